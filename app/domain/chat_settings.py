@@ -1,0 +1,33 @@
+"""The settings a conversation carries: what the panel shows and what a turn is sampled with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class ChatSettings(BaseModel):
+    """Saved with the conversation. ``None`` means the model's own default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    preset: str | None = None  #: name of the preset these came from, or None when tuned by hand
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    system_prompt_name: str | None = None  #: a file in prompts/, or None for free text
+    system_prompt: str = ""
+
+    def sampling(self) -> dict[str, Any]:
+        """Keyword arguments for ``engine.SamplingParams``; unset fields are left out."""
+        fields = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed")
+        chosen = {name: getattr(self, name) for name in fields if getattr(self, name) is not None}
+        if self.stop:
+            chosen["stop"] = self.stop
+        return chosen

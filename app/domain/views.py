@@ -1,0 +1,84 @@
+"""What readers of a conversation see. Plain data; no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from app.domain.chat_settings import ChatSettings
+
+Item = TypeVar("Item")
+
+
+class Role(StrEnum):
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class MessageStatus(StrEnum):
+    """Where a message stands. Only ``STREAMING`` may still change."""
+
+    STREAMING = "streaming"
+    COMPLETE = "complete"
+    STOPPED = "stopped"  #: the person stopped it; what was seen is kept
+    INTERRUPTED = "interrupted"  #: the server died or was shut down mid-reply
+    ERROR = "error"  #: the engine failed; what had arrived is kept
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyStats:
+    """The line under a reply."""
+
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    completion_tokens: int
+    ttft_ms: float
+    itl_ms: float
+    tokens_per_second: float
+    finish_reason: str  #: stop | length | abort | error
+
+
+@dataclass(frozen=True, slots=True)
+class MessageView:
+    id: str
+    conversation_id: str
+    parent_id: str | None
+    role: Role
+    status: MessageStatus
+    content: str
+    created_at: datetime
+    turn_id: str | None = None  #: the turn that wrote (or is writing) an assistant message
+    stats: ReplyStats | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationSummary:
+    """A row of the sidebar. Never carries message bodies (``snippet`` is set for search hits only)."""
+
+    id: str
+    title: str
+    created_at: datetime
+    updated_at: datetime
+    streaming: bool = False
+    snippet: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationView:
+    """An open conversation: the path from the root to its tip, last messages first to load."""
+
+    id: str
+    title: str
+    settings: ChatSettings
+    messages: tuple[MessageView, ...]  #: oldest first
+    has_earlier: bool  #: more messages above the first one
+    active_turn_id: str | None  #: the turn still streaming, if any
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    items: tuple[Item, ...]
+    next_cursor: str | None  #: pass back to get the next page; None at the end

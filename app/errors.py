@@ -1,0 +1,51 @@
+"""Errors that people see. Each has a stable code, an HTTP status, and a sentence: what, why, what to do."""
+
+from __future__ import annotations
+
+
+class AppError(Exception):
+    """Base of every error shown to a person. ``message`` is complete and safe to display."""
+
+    status = 500
+    code = "internal"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidInput(AppError):
+    status = 422
+    code = "invalid_input"
+
+
+class ContextTooLong(InvalidInput):
+    code = "context_too_long"
+
+
+class NotFound(AppError):
+    """Missing, or another user's: the answer is the same."""
+
+    status = 404
+    code = "not_found"
+
+
+class Conflict(AppError):
+    status = 409
+    code = "conflict"
+
+
+class Overloaded(AppError):
+    status = 503
+    code = "overloaded"
+
+
+class EngineUnavailable(AppError):
+    status = 503
+    code = "engine_unavailable"
+
+
+class StartupError(AppError):
+    """The process cannot start as configured. The command line prints the message and exits with 2."""
+
+    code = "startup"

@@ -1,0 +1,44 @@
+"""Deskmate's inference engine. ``app/`` uses only what is exported here."""
+
+from engine.errors import (
+    ContextLengthError,
+    EngineError,
+    EngineOverloadedError,
+    EngineStoppedError,
+    InvalidRequestError,
+    ModelLoadError,
+)
+from engine.interface import ChatEngine, ChatMessage
+from engine.outputs import (
+    Completion,
+    Delta,
+    EngineStats,
+    FinishReason,
+    Health,
+    ModelInfo,
+    PrefillProgress,
+    Timings,
+)
+from engine.sampling_params import SamplingParams
+from engine.settings import EngineSettings
+
+__all__ = [
+    "ChatEngine",
+    "ChatMessage",
+    "Completion",
+    "ContextLengthError",
+    "Delta",
+    "EngineError",
+    "EngineOverloadedError",
+    "EngineSettings",
+    "EngineStats",
+    "EngineStoppedError",
+    "FinishReason",
+    "Health",
+    "InvalidRequestError",
+    "ModelInfo",
+    "ModelLoadError",
+    "PrefillProgress",
+    "SamplingParams",
+    "Timings",
+]

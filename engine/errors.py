@@ -1,0 +1,35 @@
+"""What can go wrong, in words for the person who asked. Messages say what, why and what to do."""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Base of everything the engine raises on purpose. ``str(error)`` is fit to show to a user."""
+
+
+class ModelLoadError(EngineError):
+    """The model cannot be loaded or cannot run here (missing folder, pickle weights, no attention hook...)."""
+
+
+class InvalidRequestError(EngineError, ValueError):
+    """The request can never be served as asked (empty prompt, a parameter that is not built, ...)."""
+
+
+class ContextLengthError(InvalidRequestError):
+    """The prompt does not fit the context window.
+
+    ``prompt_tokens`` and ``max_model_len`` carry both numbers for a caller that words its own message.
+    """
+
+    def __init__(self, message: str, *, prompt_tokens: int, max_model_len: int) -> None:
+        super().__init__(message)
+        self.prompt_tokens = prompt_tokens
+        self.max_model_len = max_model_len
+
+
+class EngineOverloadedError(EngineError):
+    """The waiting queue is full; the same request may be accepted later."""
+
+
+class EngineStoppedError(EngineError):
+    """The engine is draining, stopped, or died; requests in flight end with this error."""

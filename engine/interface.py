@@ -1,0 +1,62 @@
+"""The door between the houses: what ``app/`` may ask of any engine, in-process or remote."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol, TypedDict
+
+from prometheus_client import CollectorRegistry
+
+from engine.outputs import Delta, EngineStats, Health, ModelInfo
+from engine.sampling_params import SamplingParams
+
+
+class ChatMessage(TypedDict):
+    """One message of a conversation as chat templates take it."""
+
+    role: str
+    content: str
+
+
+class ChatEngine(Protocol):
+    """Streams replies. Leaving the ``async for`` (or cancelling its task) aborts the request."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def default_sampling_params(self) -> SamplingParams:
+        """The model's own defaults (its generation_config), with every field set."""
+        ...
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """Prometheus metrics of the engine, ``deskmate_*``."""
+        ...
+
+    def chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> AsyncIterator[Delta]:
+        """Stream a reply to a conversation. Raises on the first ``anext`` what :meth:`check_chat` raises."""
+        ...
+
+    def complete(self, prompt: str | Sequence[int], params: SamplingParams | None = None) -> AsyncIterator[Delta]:
+        """Stream a continuation of ``prompt``, without a chat template."""
+        ...
+
+    async def check_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> int:
+        """Would :meth:`chat` accept this now? Returns the prompt's length in tokens.
+
+        Raises:
+            ContextLengthError: the rendered prompt leaves no room for a reply.
+            InvalidRequestError: anything else that can never be served.
+            EngineOverloadedError: the waiting queue is full.
+            EngineStoppedError: the engine takes no requests.
+        """
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    def health(self) -> Health: ...
+
+    async def drain(self, timeout: float) -> bool:
+        """Take no new requests and wait for those in flight; True when all ended within ``timeout`` seconds."""
+        ...

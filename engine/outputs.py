@@ -1,0 +1,113 @@
+"""What the engine hands out: deltas while a reply grows, a completion when it is whole, and its own numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a reply ended."""
+
+    STOP = "stop"  #: the model ended its turn, or a stop string / stop token was met
+    LENGTH = "length"  #: ``max_tokens`` or the end of the context window was reached
+    ABORT = "abort"  #: the reader left or asked to stop
+    ERROR = "error"  #: the engine failed; the stream raises the error after this
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """What was achieved for one request. Seconds, measured on the engine's monotonic clock."""
+
+    prompt_tokens: int
+    cached_prompt_tokens: int  #: prompt tokens whose KV came from the prefix cache
+    completion_tokens: int
+    queue_seconds: float  #: from arrival until first scheduled
+    time_to_first_token_seconds: float  #: from arrival until the first token was sampled
+    inter_token_latency_seconds: float  #: mean gap between later tokens; 0 with fewer than two
+    total_seconds: float  #: from arrival until the last token
+    num_preemptions: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decode speed as the reader feels it: 1 / inter-token latency (0 when unknown)."""
+        return 1.0 / self.inter_token_latency_seconds if self.inter_token_latency_seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillProgress:
+    """How far the prompt has been read. ``processed`` includes tokens found in the prefix cache."""
+
+    processed: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One step of a growing reply.
+
+    Joining ``text`` over all deltas gives the reply. Deltas may carry no text (prefill progress, a
+    character that is not whole yet, or held-back text that may become a stop string).
+    """
+
+    request_id: str
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None  #: set on the last delta only
+    stop_reason: str | int | None = None  #: the stop string or stop token id that ended the reply
+    progress: PrefillProgress | None = None  #: while the prompt is being read
+    timings: Timings | None = None  #: set on the last delta only
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished reply, as returned by ``Engine.generate``."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What is loaded. ``name`` is what ``/v1/models`` lists."""
+
+    name: str
+    max_model_len: int
+    vocab_size: int
+    dtype: str
+    device: str
+    attention: str  #: the attention kernel in use
+    num_parameters: int
+    has_chat_template: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot of the engine. Counters grow from start; gauges are now."""
+
+    num_requests_running: int
+    num_requests_waiting: int
+    kv_cache_usage: float  #: share of KV blocks held by requests, 0..1
+    num_kv_blocks: int
+    kv_block_size: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    generation_tokens: int
+    num_preemptions: int
+    num_steps: int
+    requests_finished: dict[str, int]  #: by finish reason
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """``ready`` is whether new requests are accepted; ``error`` says why not."""
+
+    ready: bool
+    error: str | None = None

@@ -1,0 +1,42 @@
+"""Engine configuration: every field is an ``ENGINE_*`` environment variable and a ``deskmate serve`` flag."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class EngineSettings(BaseSettings):
+    """How the engine loads and runs a model."""
+
+    model_config = SettingsConfigDict(env_prefix="ENGINE_", env_file=".env", extra="ignore", frozen=True)
+
+    model: str = Field(
+        "models/guide",
+        description="Folder with a Hugging Face model, or a hub id such as Qwen/Qwen3-0.6B.",
+    )
+    revision: str | None = Field(None, description="Branch, tag or commit of a hub model.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the model runs.")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "auto", description="Number format of the weights; auto is bfloat16 where the processor has it natively."
+    )
+    attention: str = Field("auto", description="Attention kernel; auto picks the fastest one that can serve.")
+    max_model_len: int | None = Field(
+        None, ge=16, description="Context window in tokens; default: the model's own, or less where memory is short."
+    )
+    max_num_seqs: int = Field(64, ge=1, le=4096, description="Most requests decoded together in one step.")
+    max_batched_tokens: int = Field(
+        512, ge=1, description="Token budget of one step: decodes first, then chunks of prompts."
+    )
+    max_waiting: int = Field(256, ge=0, description="Most requests that may wait; one more is refused.")
+    kv_block_size: int = Field(16, ge=1, le=1024, description="Tokens in one KV cache block.")
+    kv_cache_memory: float | None = Field(
+        None, gt=0, description="Memory for the KV cache in GiB; default: a share of what is free."
+    )
+    num_kv_blocks: int | None = Field(None, ge=2, description="Exact number of KV blocks; overrides the memory.")
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of the GPU's memory to use.")
+    enable_prefix_caching: bool = Field(True, description="Reuse the KV of prompts that begin alike.")
+    num_threads: int | None = Field(None, ge=1, description="CPU threads for the model; default: all cores.")
+    seed: int = Field(0, ge=0, description="Seed of the noise for requests that bring none.")
