@@ -1,0 +1,170 @@
+"""The pool of KV blocks: allocate, share, free, find by content. No torch; the tensors live in the runner.
+
+A block holds the keys and values of ``block_size`` consecutive tokens in every layer. A *full* block is
+addressed by its content: the hash of its tokens chained to the hash of the block before it, so equal hash
+means equal prefix. A freed block keeps its hash until it is handed out again; until then another request
+that begins alike takes it back from the free list (the idea is vLLM's and nano-vllm's).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+NULL_BLOCK = 0
+"""Block 0 is never handed out: block tables are padded with it, so that padding always points at valid memory."""
+
+
+class IntegrityError(AssertionError):
+    """The pool's books do not add up: a defect of the engine, never of a request."""
+
+
+def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
+    """Content address of a full block: 16 bytes of BLAKE2b over the parent's address and the tokens."""
+    return blake2b(parent + array("q", token_ids).tobytes(), digest_size=16).digest()
+
+
+def hash_full_blocks(token_ids: Sequence[int], block_size: int) -> list[bytes]:
+    """Addresses of all full blocks of a sequence, first to last."""
+    hashes: list[bytes] = []
+    parent = b""
+    for end in range(block_size, len(token_ids) + 1, block_size):
+        parent = hash_block(parent, token_ids[end - block_size : end])
+        hashes.append(parent)
+    return hashes
+
+
+class BlockPool:
+    """Reference-counted KV blocks with an index of full blocks by content.
+
+    Args:
+        num_blocks: size of the pool, the null block included; at least 2.
+        block_size: tokens per block.
+        enable_prefix_caching: when off, nothing is indexed and :meth:`match` finds nothing.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True) -> None:
+        if num_blocks < 2:
+            raise ValueError(f"num_blocks must be at least 2 (got {num_blocks}): block 0 is reserved")
+        if block_size < 1:
+            raise ValueError(f"block_size must be at least 1 (got {block_size})")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self._ref_counts = [0] * num_blocks
+        self._hash_of: list[bytes | None] = [None] * num_blocks
+        self._block_of: dict[bytes, int] = {}
+        # Least recently freed first: those are reused, and lose their content, first.
+        self._free: OrderedDict[int, None] = OrderedDict((block, None) for block in range(1, num_blocks))
+
+    @property
+    def num_usable(self) -> int:
+        """Blocks that requests can hold (all but the null block)."""
+        return self.num_blocks - 1
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be allocated now, cached content included."""
+        return len(self._free)
+
+    @property
+    def usage(self) -> float:
+        """Share of the usable blocks held by requests, 0 to 1."""
+        return 1.0 - self.num_free / self.num_usable
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """How many blocks ``num_tokens`` tokens occupy."""
+        return -(-num_tokens // self.block_size)
+
+    def match(self, hashes: Iterable[bytes]) -> list[int]:
+        """The longest run of cached blocks for these addresses, from the first on. Takes no reference."""
+        found: list[int] = []
+        for content in hashes:
+            block = self._block_of.get(content)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def num_free_after_share(self, blocks: Sequence[int]) -> int:
+        """Free blocks that would remain if these cached blocks were taken."""
+        return self.num_free - sum(1 for block in blocks if self._ref_counts[block] == 0)
+
+    def share(self, blocks: Sequence[int]) -> None:
+        """Take one more reference on each block found by :meth:`match`."""
+        for block in blocks:
+            if self._ref_counts[block] == 0:
+                del self._free[block]
+            self._ref_counts[block] += 1
+
+    def allocate(self, count: int) -> list[int]:
+        """Take ``count`` blocks, forgetting what they cached.
+
+        Raises:
+            IndexError: fewer are free. Callers check :attr:`num_free` first.
+        """
+        if count > len(self._free):
+            raise IndexError(f"{count} blocks asked for, {len(self._free)} free")
+        blocks: list[int] = []
+        for _ in range(count):
+            block, _none = self._free.popitem(last=False)
+            content = self._hash_of[block]
+            if content is not None:
+                self._hash_of[block] = None
+                del self._block_of[content]
+            self._ref_counts[block] = 1
+            blocks.append(block)
+        return blocks
+
+    def free(self, blocks: Sequence[int]) -> None:
+        """Give back one reference on each block of a sequence.
+
+        The tail is freed first, so that under pressure a sequence loses its end before its beginning, which
+        is the part that others are likely to share.
+        """
+        for block in reversed(blocks):
+            count = self._ref_counts[block]
+            if count <= 0:
+                raise IntegrityError(f"block {block} is freed but nobody holds it")
+            self._ref_counts[block] = count - 1
+            if count == 1:
+                self._free[block] = None
+
+    def register(self, block: int, content: bytes) -> None:
+        """Index a full block under its address. The first block with a given content stays the indexed one."""
+        if self.enable_prefix_caching and content not in self._block_of and self._hash_of[block] is None:
+            self._hash_of[block] = content
+            self._block_of[content] = block
+
+    def forget(self) -> None:
+        """Drop all cached content (not the references), as when the tensors are replaced."""
+        self._block_of.clear()
+        self._hash_of = [None] * self.num_blocks
+
+    def check(self, holders: Iterable[Sequence[int]] = ()) -> None:
+        """Verify the books against what requests say they hold.
+
+        Args:
+            holders: the block tables of every request that holds blocks; none when the engine is idle.
+
+        Raises:
+            IntegrityError: a leak, a wrong count, or an index entry that points at the wrong block.
+        """
+        expected = [0] * self.num_blocks
+        for table in holders:
+            for block in table:
+                expected[block] += 1
+        if expected[NULL_BLOCK]:
+            raise IntegrityError("a request holds the null block")
+        for block in range(1, self.num_blocks):
+            if self._ref_counts[block] != expected[block]:
+                raise IntegrityError(
+                    f"block {block} counts {self._ref_counts[block]} holders, but {expected[block]} hold it"
+                )
+            if (block in self._free) != (expected[block] == 0):
+                raise IntegrityError(f"block {block} is in the wrong list for {expected[block]} holders")
+        for content, block in self._block_of.items():
+            if self._hash_of[block] != content:
+                raise IntegrityError(f"the index points at block {block}, which holds something else")

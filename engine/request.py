@@ -1,0 +1,94 @@
+"""One request and its life: waiting → running → finished, and back to waiting when preempted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from engine.outputs import FinishReason, Timings
+from engine.sampling_params import SamplingParams
+
+
+class RequestStatus(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+@dataclass(eq=False)
+class Request:
+    """What the scheduler knows of a request. Only the scheduler changes it.
+
+    ``num_computed_tokens`` chases ``len(token_ids)``: what is computed has its keys and values in the cache.
+    Prefill, chunked prefill, prefix hits, decode and resuming after preemption are all that one race.
+
+    Args:
+        id: unique among requests in flight.
+        prompt_token_ids: at least one token.
+        params: every field set (see ``SamplingParams.with_defaults``).
+        seed: fixes the noise of this reply together with the position.
+        max_tokens: most tokens to generate, already limited by the context window.
+        stop_token_ids: tokens that end the reply (the model's end-of-sequence tokens among them unless ignored).
+        arrival: seconds on the engine's monotonic clock.
+    """
+
+    id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    seed: int
+    max_tokens: int
+    stop_token_ids: frozenset[int]
+    arrival: float
+
+    status: RequestStatus = RequestStatus.WAITING
+    token_ids: list[int] = field(init=False)  #: prompt, then what was generated
+    num_computed_tokens: int = 0
+    blocks: list[int] = field(default_factory=list)  #: the block table
+    block_hashes: list[bytes] = field(default_factory=list)  #: addresses of the full blocks known so far
+    num_registered_blocks: int = 0  #: how many of ``blocks`` were offered to the prefix index
+
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+    num_cached_tokens: int = 0  #: prompt tokens found in the prefix cache when first scheduled
+    num_preemptions: int = 0
+    first_scheduled: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prompt_token_ids:
+            raise ValueError("a request needs at least one prompt token")
+        self.token_ids = list(self.prompt_token_ids)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - len(self.prompt_token_ids)
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status is RequestStatus.FINISHED
+
+    def timings(self, now: float) -> Timings:
+        """What was achieved; a phase that was never reached counts until ``now``."""
+        first_token = self.first_token if self.first_token is not None else now
+        last_token = self.last_token if self.last_token is not None else now
+        gaps = self.num_output_tokens - 1
+        return Timings(
+            prompt_tokens=self.num_prompt_tokens,
+            cached_prompt_tokens=self.num_cached_tokens,
+            completion_tokens=self.num_output_tokens,
+            queue_seconds=(self.first_scheduled if self.first_scheduled is not None else now) - self.arrival,
+            time_to_first_token_seconds=first_token - self.arrival,
+            inter_token_latency_seconds=(last_token - first_token) / gaps if gaps > 0 else 0.0,
+            total_seconds=last_token - self.arrival,
+            num_preemptions=self.num_preemptions,
+        )

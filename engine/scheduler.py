@@ -1,0 +1,321 @@
+"""Who computes what in the next step. Pure CPU, no torch: ``plan()`` gives a plan, ``commit()`` applies its tokens.
+
+There is no prefill phase and no decode phase (the idea is vLLM's V1 scheduler): a step hands out a budget of
+tokens, and each request's ``num_computed_tokens`` chases its length. Decodes come first, because each costs
+one token and somebody is reading; prompts fill what is left, in order of arrival.
+
+Order is the fairness: nobody in the queue is overtaken, and when blocks run out the latest arrival gives
+way. So the earliest request always advances, and every request is the earliest one day.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Protocol
+
+from engine.kv_cache import BlockPool, hash_block
+from engine.outputs import FinishReason
+from engine.request import Request, RequestStatus
+
+
+class Clock(Protocol):
+    """Seconds that never go back."""
+
+    def __call__(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A request's share of one step: tokens ``start .. start + len(token_ids)`` of its sequence."""
+
+    request: Request
+    start: int  #: position of the first token; all before it are in the cache
+    token_ids: tuple[int, ...]
+    block_table: tuple[int, ...]  #: blocks that hold positions 0 .. end
+    samples: bool  #: the chunk reaches the end of the sequence, so its last row gives the next token
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One forward pass: decodes and prompt chunks, packed."""
+
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(chunk.token_ids) for chunk in self.chunks)
+
+    @property
+    def sampling(self) -> tuple[Chunk, ...]:
+        """The chunks that need logits, in order."""
+        return tuple(chunk for chunk in self.chunks if chunk.samples)
+
+
+@dataclass(slots=True)
+class SchedulerCounters:
+    """Grow from start; read by metrics."""
+
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    generation_tokens: int = 0
+    preemptions: int = 0
+    steps: int = 0
+
+
+class Scheduler:
+    """Continuous batching under a token budget, with prefix reuse and preemption by recompute.
+
+    Args:
+        pool: the KV blocks. It must hold one sequence of ``max_model_len`` tokens.
+        max_num_seqs: most requests running at once.
+        max_batched_tokens: token budget of a step; at least ``max_num_seqs``, so that every decode has its turn.
+        max_model_len: longest sequence, prompt and reply together.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        max_num_seqs: int,
+        max_batched_tokens: int,
+        max_model_len: int,
+        clock: Clock = monotonic,
+    ) -> None:
+        if max_batched_tokens < max_num_seqs:
+            raise ValueError(
+                f"max_batched_tokens ({max_batched_tokens}) must be at least max_num_seqs ({max_num_seqs}): "
+                "every running request needs one token of the budget"
+            )
+        if pool.blocks_for(max_model_len) > pool.num_usable:
+            raise ValueError(
+                f"{pool.num_usable} KV blocks of {pool.block_size} tokens cannot hold one sequence of {max_model_len} tokens"
+            )
+        self.pool = pool
+        self.max_num_seqs = max_num_seqs
+        self.max_batched_tokens = max_batched_tokens
+        self.max_model_len = max_model_len
+        self.counters = SchedulerCounters()
+        self._clock = clock
+        self._requests: dict[str, Request] = {}
+        self._waiting: deque[Request] = deque()  # by arrival; preempted requests return to the front
+        self._running: list[Request] = []  # by arrival
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._requests)
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """Every request in flight, running ones first."""
+        return (*self._running, *self._waiting)
+
+    def get(self, request_id: str) -> Request | None:
+        """A request in flight."""
+        return self._requests.get(request_id)
+
+    def add(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            ValueError: it can never be served, or its id is taken.
+        """
+        if request.id in self._requests:
+            raise ValueError(f"request id {request.id!r} is already in flight")
+        if request.num_prompt_tokens + 1 > self.max_model_len:
+            raise ValueError(
+                f"the prompt is {request.num_prompt_tokens} tokens long; with at least one token of reply "
+                f"at most {self.max_model_len} fit"
+            )
+        self._requests[request.id] = request
+        self._waiting.append(request)
+
+    def plan(self) -> StepPlan:
+        """Choose the next step and take the blocks it needs. Empty only when nothing is in flight."""
+        budget = self.max_batched_tokens
+        planned: dict[str, int] = {}  # request id -> number of tokens, in order
+        decodes = [request for request in self._running if request.num_uncomputed_tokens == 1]
+        prefills = [request for request in self._running if request.num_uncomputed_tokens > 1]
+        preempted = False
+        for request in (*decodes, *prefills):
+            if budget == 0:
+                break
+            if request.status is not RequestStatus.RUNNING:
+                continue  # it gave way to an earlier one in this very plan
+            wanted = min(request.num_uncomputed_tokens, budget)
+            missing = self._missing_blocks(request, wanted)
+            while missing > self.pool.num_free:
+                victim = self._latest_unplanned(planned)
+                preempted = True
+                self._preempt(victim)
+                if victim is request:
+                    break
+            if request.status is RequestStatus.RUNNING:
+                request.blocks += self.pool.allocate(missing)
+                planned[request.id] = wanted
+                budget -= wanted
+
+        # A preempted request must not be let in again by the very blocks it gave up for others.
+        while self._waiting and not preempted and budget > 0 and len(self._running) < self.max_num_seqs:
+            request = self._waiting[0]
+            wanted = self._admit(request, budget)
+            if wanted == 0:
+                break
+            self._waiting.popleft()
+            planned[request.id] = wanted
+            budget -= wanted
+
+        self.counters.steps += bool(planned)
+        return StepPlan(tuple(self._chunk(self._requests[id_], tokens) for id_, tokens in planned.items()))
+
+    def commit(self, plan: StepPlan, tokens: Mapping[str, int]) -> list[Request]:
+        """Apply what a step computed.
+
+        Args:
+            plan: the plan that was executed; requests aborted since are passed over.
+            tokens: the sampled token of each request in ``plan.sampling``.
+
+        Returns:
+            The requests that got a token, in order; finished ones have given up their blocks.
+        """
+        now = self._clock()
+        advanced: list[Request] = []
+        for chunk in plan.chunks:
+            request = chunk.request
+            if request.status is not RequestStatus.RUNNING:
+                continue
+            request.num_computed_tokens = chunk.end
+            self._register_full_blocks(request)
+            if not chunk.samples:
+                continue
+            token = tokens[request.id]
+            request.token_ids.append(token)
+            self.counters.generation_tokens += 1
+            request.last_token = now
+            if request.first_token is None:
+                request.first_token = now
+            advanced.append(request)
+            if token in request.stop_token_ids and request.num_output_tokens >= request.params.min_tokens:
+                self.finish(request.id, FinishReason.STOP, token)
+            elif request.num_output_tokens >= request.max_tokens:
+                self.finish(request.id, FinishReason.LENGTH)
+        return advanced
+
+    def finish(self, request_id: str, reason: FinishReason, stop_reason: str | int | None = None) -> Request | None:
+        """End a request wherever it stands and free its blocks. None when it is not (or no longer) in flight."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return None
+        (self._running if request.status is RequestStatus.RUNNING else self._waiting).remove(request)
+        self._release(request)
+        request.status = RequestStatus.FINISHED
+        request.finish_reason = reason
+        request.stop_reason = stop_reason
+        return request
+
+    def check(self) -> None:
+        """Verify that blocks and requests agree (``IntegrityError`` if not). With nothing in flight, all are free."""
+        self.pool.check(request.blocks for request in self._requests.values())
+
+    # -- inner workings ---------------------------------------------------------------------------------
+
+    def _missing_blocks(self, request: Request, num_tokens: int) -> int:
+        return self.pool.blocks_for(request.num_computed_tokens + num_tokens) - len(request.blocks)
+
+    def _latest_unplanned(self, planned: Mapping[str, int]) -> Request:
+        """The latest arrival that has no place in this plan yet. There is one: the request that asks."""
+        return next(request for request in reversed(self._running) if request.id not in planned)
+
+    def _preempt(self, request: Request) -> None:
+        """Take a request's blocks; it will be computed again. What was hashed may still be found in the cache."""
+        self._running.remove(request)
+        self._release(request)
+        request.status = RequestStatus.WAITING
+        request.num_preemptions += 1
+        self.counters.preemptions += 1
+        self._requeue(request)
+
+    def _requeue(self, request: Request) -> None:
+        # Everyone running arrived before everyone waiting, except among those preempted in the same plan.
+        position = 0
+        while position < len(self._waiting) and self._waiting[position].arrival < request.arrival:
+            position += 1
+        self._waiting.insert(position, request)
+
+    def _release(self, request: Request) -> None:
+        self.pool.free(request.blocks)
+        request.blocks = []
+        request.num_computed_tokens = 0
+        request.num_registered_blocks = 0
+
+    def _admit(self, request: Request, budget: int) -> int:
+        """Start a waiting request if its whole sequence fits now; returns its tokens in this step, or 0.
+
+        Room for the whole sequence is asked for (not only for the first chunk), so that a long prompt does
+        not start only to be thrown out half way.
+        """
+        self._hash_known_tokens(request)
+        # The last token is always computed: its logits are what we are after.
+        reusable = (len(request.token_ids) - 1) // self.pool.block_size
+        cached = self.pool.match(request.block_hashes[:reusable])
+        total = self.pool.blocks_for(len(request.token_ids))
+        if total - len(cached) > self.pool.num_free_after_share(cached):
+            return 0
+        self.pool.share(cached)
+        request.blocks = list(cached)
+        request.num_computed_tokens = len(cached) * self.pool.block_size
+        request.num_registered_blocks = len(cached)
+        wanted = min(request.num_uncomputed_tokens, budget)
+        request.blocks += self.pool.allocate(self._missing_blocks(request, wanted))
+        request.status = RequestStatus.RUNNING
+        self._running.append(request)
+        if request.first_scheduled is None:
+            request.first_scheduled = self._clock()
+            request.num_cached_tokens = request.num_computed_tokens
+            self.counters.prompt_tokens += request.num_prompt_tokens
+            self.counters.cached_prompt_tokens += request.num_cached_tokens
+        return wanted
+
+    def _chunk(self, request: Request, num_tokens: int) -> Chunk:
+        start = request.num_computed_tokens
+        end = start + num_tokens
+        return Chunk(
+            request=request,
+            start=start,
+            token_ids=tuple(request.token_ids[start:end]),
+            block_table=tuple(request.blocks),
+            samples=end == len(request.token_ids),
+        )
+
+    def _hash_known_tokens(self, request: Request) -> None:
+        """Extend the addresses to all full blocks of the tokens known so far."""
+        if not self.pool.enable_prefix_caching:
+            return
+        size = self.pool.block_size
+        hashes = request.block_hashes
+        tokens: Sequence[int] = request.token_ids
+        for end in range((len(hashes) + 1) * size, len(tokens) + 1, size):
+            hashes.append(hash_block(hashes[-1] if hashes else b"", tokens[end - size : end]))
+
+    def _register_full_blocks(self, request: Request) -> None:
+        """Offer the blocks that became full and computed to the prefix index."""
+        full = request.num_computed_tokens // self.pool.block_size
+        if full > request.num_registered_blocks and self.pool.enable_prefix_caching:
+            self._hash_known_tokens(request)
+            for index in range(request.num_registered_blocks, full):
+                self.pool.register(request.blocks[index], request.block_hashes[index])
+            request.num_registered_blocks = full
