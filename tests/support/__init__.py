@@ -1,0 +1,1 @@
+"""What several tests build on: tiny models and tokenizers, made on the spot, without network."""
