@@ -1,0 +1,56 @@
+# Everything a person does here is one of these. ARGS passes options on: make run ARGS="--port 8000"
+
+PYTHON := .venv/bin/python
+ARGS   ?=
+
+.PHONY: help run test test-full lint bench guide readme lock clean
+
+help:
+	@echo "make run        set up what is missing and open the chat at http://127.0.0.1:7860"
+	@echo "make test       every test but the long ones, browser included"
+	@echo "make test-full  the long ones: more seeds, longer runs, more kills"
+	@echo "make lint       ruff, mypy --strict"
+	@echo "make bench      the engine beside transformers, on this machine"
+	@echo "make guide      train the bundled model again"
+	@echo "make readme     write the tables of README.md from the code"
+	@echo "make lock       pin the dependencies of pyproject.toml again"
+	@echo "make clean      remove .venv and caches; conversations in data/ stay"
+
+run:
+	@scripts/setup.sh run
+	@exec $(PYTHON) -m app serve $(ARGS)
+
+test:
+	@scripts/setup.sh test
+	@scripts/chromium.sh
+	$(PYTHON) -m pytest -m "not full" $(ARGS)
+
+test-full:
+	@scripts/setup.sh test
+	@scripts/chromium.sh
+	$(PYTHON) -m pytest -m full $(ARGS)
+
+lint:
+	@scripts/setup.sh test
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+
+bench:
+	@scripts/setup.sh run
+	$(PYTHON) benchmarks/engine_vs_transformers.py $(ARGS)
+
+guide:
+	@scripts/setup.sh run
+	$(PYTHON) models/guide/train.py $(ARGS)
+
+readme:
+	@scripts/setup.sh run
+	$(PYTHON) scripts/readme_tables.py
+
+lock:
+	@scripts/lock.sh $(ARGS)
+
+clean:
+	rm -rf .venv build deskmate.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

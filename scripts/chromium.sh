@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Sees to it that the browser tests find a Chromium: installs Debian's where it is missing and we may.
+set -euo pipefail
+
+works() { command -v "$1" >/dev/null && "$1" --version >/dev/null 2>&1; }
+chromium_works() { works chromium || works chromium-browser || works google-chrome; }
+
+chromium_works && exit 0
+
+root=()
+if [ "$(id -u)" != 0 ]; then
+    root=(sudo -n)
+    sudo -n true 2>/dev/null || root=(false)
+fi
+if command -v apt-get >/dev/null && "${root[@]}" true 2>/dev/null; then
+    echo "deskmate: the browser tests need Chromium: installing it with apt"
+    "${root[@]}" apt-get update -qq || true
+    "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium fonts-liberation >/dev/null || true
+fi
+chromium_works || {
+    echo "deskmate: the browser tests need Chromium, and it is not installed." >&2
+    echo "On Debian: sudo apt install chromium fonts-liberation" >&2
+    echo "On Ubuntu: sudo snap install chromium, or Google Chrome's .deb package" >&2
+    exit 1
+}

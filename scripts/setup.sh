@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Makes .venv with the pinned dependencies: `scripts/setup.sh run` for the chat, `scripts/setup.sh test` for everything.
+# Cheap when nothing has changed (a stamp says what is installed), safe to interrupt and start again.
+# TORCH=cpu or TORCH=gpu overrides the look for an NVIDIA driver.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_USER=0 PIP_NO_INPUT=1
+torch_cpu_index=https://download.pytorch.org/whl/cpu
+log=.venv/install.log
+
+case ${1:-run} in
+run) requirements=requirements.txt ;;
+test) requirements=requirements-test.txt ;;
+*) echo "usage: scripts/setup.sh [run|test]" >&2 && exit 2 ;;
+esac
+
+say() { echo "deskmate: $*"; }
+fail() {
+    printf 'deskmate: %s\n' "$@" >&2
+    exit 1
+}
+
+recent_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+
+find_python() {
+    local candidate
+    for candidate in python3 python3.13 python3.12 python3.11 python3.14; do
+        if recent_enough "$candidate"; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    fail "Python 3.11 or later is needed and was not found." \
+        "On Debian 12 and Ubuntu 24.04 or later: sudo apt install python3 python3-venv"
+}
+
+make_venv() {
+    recent_enough .venv/bin/python && .venv/bin/python -m pip --version >/dev/null 2>&1 && return
+    local python
+    python=$(find_python)
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        fail "$python cannot make virtual environments." \
+            "Install its venv module: sudo apt install python3-venv" \
+            "(for a Python that is not the system's own: sudo apt install $(basename "$python")-venv)"
+    fi
+    say "making .venv with $("$python" --version)"
+    rm -rf .venv
+    "$python" -m venv .venv
+}
+
+torch_build() { # which build of torch suits this machine
+    if [ -n "${TORCH:-}" ]; then
+        echo "$TORCH"
+    elif [ -e /proc/driver/nvidia/version ] || nvidia-smi -L >/dev/null 2>&1; then
+        echo gpu
+    else
+        echo cpu
+    fi
+}
+
+pip_install() { # pip's whole output goes to the log, the downloads to the screen
+    .venv/bin/python -m pip install "$@" 2>&1 | tee -a "$log" |
+        { grep --line-buffered -oE '(Downloading|Using cached) .*\.(whl|gz)( \(.*\))?|^Installing collected packages' || true; }
+}
+
+torch_cpu_index_answers() {
+    timeout 10 .venv/bin/python - "$torch_cpu_index/torch/" <<'PY' >/dev/null 2>&1
+import sys, urllib.request
+urllib.request.urlopen(sys.argv[1], timeout=5)
+PY
+}
+
+install_torch() { # $1: cpu or gpu
+    local pinned
+    pinned=$(grep '^torch==' requirements.txt)
+    # Builds share one version number, so pip alone would keep the old one when a driver has appeared or gone.
+    if [ -e .venv/torch-build ] && [ "$(cat .venv/torch-build)" != "$1" ]; then
+        .venv/bin/python -m pip uninstall --quiet --yes torch
+    fi
+    if [ "$1" = cpu ] && [ "$(uname)" = Linux ] && ! .venv/bin/python -c 'import torch' 2>/dev/null; then
+        if torch_cpu_index_answers; then
+            say "no NVIDIA driver here: fetching the small CPU build of torch"
+            pip_install --no-deps --index-url "$torch_cpu_index" "$pinned" ||
+                say "that did not work; torch will come from the package index instead"
+        else
+            say "$torch_cpu_index does not answer: torch will come from the package index (a larger download on most)"
+        fi
+    fi
+    echo "$1" >.venv/torch-build
+}
+
+make_venv
+build=$(torch_build)
+# What a finished installation of $1 leaves in .venv/installed-$1; the folder counts because the project is linked, not copied.
+stamp() { echo "$build $PWD" | cat - "$1"; }
+if stamp "$requirements" | cmp -s - ".venv/installed-$requirements"; then
+    exit 0
+fi
+
+say "installing the dependencies into .venv; the first time this takes a few minutes (details in $log)"
+install_torch "$build"
+if ! pip_install --prefer-binary -r "$requirements" || ! pip_install --no-deps --no-build-isolation --editable .; then
+    tail -n 15 "$log" >&2
+    fail "the installation did not finish. What is above says why; the same command tries again."
+fi
+# The test set holds the other one whole.
+stamp requirements.txt >.venv/installed-requirements.txt
+[ "$requirements" = requirements.txt ] || stamp "$requirements" >".venv/installed-$requirements"
+say "installed"
