@@ -33,3 +33,15 @@ class EngineOverloadedError(EngineError):
 
 class EngineStoppedError(EngineError):
     """The engine is draining, stopped, or died; requests in flight end with this error."""
+
+
+class UnsupportedParameterError(InvalidRequestError):
+    """A parameter that is part of the interface but not built yet; the message names it."""
+
+
+class LogitsError(EngineError):
+    """The model produced no usable logits for some requests (``request_ids``): a defect of the model or the kernel."""
+
+    def __init__(self, message: str, *, request_ids: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.request_ids = request_ids

@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import InvalidRequestError, ModelLoadError, UnsupportedParameterError
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_LENGTH = 256
+MAX_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How one reply is sampled. ``None`` means the model's own default (see ``Engine.default_sampling_params``)."""
+    """How one reply is sampled. ``None`` means the model's own default (see ``Engine.default_sampling_params``).
+
+    A value is refused when it is out of range; nothing is ever clamped.
+
+    Args:
+        temperature: 0 to 10; 0 always takes the likeliest token, 1 samples from the model's own distribution.
+        top_p: 0 to 1; keep the likeliest tokens that together have this probability, at least one.
+        top_k: keep this many of the likeliest tokens (and what ties with the last); 0 or -1 keeps all.
+        min_p: 0 to 1; drop tokens less likely than this share of the likeliest one's probability.
+        repetition_penalty: 0.01 to 100; tokens of the prompt and the reply become less likely above 1.
+        presence_penalty: -2 to 2; taken from the logit of every token the reply contains.
+        frequency_penalty: -2 to 2; taken from a token's logit once for each time the reply contains it.
+        max_tokens: longest reply, at least 1; the context window limits it in any case.
+        min_tokens: no end of sequence, stop token or stop string ends the reply before this many tokens.
+        stop: one string or up to 16, of at most 256 characters each; the reply ends before the first one met.
+        stop_token_ids: tokens that end the reply as the model's own end of sequence does.
+        ignore_eos: go on after the model's end of sequence.
+        seed: 0 to 2**63 - 1; makes the reply's noise reproducible.
+        logit_bias: token id to -100..100, added to the logit before everything else.
+
+    ``typical_p``, ``n``, ``logprobs``, ``bad_words`` and ``response_format`` are not built yet: anything but the
+    value that asks for nothing raises :class:`UnsupportedParameterError`.
+
+    Raises:
+        InvalidRequestError: a ``ValueError`` that names the field, the value and what is allowed.
+    """
 
     temperature: float | None = None
     top_p: float | None = None
@@ -29,3 +65,167 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     bad_words: tuple[str, ...] | list[str] = ()
     response_format: Mapping[str, object] | None = None
+
+    def __post_init__(self) -> None:
+        self._refuse_what_is_not_built()
+        self._set("temperature", _number("temperature", self.temperature, 0, 10))
+        self._set("top_p", _number("top_p", self.top_p, 0, 1))
+        self._set("top_k", _top_k(self.top_k))
+        self._set("min_p", _number("min_p", self.min_p, 0, 1))
+        self._set("repetition_penalty", _number("repetition_penalty", self.repetition_penalty, 0.01, 100))
+        self._set("presence_penalty", _number("presence_penalty", self.presence_penalty, -2, 2))
+        self._set("frequency_penalty", _number("frequency_penalty", self.frequency_penalty, -2, 2))
+        self._set("max_tokens", _integer("max_tokens", self.max_tokens, 1))
+        min_tokens = _integer("min_tokens", self.min_tokens, 0)
+        self._set("min_tokens", 0 if min_tokens is None else min_tokens)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequestError(
+                f"min_tokens must be at most max_tokens (got {self.min_tokens} and {self.max_tokens})"
+            )
+        self._set("stop", _stop_strings(self.stop))
+        self._set("stop_token_ids", _token_ids(self.stop_token_ids))
+        if not isinstance(self.ignore_eos, bool):
+            raise _wrong("ignore_eos", self.ignore_eos, "true or false")
+        self._set("seed", _integer("seed", self.seed, 0, MAX_SEED))
+        self._set("logit_bias", _logit_bias(self.logit_bias))
+
+    @classmethod
+    def from_generation_config(cls, config: GenerationConfig) -> SamplingParams:
+        """The model's own defaults, as its ``generation_config.json`` states them.
+
+        Every field that the sampler reads is set. What the file leaves open is neutral (temperature 1, no filter,
+        no penalty), not transformers' own habits (greedy, top-k 50). ``do_sample: false`` means temperature 0.
+        ``max_tokens`` stays ``None``, as far as the context window reaches, unless the file states ``max_new_tokens``.
+
+        Raises:
+            ModelLoadError: the file states something impossible.
+        """
+        temperature = _stated(config, "temperature", 1.0)
+        try:
+            return cls(
+                temperature=0.0 if config.do_sample is False else temperature,
+                top_p=_stated(config, "top_p", 1.0),
+                top_k=_stated(config, "top_k", 0),
+                min_p=_stated(config, "min_p", 0.0),
+                repetition_penalty=_stated(config, "repetition_penalty", 1.0),
+                presence_penalty=_stated(config, "presence_penalty", 0.0),
+                frequency_penalty=_stated(config, "frequency_penalty", 0.0),
+                max_tokens=_stated(config, "max_new_tokens", None),
+            )
+        except InvalidRequestError as error:
+            raise ModelLoadError(f"The model's generation_config.json cannot be used: {error}.") from error
+
+    def with_defaults(self, defaults: SamplingParams) -> SamplingParams:
+        """These parameters, with ``defaults`` where they say ``None``."""
+        missing = {
+            field.name: getattr(defaults, field.name) for field in fields(self) if getattr(self, field.name) is None
+        }
+        return replace(self, **missing)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse token ids the model does not have.
+
+        Raises:
+            InvalidRequestError: naming the field and the token id.
+        """
+        for name, ids in (("stop_token_ids", self.stop_token_ids), ("logit_bias", self.logit_bias or ())):
+            for token_id in ids:
+                if token_id >= vocab_size:
+                    raise _wrong(name, token_id, f"token ids below the model's vocabulary size, {vocab_size}")
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _refuse_what_is_not_built(self) -> None:
+        asks_for_nothing = {
+            "typical_p": self.typical_p in (None, 1),
+            "n": self.n == 1,
+            "logprobs": self.logprobs is None,
+            "bad_words": not self.bad_words,
+            "response_format": self.response_format in (None, {"type": "text"}),
+        }
+        for name, nothing in asks_for_nothing.items():
+            if not nothing:
+                raise UnsupportedParameterError(f"{name} is not supported yet (got {getattr(self, name)!r})")
+
+
+def _wrong(name: str, value: object, allowed: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{name} must be {allowed} (got {value!r})")
+
+
+def _number(name: str, value: object, low: float, high: float) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise _wrong(name, value, f"a number between {low} and {high}")
+    number = float(value)
+    if not low <= number <= high:  # also refuses NaN, which no comparison accepts
+        raise _wrong(name, value, f"between {low} and {high}")
+    return number
+
+
+def _integer(name: str, value: object, low: int, high: int | None = None) -> int | None:
+    if value is None:
+        return None
+    allowed = f"at least {low}" if high is None else f"between {low} and {high}"
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise _wrong(name, value, f"a whole number, {allowed}")
+    number = int(value)
+    if number < low or (high is not None and number > high):
+        raise _wrong(name, value, allowed)
+    return number
+
+
+def _top_k(value: object) -> int | None:
+    try:
+        number = _integer("top_k", value, -1)
+    except InvalidRequestError:
+        raise _wrong("top_k", value, "a whole number, at least 1, or 0 or -1 for off") from None
+    return 0 if number == -1 else number
+
+
+def _stop_strings(value: object) -> tuple[str, ...]:
+    strings = (value,) if isinstance(value, str) else _items("stop", value, "a string or a list of strings")
+    if len(strings) > MAX_STOP_STRINGS:
+        raise _wrong("stop", f"{len(strings)} strings", f"at most {MAX_STOP_STRINGS} strings")
+    for string in strings:
+        if not isinstance(string, str) or not 1 <= len(string) <= MAX_STOP_LENGTH:
+            raise _wrong("stop", string, f"strings of 1 to {MAX_STOP_LENGTH} characters")
+    return strings
+
+
+def _token_ids(value: object) -> tuple[int, ...]:
+    allowed = "a list of token ids, whole numbers of at least 0"
+    return tuple(_token_id("stop_token_ids", item, allowed) for item in _items("stop_token_ids", value, allowed))
+
+
+def _token_id(name: str, value: object, allowed: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+        raise _wrong(name, value, allowed)
+    return int(value)
+
+
+def _logit_bias(value: object) -> dict[int, float] | None:
+    if value is None:
+        return None
+    allowed = "a mapping of token ids to numbers between -100 and 100"
+    if not isinstance(value, Mapping):
+        raise _wrong("logit_bias", value, allowed)
+    biases: dict[int, float] = {}
+    for token_id, bias in value.items():
+        number = _number(f"logit_bias[{token_id!r}]", bias, -100, 100)
+        if number is None:
+            raise _wrong(f"logit_bias[{token_id!r}]", bias, "a number between -100 and 100")
+        biases[_token_id("logit_bias", token_id, allowed)] = number
+    return biases
+
+
+def _items(name: str, value: object, allowed: str) -> tuple[Any, ...]:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise _wrong(name, value, allowed)
+    return tuple(value)
+
+
+def _stated(config: GenerationConfig, name: str, otherwise: Any) -> Any:
+    value = getattr(config, name, None)
+    return otherwise if value is None else value
