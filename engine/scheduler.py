@@ -34,7 +34,7 @@ class Chunk:
     request: Request
     start: int  #: position of the first token; all before it are in the cache
     token_ids: tuple[int, ...]
-    block_table: tuple[int, ...]  #: blocks that hold positions 0 .. end
+    block_table: tuple[int, ...]  #: blocks for positions 0 .. end, perhaps more
     samples: bool  #: the chunk reaches the end of the sequence, so its last row gives the next token
 
     @property
@@ -147,40 +147,35 @@ class Scheduler:
     def plan(self) -> StepPlan:
         """Choose the next step and take the blocks it needs. Empty only when nothing is in flight."""
         budget = self.max_batched_tokens
-        planned: dict[str, int] = {}  # request id -> number of tokens, in order
-        decodes = [request for request in self._running if request.num_uncomputed_tokens == 1]
-        prefills = [request for request in self._running if request.num_uncomputed_tokens > 1]
+        chunks: list[Chunk] = []
         preempted = False
-        for request in (*decodes, *prefills):
-            if budget == 0:
-                break
-            if request.status is not RequestStatus.RUNNING:
-                continue  # it gave way to an earlier one in this very plan
-            wanted = min(request.num_uncomputed_tokens, budget)
-            missing = self._missing_blocks(request, wanted)
-            while missing > self.pool.num_free:
-                victim = self._latest_unplanned(planned)
+
+        for request in [request for request in self._running if request.num_uncomputed_tokens == 1]:
+            missing = self.pool.blocks_for(len(request.token_ids)) - len(request.blocks)
+            while request.status is RequestStatus.RUNNING and missing > self.pool.num_free:
                 preempted = True
-                self._preempt(victim)
-                if victim is request:
-                    break
+                self._preempt(self._running[-1])
             if request.status is RequestStatus.RUNNING:
                 request.blocks += self.pool.allocate(missing)
-                planned[request.id] = wanted
-                budget -= wanted
+                chunks.append(self._chunk(request, 1))
+                budget -= 1
 
-        # A preempted request must not be let in again by the very blocks it gave up for others.
+        for request in self._running:
+            if request.num_uncomputed_tokens > 1 and budget > 0:
+                chunks.append(self._chunk(request, budget))
+                budget -= len(chunks[-1].token_ids)
+
+        # Blocks that were just taken from somebody are for those who run, not for the next in the queue.
         while self._waiting and not preempted and budget > 0 and len(self._running) < self.max_num_seqs:
             request = self._waiting[0]
-            wanted = self._admit(request, budget)
-            if wanted == 0:
+            if not self._admit(request):
                 break
             self._waiting.popleft()
-            planned[request.id] = wanted
-            budget -= wanted
+            chunks.append(self._chunk(request, budget))
+            budget -= len(chunks[-1].token_ids)
 
-        self.counters.steps += bool(planned)
-        return StepPlan(tuple(self._chunk(self._requests[id_], tokens) for id_, tokens in planned.items()))
+        self.counters.steps += bool(chunks)
+        return StepPlan(tuple(chunks))
 
     def commit(self, plan: StepPlan, tokens: Mapping[str, int]) -> list[Request]:
         """Apply what a step computed.
@@ -233,28 +228,15 @@ class Scheduler:
 
     # -- inner workings ---------------------------------------------------------------------------------
 
-    def _missing_blocks(self, request: Request, num_tokens: int) -> int:
-        return self.pool.blocks_for(request.num_computed_tokens + num_tokens) - len(request.blocks)
-
-    def _latest_unplanned(self, planned: Mapping[str, int]) -> Request:
-        """The latest arrival that has no place in this plan yet. There is one: the request that asks."""
-        return next(request for request in reversed(self._running) if request.id not in planned)
-
     def _preempt(self, request: Request) -> None:
-        """Take a request's blocks; it will be computed again. What was hashed may still be found in the cache."""
+        """Take the blocks of the latest arrival. It will be computed again, from what the cache still holds."""
         self._running.remove(request)
         self._release(request)
         request.status = RequestStatus.WAITING
         request.num_preemptions += 1
         self.counters.preemptions += 1
-        self._requeue(request)
-
-    def _requeue(self, request: Request) -> None:
-        # Everyone running arrived before everyone waiting, except among those preempted in the same plan.
-        position = 0
-        while position < len(self._waiting) and self._waiting[position].arrival < request.arrival:
-            position += 1
-        self._waiting.insert(position, request)
+        # The latest of the running arrived before all that wait: the front of the queue is its place.
+        self._waiting.appendleft(request)
 
     def _release(self, request: Request) -> None:
         self.pool.free(request.blocks)
@@ -262,25 +244,23 @@ class Scheduler:
         request.num_computed_tokens = 0
         request.num_registered_blocks = 0
 
-    def _admit(self, request: Request, budget: int) -> int:
-        """Start a waiting request if its whole sequence fits now; returns its tokens in this step, or 0.
+    def _admit(self, request: Request) -> bool:
+        """Start a waiting request if blocks for its whole sequence can be had now.
 
-        Room for the whole sequence is asked for (not only for the first chunk), so that a long prompt does
-        not start only to be thrown out half way.
+        All of them are taken at once, so that a prompt that has begun is never in want of room: only decodes
+        allocate later, and only decodes can force somebody out.
         """
         self._hash_known_tokens(request)
         # The last token is always computed: its logits are what we are after.
         reusable = (len(request.token_ids) - 1) // self.pool.block_size
         cached = self.pool.match(request.block_hashes[:reusable])
-        total = self.pool.blocks_for(len(request.token_ids))
-        if total - len(cached) > self.pool.num_free_after_share(cached):
-            return 0
+        missing = self.pool.blocks_for(len(request.token_ids)) - len(cached)
+        if missing > self.pool.num_free_after_share(cached):
+            return False
         self.pool.share(cached)
-        request.blocks = list(cached)
+        request.blocks = cached + self.pool.allocate(missing)
         request.num_computed_tokens = len(cached) * self.pool.block_size
         request.num_registered_blocks = len(cached)
-        wanted = min(request.num_uncomputed_tokens, budget)
-        request.blocks += self.pool.allocate(self._missing_blocks(request, wanted))
         request.status = RequestStatus.RUNNING
         self._running.append(request)
         if request.first_scheduled is None:
@@ -288,11 +268,11 @@ class Scheduler:
             request.num_cached_tokens = request.num_computed_tokens
             self.counters.prompt_tokens += request.num_prompt_tokens
             self.counters.cached_prompt_tokens += request.num_cached_tokens
-        return wanted
+        return True
 
-    def _chunk(self, request: Request, num_tokens: int) -> Chunk:
+    def _chunk(self, request: Request, budget: int) -> Chunk:
         start = request.num_computed_tokens
-        end = start + num_tokens
+        end = min(start + budget, len(request.token_ids))
         return Chunk(
             request=request,
             start=start,

@@ -1,0 +1,110 @@
+"""What an attention kernel is: one file per family, each says what it can do and prepares its own metadata."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """The geometry of one packed step, as plain numbers. Row ``i`` belongs to the i-th chunk of the plan.
+
+    Queries of all chunks lie behind one another: chunk ``i`` owns ``query_lens[i]`` rows, the last of which is
+    position ``kv_lens[i] - 1`` of its sequence.
+    """
+
+    query_lens: tuple[int, ...]
+    kv_lens: tuple[int, ...]  #: tokens visible to the last query, itself included
+    block_tables: tuple[tuple[int, ...], ...]
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What one layer puts into the cache, found by running the model once."""
+
+    num_kv_heads: int
+    head_dim: int
+    value_head_dim: int
+    sliding_window: int | None
+
+
+class AttentionKernel(ABC):
+    """Paged attention over blocks ``[num_blocks, block_size, num_kv_heads, head_dim]``."""
+
+    name: ClassVar[str]
+    device_types: ClassVar[frozenset[str]]
+    supports_sliding_window: ClassVar[bool]
+    supports_softcap: ClassVar[bool]
+    supports_sinks: ClassVar[bool]
+    page_multiple: ClassVar[int]  #: the block size must be a multiple of this
+
+    @classmethod
+    def unavailable_because(cls, device: torch.device) -> str | None:
+        """Why the kernel cannot run here (missing package, wrong device); None when it can."""
+        if device.type not in cls.device_types:
+            return f"it runs on {', '.join(sorted(cls.device_types))}, not on {device.type}"
+        return None
+
+    @abstractmethod
+    def prepare(self, sequences: Sequences, device: torch.device) -> Any:
+        """Whatever the kernel needs in every layer of a step, made once per step."""
+
+    @abstractmethod
+    def forward(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        prepared: Any,
+        *,
+        scale: float,
+        sliding_window: int | None,
+    ) -> Tensor:
+        """Causal attention of packed queries over the cache, which already holds this step's keys and values.
+
+        Args:
+            query: ``[num_tokens, num_heads, head_dim]``.
+            key_cache, value_cache: ``[num_blocks, block_size, num_kv_heads, head_dim]``.
+            prepared: what :meth:`prepare` returned for this step.
+            scale: factor on the scores.
+            sliding_window: a query sees this many positions, itself included; None for all.
+
+        Returns:
+            ``[num_tokens, num_heads, value_head_dim]``.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """Keys and values of one layer, ``[num_blocks, block_size, num_kv_heads, head_dim]`` each."""
+
+    keys: Tensor
+    values: Tensor
+
+    @classmethod
+    def zeros(
+        cls, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> LayerCache:
+        """Zeroed, because kernels may read padding and the NaN of uninitialised memory would spread."""
+        size = (num_blocks, block_size, shape.num_kv_heads)
+        return cls(
+            keys=torch.zeros(*size, shape.head_dim, dtype=dtype, device=device),
+            values=torch.zeros(*size, shape.value_head_dim, dtype=dtype, device=device),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PagedMetadata:
+    """One step, as the registered attention function receives it: an explicit forward argument, no globals."""
+
+    kernel: AttentionKernel
+    layers: Sequence[LayerCache]
+    slots: Tensor  #: int64 ``[num_tokens]``: where each token's key and value go, ``block * block_size + offset``
+    prepared: Any

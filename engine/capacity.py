@@ -1,0 +1,86 @@
+"""How many KV blocks there are, and how long a sequence may get: arithmetic on memory, done once at start."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.errors import ModelLoadError
+from engine.model.loading import LoadedModel
+from engine.settings import EngineSettings
+
+GIB = 1024**3
+CPU_SHARE_OF_AVAILABLE = 0.25
+"""Share of the free main memory that the cache may take unasked: other programs live there too."""
+CPU_MOST_UNASKED = 4 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    num_blocks: int  #: the null block included
+    max_model_len: int  #: longest sequence, prompt and reply together
+
+
+def available_memory(device: torch.device) -> int:
+    """Bytes that can be allocated now without pushing anything out."""
+    if device.type == "cuda":
+        free, _total = torch.cuda.mem_get_info(device)
+        return int(free)
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def plan_capacity(model: LoadedModel, settings: EngineSettings) -> Capacity:
+    """Size the cache: as asked, else for ``max_num_seqs`` full-length sequences, as far as memory goes.
+
+    Raises:
+        ModelLoadError: the context window asked for is longer than the model's, or one sequence of it does not fit.
+    """
+    block_size = settings.kv_block_size
+    asked_len = settings.max_model_len
+    if asked_len is not None and asked_len > model.max_position_embeddings:
+        raise ModelLoadError(
+            f"max_model_len={asked_len} is more than {model.name} was made for ({model.max_position_embeddings} tokens). "
+            "Lower it."
+        )
+    max_model_len = asked_len or model.max_position_embeddings
+    block_bytes = model.kv_bytes_per_token * block_size
+    blocks_per_sequence = -(-max_model_len // block_size)
+    if settings.num_kv_blocks is not None:
+        usable = settings.num_kv_blocks - 1
+    else:
+        budget = _budget(model.device, settings)
+        usable = min(budget // block_bytes - 1, blocks_per_sequence * settings.max_num_seqs)
+    if usable < blocks_per_sequence:
+        fits = max(usable, 0) * block_size
+        if asked_len is not None or fits < 16:
+            raise ModelLoadError(
+                f"One sequence of {max_model_len} tokens needs {blocks_per_sequence * block_bytes / GIB:.2f} GiB of KV cache "
+                f"({blocks_per_sequence} blocks of {block_size} tokens), but there is room for {fits} tokens. "
+                f"Lower max_model_len to {fits} or less, or raise kv_cache_memory or num_kv_blocks."
+            )
+        max_model_len = fits
+    return Capacity(num_blocks=usable + 1, max_model_len=max_model_len)
+
+
+def _budget(device: torch.device, settings: EngineSettings) -> int:
+    """Bytes for the cache."""
+    free = available_memory(device)
+    if settings.kv_cache_memory is not None:
+        asked = int(settings.kv_cache_memory * GIB)
+        if asked > free:
+            raise ModelLoadError(
+                f"kv_cache_memory={settings.kv_cache_memory:g} GiB was asked for, but only {free / GIB:.1f} GiB of memory "
+                "are free. Lower it."
+            )
+        return asked
+    if device.type == "cuda":
+        return int(free * settings.gpu_memory_utilization)
+    return int(min(free * CPU_SHARE_OF_AVAILABLE, CPU_MOST_UNASKED))

@@ -1,0 +1,95 @@
+"""What the engine measured about itself, for Prometheus. Names mirror vLLM's, under ``deskmate_``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from engine.outputs import EngineStats, FinishReason, Timings
+
+# Seconds. Token gaps start at a millisecond; whole replies end at minutes.
+GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
+WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80)
+REPLY_BUCKETS = (0.1, 0.3, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 240, 480)
+
+
+class EngineMetrics:
+    """Histograms that are observed as things happen, and counters and gauges read from ``stats`` when scraped."""
+
+    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+        self.registry = CollectorRegistry()
+        self._time_to_first_token = Histogram(
+            "deskmate_time_to_first_token_seconds",
+            "From arrival to the first token.",
+            buckets=WAIT_BUCKETS,
+            registry=self.registry,
+        )
+        self._inter_token_latency = Histogram(
+            "deskmate_inter_token_latency_seconds",
+            "Between one token of a reply and the next.",
+            buckets=GAP_BUCKETS,
+            registry=self.registry,
+        )
+        self._queue_time = Histogram(
+            "deskmate_request_queue_time_seconds",
+            "From arrival to the first step.",
+            buckets=WAIT_BUCKETS,
+            registry=self.registry,
+        )
+        self._e2e_latency = Histogram(
+            "deskmate_e2e_request_latency_seconds",
+            "From arrival to the last token.",
+            buckets=REPLY_BUCKETS,
+            registry=self.registry,
+        )
+        self._success = Counter(
+            "deskmate_request_success",
+            "Finished requests by reason.",
+            ["finished_reason"],
+            registry=self.registry,
+        )
+        gauges: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
+            "num_requests_running": ("Requests in the running batch.", lambda now: now.num_requests_running),
+            "num_requests_waiting": ("Requests in the queue.", lambda now: now.num_requests_waiting),
+            "kv_cache_usage_perc": ("Share of KV blocks in use, 0 to 1.", lambda now: now.kv_cache_usage),
+        }
+        for name, (help_text, read) in gauges.items():
+            gauge = Gauge(f"deskmate_{name}", help_text, registry=self.registry)
+            gauge.set_function(lambda read=read: read(stats()))  # type: ignore[misc]
+        self.registry.register(_Counters(stats))
+
+    def token_gap(self, seconds: float) -> None:
+        self._inter_token_latency.observe(seconds)
+
+    def first_token(self, seconds: float) -> None:
+        self._time_to_first_token.observe(seconds)
+
+    def finished(self, reason: FinishReason, timings: Timings) -> None:
+        self._success.labels(reason.value).inc()
+        self._queue_time.observe(timings.queue_seconds)
+        self._e2e_latency.observe(timings.total_seconds)
+
+
+class _Counters(Collector):
+    """Totals that the scheduler keeps anyway."""
+
+    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+        self._stats = stats
+
+    def collect(self) -> list[Metric]:
+        now = self._stats()
+        totals = {
+            "prompt_tokens": ("Prompt tokens, cached ones included.", now.prompt_tokens),
+            "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", now.prompt_tokens),
+            "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", now.cached_prompt_tokens),
+            "generation_tokens": ("Generated tokens.", now.generation_tokens),
+            "num_preemptions": ("Requests that gave up their blocks and were computed again.", now.num_preemptions),
+            "engine_steps": ("Forward passes.", now.num_steps),
+        }
+        return [
+            CounterMetricFamily(f"deskmate_{name}", help_text, value=value)
+            for name, (help_text, value) in totals.items()
+        ]

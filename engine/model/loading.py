@@ -1,0 +1,350 @@
+"""Load any causal language model through transformers, or say in a sentence why it cannot run here.
+
+Weights, tokenizers and chat templates come from transformers untouched; nothing here names an architecture.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils import logging as transformers_logging
+
+from engine.attention.base import LayerShape, PagedMetadata
+from engine.attention.seam import ATTENTION_NAME, LayerProbe, register
+from engine.attention.selection import AttentionNeeds
+from engine.errors import ModelLoadError
+from engine.settings import EngineSettings
+
+Progress = Callable[[str, float], None]
+"""Called with what is happening, in words, and how far it is, 0 to 1."""
+
+SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run in the engine, with all that belongs to it."""
+
+    name: str
+    module: nn.Module
+    tokenizer: Any
+    generation_config: GenerationConfig
+    config: Any
+    device: torch.device
+    dtype: torch.dtype
+    layers: tuple[LayerShape, ...]
+    needs: AttentionNeeds
+    max_position_embeddings: int
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.module.parameters())
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values that one token takes in all layers."""
+        width = sum(shape.num_kv_heads * (shape.head_dim + shape.value_head_dim) for shape in self.layers)
+        return width * self.dtype.itemsize
+
+    def logits(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, paged: PagedMetadata) -> Tensor:
+        """One packed forward.
+
+        Args:
+            input_ids, position_ids: int64 ``[1, num_tokens]``.
+            rows: int64 ``[n]``: only these rows go through the output layer.
+
+        Returns:
+            ``[n, vocab_size]``.
+        """
+        output = self.module(
+            input_ids=input_ids,
+            position_ids=position_ids,
+            use_cache=False,
+            logits_to_keep=rows,
+            paged=paged,
+        )
+        logits: Tensor = output.logits[0]
+        return logits
+
+
+def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
+    """Load the model that ``settings`` name.
+
+    Raises:
+        ModelLoadError: missing or incomplete folder, pickle weights, remote code, an architecture that has no
+            attention hook or keeps another kind of state than keys and values.
+    """
+    register()
+    source = _resolve(settings.model)
+    device = _choose_device(settings.device)
+    dtype = _choose_dtype(settings.dtype, device)
+    progress(f"Reading {settings.model}", 0.0)
+    config = _load_config(source, settings)
+    _refuse_what_cannot_run(config, settings.model)
+    tokenizer = _load_tokenizer(source, settings)
+    module = _load_weights(source, settings, dtype, device, progress)
+    layers, needs = _probe_layers(module, config, device, settings.model)
+    generation_config = module.generation_config
+    text_config = config.get_text_config()
+    return LoadedModel(
+        name=Path(settings.model).name if isinstance(source, Path) else settings.model,
+        module=module,
+        tokenizer=tokenizer,
+        generation_config=generation_config,
+        config=config,
+        device=device,
+        dtype=dtype,
+        layers=layers,
+        needs=needs,
+        max_position_embeddings=_context_window(text_config),
+        vocab_size=int(text_config.vocab_size),
+        eos_token_ids=_eos_token_ids(generation_config, tokenizer),
+    )
+
+
+def _resolve(model: str) -> Path | str:
+    """The folder that ``model`` names (relative to here, or to Deskmate's own folder), or a hub id as it is."""
+    for candidate in (Path(model).expanduser(), PROJECT_ROOT / model):
+        if candidate.is_dir():
+            _refuse_incomplete_folder(candidate)
+            return candidate.resolve()
+    path = Path(model).expanduser()
+    if path.is_file():
+        raise ModelLoadError(f"{model} is a file. Give the folder that holds config.json and the weights.")
+    looks_like_path = (
+        model.startswith((".", "/", "~")) or model.count("/") != 1 or (path.parent.is_dir() and len(path.parts) > 1)
+    )
+    if looks_like_path:
+        raise ModelLoadError(
+            f"There is no model folder at {model}. Give a folder with config.json and *.safetensors, "
+            "or a hub id such as Qwen/Qwen3-0.6B."
+        )
+    return model
+
+
+def _refuse_incomplete_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise ModelLoadError(f"{folder} has no config.json, so it is not a Hugging Face model folder.")
+    if any(folder.glob("*.safetensors")):
+        return
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
+    if pickles:
+        raise ModelLoadError(
+            f"{folder} holds only pickle weights ({pickles[0]}), which can run any code when opened. "
+            "Convert them to safetensors: model.save_pretrained(folder) in transformers does."
+        )
+    raise ModelLoadError(f"{folder} has no weights: no *.safetensors file is in it.")
+
+
+def _choose_device(choice: str) -> torch.device:
+    if choice == "cuda" and not torch.cuda.is_available():
+        raise ModelLoadError("device=cuda was asked for, but PyTorch finds no CUDA device. Use device=cpu.")
+    return torch.device("cuda" if choice == "cuda" else "cpu")
+
+
+def _choose_dtype(choice: str, device: torch.device) -> torch.dtype:
+    if choice != "auto":
+        dtype: torch.dtype = getattr(torch, choice)
+        return dtype
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if native else torch.float16
+    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if native else torch.float32
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0]
+
+
+def _load_config(source: Path | str, settings: EngineSettings) -> Any:
+    try:
+        return AutoConfig.from_pretrained(source, revision=settings.revision or "main", trust_remote_code=False)
+    except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
+        if "trust_remote_code" in str(error):
+            raise ModelLoadError(
+                f"{settings.model} brings its own Python code, which Deskmate never runs. "
+                "Choose a model whose architecture is part of transformers."
+            ) from error
+        if isinstance(source, Path):
+            raise ModelLoadError(
+                f"{settings.model} cannot be read: {_first_line(error)} Its architecture may be unknown to "
+                "this version of transformers, or config.json may be damaged."
+            ) from error
+        raise ModelLoadError(
+            f"{settings.model} is neither a folder here nor a model that the hub gave us: {_first_line(error)}"
+        ) from error
+
+
+def _refuse_what_cannot_run(config: Any, name: str) -> None:
+    if config.is_encoder_decoder:
+        raise ModelLoadError(
+            f"{name} is an encoder-decoder model ({config.model_type}); Deskmate runs decoder-only language models."
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise ModelLoadError(
+            f"{name} holds quantized weights, which this version cannot run. Use the unquantized weights of the model."
+        )
+    architecture = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    if architecture is None:
+        raise ModelLoadError(
+            f"{name} is a {config.model_type} model, which transformers cannot run as a causal language model."
+        )
+    text_config = config.get_text_config()
+    layer_types = set(getattr(text_config, "layer_types", None) or ()) - SUPPORTED_LAYER_TYPES
+    if layer_types:
+        raise ModelLoadError(
+            f"{name} has layers of the kind {', '.join(sorted(layer_types))}; Deskmate's cache holds keys and values "
+            "of full and sliding-window attention only."
+        )
+    implementation = architecture[0] if isinstance(architecture, tuple) else architecture
+    if not implementation._supports_attention_backend:
+        raise ModelLoadError(
+            f"{name} ({config.model_type}) cannot run here: its code in transformers has no hook for another "
+            "attention function."
+        )
+
+
+def _load_tokenizer(source: Path | str, settings: EngineSettings) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(source, revision=settings.revision or "main", trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        raise ModelLoadError(f"The tokenizer of {settings.model} cannot be loaded: {_first_line(error)}") from error
+
+
+def _load_weights(
+    source: Path | str, settings: EngineSettings, dtype: torch.dtype, device: torch.device, progress: Progress
+) -> Any:
+    try:
+        with _reported_loading(progress):
+            module, report = AutoModelForCausalLM.from_pretrained(
+                source,
+                revision=settings.revision or "main",
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype=dtype,
+                attn_implementation=ATTENTION_NAME,
+                output_loading_info=True,
+            )
+    except torch.OutOfMemoryError as error:
+        raise ModelLoadError(f"{settings.model} does not fit into memory. Use a smaller model.") from error
+    except (OSError, ValueError, RuntimeError, ImportError, AttributeError) as error:
+        raise ModelLoadError(f"The weights of {settings.model} cannot be loaded: {_first_line(error)}") from error
+    if report["missing_keys"]:
+        missing = sorted(report["missing_keys"])
+        raise ModelLoadError(
+            f"The weights of {settings.model} are incomplete: {len(missing)} tensors are missing, {missing[0]} among them."
+        )
+    return module.to(device).eval().requires_grad_(False)
+
+
+@contextmanager
+def _reported_loading(progress: Progress) -> Iterator[None]:
+    """Send transformers' own loading progress to ``progress`` instead of the terminal."""
+
+    def hook(_factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return _ReportingBar(progress, *args, **kwargs)
+
+    previous = transformers_logging.set_tqdm_hook(hook)
+    try:
+        yield
+    finally:
+        transformers_logging.set_tqdm_hook(previous)
+
+
+class _ReportingBar:
+    """As much of tqdm as transformers uses while loading."""
+
+    def __init__(
+        self, progress: Progress, iterable: Any = (), *, desc: str = "", total: int | None = None, **_: Any
+    ) -> None:
+        self._progress = progress
+        self._iterable = iterable
+        self._description = desc or "Loading weights"
+        self._total = total if total is not None else len(iterable)
+        self._done = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._iterable:
+            yield item
+            self.update()
+
+    def __enter__(self) -> _ReportingBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def update(self, count: int = 1) -> None:
+        self._done += count
+        self._progress(self._description, self._done / max(self._total, 1))
+
+    def close(self) -> None: ...
+
+    def set_postfix(self, *_: Any, **__: Any) -> None: ...
+
+    def set_description(self, *_: Any, **__: Any) -> None: ...
+
+    def refresh(self) -> None: ...
+
+
+@torch.inference_mode()
+def _probe_layers(
+    module: nn.Module, config: Any, device: torch.device, name: str
+) -> tuple[tuple[LayerShape, ...], AttentionNeeds]:
+    """Run two tokens through the model and see which layers ask for attention, and how."""
+    probe = LayerProbe()
+    tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
+    positions = torch.arange(2, device=device).unsqueeze(0)
+    try:
+        module(
+            input_ids=tokens,
+            position_ids=positions,
+            use_cache=False,
+            logits_to_keep=torch.tensor([1], device=device),
+            paged=probe,
+        )
+    except (TypeError, RuntimeError, ValueError, AttributeError) as error:
+        raise ModelLoadError(
+            f"{name} ({config.model_type}) cannot run here: a first step failed ({_first_line(error)})."
+        ) from error
+    expected = int(config.get_text_config().num_hidden_layers)
+    if sorted(probe.layers) != list(range(expected)):
+        raise ModelLoadError(
+            f"{name} ({config.model_type}) cannot run here: {len(probe.layers)} of its {expected} layers use the "
+            "attention hook; the others keep their state elsewhere."
+        )
+    layers = tuple(probe.layers[index] for index in range(expected))
+    needs = AttentionNeeds(
+        sliding_window=any(layer.sliding_window is not None for layer in layers),
+        softcap=probe.softcap,
+        sinks=probe.sinks,
+    )
+    return layers, needs
+
+
+def _context_window(text_config: Any) -> int:
+    window = getattr(text_config, "max_position_embeddings", None)
+    return int(window) if window else 4096
+
+
+def _eos_token_ids(generation_config: GenerationConfig, tokenizer: Any) -> frozenset[int]:
+    """Tokens that end a reply: what the model's generation_config states, else the tokenizer's."""
+    stated = generation_config.eos_token_id
+    if stated is None:
+        stated = tokenizer.eos_token_id
+    if stated is None:
+        return frozenset()
+    return frozenset([stated] if isinstance(stated, int) else stated)

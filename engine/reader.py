@@ -1,0 +1,75 @@
+"""The asyncio end of one request: deltas arrive from the worker thread and wait here, merged, for their reader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from engine.errors import EngineError
+from engine.outputs import Delta
+
+
+class Reader:
+    """Belongs to one event loop. A slow reader costs the engine nothing: what waits is merged into one delta."""
+
+    def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.request_id = request_id
+        self.loop = loop
+        self.ended = False  #: the last delta or the error has arrived
+        self._pending: list[Delta] = []
+        self._error: EngineError | None = None
+        self._arrived = asyncio.Event()
+
+    async def next(self) -> Delta:
+        """Everything that is new, as one delta. Raises the error that ended the request, once all text was read."""
+        await self._arrived.wait()
+        if self._pending:
+            merged = _merge(self._pending)
+            self._pending.clear()
+            if self._error is None:
+                self._arrived.clear()
+            return merged
+        assert self._error is not None
+        raise self._error
+
+    def fail(self, error: EngineError) -> None:
+        """End the request with an error, from the worker thread. A closed loop has nobody left to tell."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._end_with, error)
+
+    @staticmethod
+    def hand_over(loop: asyncio.AbstractEventLoop, handed: Sequence[tuple[Reader, Delta]]) -> bool:
+        """Bring deltas to their readers on ``loop``, from the worker thread. False when the loop is closed."""
+        try:
+            loop.call_soon_threadsafe(_receive, handed)
+        except RuntimeError:  # the loop was closed: asyncio offers no other way to ask without a race
+            return False
+        return True
+
+    def _end_with(self, error: EngineError) -> None:
+        if not self.ended:
+            self.ended = True
+            self._error = error
+            self._arrived.set()
+
+
+def _receive(handed: Sequence[tuple[Reader, Delta]]) -> None:
+    for reader, delta in handed:
+        reader._pending.append(delta)
+        reader.ended = delta.finish_reason is not None
+        reader._arrived.set()
+
+
+def _merge(deltas: Sequence[Delta]) -> Delta:
+    if len(deltas) == 1:
+        return deltas[0]
+    last = deltas[-1]
+    return Delta(
+        request_id=last.request_id,
+        text="".join(delta.text for delta in deltas),
+        token_ids=tuple(token for delta in deltas for token in delta.token_ids),
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        progress=last.progress,
+        timings=last.timings,
+    )

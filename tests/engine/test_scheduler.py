@@ -1,0 +1,299 @@
+"""Scheduler and block pool against a simulated cache, under whatever order of events hypothesis finds.
+
+The simulated cache remembers, for each slot, the whole sequence of tokens that its key and value stand for.
+Every chunk of every plan must find in the cache exactly its own sequence: a block shared wrongly, reused too
+early or never written shows up at once.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.kv_cache import BlockPool, IntegrityError
+from engine.outputs import FinishReason
+from engine.request import Request, RequestStatus
+from engine.sampling_params import SamplingParams
+from engine.scheduler import Scheduler, StepPlan
+
+STOP_TOKEN = 9
+
+
+def make_request(id_: str, prompt: list[int], max_tokens: int, arrival: float = 0.0) -> Request:
+    return Request(
+        id=id_,
+        prompt_token_ids=tuple(prompt),
+        params=SamplingParams(max_tokens=max_tokens),
+        seed=0,
+        max_tokens=max_tokens,
+        stop_token_ids=frozenset({STOP_TOKEN}),
+        arrival=arrival,
+    )
+
+
+def make_scheduler(
+    num_blocks: int = 17,
+    block_size: int = 4,
+    *,
+    seqs: int = 4,
+    budget: int = 8,
+    max_len: int = 32,
+    caching: bool = True,
+) -> Scheduler:
+    pool = BlockPool(num_blocks, block_size, enable_prefix_caching=caching)
+    return Scheduler(pool, max_num_seqs=seqs, max_batched_tokens=budget, max_model_len=max_len)
+
+
+class SimulatedCache:
+    """What the runner would have in its tensors: for each slot, the sequence up to that token."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._slots: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def execute(self, plan: StepPlan) -> None:
+        for chunk in plan.chunks:
+            sequence = tuple(chunk.request.token_ids[: chunk.end])
+            assert sequence[chunk.start :] == chunk.token_ids
+            for position in range(chunk.start, chunk.end):
+                self._slots[self._slot(chunk.block_table, position)] = sequence[: position + 1]
+        for chunk in plan.chunks:
+            sequence = tuple(chunk.request.token_ids[: chunk.end])
+            for position in range(chunk.end):
+                held = self._slots.get(self._slot(chunk.block_table, position))
+                assert held == sequence[: position + 1], f"position {position} of {chunk.request.id} reads {held}"
+
+    def _slot(self, table: tuple[int, ...], position: int) -> tuple[int, int]:
+        return table[position // self._block_size], position % self._block_size
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    @initialize(
+        num_blocks=st.integers(6, 20),
+        block_size=st.sampled_from([1, 2, 3, 4]),
+        seqs=st.integers(1, 5),
+        extra_budget=st.integers(0, 8),
+        caching=st.booleans(),
+    )
+    def start(self, num_blocks: int, block_size: int, seqs: int, extra_budget: int, caching: bool) -> None:
+        self.max_len = (num_blocks - 1) * block_size
+        self.scheduler = make_scheduler(
+            num_blocks, block_size, seqs=seqs, budget=seqs + extra_budget, max_len=self.max_len, caching=caching
+        )
+        self.cache = SimulatedCache(block_size)
+        self.clock = 0.0
+        self.order: list[str] = []
+
+    @rule(data=st.data(), max_tokens=st.integers(1, 12))
+    def add(self, data: st.DataObject, max_tokens: int) -> None:
+        # Two tokens only, so that prompts often begin alike.
+        prompt = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=self.max_len - 1))
+        self.clock += 1
+        request = make_request(f"r{self.clock:g}", prompt, min(max_tokens, self.max_len - len(prompt)), self.clock)
+        self.scheduler.add(request)
+        self.order.append(request.id)
+
+    @precondition(lambda self: self.scheduler.has_work)
+    @rule(data=st.data())
+    def step(self, data: st.DataObject) -> None:
+        self._step(lambda: data.draw(st.sampled_from([0, 1, 1, STOP_TOKEN])))
+
+    @precondition(lambda self: self.scheduler.has_work)
+    @rule(data=st.data(), mid_step=st.booleans())
+    def abort(self, data: st.DataObject, mid_step: bool) -> None:
+        victim = data.draw(st.sampled_from(self.scheduler.requests))
+        if mid_step:  # the plan is out when the abort arrives; commit must pass it over
+            plan = self.scheduler.plan()
+            self.cache.execute(plan)
+            self.scheduler.finish(victim.id, FinishReason.ABORT)
+            self.scheduler.commit(plan, {chunk.request.id: 1 for chunk in plan.sampling})
+        else:
+            self.scheduler.finish(victim.id, FinishReason.ABORT)
+        assert victim.is_finished
+        assert not victim.blocks
+
+    def _step(self, next_token) -> None:
+        plan = self.scheduler.plan()
+        assert plan.chunks, "requests are in flight, but nothing is planned"
+        assert plan.num_tokens <= self.scheduler.max_batched_tokens
+        assert self.scheduler.num_running <= self.scheduler.max_num_seqs
+        assert len({chunk.request.id for chunk in plan.chunks}) == len(plan.chunks)
+        self.cache.execute(plan)
+        tokens = {chunk.request.id: next_token() for chunk in plan.sampling}
+        for request in self.scheduler.commit(plan, tokens):
+            assert request.num_output_tokens <= request.max_tokens
+            assert len(request.token_ids) <= self.max_len
+            if request.token_ids[-1] == STOP_TOKEN:
+                assert request.finish_reason is FinishReason.STOP
+
+    @invariant()
+    def books_are_right(self) -> None:
+        if hasattr(self, "scheduler"):
+            self.scheduler.check()
+
+    @invariant()
+    def nobody_is_overtaken(self) -> None:
+        if hasattr(self, "scheduler"):
+            arrivals = [request.arrival for request in self.scheduler.requests]
+            assert arrivals == sorted(arrivals)
+
+    def teardown(self) -> None:
+        """Nobody starves: without new arrivals all finish, in a number of steps that the work explains."""
+        if not hasattr(self, "scheduler"):
+            return
+        work = sum(len(request.token_ids) + request.max_tokens for request in self.scheduler.requests)
+        steps_left = 4 * (work + 1) * (self.scheduler.num_running + self.scheduler.num_waiting + 1)
+        while self.scheduler.has_work:
+            assert steps_left > 0, "requests starve"
+            steps_left -= 1
+            self._step(lambda: 1)
+        self.scheduler.check()
+        assert self.scheduler.pool.num_free == self.scheduler.pool.num_usable
+
+
+TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.mark.full
+class TestSchedulerMachineLong(SchedulerMachine.TestCase):
+    settings = settings(
+        max_examples=1500, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+
+
+def run_to_end(scheduler: Scheduler, cache: SimulatedCache | None = None) -> None:
+    for _ in range(10_000):
+        if not scheduler.has_work:
+            return
+        plan = scheduler.plan()
+        if cache is not None:
+            cache.execute(plan)
+        scheduler.commit(plan, {chunk.request.id: 1 for chunk in plan.sampling})
+    raise AssertionError("requests starve")
+
+
+def test_decodes_come_before_prompts_and_prompts_are_chunked() -> None:
+    scheduler = make_scheduler(budget=8)
+    scheduler.add(make_request("talker", [1, 2, 3], 10, 1.0))
+    scheduler.commit(scheduler.plan(), {"talker": 5})
+    scheduler.add(make_request("reader", list(range(20)), 4, 2.0))
+    shapes = []
+    for _ in range(3):
+        plan = scheduler.plan()
+        shapes.append([(chunk.request.id, len(chunk.token_ids), chunk.samples) for chunk in plan.chunks])
+        scheduler.commit(plan, {chunk.request.id: 5 for chunk in plan.sampling})
+    assert shapes == [
+        [("talker", 1, True), ("reader", 7, False)],
+        [("talker", 1, True), ("reader", 7, False)],
+        [("talker", 1, True), ("reader", 6, True)],
+    ]
+
+
+def test_a_second_turn_computes_only_what_is_new() -> None:
+    scheduler = make_scheduler(block_size=4, budget=32)
+    first = make_request("first", [1] * 10, 3, 1.0)
+    scheduler.add(first)
+    run_to_end(scheduler)
+    second = make_request("second", [*first.token_ids, 7, 7], 1, 2.0)
+    scheduler.add(second)
+    plan = scheduler.plan()
+    # 12 of the 13 earlier tokens were computed (the last sampled one never is): three full blocks of four.
+    assert second.num_cached_tokens == 12
+    assert plan.chunks[0].start == 12
+
+
+def test_a_wholly_cached_prompt_still_computes_its_last_token() -> None:
+    scheduler = make_scheduler(block_size=4, budget=32)
+    scheduler.add(make_request("first", [1] * 8, 1, 1.0))
+    run_to_end(scheduler)
+    scheduler.add(make_request("again", [1] * 8, 1, 2.0))
+    (chunk,) = scheduler.plan().chunks
+    assert chunk.start == 4
+    assert chunk.samples
+
+
+def test_when_blocks_run_out_the_latest_gives_way_and_returns() -> None:
+    scheduler = make_scheduler(num_blocks=7, block_size=4, budget=32, max_len=24)
+    cache = SimulatedCache(4)
+    early = make_request("early", [1] * 8, 12, 1.0)
+    late = make_request("late", [2] * 8, 12, 2.0)
+    scheduler.add(early)
+    scheduler.add(late)
+    run_to_end(scheduler, cache)
+    assert early.num_preemptions == 0
+    assert late.num_preemptions > 0
+    assert late.num_output_tokens == 12
+    assert late.finish_reason is FinishReason.LENGTH
+
+
+def test_what_can_never_be_served_is_refused_with_numbers() -> None:
+    scheduler = make_scheduler(max_len=32)
+    with pytest.raises(ValueError, match=r"40 tokens long.*32"):
+        scheduler.add(make_request("long", [1] * 40, 1))
+    scheduler.add(make_request("twin", [1], 1))
+    with pytest.raises(ValueError, match="already in flight"):
+        scheduler.add(make_request("twin", [1], 1))
+    with pytest.raises(ValueError, match=r"2 KV blocks of 4 tokens cannot hold one sequence of 32"):
+        make_scheduler(num_blocks=3, max_len=32)
+    with pytest.raises(ValueError, match="must be at least max_num_seqs"):
+        make_scheduler(seqs=10, budget=9)
+
+
+def test_stop_tokens_wait_for_the_minimum_length() -> None:
+    scheduler = make_scheduler()
+    request = make_request("r", [1], 8)
+    request.params = SamplingParams(max_tokens=8, min_tokens=3)
+    scheduler.add(request)
+    for _ in range(3):
+        assert request.status is not RequestStatus.FINISHED
+        scheduler.commit(scheduler.plan(), {"r": STOP_TOKEN})
+    assert request.finish_reason is FinishReason.STOP
+    assert request.stop_reason == STOP_TOKEN
+    assert request.num_output_tokens == 3
+
+
+class TestPool:
+    def test_freed_blocks_keep_their_content_until_they_are_reused(self) -> None:
+        pool = BlockPool(4, 2)
+        blocks = pool.allocate(3)
+        pool.register(blocks[0], b"a")
+        pool.register(blocks[1], b"b")
+        pool.free(blocks)
+        assert pool.match([b"a", b"b", b"c"]) == blocks[:2]
+        reused = pool.allocate(2)  # the tail goes first
+        assert blocks[0] not in reused
+        assert pool.match([b"a", b"b"]) == blocks[:1]
+
+    def test_sharing_takes_a_block_off_the_free_list(self) -> None:
+        pool = BlockPool(3, 2)
+        (block, other) = pool.allocate(2)
+        pool.register(block, b"a")
+        pool.free([block, other])
+        pool.share([block])
+        pool.share([block])
+        assert pool.num_free == 1
+        pool.free([block])
+        pool.check([[block]])
+
+    def test_wrong_books_are_noticed(self) -> None:
+        pool = BlockPool(4, 2)
+        blocks = pool.allocate(2)
+        with pytest.raises(IntegrityError, match="counts 1 holders, but 0"):
+            pool.check()
+        pool.free(blocks)
+        pool.check()
+        with pytest.raises(IntegrityError, match="nobody holds"):
+            pool.free(blocks[:1])
+        with pytest.raises(IndexError, match="4 blocks asked for, 3 free"):
+            pool.allocate(4)
+
+    def test_without_prefix_caching_nothing_is_found(self) -> None:
+        pool = BlockPool(3, 2, enable_prefix_caching=False)
+        (block,) = pool.allocate(1)
+        pool.register(block, b"a")
+        assert pool.match([b"a"]) == []
