@@ -1,0 +1,226 @@
+"""The guard: an ASGI layer in front of every route, ours and Gradio's.
+
+Without accounts, what protects a laptop's chat is that only this machine's own page may drive it: the
+address in ``Host`` must be ours (no DNS rebinding), the browser must say that the request comes from
+our page (no cross-site requests), and no response ever carries a CORS permission. What is not in
+:mod:`app.auth.policy` does not exist.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.auth.identity import set_user_id
+from app.auth.origins import LOOPBACK_NAMES, SAFE_METHODS, host_name, is_same_origin
+from app.auth.policy import Access, Rule, SessionIn, rule_on
+from app.auth.sessions import SessionOwners
+from app.error_shapes import error_response
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+
+#: Gradio compiles templates in the page and styles elements in place, hence the two ``unsafe-``;
+#: ``connect-src 'self'`` is what keeps whatever runs there from talking to anybody else.
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "font-src 'self' data:",
+        "connect-src 'self'",
+        "worker-src 'self' blob:",
+        "object-src 'none'",
+        "base-uri 'self'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+    )
+)
+
+_SECURITY_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Refusal(Exception):
+    """The guard's answer instead of the route's."""
+
+    def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = headers
+
+
+class Guard:
+    """Checks every request against the policy and notes whose it is."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        user_id: str,
+        allowed_hosts: Iterable[str] = (),
+        max_body_bytes: int = MAX_BODY_BYTES,
+        sessions: SessionOwners | None = None,
+    ) -> None:
+        """``user_id`` is everybody's until there are accounts; ``allowed_hosts`` come beside the loopback names."""
+        self._app = app
+        self._user_id = user_id
+        self._hosts = LOOPBACK_NAMES | {name.lower().strip("[]") for name in allowed_hosts}
+        self._max_body_bytes = max_body_bytes
+        self._sessions = sessions or SessionOwners()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, _hardened(scope["path"], send))
+        else:  # no route of ours speaks WebSocket
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            rule = self._admit(scope)
+            if scope["method"] not in SAFE_METHODS:
+                body = await self._read_body(scope, receive)
+                if body is None:  # the client left
+                    return
+                _check_content_type(scope, body)
+                receive = _replay(body, receive)
+            else:
+                body = b""
+            self._check_session(rule, scope, body)
+        except Refusal as refusal:
+            response = error_response(
+                scope["path"], refusal.status, refusal.code, refusal.message, headers=refusal.headers
+            )
+            await response(scope, receive, send)
+            return
+        set_user_id(scope, self._user_id)
+        await self._app(scope, receive, send)
+
+    def _admit(self, scope: Scope) -> Rule:
+        headers = Headers(scope=scope)
+        host = headers.get("host")
+        if host is None:
+            raise Refusal(400, "bad_request", "The request has no Host header.")
+        if host_name(host) not in self._hosts:
+            raise Refusal(
+                421,
+                "wrong_host",
+                "This server does not answer to that host name. Use http://127.0.0.1 or http://localhost with "
+                "its port, or have the name added to APP_ALLOWED_HOSTS.",
+            )
+        method, path = scope["method"], scope["path"]
+        ruling = rule_on("GET" if method == "HEAD" else method, path)
+        rule = ruling.rule
+        if not is_same_origin(method, headers, linkable=rule is not None and rule.linkable):
+            raise Refusal(403, "cross_site", "Requests from another website are not allowed.")
+        if rule is None and ruling.allowed_methods:
+            raise Refusal(
+                405,
+                "method_not_allowed",
+                f"{method} is not possible here.",
+                Allow=", ".join(sorted(ruling.allowed_methods)),
+            )
+        if rule is None or rule.access is Access.DENIED:
+            raise Refusal(404, "not_found", "There is nothing at this address.")
+        return rule
+
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The whole body (None when the client left before its end), so that a limit holds for every route."""
+        declared = Headers(scope=scope).get("content-length", "")
+        if declared.isdecimal() and int(declared) > self._max_body_bytes:
+            raise self._too_large()
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > self._max_body_bytes:
+                raise self._too_large()
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+
+    def _too_large(self) -> Refusal:
+        limit = self._max_body_bytes / (1024 * 1024)
+        return Refusal(
+            413, "too_large", f"The request is larger than {limit:g} MiB. Send less at once.", Connection="close"
+        )
+
+    def _check_session(self, rule: Rule, scope: Scope, body: bytes) -> None:
+        for session_hash in _session_hashes(rule, scope, body):
+            if not self._sessions.claim(session_hash, self._user_id):
+                raise Refusal(404, "not_found", "There is nothing at this address.")
+
+
+def _check_content_type(scope: Scope, body: bytes) -> None:
+    """A form on another website can post text or multipart without asking first, but never JSON."""
+    content_type = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
+    if body and content_type != "application/json":
+        raise Refusal(
+            415, "unsupported_media_type", "The body must be JSON: send it with Content-Type: application/json."
+        )
+
+
+def _session_hashes(rule: Rule, scope: Scope, body: bytes) -> list[str]:
+    """Every Gradio session this request names. A body Gradio will refuse anyway names none."""
+    if rule.session is SessionIn.PATH:
+        match = rule.match(scope["path"].rstrip("/"))
+        return [match["session_hash"]] if match else []
+    if rule.session is SessionIn.QUERY:
+        return parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [])
+    if rule.session is SessionIn.BODY:
+        try:
+            named = json.loads(body).get("session_hash")
+        except (ValueError, AttributeError, RecursionError):
+            return []
+        return [named] if isinstance(named, str) else []
+    return []
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that yields the body once more, then whatever really comes (the disconnect)."""
+    replayed = False
+
+    async def again() -> Message:
+        nonlocal replayed
+        if not replayed:
+            replayed = True
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return again
+
+
+def _hardened(path: str, send: Send) -> Send:
+    """A ``send`` that adds the security headers and takes away any CORS permission (Gradio echoes origins)."""
+    private = path.startswith(("/api/", "/v1/"))
+
+    async def hardened(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [
+                (name, value)
+                for name, value in message.get("headers", [])
+                if not name.lower().startswith(b"access-control-")
+            ]
+            headers = MutableHeaders(scope=message)
+            headers.update(_SECURITY_HEADERS)
+            if private:
+                headers.setdefault("Cache-Control", "no-store")
+        await send(message)
+
+    return hardened

@@ -1,0 +1,58 @@
+"""Is this request from our own page, or is another website driving the browser?
+
+Browsers add ``Sec-Fetch-Site`` and ``Origin`` themselves and scripts cannot change them; programs
+(curl, the ``openai`` client) send neither and cannot be driven by a website.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+SAFE_METHODS = frozenset({"GET", "HEAD"})
+
+
+def host_name(host: str) -> str | None:
+    """The name in a ``Host`` header, lower case, without port and brackets; None when it is malformed."""
+    try:
+        parts = urlsplit(f"//{host}")
+        _ = parts.port
+    except ValueError:
+        return None
+    if parts.username is not None or parts.path or parts.query or parts.fragment:
+        return None
+    return parts.hostname.rstrip(".") if parts.hostname else None
+
+
+def is_same_origin(method: str, headers: Headers, *, linkable: bool) -> bool:
+    """May this request act here, judged by what the browser says about its origin?
+
+    ``linkable`` paths may also be opened by following a link on another website: that shows the page
+    to the person, and tells the other website nothing.
+    """
+    safe = method in SAFE_METHODS
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        if site == "same-origin" or (site == "none" and safe):
+            return True
+        follows_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        return linkable and safe and follows_link
+    origin = headers.get("origin")
+    return origin is None or _is_origin_of(origin, headers.get("host", ""))
+
+
+def _is_origin_of(origin: str, host: str) -> bool:
+    """Does ``Origin: scheme://name[:port]`` name the same server as ``Host: name[:port]``?
+
+    The scheme is not compared: behind a proxy that speaks TLS, ours is not the browser's.
+    """
+    try:
+        asked, here = urlsplit(origin), urlsplit(f"//{host}")
+        default_port = {"http": 80, "https": 443}.get(asked.scheme)
+        if default_port is None or not asked.hostname:
+            return False
+        return (asked.hostname, asked.port or default_port) == (here.hostname, here.port or default_port)
+    except ValueError:
+        return False

@@ -1,0 +1,169 @@
+"""Who may call what: every route of the process, ours and Gradio's, in one table.
+
+A path that is not listed does not exist for the outside (404), so a route that a library adds with
+an update stays closed until somebody decides about it here. ``tests/app/test_policy.py`` walks all
+routes and fails on one that is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from starlette.routing import compile_path
+
+
+class Access(Enum):
+    """What a caller needs."""
+
+    OPEN = auto()  #: nothing: probes of the process
+    USER = auto()  #: to be a user (without accounts: the local one)
+    DENIED = auto()  #: known and closed; answers like a path that does not exist
+
+
+class SessionIn(Enum):
+    """Where a Gradio request names its ``session_hash``, which must be the caller's own."""
+
+    NOWHERE = auto()
+    PATH = auto()
+    QUERY = auto()
+    BODY = auto()
+
+
+class Rule:
+    """One line of the table: these methods on this path."""
+
+    def __init__(
+        self,
+        methods: str,
+        path: str,
+        access: Access,
+        *,
+        session: SessionIn = SessionIn.NOWHERE,
+        linkable: bool = False,
+    ) -> None:
+        """``methods`` are separated by blanks; ``linkable``: another website may link here (a page, read only)."""
+        self.methods = frozenset(methods.split())
+        self.path = path
+        self.access = access
+        self.session = session
+        self.linkable = linkable
+        self._pattern: re.Pattern[str] = compile_path(path)[0]
+
+    def match(self, path: str) -> re.Match[str] | None:
+        return self._pattern.match(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """The rule that applies to a request, or the methods that would have had one."""
+
+    rule: Rule | None
+    allowed_methods: frozenset[str]
+
+
+_OPEN, _USER, _DENIED = Access.OPEN, Access.USER, Access.DENIED
+
+RULES: tuple[Rule, ...] = (
+    # The process.
+    Rule("GET", "/health", _OPEN),
+    Rule("GET", "/ready", _OPEN),
+    Rule("GET", "/metrics", _USER),
+    # The chat's own API.
+    Rule("GET", "/api/openapi.json", _USER),
+    Rule("POST", "/api/turns", _USER),
+    Rule("GET", "/api/turns/{turn_id}/events", _USER),
+    Rule("POST", "/api/turns/{turn_id}/stop", _USER),
+    Rule("GET", "/api/events", _USER),
+    Rule("GET", "/api/conversations", _USER),
+    Rule("GET PATCH DELETE", "/api/conversations/{conversation_id}", _USER),
+    # OpenAI's API.
+    Rule("GET", "/v1/models", _USER),
+    Rule("GET", "/v1/models/{model:path}", _USER),
+    Rule("POST", "/v1/chat/completions", _USER),
+    Rule("POST", "/v1/completions", _USER),
+    # The page's own files.
+    Rule("GET", "/ui/options", _USER),
+    Rule("GET", "/ui/static/{path:path}", _USER),
+    # Gradio: the page and what it loads.
+    Rule("GET HEAD", "/", _USER, linkable=True),
+    Rule("GET", "/config", _USER),
+    Rule("GET", "/theme.css", _USER),
+    Rule("GET", "/assets/{path:path}", _USER),
+    Rule("GET", "/static/{path:path}", _USER),
+    Rule("GET", "/svelte/{path:path}", _USER),
+    Rule("GET", "/favicon.ico", _USER),
+    Rule("GET", "/manifest.json", _USER),
+    Rule("GET", "/pwa_icon", _USER),
+    Rule("GET", "/pwa_icon/{size}", _USER),
+    Rule("GET", "/robots.txt", _OPEN),
+    Rule("GET", "/gradio_api/theme.css", _USER),
+    Rule("GET", "/gradio_api/info", _USER),
+    Rule("GET", "/gradio_api/app_id", _USER),
+    Rule("GET", "/gradio_api/startup-events", _USER),
+    Rule("GET", "/gradio_api/custom_component/{id}/{environment}/{type}/{file_name}", _USER),
+    Rule("GET HEAD", "/gradio_api/file={path_or_url:path}", _USER),
+    # Gradio: commands. Whoever knows a session_hash could otherwise read that session's output.
+    Rule("POST", "/gradio_api/queue/join", _USER, session=SessionIn.BODY),
+    Rule("GET", "/gradio_api/queue/data", _USER, session=SessionIn.QUERY),
+    Rule("POST", "/gradio_api/run/{api_name}", _USER, session=SessionIn.BODY),
+    Rule("POST", "/gradio_api/cancel", _USER, session=SessionIn.BODY),
+    Rule("POST", "/gradio_api/reset", _USER, session=SessionIn.BODY),
+    Rule("POST", "/gradio_api/component_server", _USER, session=SessionIn.BODY),
+    Rule("GET", "/gradio_api/heartbeat/{session_hash}", _USER, session=SessionIn.PATH),
+    # Gradio: closed. Its log-in is not ours, files are not taken, and the page uses none of the rest.
+    Rule("POST", "/login", _DENIED),
+    Rule("GET", "/logout", _DENIED),
+    Rule("GET", "/openapi.json", _DENIED),
+    Rule("GET", "/monitoring", _DENIED),
+    Rule("GET", "/monitoring/summary", _DENIED),
+    Rule("GET", "/monitoring/{key}", _DENIED),
+    Rule("GET", "/gradio_api/deep_link", _DENIED),
+    Rule("GET", "/gradio_api/user", _DENIED),
+    Rule("GET", "/gradio_api/login_check", _DENIED),
+    Rule("GET", "/gradio_api/token", _DENIED),
+    Rule("GET", "/gradio_api/dev/reload", _DENIED),
+    Rule("GET", "/gradio_api/runs", _DENIED),
+    Rule("POST", "/gradio_api/run-history/connect", _DENIED),
+    Rule("GET", "/gradio_api/run-history/buckets", _DENIED),
+    Rule("GET POST", "/gradio_api/run-history/records", _DENIED),
+    Rule("GET", "/gradio_api/run-history/records/{endpoint}/{record_id}/assets/{asset_id}", _DENIED),
+    Rule("GET", "/gradio_api/openapi.json", _DENIED),
+    Rule("GET HEAD", "/gradio_api/proxy={url_path:path}", _DENIED),
+    Rule("GET", "/gradio_api/file/{path:path}", _DENIED),
+    Rule("POST", "/gradio_api/stream/{event_id}", _DENIED),
+    Rule("POST", "/gradio_api/stream/{event_id}/close", _DENIED),
+    Rule("GET", "/gradio_api/stream/{session_hash}/{run}/{component_id}/playlist.m3u8", _DENIED),
+    Rule("GET", "/gradio_api/stream/{session_hash}/{run}/{component_id}/{segment_id}.{ext}", _DENIED),
+    Rule("GET", "/gradio_api/stream/{session_hash}/{run}/{component_id}/playlist-file", _DENIED),
+    Rule("POST", "/gradio_api/api/{api_name}", _DENIED),
+    Rule("POST", "/gradio_api/call/{api_name}", _DENIED),
+    Rule("POST", "/gradio_api/call/v2/{api_name}", _DENIED),
+    Rule("GET", "/gradio_api/call/{api_name}/{event_id}", _DENIED),
+    Rule("GET", "/gradio_api/call/v2/{api_name}/{event_id}", _DENIED),
+    Rule("POST", "/gradio_api/upload", _DENIED),
+    Rule("GET", "/gradio_api/upload_progress", _DENIED),
+    Rule("POST", "/gradio_api/process_recording", _DENIED),
+    Rule("POST", "/gradio_api/vibe-edit", _DENIED),
+    Rule("POST", "/gradio_api/undo-vibe-edit", _DENIED),
+    Rule("GET POST", "/gradio_api/vibe-code", _DENIED),
+    Rule("POST", "/gradio_api/vibe-starter-queries", _DENIED),
+    Rule("GET", "/gradio_api/profiling/traces", _DENIED),
+    Rule("GET", "/gradio_api/profiling/summary", _DENIED),
+    Rule("POST", "/gradio_api/profiling/clear", _DENIED),
+)
+
+
+def rule_on(method: str, path: str) -> Ruling:
+    """Find the rule for a request. A trailing slash makes no difference, as it makes none for the routes."""
+    path = path.rstrip("/") or "/"
+    others: set[str] = set()
+    for rule in RULES:
+        if rule.match(path) is None:
+            continue
+        if method in rule.methods:
+            return Ruling(rule, frozenset())
+        if rule.access is not Access.DENIED:
+            others |= rule.methods
+    return Ruling(None, frozenset(others))

@@ -1,0 +1,314 @@
+"""The guard by itself, in front of an application that would answer anything."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
+
+from app.auth.guard import Guard
+from app.auth.identity import user_id_of
+from app.auth.sessions import SessionOwners
+
+OWN = "http://127.0.0.1:7860"
+EVIL = "https://evil.example"
+
+#: Every kind of door: the chat's API, OpenAI's, Gradio's, a probe, the page.
+READS = [
+    "/api/conversations",
+    "/api/turns/t1/events",
+    "/api/events?turn=t1:0",
+    "/v1/models",
+    "/config",
+    "/gradio_api/queue/data?session_hash=s1",
+    "/gradio_api/heartbeat/s1",
+    "/metrics",
+    "/health",
+    "/ui/options",
+]
+WRITES = [
+    ("POST", "/api/turns"),
+    ("POST", "/api/turns/t1/stop"),
+    ("PATCH", "/api/conversations/c1"),
+    ("DELETE", "/api/conversations/c1"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/completions"),
+    ("POST", "/gradio_api/queue/join"),
+    ("POST", "/gradio_api/run/predict"),
+]
+
+
+class Permissive:
+    """Answers every request, says whose it was, and allows every origin, as Gradio does."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
+        request = Request(scope, receive)
+        self.seen.append((request.method, request.url.path))
+        body = {"user": user_id_of(request), "body": (await request.body()).decode()}
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"access-control-allow-origin", request.headers.get("origin", "*").encode()),
+            (b"Access-Control-Allow-Credentials", b"true"),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+
+
+@pytest.fixture
+def inner() -> Permissive:
+    return Permissive()
+
+
+@pytest.fixture
+async def client(inner: Permissive) -> Any:
+    guard = Guard(inner, user_id="me", allowed_hosts=["desk.example"], max_body_bytes=1000)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guard), base_url=OWN) as http:
+        yield http
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    error: dict[str, Any] = response.json()["error"]
+    assert error["message"].endswith(".")
+    return error
+
+
+@pytest.mark.parametrize("path", READS)
+async def test_our_own_page_reads(client: httpx.AsyncClient, path: str) -> None:
+    response = await client.get(path, headers={"Sec-Fetch-Site": "same-origin"})
+    assert response.status_code == 200
+    assert response.json()["user"] == "me"
+
+
+@pytest.mark.parametrize("path", READS)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},  # another port of this machine
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"},
+        {"Sec-Fetch-Site": "cross-site", "Origin": OWN},
+        {"Origin": EVIL},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:7861"},
+        {"Origin": "http://127.0.0.1.evil.example:7860"},
+        {"Origin": "garbage"},
+    ],
+)
+async def test_another_site_reads_nothing(
+    client: httpx.AsyncClient, inner: Permissive, path: str, headers: dict[str, str]
+) -> None:
+    response = await client.get(path, headers=headers)
+    assert response.status_code == 403
+    assert error_of(response)["code"] == "cross_site"
+    assert inner.seen == []
+
+
+@pytest.mark.parametrize(("method", "path"), WRITES)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "none"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"},
+        {"Origin": EVIL},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1"},
+        {"Origin": "http://[broken"},
+    ],
+)
+async def test_another_site_writes_nothing(
+    client: httpx.AsyncClient, inner: Permissive, method: str, path: str, headers: dict[str, str]
+) -> None:
+    response = await client.request(method, path, json={}, headers=headers)
+    assert response.status_code == 403
+    assert inner.seen == []
+
+
+@pytest.mark.parametrize(("method", "path"), WRITES)
+@pytest.mark.parametrize("headers", [{}, {"Sec-Fetch-Site": "same-origin", "Origin": OWN}, {"Origin": OWN}])
+async def test_programs_and_our_own_page_write(
+    client: httpx.AsyncClient, method: str, path: str, headers: dict[str, str]
+) -> None:
+    response = await client.request(method, path, json={"a": 1}, headers=headers)
+    assert response.status_code == 200
+    assert json.loads(response.json()["body"]) == {"a": 1}
+
+
+async def test_a_link_on_another_site_opens_the_page_and_only_the_page(client: httpx.AsyncClient) -> None:
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert (await client.get("/", headers=link)).status_code == 200
+    assert (await client.get("/", headers={**link, "Sec-Fetch-Dest": "iframe"})).status_code == 403
+    assert (await client.get("/", headers={**link, "Sec-Fetch-Mode": "no-cors"})).status_code == 403
+
+
+@pytest.mark.parametrize("origin", [EVIL, OWN])
+async def test_no_cors_permission_leaves(client: httpx.AsyncClient, origin: str) -> None:
+    for method in ("GET", "POST", "OPTIONS"):
+        response = await client.request(
+            method,
+            "/v1/models" if method == "GET" else "/v1/chat/completions",
+            json={} if method == "POST" else None,
+            headers={"Origin": origin, "Access-Control-Request-Method": "POST"},
+        )
+        assert not [name for name in response.headers if name.startswith("access-control-")]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:7860",
+        "127.0.0.1.evil.example",
+        "localhost@evil.example",
+        "127.0.0.1/x",
+        "",
+        "[::1",
+    ],
+)
+async def test_wrong_hosts_are_refused_everywhere(client: httpx.AsyncClient, inner: Permissive, host: str) -> None:
+    for path in [*READS, "/", "/nowhere"]:
+        response = await client.get(path, headers={"Host": host})
+        assert response.status_code == 421
+        assert error_of(response)["code"] == "wrong_host"
+    assert inner.seen == []
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost:7860", "LOCALHOST", "127.0.0.1", "[::1]:7860", "desk.example", "desk.example.", "Desk.example:80"],
+)
+async def test_our_hosts_are_answered(client: httpx.AsyncClient, host: str) -> None:
+    assert (await client.get("/health", headers={"Host": host})).status_code == 200
+
+
+@pytest.mark.parametrize(("method", "path"), WRITES)
+@pytest.mark.parametrize(
+    "content_type", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""]
+)
+async def test_writes_must_be_json(
+    client: httpx.AsyncClient, inner: Permissive, method: str, path: str, content_type: str | None
+) -> None:
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    response = await client.request(method, path, content=b'{"text": "hi"}', headers=headers)
+    assert response.status_code == 415
+    assert inner.seen == []
+
+
+async def test_a_write_without_a_body_needs_no_type(client: httpx.AsyncClient) -> None:
+    assert (await client.post("/api/turns/t1/stop")).status_code == 200
+    assert (await client.delete("/api/conversations/c1")).status_code == 200
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_large_bodies_are_refused(client: httpx.AsyncClient, inner: Permissive, declared: bool) -> None:
+    async def pieces() -> Any:
+        for _ in range(11):
+            yield b"x" * 100
+
+    content = b"x" * 1001 if declared else pieces()
+    response = await client.post("/api/turns", content=content, headers={"Content-Type": "application/json"})
+    assert response.status_code == 413
+    assert inner.seen == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nowhere", 404),
+        ("GET", "/api", 404),
+        ("GET", "//api/conversations", 404),
+        ("GET", "/api/conversations/c1/more", 404),
+        ("GET", "/gradio_api/call/predict/e1", 404),
+        ("POST", "/gradio_api/upload", 404),
+        ("POST", "/gradio_api/vibe-code", 404),
+        ("GET", "/gradio_api/file/etc/passwd", 404),
+        ("GET", "/monitoring", 404),
+        ("POST", "/login", 404),
+        ("PUT", "/api/turns", 405),
+        ("DELETE", "/v1/models", 405),
+        ("OPTIONS", "/api/turns", 405),
+        ("TRACE", "/", 405),
+    ],
+)
+async def test_what_is_not_in_the_table_does_not_exist(
+    client: httpx.AsyncClient, inner: Permissive, method: str, path: str, status: int
+) -> None:
+    response = await client.request(method, path)
+    assert response.status_code == status
+    assert inner.seen == []
+    if status == 405:
+        assert "GET" in response.headers["allow"] or "POST" in response.headers["allow"]
+
+
+async def test_every_answer_carries_the_security_headers(client: httpx.AsyncClient) -> None:
+    for path in ("/", "/api/conversations", "/nowhere"):
+        headers = (await client.get(path)).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "same-origin"
+        assert headers["x-frame-options"] == "DENY"
+        assert "connect-src 'self'" in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert (await client.get("/api/conversations")).headers["cache-control"] == "no-store"
+
+
+async def test_errors_below_v1_have_openais_shape(client: httpx.AsyncClient) -> None:
+    response = await client.get("/v1/files")
+    assert response.status_code == 404
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def session_requests(session_hash: str) -> list[tuple[str, str, dict[str, Any] | None]]:
+    body = {"session_hash": session_hash, "event_id": "e", "fn_index": 0, "data": []}
+    return [
+        ("POST", "/gradio_api/queue/join", body),
+        ("GET", f"/gradio_api/queue/data?session_hash={session_hash}", None),
+        ("GET", f"/gradio_api/queue/data?session_hash=mine&session_hash={session_hash}", None),
+        ("POST", "/gradio_api/run/predict", body),
+        ("POST", "/gradio_api/cancel", body),
+        ("POST", "/gradio_api/component_server", body),
+        ("GET", f"/gradio_api/heartbeat/{session_hash}", None),
+    ]
+
+
+async def test_a_gradio_session_belongs_to_whoever_named_it_first(inner: Permissive) -> None:
+    sessions = SessionOwners()
+    first = Guard(inner, user_id="first", sessions=sessions)
+    second = Guard(inner, user_id="second", sessions=sessions)
+    alice = httpx.AsyncClient(transport=httpx.ASGITransport(app=first), base_url=OWN)
+    bob = httpx.AsyncClient(transport=httpx.ASGITransport(app=second), base_url=OWN)
+    async with alice, bob:
+        for method, path, body in session_requests("s-alice"):
+            assert (await alice.request(method, path, json=body)).status_code == 200
+        inner.seen.clear()
+        for method, path, body in session_requests("s-alice"):
+            assert (await bob.request(method, path, json=body)).status_code == 404
+        assert inner.seen == []
+        assert (await bob.get("/gradio_api/heartbeat/s-bob")).status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"{", b"[1]", b"null", b'{"session_hash": 7}', b"[" * 900])
+async def test_a_body_that_names_no_session_is_left_to_the_route(client: httpx.AsyncClient, body: bytes) -> None:
+    response = await client.post("/gradio_api/queue/join", content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == 200
+
+
+async def test_websockets_are_refused(inner: Permissive) -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    await Guard(inner, user_id="me")({"type": "websocket", "path": "/", "headers": []}, receive, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]
