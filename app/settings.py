@@ -1,0 +1,51 @@
+"""Application configuration: every field is an ``APP_*`` environment variable and a ``deskmate serve`` flag."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+class AppSettings(BaseSettings):
+    """Where the application listens, what it stores and how patient it is."""
+
+    model_config = SettingsConfigDict(env_prefix="APP_", env_file=".env", extra="ignore", frozen=True)
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(7860, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    data_dir: Path = Field(Path("data"), description="Folder for the database and its backups.")
+    database_url: str | None = Field(
+        None,
+        description="Database, such as postgresql://user:password@host/name; default: deskmate.db in the data folder.",
+    )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Host names besides localhost under which browsers may reach the page, separated by commas."
+    )
+    checkpoint_seconds: float = Field(
+        1.5, gt=0, le=60, description="How often a reply in flight is written to the database."
+    )
+    shutdown_seconds: float = Field(
+        10.0, ge=0, le=600, description="How long replies in flight may go on when the server shuts down."
+    )
+    log_level: str = Field("info", description="debug, info, warning or error.")
+    max_message_chars: int = Field(200_000, ge=1, description="Longest message that is accepted, in characters.")
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _split_at_commas(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(host.strip() for host in value.split(",") if host.strip())
+        return value
+
+    @property
+    def resolved_database_url(self) -> str:
+        """The database's URL with its driver named: ``sqlite:///...`` or ``postgresql+psycopg://...``."""
+        if not self.database_url:
+            return f"sqlite:///{(self.data_dir / 'deskmate.db').absolute()}"
+        scheme, separator, rest = self.database_url.partition("://")
+        if scheme in ("postgres", "postgresql"):
+            scheme = "postgresql+psycopg"
+        return f"{scheme}{separator}{rest}"

@@ -1,0 +1,197 @@
+"""A scripted engine for tests of the app: it says what it is told, waits where it is told, fails when it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from prometheus_client import CollectorRegistry
+
+from engine import (
+    ChatMessage,
+    ContextLengthError,
+    Delta,
+    EngineError,
+    EngineStats,
+    EngineStoppedError,
+    FinishReason,
+    Health,
+    ModelInfo,
+    PrefillProgress,
+    SamplingParams,
+    Timings,
+)
+
+
+@dataclass
+class Script:
+    """One reply. ``gates`` maps the index of a piece to the event that must be set before it is said;
+    the index ``len(pieces)`` holds back the end."""
+
+    pieces: Sequence[str] = ("Hello", ", ", "world", ".")
+    gates: Mapping[int, asyncio.Event] = field(default_factory=dict)
+    fail_at: int | None = None  #: before this piece, raise ``error``
+    error: Exception = field(default_factory=lambda: EngineError("The engine ran out of memory. Try a shorter chat."))
+    finish_reason: FinishReason = FinishReason.STOP
+    progress: Sequence[PrefillProgress] = ()
+    delay: float = 0.0  #: seconds before each piece
+
+
+class FakeEngine:
+    """Implements :class:`engine.ChatEngine`.
+
+    ``say()`` scripts the next reply; without a script every reply is ``default``. Prompts are counted
+    in words, so that a context limit is easy to reach.
+    """
+
+    def __init__(self, default: Script | None = None, *, max_model_len: int = 4096) -> None:
+        self.default = default or Script()
+        self.scripts: deque[Script] = deque()
+        self.refuse: Exception | None = None  #: raised by ``check_chat`` and at the start of a reply
+        self.ready = True
+        self.calls: list[tuple[list[ChatMessage], SamplingParams | None]] = []
+        self.running = 0
+        self.aborted = 0  #: replies left before they ended
+        self.started = asyncio.Event()  #: set when a reply begins
+        self._ids = count(1)
+        self._registry = CollectorRegistry()
+        self._info = ModelInfo(
+            name="fake",
+            max_model_len=max_model_len,
+            vocab_size=1000,
+            dtype="float32",
+            device="cpu",
+            attention="none",
+            num_parameters=0,
+            has_chat_template=True,
+        )
+
+    def say(self, *pieces: str, **options: object) -> Script:
+        """Script the next reply; ``options`` are fields of :class:`Script`."""
+        script = Script(pieces or self.default.pieces, **options)  # type: ignore[arg-type]
+        self.scripts.append(script)
+        return script
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def default_sampling_params(self) -> SamplingParams:
+        return SamplingParams(
+            temperature=0.7,
+            top_p=0.95,
+            top_k=50,
+            min_p=0.0,
+            typical_p=1.0,
+            repetition_penalty=1.0,
+            presence_penalty=0.0,
+            frequency_penalty=0.0,
+            max_tokens=512,
+        )
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        return self._registry
+
+    async def check_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> int:
+        tokens = sum(len(message["content"].split()) + 1 for message in messages)
+        self._admit(tokens)
+        return tokens
+
+    async def chat(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None = None
+    ) -> AsyncIterator[Delta]:
+        tokens = await self.check_chat(messages, params)
+        self.calls.append((list(messages), params))
+        async for delta in self._reply(tokens):
+            yield delta
+
+    async def complete(
+        self, prompt: str | Sequence[int], params: SamplingParams | None = None
+    ) -> AsyncIterator[Delta]:
+        tokens = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
+        self._admit(tokens)
+        async for delta in self._reply(tokens):
+            yield delta
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            num_requests_running=self.running,
+            num_requests_waiting=0,
+            kv_cache_usage=0.0,
+            num_kv_blocks=0,
+            kv_block_size=16,
+            prompt_tokens=0,
+            cached_prompt_tokens=0,
+            generation_tokens=0,
+            num_preemptions=0,
+            num_steps=0,
+            requests_finished={},
+        )
+
+    def health(self) -> Health:
+        return Health(ready=self.ready, error=None if self.ready else "The engine has stopped.")
+
+    async def drain(self, timeout: float) -> bool:
+        self.ready = False
+        return self.running == 0
+
+    async def aclose(self) -> None:
+        self.ready = False
+
+    def _admit(self, tokens: int) -> None:
+        if not self.ready:
+            raise EngineStoppedError("The engine has stopped.")
+        if self.refuse is not None:
+            raise self.refuse
+        limit = self._info.max_model_len
+        if tokens >= limit:
+            raise ContextLengthError(
+                f"The prompt is {tokens} tokens long; the model reads at most {limit}.",
+                prompt_tokens=tokens,
+                max_model_len=limit,
+            )
+
+    async def _reply(self, prompt_tokens: int) -> AsyncIterator[Delta]:
+        script = self.scripts.popleft() if self.scripts else self.default
+        request_id = f"fake-{next(self._ids)}"
+        self.running += 1
+        self.started.set()
+        ended = False
+        try:
+            for progress in script.progress:
+                yield Delta(request_id, progress=progress)
+            for index, piece in enumerate(script.pieces):
+                await self._hold(script, index)
+                yield Delta(request_id, text=piece, token_ids=(index,))
+            await self._hold(script, len(script.pieces))
+            ended = True
+            yield Delta(
+                request_id,
+                finish_reason=script.finish_reason,
+                timings=Timings(
+                    prompt_tokens=prompt_tokens,
+                    cached_prompt_tokens=0,
+                    completion_tokens=len(script.pieces),
+                    queue_seconds=0.001,
+                    time_to_first_token_seconds=0.05,
+                    inter_token_latency_seconds=0.01,
+                    total_seconds=0.1,
+                ),
+            )
+        finally:
+            self.running -= 1
+            self.aborted += not ended
+
+    async def _hold(self, script: Script, index: int) -> None:
+        gate = script.gates.get(index)
+        if gate is not None:
+            await gate.wait()
+        # One trip through the loop per piece, as a real engine's deltas arrive.
+        await asyncio.sleep(script.delay)
+        if script.fail_at == index:
+            raise script.error
