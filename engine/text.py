@@ -1,0 +1,269 @@
+"""Text at both ends of a request: a conversation to tokens, and tokens back to text that is safe to show."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jinja2 import TemplateError
+
+from engine.errors import InvalidRequestError
+from engine.interface import ChatMessage
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+FALLBACK_TEMPLATE = (
+    "{{ bos_token or '' }}"
+    "{% for message in messages %}{{ message['role'].capitalize() + ': ' + message['content'] + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+"""For models without a chat template: a plain dialogue, which any language model can continue."""
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  #: what decoders give for bytes that are not (yet) a character
+
+
+class ChatTemplate:
+    """Renders conversations and plain prompts to token ids. Safe to use from several threads.
+
+    What people write cannot forge a control token: ``<|im_end|>`` in a message is encoded as those characters,
+    only the template itself ends a turn. This is transformers' ``sanitize_control_tokens``; where the installed
+    transformers lacks it, or the tokenizer produces the control token from plain characters in any case (then the
+    message is refused), that is what the tokenizer allows.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._template: str | None = None if tokenizer.chat_template else FALLBACK_TEMPLATE
+        self._can_sanitize = (
+            "sanitize_control_tokens" in inspect.signature(tokenizer.apply_chat_template).parameters
+        )
+        # Encoding switches settings of the tokenizer forth and back: one at a time.
+        self._lock = threading.Lock()
+
+    @property
+    def is_fallback(self) -> bool:
+        """The model has no template of its own."""
+        return self._template is not None
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Strings that end a reply beside the model's own tokens: without a template it would go on as the user."""
+        return ("\nUser:",) if self.is_fallback else ()
+
+    def render(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Token ids of a conversation, up to where the reply begins.
+
+        Raises:
+            InvalidRequestError: there are no messages, one is malformed, or the model's template refuses them.
+        """
+        _check_messages(messages)
+        options: dict[str, bool] = {"sanitize_control_tokens": True} if self._can_sanitize else {}
+        try:
+            with self._lock:
+                tokens = self._tokenizer.apply_chat_template(
+                    [dict(message) for message in messages],
+                    chat_template=self._template,
+                    add_generation_prompt=True,
+                    tokenize=True,
+                    return_dict=False,
+                    **options,
+                )
+        except (TemplateError, TypeError, ValueError, KeyError) as error:
+            # A template is the model's own program: what it raises is its way to say what it does not take.
+            raise InvalidRequestError(
+                f"The model's chat template does not accept this conversation: {error}"
+            ) from error
+        return [int(token) for token in tokens]
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a plain prompt, with the special tokens the model expects around it (such as BOS)."""
+        with self._lock:
+            return [int(token) for token in self._tokenizer.encode(text)]
+
+
+def _check_messages(messages: Sequence[ChatMessage]) -> None:
+    if not messages:
+        raise InvalidRequestError("A conversation needs at least one message.")
+    for number, message in enumerate(messages, start=1):
+        if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+            raise InvalidRequestError(f"Message {number} needs a role and a content, both text.")
+
+
+class IncrementalDetokenizer:
+    """Turns growing token ids into growing text, never showing half a character.
+
+    Tokens are decoded by the tokenizer itself, in a short window: what a token contributes is the text of the
+    window with it, less what was given out (the idea is TGI's and vLLM's). So leading spaces, merges of bytes,
+    added tokens and skipped special tokens come out as the tokenizer means them. The window is cut where the text
+    ends with a whole character; the cost of a token does not grow with the reply.
+
+    Joining everything gives ``tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)``,
+    for all ids with byte-level tokenizers, and with byte-fallback ones (SentencePiece) whenever each run of byte
+    tokens is valid UTF-8. In an invalid run the tokenizer would take back characters it had already decoded; here
+    they stay, the invalid bytes show as U+FFFD, and the text after the run is right.
+    """
+
+    _WINDOW = 16  # cut when longer: large enough to be rare, small enough to decode in microseconds
+    _LONGEST_CHARACTER = 4  # tokens: a character is at most 4 bytes of UTF-8, a token at least one
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._decode = _decoder_of(tokenizer)
+        self._window: list[int] = []
+        self._text = ""  # the decoded window
+        self._given = 0  # characters of it that were given out
+        self._clean = 0  # the window up to here ends with a whole character
+        self._before_clean = 0  # and so it did up to here, earlier
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that is certain after these tokens and was not before; may be empty."""
+        return "".join(self._push(token) for token in token_ids)
+
+    def finish(self) -> str:
+        """What is left: bytes that never became a character, as U+FFFD."""
+        rest = self._text[self._given :]
+        self._window.clear()
+        self._text = ""
+        self._given = self._clean = self._before_clean = 0
+        return rest
+
+    def _push(self, token: int) -> str:
+        text = self._decode([*self._window, token])
+        doubtful = len(text) - len(text.rstrip(REPLACEMENT))
+        if text == self._text and not doubtful and self._decode([token, token]) == "":
+            return ""  # special, or not in the vocabulary: as if it had not come
+        self._window.append(token)
+        self._text = text
+        if not doubtful:
+            self._before_clean, self._clean = self._clean, len(self._window)
+            certain = len(text)
+        elif len(self._window) - self._clean > self._LONGEST_CHARACTER:
+            certain = len(text) - 1  # too many to be one character: only the last can still become one
+        else:
+            certain = len(text) - doubtful
+        new = text[self._given : certain]
+        self._given = max(self._given, certain)
+        if doubtful and len(self._window) % self._WINDOW == 0:
+            self._cut_between_characters()
+        elif not doubtful and len(self._window) > self._WINDOW:
+            self._cut_before_last_clean()
+        return new
+
+    def _cut_before_last_clean(self) -> None:
+        """Keep the tokens of the last whole characters: what follows must still see that it follows something."""
+        del self._window[: self._before_clean]
+        self._text = self._decode(self._window)
+        self._given = len(self._text)
+        self._before_clean, self._clean = 0, len(self._window)
+
+    def _cut_between_characters(self) -> None:
+        """Shorten a window that has not ended with a whole character for long (noise, or characters astride tokens)."""
+        for cut in range(len(self._window) - 1, 0, -1):
+            head = self._decode(self._window[:cut])
+            tail = self._decode(self._window[cut:])
+            if head + tail == self._text:
+                del self._window[:cut]
+                self._text = tail
+                self._given = max(0, self._given - len(head))
+                self._clean = self._before_clean = 0
+                return
+
+
+def _decoder_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
+    """The cheapest way to the same text: the Rust tokenizer behind a fast one, without the layers in between."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        return lambda ids: str(backend.decode(ids, skip_special_tokens=True))
+    return lambda ids: str(
+        tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    )
+
+
+class StopChecker:
+    """Ends a text before the first stop string, and holds back what may be the beginning of one.
+
+    The first is the one that is complete first; of several that end at the same character, the longest. So the
+    result does not depend on how the text arrives.
+    """
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop = tuple(stop)
+        self._held = ""  # the longest end of the text that begins a stop string
+        self.met: str | None = None  #: the stop string that ended the text
+
+    def push(self, text: str) -> str:
+        """The text that is certain after this one and was not before. Empty once a stop string is met."""
+        if self.met is not None:
+            return ""
+        if not self._stop:
+            return text
+        text = self._held + text
+        found = [(start + len(stop), start, stop) for stop in self._stop if (start := text.find(stop)) >= 0]
+        if found:
+            _end, start, self.met = min(found)
+            self._held = ""
+            return text[:start]
+        keep = max(_overlap(text, stop) for stop in self._stop)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def release(self) -> str:
+        """What is held back: no stop string will come of it."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many characters at the end of ``text`` begin ``stop``, short of all of it."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPiece:
+    """What became certain: ``text``, and the stop string that ended the reply, if one did."""
+
+    text: str
+    stop: str | None = None
+
+
+class TextStream:
+    """One reply's way from tokens to text: detokenizing, then stop strings.
+
+    The token that ends a reply (end of sequence, stop token) is not part of its text and is not pushed.
+
+    Args:
+        tokenizer: the model's.
+        stop: strings to end before.
+        min_tokens: text of this many first tokens is not searched for stop strings.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = (), min_tokens: int = 0
+    ) -> None:
+        self._detokenizer = IncrementalDetokenizer(tokenizer)
+        self._checker = StopChecker(stop)
+        self._free_tokens = min_tokens
+
+    def push(self, token_ids: Sequence[int]) -> StreamPiece:
+        """Add tokens. After a stop string everything is ignored."""
+        parts: list[str] = []
+        for token in token_ids:
+            if self._checker.met is not None:
+                break
+            text = self._detokenizer.push((token,))
+            if self._free_tokens > 0:
+                self._free_tokens -= 1
+                parts.append(text)
+            else:
+                parts.append(self._checker.push(text))
+        return StreamPiece("".join(parts), self._checker.met)
+
+    def finish(self) -> str:
+        """The rest of the text when the reply has ended without a stop string; empty after one."""
+        return self._checker.push(self._detokenizer.finish()) + self._checker.release()
