@@ -1,5 +1,6 @@
 """Deskmate's inference engine. ``app/`` uses only what is exported here."""
 
+from engine.engine import Engine
 from engine.errors import (
     ContextLengthError,
     EngineError,
@@ -28,6 +29,7 @@ __all__ = [
     "Completion",
     "ContextLengthError",
     "Delta",
+    "Engine",
     "EngineError",
     "EngineOverloadedError",
     "EngineSettings",

@@ -47,8 +47,8 @@ def plan_capacity(model: LoadedModel, settings: EngineSettings) -> Capacity:
     asked_len = settings.max_model_len
     if asked_len is not None and asked_len > model.max_position_embeddings:
         raise ModelLoadError(
-            f"max_model_len={asked_len} is more than {model.name} was made for ({model.max_position_embeddings} tokens). "
-            "Lower it."
+            f"max_model_len={asked_len} is more than {model.name} was made for: lower it to "
+            f"{model.max_position_embeddings} or less."
         )
     max_model_len = asked_len or model.max_position_embeddings
     block_bytes = model.kv_bytes_per_token * block_size
@@ -62,9 +62,9 @@ def plan_capacity(model: LoadedModel, settings: EngineSettings) -> Capacity:
         fits = max(usable, 0) * block_size
         if asked_len is not None or fits < 16:
             raise ModelLoadError(
-                f"One sequence of {max_model_len} tokens needs {blocks_per_sequence * block_bytes / GIB:.2f} GiB of KV cache "
-                f"({blocks_per_sequence} blocks of {block_size} tokens), but there is room for {fits} tokens. "
-                f"Lower max_model_len to {fits} or less, or raise kv_cache_memory or num_kv_blocks."
+                f"One sequence of {max_model_len} tokens needs {blocks_per_sequence * block_bytes / GIB:.2f} GiB "
+                f"of KV cache ({blocks_per_sequence} blocks of {block_size} tokens), but there is "
+                f"room for {fits} tokens. Lower max_model_len to {fits} or less, or raise the cache (kv_cache_memory)."
             )
         max_model_len = fits
     return Capacity(num_blocks=usable + 1, max_model_len=max_model_len)
@@ -77,8 +77,8 @@ def _budget(device: torch.device, settings: EngineSettings) -> int:
         asked = int(settings.kv_cache_memory * GIB)
         if asked > free:
             raise ModelLoadError(
-                f"kv_cache_memory={settings.kv_cache_memory:g} GiB was asked for, but only {free / GIB:.1f} GiB of memory "
-                "are free. Lower it."
+                f"kv_cache_memory={settings.kv_cache_memory:g} GiB was asked for, but only {free / GIB:.1f} GiB "
+                "of memory are free. Lower it."
             )
         return asked
     if device.type == "cuda":

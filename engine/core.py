@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from time import monotonic
 
-import torch
+from torch import Tensor
 
 from engine.attention.selection import select_kernel
 from engine.capacity import plan_capacity
+from engine.errors import ContextLengthError, EngineError, InvalidRequestError, LogitsError
+from engine.interface import ChatMessage
 from engine.kv_cache import BlockPool
 from engine.metrics import EngineMetrics
-from engine.model.loading import LoadedModel, Progress
+from engine.model.loading import LoadedModel
 from engine.outputs import Delta, EngineStats, FinishReason, PrefillProgress
 from engine.request import Request
 from engine.runner import Runner
 from engine.sampler import Sampler, SamplingRow
 from engine.sampling_params import SamplingParams
-from engine.scheduler import Scheduler
+from engine.scheduler import Scheduler, SchedulerCounters, StepPlan
 from engine.settings import EngineSettings
-from engine.text import TextStream
+from engine.text import ChatTemplate, TextStream
 
 
 @dataclass(slots=True)
@@ -29,6 +33,14 @@ class Submission:
     request: Request
     sampling: SamplingRow
     text: TextStream
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What one step brought: at most one delta for each request, and the requests that broke."""
+
+    deltas: list[Delta] = field(default_factory=list)
+    failures: list[tuple[str, EngineError]] = field(default_factory=list)
 
 
 class EngineCore:
@@ -55,9 +67,89 @@ class EngineCore:
         )
         self._runner = Runner(model, self.kernel, num_blocks=capacity.num_blocks, block_size=settings.kv_block_size)
         self._sampler = Sampler()
+        self._template = ChatTemplate(model.tokenizer)
+        self.default_params = SamplingParams.from_generation_config(model.generation_config)
         self._submissions: dict[str, Submission] = {}
         self._finished: dict[str, int] = {reason.value: 0 for reason in FinishReason}
         self.metrics = EngineMetrics(self.stats)
+
+    # -- callable from any thread -----------------------------------------------------------------------
+
+    def render_chat(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None
+    ) -> tuple[list[int], SamplingParams]:
+        """Prompt tokens of a conversation, and the parameters its reply is sampled with.
+
+        Raises:
+            InvalidRequestError: the template or :meth:`resolve` refuses it.
+        """
+        prompt = self._template.render(messages)
+        params = self.resolve(prompt, params)
+        return prompt, replace(params, stop=(*params.stop, *self._template.stop))
+
+    def encode(self, prompt: str | Sequence[int], params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
+        """The same for a plain text or token ids, without a template."""
+        tokens = self._template.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if not tokens:
+            raise InvalidRequestError("The prompt is empty: send at least one token.")
+        for token in tokens:
+            if not 0 <= token < self.model.vocab_size:
+                raise InvalidRequestError(
+                    f"The prompt holds token id {token}, but the model's ids end at {self.model.vocab_size - 1}."
+                )
+        return tokens, self.resolve(tokens, params)
+
+    def resolve(self, prompt: Sequence[int], params: SamplingParams | None) -> SamplingParams:
+        """Complete the parameters by the model's defaults, and check that the request can be served.
+
+        ``max_tokens`` is an upper bound: a reply also ends, with ``length``, where the context window does.
+
+        Raises:
+            ContextLengthError: no token of reply fits behind the prompt.
+            InvalidRequestError: a parameter names a token that the model does not have, or asks for more than fits.
+        """
+        resolved = (params or SamplingParams()).with_defaults(self.default_params)
+        resolved.check_vocabulary(self.model.vocab_size)
+        room = self.max_model_len - len(prompt)
+        if room < 1:
+            raise ContextLengthError(
+                f"The prompt is {len(prompt)} tokens long; the model reads at most {self.max_model_len}, and at "
+                "least one must be left for the reply. Shorten it.",
+                prompt_tokens=len(prompt),
+                max_model_len=self.max_model_len,
+            )
+        if resolved.min_tokens > room:
+            raise InvalidRequestError(
+                f"min_tokens={resolved.min_tokens} asks for more than the {room} tokens that fit behind the prompt."
+            )
+        return resolved
+
+    def submission(self, request_id: str, prompt: Sequence[int], params: SamplingParams) -> Submission:
+        """Wrap up a request whose parameters went through :meth:`resolve`."""
+        room = self.max_model_len - len(prompt)
+        stop_token_ids = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            stop_token_ids |= self.model.eos_token_ids
+        request = Request(
+            id=request_id,
+            prompt_token_ids=tuple(prompt),
+            params=params,
+            seed=params.seed if params.seed is not None else secrets.randbits(63),
+            max_tokens=min(params.max_tokens or room, room),
+            stop_token_ids=stop_token_ids,
+            arrival=monotonic(),
+        )
+        sampling = SamplingRow(
+            request_id,
+            params,
+            seed=request.seed,
+            token_ids=request.token_ids,
+            num_prompt_tokens=request.num_prompt_tokens,
+            stop_token_ids=stop_token_ids,
+        )
+        return Submission(request, sampling, TextStream(self.model.tokenizer, params.stop, params.min_tokens))
+
+    # -- for the one thread that owns the device ------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
@@ -72,28 +164,49 @@ class EngineCore:
         """End a request and free its blocks; False when it is no longer in flight."""
         return self._end(request_id, FinishReason.ABORT)
 
-    def step(self) -> list[Delta]:
-        """Compute one step and return what it brought, at most one delta for each request."""
+    def step(self) -> StepResult:
+        """Compute one step."""
+        result = StepResult()
         plan = self._scheduler.plan()
         if not plan.chunks:
-            return []
+            return result
         logits = self._runner.execute(plan)
-        sampling = plan.sampling
-        rows = [self._submissions[chunk.request.id].sampling for chunk in sampling]
-        tokens = self._sampler.sample(logits, rows) if rows else []
-        previous = {chunk.request.id: chunk.request.last_token for chunk in sampling}
-        sampled = {chunk.request.id: token for chunk, token in zip(sampling, tokens, strict=True)}
-        advanced = self._scheduler.commit(plan, sampled)
+        previous = {chunk.request.id: chunk.request.last_token for chunk in plan.sampling}
+        advanced = self._scheduler.commit(plan, self._sample(plan, logits, result))
 
-        deltas = [
-            Delta(chunk.request.id, progress=PrefillProgress(chunk.end, chunk.request.num_prompt_tokens))
-            for chunk in plan.chunks
-            if not chunk.samples and chunk.request.num_output_tokens == 0
-        ]
+        for chunk in plan.chunks:
+            request = chunk.request
+            if not chunk.samples and request.num_output_tokens == 0:
+                progress = PrefillProgress(chunk.end, request.num_prompt_tokens)
+                result.deltas.append(Delta(request.id, progress=progress))
         for request in advanced:
             self._observe(request, previous[request.id])
-            deltas.append(self._advance(request))
-        return deltas
+            result.deltas.append(self._advance(request))
+        return result
+
+    def _sample(self, plan: StepPlan, logits: Tensor, result: StepResult) -> dict[str, int]:
+        """The next token of each sampling request. One with unusable scores fails alone, not the whole batch."""
+        ids = [chunk.request.id for chunk in plan.sampling]
+        while ids:
+            rows = [self._submissions[id_].sampling for id_ in ids]
+            try:
+                return dict(zip(ids, self._sampler.sample(logits, rows), strict=True))
+            except LogitsError as error:
+                broken = set(error.request_ids)
+                for id_ in broken:
+                    self._end(id_, FinishReason.ERROR)
+                    result.failures.append((id_, error))
+                kept = [index for index, id_ in enumerate(ids) if id_ not in broken]
+                ids = [ids[index] for index in kept]
+                logits = logits[kept]
+        return {}
+
+    def forget(self) -> None:
+        """Drop what the prefix cache knows and what was counted, after warming up."""
+        self._pool.forget()
+        self._scheduler.counters = SchedulerCounters()
+        self._finished = dict.fromkeys(self._finished, 0)
+        self.metrics = EngineMetrics(self.stats)
 
     def check(self) -> None:
         """Verify the books of the block pool; with nothing in flight every block must be free."""

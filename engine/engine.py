@@ -7,30 +7,22 @@ import gc
 import itertools
 import logging
 import queue
-import secrets
 import threading
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from time import monotonic
 from types import TracebackType
 
 import torch
 from prometheus_client import CollectorRegistry
 from tqdm import tqdm
 
-from engine.core import EngineCore, Submission
-from engine.errors import (
-    ContextLengthError,
-    EngineError,
-    EngineOverloadedError,
-    EngineStoppedError,
-    InvalidRequestError,
-)
+from engine.core import EngineCore, StepResult, Submission
+from engine.errors import EngineError, EngineOverloadedError, EngineStoppedError
 from engine.interface import ChatMessage
 from engine.model.loading import Progress, load_model
-from engine.outputs import Completion, Delta, EngineStats, FinishReason, Health, ModelInfo
+from engine.outputs import Completion, Delta, EngineStats, Health, ModelInfo
 from engine.reader import Reader
-from engine.request import Request
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
 
@@ -142,8 +134,8 @@ class Engine:
         """Run a long prompt and a few decodes, so that the first person does not pay for lazy set-up."""
         length = min(self.settings.max_batched_tokens, core.max_model_len - 4)
         params = SamplingParams(max_tokens=4, ignore_eos=True, temperature=1.0, top_p=0.9)
-        submission = self._submission(core, [0] * length, self._resolve(core, params, length), "warm-up")
-        core.add(submission)
+        prompt = [0] * length
+        core.add(core.submission("warm-up", prompt, core.resolve(prompt, params)))
         done = 0
         while core.has_work:
             self._progress("Warming up", done / 4)
@@ -191,7 +183,9 @@ class Engine:
 
     # -- requests -------------------------------------------------------------------------------------------
 
-    async def chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> AsyncIterator[Delta]:
+    async def chat(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None = None
+    ) -> AsyncGenerator[Delta]:
         """Stream a reply to a conversation. Leaving the loop aborts the request.
 
         Raises:
@@ -199,22 +193,25 @@ class Engine:
                 delta; :class:`EngineStoppedError` also later, when the engine fails or stops.
         """
         core = self._running_core()
-        prompt = await asyncio.to_thread(core.template.render, messages)
-        async for delta in self._stream(core, prompt, params):
-            yield delta
+        prompt, resolved = await asyncio.to_thread(core.render_chat, messages, params)
+        async with aclosing(self._stream(core, prompt, resolved)) as deltas:
+            async for delta in deltas:
+                yield delta
 
-    async def complete(self, prompt: str | Sequence[int], params: SamplingParams | None = None) -> AsyncIterator[Delta]:
+    async def complete(
+        self, prompt: str | Sequence[int], params: SamplingParams | None = None
+    ) -> AsyncGenerator[Delta]:
         """Stream a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
         core = self._running_core()
-        tokens = await asyncio.to_thread(core.tokenize, prompt)
-        async for delta in self._stream(core, tokens, params):
-            yield delta
+        tokens, resolved = await asyncio.to_thread(core.encode, prompt, params)
+        async with aclosing(self._stream(core, tokens, resolved)) as deltas:
+            async for delta in deltas:
+                yield delta
 
     async def check_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> int:
         """Would :meth:`chat` accept this now? Returns the prompt's length in tokens, or raises as it would."""
         core = self._running_core()
-        prompt = await asyncio.to_thread(core.template.render, messages)
-        core.resolve(prompt, params)
+        prompt, _resolved = await asyncio.to_thread(core.render_chat, messages, params)
         with self._lock:
             self._refuse_when_full()
         return len(prompt)
@@ -237,6 +234,8 @@ class Engine:
             RuntimeError: called from a running event loop; use :meth:`complete` there.
             ValueError: as many params as prompts are needed.
         """
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("generate() blocks and must not be called in an event loop; use complete() there")
         asked = list(prompts)
         each = [params] * len(asked) if params is None or isinstance(params, SamplingParams) else list(params)
         if len(each) != len(asked):
@@ -254,17 +253,15 @@ class Engine:
         async def one(prompt: str | Sequence[int], chosen: SamplingParams | None) -> Completion:
             async with room:
                 core = self._running_core()
-                tokens = core.tokenize(prompt)
-                deltas = [delta async for delta in self._stream(core, tokens, chosen)]
+                tokens, resolved = core.encode(prompt, chosen)
+                deltas = [delta async for delta in self._stream(core, tokens, resolved)]
             bar.update()
             return _completion(tokens, deltas)
 
         with bar:
             return await asyncio.gather(*(one(*pair) for pair in zip(prompts, params, strict=True)))
 
-    async def _stream(
-        self, core: EngineCore, prompt: Sequence[int], params: SamplingParams | None
-    ) -> AsyncIterator[Delta]:
+    async def _stream(self, core: EngineCore, prompt: Sequence[int], params: SamplingParams) -> AsyncGenerator[Delta]:
         reader = self._submit(core, prompt, params)
         try:
             while True:
@@ -276,9 +273,8 @@ class Engine:
             if not reader.ended:
                 self._inbox.put(_Abort(reader.request_id))
 
-    def _submit(self, core: EngineCore, prompt: Sequence[int], params: SamplingParams | None) -> Reader:
-        resolved = core.resolve(prompt, params)
-        submission = core.submission(f"req-{next(self._ids)}", prompt, resolved)
+    def _submit(self, core: EngineCore, prompt: Sequence[int], params: SamplingParams) -> Reader:
+        submission = core.submission(f"req-{next(self._ids)}", prompt, params)
         reader = Reader(submission.request.id, asyncio.get_running_loop())
         with self._lock:
             self._refuse_when_full()
@@ -337,8 +333,9 @@ class Engine:
                 case _Stop():
                     return False
 
-    def _deliver(self, core: EngineCore, deltas: Sequence[Delta]) -> None:
+    def _deliver(self, core: EngineCore, result: StepResult) -> None:
         """Hand a step's deltas to their event loops, one crossing for each loop."""
+        deltas = result.deltas
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Reader, Delta]]] = {}
         with self._lock:
             for delta in deltas:
@@ -347,6 +344,9 @@ class Engine:
         for delta in deltas:
             if delta.finish_reason is not None:
                 self._forget(delta.request_id)
+        for request_id, error in result.failures:
+            self._readers[request_id].fail(error)
+            self._forget(request_id)
         for loop, handed in by_loop.items():
             if not Reader.hand_over(loop, handed):
                 for reader, _delta in handed:

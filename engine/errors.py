@@ -8,7 +8,7 @@ class EngineError(Exception):
 
 
 class ModelLoadError(EngineError):
-    """The model cannot be loaded or cannot run here (missing folder, pickle weights, no attention hook...)."""
+    """The model cannot be loaded or cannot run here (no such folder, pickle weights, no attention hook...)."""
 
 
 class InvalidRequestError(EngineError, ValueError):

@@ -32,7 +32,7 @@ class Runner:
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> Tensor:
-        """Compute a plan: fill the cache and return logits ``[len(plan.sampling), vocab_size]`` in the model's dtype."""
+        """Compute a plan: fill the cache, and return logits ``[len(plan.sampling), vocab_size]``."""
         device = self._model.device
         batch = Batch.of(plan, self._block_size, device)
         metadata = PagedMetadata(

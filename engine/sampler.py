@@ -119,9 +119,7 @@ class Sampler:
         tokens: list[int] = likeliest.tolist()
         random = [index for index, row in enumerate(rows) if not row.is_greedy]
         if random:
-            chosen = _draw(
-                _select(scores, random), _select(highest, random), [rows[index] for index in random]
-            )
+            chosen = _draw(_select(scores, random), _select(highest, random), [rows[index] for index in random])
             for index, token in zip(random, chosen, strict=True):
                 tokens[index] = token
         return tokens
@@ -165,9 +163,7 @@ def _adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     return scores
 
 
-def _penalize(
-    scores: Tensor, rows: Sequence[SamplingRow], penalized: Sequence[tuple[int, TokenCounts]]
-) -> None:
+def _penalize(scores: Tensor, rows: Sequence[SamplingRow], penalized: Sequence[tuple[int, TokenCounts]]) -> None:
     """Touches only the tokens that occurred: costs what the texts are long, not what the vocabulary is large."""
     at = _positions([index for index, _ in penalized], [counts.ids for _, counts in penalized], scores)
     in_reply = _column([counts.in_reply for _, counts in penalized], scores)
@@ -219,13 +215,9 @@ def _draw(scores: Tensor, highest: Tensor, rows: Sequence[SamplingRow]) -> list[
     """
     # With the likeliest token at 0, no exponential overflows, however low the temperature.
     scaled = (
-        scores.float()
-        .sub(highest.float().unsqueeze(-1))
-        .div_(_column_of([row.temperature for row in rows], scores))
+        scores.float().sub(highest.float().unsqueeze(-1)).div_(_column_of([row.temperature for row in rows], scores))
     )
-    noise = torch.tensor(
-        [uniform(row.seed, row.position) for row in rows], dtype=torch.float64, device=scores.device
-    )
+    noise = torch.tensor([uniform(row.seed, row.position) for row in rows], dtype=torch.float64, device=scores.device)
     ranked = [index for index, row in enumerate(rows) if row.is_ranked]
     unranked = [index for index, row in enumerate(rows) if not row.is_ranked]
     tokens = [0] * len(rows)
@@ -236,9 +228,7 @@ def _draw(scores: Tensor, highest: Tensor, rows: Sequence[SamplingRow]) -> list[
     if unranked:
         values = _select(scaled, unranked)
         if any(rows[index].min_p > 0 for index in unranked):
-            values = values.masked_fill(
-                values < _floor([rows[index] for index in unranked], values), -math.inf
-            )
+            values = values.masked_fill(values < _floor([rows[index] for index in unranked], values), -math.inf)
         _put(tokens, unranked, _invert(values, _select(noise, unranked)))
     return tokens
 
@@ -254,11 +244,7 @@ def _survivors(scaled: Tensor, rows: Sequence[SamplingRow]) -> tuple[Tensor, Ten
     """
     vocab_size = scaled.shape[-1]
     # Top-p without top-k is a share of the whole vocabulary's mass.
-    whole = (
-        scaled.exp().sum(-1, keepdim=True, dtype=torch.float64)
-        if any(not row.top_k for row in rows)
-        else None
-    )
+    whole = scaled.exp().sum(-1, keepdim=True, dtype=torch.float64) if any(not row.top_k for row in rows) else None
     count = max(_FIRST_CANDIDATES, *(row.top_k + 1 for row in rows))
     while True:
         count = min(count, vocab_size)
@@ -328,7 +314,5 @@ def _put(tokens: list[int], indices: Sequence[int], picked: Tensor) -> None:
 
 def _resolved(value: float | None, name: str) -> float:
     if value is None:
-        raise ValueError(
-            f"{name} is not set: the sampler needs params completed by SamplingParams.with_defaults"
-        )
+        raise ValueError(f"{name} is not set: the sampler needs params completed by SamplingParams.with_defaults")
     return value

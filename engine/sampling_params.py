@@ -118,9 +118,7 @@ class SamplingParams:
     def with_defaults(self, defaults: SamplingParams) -> SamplingParams:
         """These parameters, with ``defaults`` where they say ``None``."""
         missing = {
-            field.name: getattr(defaults, field.name)
-            for field in fields(self)
-            if getattr(self, field.name) is None
+            field.name: getattr(defaults, field.name) for field in fields(self) if getattr(self, field.name) is None
         }
         return replace(self, **missing)
 
@@ -198,9 +196,7 @@ def _stop_strings(value: object) -> tuple[str, ...]:
 
 def _token_ids(value: object) -> tuple[int, ...]:
     allowed = "a list of token ids, whole numbers of at least 0"
-    return tuple(
-        _token_id("stop_token_ids", item, allowed) for item in _items("stop_token_ids", value, allowed)
-    )
+    return tuple(_token_id("stop_token_ids", item, allowed) for item in _items("stop_token_ids", value, allowed))
 
 
 def _token_id(name: str, value: object, allowed: str) -> int:

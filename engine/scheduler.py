@@ -95,7 +95,8 @@ class Scheduler:
             )
         if pool.blocks_for(max_model_len) > pool.num_usable:
             raise ValueError(
-                f"{pool.num_usable} KV blocks of {pool.block_size} tokens cannot hold one sequence of {max_model_len} tokens"
+                f"{pool.num_usable} KV blocks of {pool.block_size} tokens cannot hold "
+                f"one sequence of {max_model_len} tokens"
             )
         self.pool = pool
         self.max_num_seqs = max_num_seqs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -18,7 +18,9 @@ class EngineSettings(BaseSettings):
         description="Folder with a Hugging Face model, or a hub id such as Qwen/Qwen3-0.6B.",
     )
     revision: str | None = Field(None, description="Branch, tag or commit of a hub model.")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the model runs.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where the model runs. auto is cpu in this version; cuda runs the portable kernel."
+    )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "auto", description="Number format of the weights; auto is bfloat16 where the processor has it natively."
     )
@@ -39,4 +41,12 @@ class EngineSettings(BaseSettings):
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of the GPU's memory to use.")
     enable_prefix_caching: bool = Field(True, description="Reuse the KV of prompts that begin alike.")
     num_threads: int | None = Field(None, ge=1, description="CPU threads for the model; default: all cores.")
-    seed: int = Field(0, ge=0, description="Seed of the noise for requests that bring none.")
+
+    @model_validator(mode="after")
+    def _every_decode_has_its_turn(self) -> EngineSettings:
+        if self.max_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_batched_tokens ({self.max_batched_tokens}) must be at least max_num_seqs ({self.max_num_seqs}): "
+                "every running request needs one token of each step"
+            )
+        return self

@@ -38,9 +38,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
         self._template: str | None = None if tokenizer.chat_template else FALLBACK_TEMPLATE
-        self._can_sanitize = (
-            "sanitize_control_tokens" in inspect.signature(tokenizer.apply_chat_template).parameters
-        )
+        self._can_sanitize = "sanitize_control_tokens" in inspect.signature(tokenizer.apply_chat_template).parameters
         # Encoding switches settings of the tokenizer forth and back: one at a time.
         self._lock = threading.Lock()
 
@@ -137,16 +135,17 @@ class IncrementalDetokenizer:
             return ""  # special, or not in the vocabulary: as if it had not come
         self._window.append(token)
         self._text = text
+        pending = len(self._window) - self._clean
         if not doubtful:
             self._before_clean, self._clean = self._clean, len(self._window)
             certain = len(text)
-        elif len(self._window) - self._clean > self._LONGEST_CHARACTER:
+        elif pending > self._LONGEST_CHARACTER:
             certain = len(text) - 1  # too many to be one character: only the last can still become one
         else:
             certain = len(text) - doubtful
         new = text[self._given : certain]
         self._given = max(self._given, certain)
-        if doubtful and len(self._window) % self._WINDOW == 0:
+        if doubtful and pending % self._WINDOW == 0:
             self._cut_between_characters()
         elif not doubtful and len(self._window) > self._WINDOW:
             self._cut_before_last_clean()
@@ -177,9 +176,7 @@ def _decoder_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         return lambda ids: str(backend.decode(ids, skip_special_tokens=True))
-    return lambda ids: str(
-        tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    )
+    return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 class StopChecker:
@@ -243,9 +240,7 @@ class TextStream:
         min_tokens: text of this many first tokens is not searched for stop strings.
     """
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = (), min_tokens: int = 0
-    ) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
         self._detokenizer = IncrementalDetokenizer(tokenizer)
         self._checker = StopChecker(stop)
         self._free_tokens = min_tokens

@@ -27,7 +27,7 @@ class _Group:
     masks: dict[int | None, Tensor | None] = field(default_factory=dict)  #: made once per step and window
 
     def mask(self, num_keys: int, sliding_window: int | None) -> Tensor | None:
-        """Boolean ``[batch, 1, query_len, num_keys]``, True where a query may look; None when it may look everywhere."""
+        """Boolean ``[batch, 1, query_len, num_keys]``, True where a query may look; None for everywhere."""
         if sliding_window not in self.masks:
             self.masks[sliding_window] = self._make_mask(num_keys, sliding_window)
         return self.masks[sliding_window]
@@ -103,7 +103,7 @@ class SdpaKernel(AttentionKernel):
             keys, values = (
                 cache[group.blocks].flatten(1, 2).transpose(1, 2) for cache in (key_cache, value_cache)
             )  # [batch, num_kv_heads, padded_len, head_dim]
-            queries = query[group.rows].unflatten(0, (batch, query_len)).transpose(1, 2)
+            queries = query[group.rows].view(batch, query_len, num_heads, -1).transpose(1, 2)
             mask = group.mask(keys.shape[2], sliding_window)
             attended = F.scaled_dot_product_attention(
                 queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=keys.shape[1] != num_heads

@@ -245,7 +245,8 @@ def _load_weights(
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
         raise ModelLoadError(
-            f"The weights of {settings.model} are incomplete: {len(missing)} tensors are missing, {missing[0]} among them."
+            f"The weights of {settings.model} are incomplete: {len(missing)} tensors are missing, "
+            f"{missing[0]} among them."
         )
     return module.to(device).eval().requires_grad_(False)
 
