@@ -1,0 +1,63 @@
+"""Builds the page and mounts it at ``/``, behind every other route."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import gradio as gr
+from fastapi import FastAPI
+
+from app.ui.options import page_options
+from app.ui.panels.chat import chat_panel
+from app.ui.panels.conversations import conversations_panel
+from app.ui.panels.settings import settings_panel
+from app.ui.static_files import STATIC_DIR, RevalidatedFiles
+from app.ui.theme import HEAD, page_theme
+
+if TYPE_CHECKING:
+    from app.services import Services
+
+# Runs once Gradio has drawn the components.
+_START = "async () => { const page = await import('/ui/static/app.js'); await page.start(); }"
+
+
+def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
+    """Add the page to ``app``. Call it last: a route added later is never reached.
+
+    ``services`` is called per request, since the services open after the routes exist.
+    """
+
+    @app.get("/ui/options", include_in_schema=False)
+    async def options() -> dict[str, object]:
+        return page_options(services())
+
+    app.mount("/ui/static", RevalidatedFiles(directory=STATIC_DIR), name="ui-static")
+    return gr.mount_gradio_app(
+        app,
+        _page(),
+        "/",
+        theme=page_theme(),
+        head=HEAD,
+        favicon_path=str(STATIC_DIR / "favicon.svg"),
+        footer_links=[],
+        run_history=False,
+        enable_monitoring=False,
+        ssr_mode=False,
+        show_error=False,
+        pwa=False,
+        mcp_server=False,
+        allowed_paths=[],
+    )
+
+
+def _page() -> gr.Blocks:
+    with gr.Blocks(title="Deskmate", fill_height=True, fill_width=True, analytics_enabled=False) as page:
+        with gr.Row(elem_id="dm-app"):
+            conversations_panel()
+            chat_panel()
+            settings_panel()
+        page.load(fn=None, js=_START, queue=False, api_visibility="private", show_progress="hidden")
+    page.max_threads = 256  # Gradio's queue holds this many events; it must be set before queue().
+    page.queue(default_concurrency_limit=None)
+    return page

@@ -1,0 +1,1 @@
+"""The three panels of the page, one file each."""

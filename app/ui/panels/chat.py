@@ -1,0 +1,60 @@
+"""The middle panel: header, messages and the box to write in (brought to life by ``static/chat.js``)."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from app.ui.client_events import on_client
+
+_HEADER = """
+<header id="dm-header">
+  <button type="button" id="dm-toggle-conversations" class="dm-icon-button" aria-label="Conversations"
+    aria-controls="dm-conversations" aria-expanded="true"><span class="dm-icon dm-icon-menu"></span></button>
+  <h1 id="dm-title">New chat</h1>
+  <p id="dm-status" role="status"></p>
+  <button type="button" id="dm-toggle-settings" class="dm-icon-button" aria-label="Settings"
+    aria-controls="dm-settings" aria-expanded="false"><span class="dm-icon dm-icon-sliders"></span></button>
+</header>
+"""
+
+_MESSAGES = """
+<div id="dm-scroll" tabindex="0" role="region" aria-label="Messages">
+  <section id="dm-welcome" hidden>
+    <h2>What would you like to talk about?</h2>
+    <p id="dm-welcome-model"></p>
+    <ul id="dm-examples"></ul>
+  </section>
+  <button type="button" id="dm-earlier" hidden>Show earlier messages</button>
+  <div id="dm-messages"></div>
+</div>
+<button type="button" id="dm-latest" hidden><span class="dm-icon dm-icon-down"></span>Jump to latest</button>
+<div id="dm-announcer" class="dm-hidden" aria-live="polite"></div>
+"""
+
+_ALERT = '<div id="dm-alert" role="alert"></div>'
+_HINT = '<p id="dm-hint">Enter sends, Shift+Enter starts a new line, Esc stops a reply.</p>'
+
+
+def chat_panel() -> None:
+    """Lay the panel out inside the current Blocks context."""
+    with gr.Column(elem_id="dm-chat", min_width=0):
+        gr.HTML(_HEADER, apply_default_css=False, js_on_load=None)
+        gr.HTML(_MESSAGES, elem_id="dm-messages-frame", apply_default_css=False, js_on_load=None)
+        with gr.Column(elem_id="dm-composer", min_width=0):
+            gr.HTML(_ALERT, elem_id="dm-alert-frame", apply_default_css=False, js_on_load=None)
+            with gr.Row(elem_id="dm-composer-row"):
+                gr.Textbox(
+                    label="Message",
+                    show_label=False,
+                    container=False,
+                    placeholder="Write a message",
+                    lines=1,
+                    max_lines=12,
+                    autofocus=True,
+                    elem_id="dm-box",
+                )
+                send = gr.Button("Send", variant="primary", elem_id="dm-send", min_width=0)
+                stop = gr.Button("Stop", elem_id="dm-stop", min_width=0)
+            gr.HTML(_HINT, apply_default_css=False, js_on_load=None)
+    on_client(send.click, "() => window.deskmate.send()")
+    on_client(stop.click, "() => window.deskmate.stop()")

@@ -1,0 +1,32 @@
+"""The left panel: new chat, search, and the list of conversations (filled by ``static/conversations.js``)."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from app.ui.client_events import on_client
+
+_LIST = """
+<p id="dm-list-note" role="status"></p>
+<ul id="dm-list"></ul>
+<button type="button" id="dm-list-more" hidden>Show more</button>
+"""
+
+
+def conversations_panel() -> None:
+    """Lay the panel out inside the current Blocks context."""
+    with gr.Column(elem_id="dm-conversations", min_width=0):
+        gr.HTML('<a id="dm-brand" href="/">Deskmate</a>', apply_default_css=False, js_on_load=None)
+        new_chat = gr.Button("New chat", elem_id="dm-new")
+        search = gr.Textbox(
+            label="Search conversations",
+            show_label=False,
+            container=False,
+            placeholder="Search",
+            lines=1,
+            max_lines=1,
+            elem_id="dm-search",
+        )
+        gr.HTML(_LIST, elem_id="dm-list-frame", apply_default_css=False, js_on_load=None)
+    on_client(new_chat.click, "() => window.deskmate.newChat()")
+    on_client(search.input, "(query) => window.deskmate.search(query)", inputs=[search])

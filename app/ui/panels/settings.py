@@ -1,0 +1,81 @@
+"""The right panel: how replies are sampled and which system prompt they follow (see ``static/settings.js``)."""
+
+from __future__ import annotations
+
+import json
+
+import gradio as gr
+from gradio.components import Component
+
+from app.ui.client_events import on_client
+
+_PRESETS_INFO = "A starting point for the controls below."
+
+
+def settings_panel() -> None:
+    """Lay the panel out inside the current Blocks context."""
+    with gr.Column(elem_id="dm-settings", min_width=0):
+        gr.HTML(
+            '<h2 id="dm-settings-title">Settings</h2>'
+            '<button type="button" id="dm-close-settings" class="dm-icon-button" aria-label="Close settings">'
+            '<span class="dm-icon dm-icon-close"></span></button>',
+            elem_id="dm-settings-head",
+            apply_default_css=False,
+            js_on_load=None,
+        )
+        gr.HTML('<p id="dm-settings-note" role="status"></p>', apply_default_css=False, js_on_load=None)
+        controls = _controls()
+        reset = gr.Button("Reset to the model's defaults", elem_id="dm-reset")
+        # Only code can press it: it puts the settings of the opened conversation into the controls.
+        show = gr.Button("Show settings", elem_id="dm-show-settings", visible="hidden")
+
+    names = json.dumps(list(controls))
+    components = list(controls.values())
+    for name, component in controls.items():
+        listener = component.input if hasattr(component, "input") else component.change
+        on_client(
+            listener,
+            f"(...values) => window.deskmate.settingsChanged({json.dumps(name)}, {names}, values)",
+            inputs=components,
+        )
+    on_client(reset.click, "() => window.deskmate.resetSettings()")
+    on_client(show.click, f"() => window.deskmate.shownSettings({names})", outputs=components)
+
+
+def _controls() -> dict[str, Component]:
+    """Every control by the name of its field in ``ChatSettings``."""
+    return {
+        "preset": gr.Radio([], label="Preset", info=_PRESETS_INFO, elem_id="dm-preset"),
+        "system_prompt_name": gr.Dropdown(
+            [], label="System prompt", info="What the assistant is told before the conversation.", elem_id="dm-prompt"
+        ),
+        "system_prompt": gr.Textbox(
+            label="Text of the system prompt",
+            info="Write your own, or change the chosen one.",
+            lines=4,
+            max_lines=10,
+            elem_id="dm-prompt-text",
+        ),
+        "temperature": gr.Slider(
+            0, 2, step=0.05, label="Temperature", info="Lower is more predictable; 0 always takes the likeliest word."
+        ),
+        "top_p": gr.Slider(
+            0.01, 1, step=0.01, label="Top-p", info="Keeps the likeliest words until they add up to this share."
+        ),
+        "top_k": gr.Slider(0, 200, step=1, label="Top-k", info="Keeps only this many likeliest words; 0 keeps all."),
+        "min_p": gr.Slider(
+            0, 1, step=0.01, label="Min-p", info="Drops words less likely than this share of the likeliest one."
+        ),
+        "repetition_penalty": gr.Slider(
+            1, 2, step=0.01, label="Repetition penalty", info="Above 1, words already used become less likely."
+        ),
+        "max_tokens": gr.Number(
+            label="Maximum length", precision=0, info="Most tokens in a reply; empty leaves it to the model."
+        ),
+        "stop": gr.Textbox(
+            label="Stop strings", lines=1, max_lines=4, info="A reply ends before any of these; one per line."
+        ),
+        "seed": gr.Number(
+            label="Seed", precision=0, info="The same seed gives the same reply again; empty draws a new one."
+        ),
+    }

@@ -1,0 +1,48 @@
+// The chat's JSON API. Every failure is an ApiError whose message is a sentence fit to show.
+
+export class ApiError extends Error {
+  constructor(message, status, code) {
+    super(message);
+    this.status = status; // 0 when no answer came
+    this.code = code;
+  }
+}
+
+async function request(method, path, body) {
+  let response;
+  try {
+    response = await fetch(path, {
+      method,
+      cache: "no-store",
+      headers: body === undefined ? {} : { "Content-Type": "application/json" },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch {
+    throw new ApiError("Deskmate cannot be reached. Check that it is running, then try again.", 0, "unreachable");
+  }
+  if (!response.ok) {
+    const answer = await response.json().catch(() => null);
+    const message = answer?.error?.message ?? `The server answered with an error (${response.status}). Try again.`;
+    throw new ApiError(message, response.status, answer?.error?.code ?? "unknown");
+  }
+  return response.status === 204 ? null : response.json();
+}
+
+function query(parameters) {
+  const chosen = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined);
+  return new URLSearchParams(chosen).toString();
+}
+
+const conversationPath = (id) => `/api/conversations/${encodeURIComponent(id)}`;
+
+export const api = {
+  options: () => request("GET", "/ui/options"),
+  ready: () => request("GET", "/ready"),
+  listConversations: (parameters) => request("GET", `/api/conversations?${query(parameters)}`),
+  getConversation: (id, parameters = {}) => request("GET", `${conversationPath(id)}?${query(parameters)}`),
+  renameConversation: (id, title) => request("PATCH", conversationPath(id), { title }),
+  saveSettings: (id, settings) => request("PATCH", conversationPath(id), { settings }),
+  deleteConversation: (id) => request("DELETE", conversationPath(id)),
+  startTurn: (turn) => request("POST", "/api/turns", turn),
+  stopTurn: (id) => request("POST", `/api/turns/${encodeURIComponent(id)}/stop`),
+};

@@ -1,0 +1,245 @@
+// Puts the page together. Gradio's components call the commands on window.deskmate.
+
+import { api } from "./api.js";
+import { Chat } from "./chat.js";
+import { Composer } from "./composer.js";
+import { Conversations } from "./conversations.js";
+import { byId, debounce, drawn, make, storage } from "./dom.js";
+import { Panels } from "./panels.js";
+import { Settings } from "./settings.js";
+import { tabs } from "./tabs.js";
+
+const EXAMPLES = [
+  "Hi! What can you do?",
+  "How do I make answers less random?",
+  "Explain what a context window is",
+  "Help me write a short, friendly email",
+];
+
+const idInAddress = () => new URLSearchParams(location.search).get("c");
+const addressOf = (id) => (id ? `/?c=${encodeURIComponent(id)}` : "/");
+
+class Page {
+  #title = "New chat";
+  #state = "";
+
+  constructor(options, textarea) {
+    this.options = options;
+    this.panels = new Panels();
+    this.composer = new Composer(textarea, {
+      send: () => this.send(),
+      stop: () => this.stop(),
+      lastMessage: () => this.chat.lastUserText,
+    });
+    this.settings = new Settings(options, (id, settings) => api.saveSettings(id, settings));
+    this.conversations = new Conversations({
+      open: (id) => this.go(id),
+      renamed: (id, title) => this.#renamed(id, title),
+      deleted: (id) => this.#deleted(id),
+      failed: (error) => this.failed(error),
+    });
+    this.chat = new Chat(this);
+    this.refreshSoon = debounce(150, () => this.conversations.refresh());
+    this.#welcome();
+    this.#listen();
+  }
+
+  // ---- commands of Gradio's components
+
+  newChat() {
+    this.go(null);
+  }
+
+  search(query) {
+    this.conversations.search(query ?? "");
+  }
+
+  async send() {
+    const text = this.composer.text;
+    if (text.trim() === "") {
+      this.composer.complain("The message is empty. Write something first.");
+      return;
+    }
+    if (this.chat.activeTurnId) {
+      this.composer.complain("A reply is still being written. Wait for it, or press Esc to stop it.");
+      return;
+    }
+    this.composer.complain("");
+    const from = this.chat.conversationId;
+    try {
+      const sent = await this.chat.send(text, this.settings.forTurn());
+      if (!sent) return;
+      storage.write("sessionStorage", `deskmate.draft.${from ?? "new"}`, null);
+      if (sent.left) return;
+      if (this.composer.text === text) this.composer.clear();
+      this.settings.accepted(sent.turn.conversation_id);
+      if (from === null) await this.#created(sent.turn.conversation_id);
+      this.composer.focus();
+    } catch (error) {
+      this.failed(error);
+    }
+    this.refreshSoon();
+  }
+
+  async stop() {
+    try {
+      await this.chat.stop();
+    } catch (error) {
+      this.failed(error);
+    }
+  }
+
+  settingsChanged(name, names, values) {
+    this.settings.controlChanged(name, names, values);
+  }
+
+  resetSettings() {
+    this.settings.reset();
+  }
+
+  shownSettings(names) {
+    return this.settings.controlValues(names);
+  }
+
+  // ---- where the page stands
+
+  // Opens a conversation, or a new chat with null.
+  go(id, { record = true } = {}) {
+    if (record && addressOf(id) !== location.pathname + location.search) history.pushState(null, "", addressOf(id));
+    this.panels.closeOverlays();
+    this.conversations.mark(id);
+    return id ? this.chat.open(id) : this.chat.openNew();
+  }
+
+  async #created(id) {
+    history.pushState(null, "", addressOf(id));
+    byId("dm-welcome").hidden = true;
+    this.conversations.mark(id);
+    this.composer.useDraft(id);
+    const { items } = await api.listConversations({ limit: 1 });
+    if (items[0]?.id === id && this.chat.conversationId === id) this.#entitle(items[0].title);
+  }
+
+  #renamed(id, title) {
+    if (id === this.chat.conversationId) this.#entitle(title);
+    tabs.tell("conversation-changed", { id, title });
+  }
+
+  #deleted(id) {
+    storage.write("sessionStorage", `deskmate.draft.${id}`, null);
+    tabs.tell("conversation-deleted", { id });
+    if (id === this.chat.conversationId) this.go(null);
+  }
+
+  #entitle(title) {
+    this.#title = title;
+    byId("dm-title").textContent = title;
+    document.title = `${title} · Deskmate`;
+  }
+
+  // ---- what the chat reports
+
+  shown(conversation, again = false) {
+    byId("dm-welcome").hidden = conversation !== null;
+    this.#entitle(conversation?.title ?? "New chat");
+    if (again) return; // the person may be writing, or changing the settings
+    this.settings.open(conversation?.id ?? null, conversation?.settings);
+    this.composer.useDraft(conversation?.id ?? null);
+    this.composer.focus();
+  }
+
+  replying(active) {
+    document.documentElement.classList.toggle("dm-replying", active);
+    this.#showState(active ? "replying" : "ready");
+    if (!active) this.refreshSoon?.();
+  }
+
+  connection(connected) {
+    if (!connected) this.#showState("not reachable");
+    else this.#showState(this.chat.activeTurnId ? "replying" : "ready");
+  }
+
+  missing() {
+    history.replaceState(null, "", "/");
+    this.go(null);
+    this.composer.complain("This conversation does not exist. It may have been deleted.");
+  }
+
+  failed(error) {
+    this.composer.complain(error.message);
+    this.composer.focus();
+    if (error.status === 0) this.#showState("not reachable");
+  }
+
+  #showState(state) {
+    if (state === this.#state) return;
+    this.#state = state;
+    const status = byId("dm-status");
+    status.textContent = `${this.options.model.name} · ${state}`;
+    status.dataset.state = state;
+  }
+
+  // ---- set-up
+
+  #welcome() {
+    byId("dm-welcome-model").textContent =
+      `You are talking to ${this.options.model.name}, which runs on this machine. Nothing you write leaves it.`;
+    const example = (text) =>
+      make("li", {}, make("button", { type: "button", onclick: () => this.composer.fill(text) }, text));
+    byId("dm-examples").replaceChildren(...EXAMPLES.map(example));
+  }
+
+  #listen() {
+    addEventListener("popstate", () => this.go(idInAddress(), { record: false }));
+    byId("dm-brand").addEventListener("click", (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      this.go(null);
+    });
+    tabs.on("conversation-changed", ({ id, title }) => {
+      this.refreshSoon();
+      if (id !== this.chat.conversationId) return;
+      if (title) this.#entitle(title);
+      else this.chat.reopen();
+    });
+    tabs.on("conversation-deleted", ({ id }) => {
+      this.refreshSoon();
+      if (id === this.chat.conversationId) this.missing();
+    });
+    document.addEventListener("visibilitychange", () => {
+      if (document.visibilityState === "visible") this.refreshSoon();
+    });
+  }
+}
+
+async function loadOptions() {
+  for (let wait = 500; ; wait = Math.min(wait * 2, 5000)) {
+    try {
+      return await api.options();
+    } catch (error) {
+      byId("dm-alert").textContent = error.message;
+      await new Promise((resolve) => setTimeout(resolve, wait));
+    }
+  }
+}
+
+// Called once, after Gradio has drawn its components.
+export async function start() {
+  const [textarea] = await Promise.all([
+    drawn("#dm-box textarea"),
+    drawn("#dm-search input, #dm-search textarea"),
+    drawn("#dm-list"),
+    drawn("#dm-scroll"),
+    drawn("#dm-alert"),
+    drawn("#dm-show-settings"),
+  ]);
+  byId("dm-chat").setAttribute("role", "region");
+  byId("dm-chat").setAttribute("aria-label", "Chat");
+  document.documentElement.classList.add("dm-drawn");
+  const page = new Page(await loadOptions(), textarea);
+  byId("dm-alert").textContent = "";
+  window.deskmate = page;
+  page.conversations.refresh();
+  await page.go(idInAddress(), { record: false });
+  document.documentElement.classList.add("dm-ready");
+}

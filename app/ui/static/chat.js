@@ -1,0 +1,154 @@
+// The open conversation: its messages, the reply in flight, sending and stopping.
+
+import { api } from "./api.js";
+import { announce, byId } from "./dom.js";
+import { MessageList } from "./messages.js";
+import { tabs } from "./tabs.js";
+import { codePoints, turnEvents } from "./turn_events.js";
+
+const PAGE_SIZE = 100;
+
+export class Chat {
+  #unfollow = null; // leaves the reply in flight
+  #visit = 0; // a slow answer must not open a conversation the person has left
+
+  // `page` hears: shown(conversation or null), replying(bool), connection(bool), failed(error), missing().
+  constructor(page) {
+    this.page = page;
+    this.messages = new MessageList();
+    this.earlier = byId("dm-earlier");
+    this.earlier.addEventListener("click", () => this.#loadEarlier());
+    this.#reset();
+  }
+
+  #reset() {
+    this.#unfollow?.();
+    this.#unfollow = null;
+    this.conversationId = null;
+    this.activeTurnId = null;
+    this.sending = false;
+    this.firstId = null;
+    this.lastUserText = null;
+    this.messages.clear();
+    this.earlier.hidden = true;
+    this.page.replying(false);
+  }
+
+  openNew() {
+    this.#visit++;
+    this.#reset();
+    this.page.shown(null);
+  }
+
+  // Loads a conversation and follows its reply in flight, if there is one.
+  async open(id) {
+    const visit = ++this.#visit;
+    let conversation;
+    try {
+      conversation = await api.getConversation(id, { limit: PAGE_SIZE });
+    } catch (error) {
+      if (visit !== this.#visit) return;
+      if (error.status === 404) this.page.missing();
+      else this.page.failed(error);
+      return;
+    }
+    if (visit !== this.#visit) return;
+    const again = id === this.conversationId;
+    const following = this.messages.following;
+    this.#reset();
+    this.conversationId = id;
+    for (const message of conversation.messages) this.#add(message);
+    this.firstId = conversation.messages[0]?.id ?? null;
+    this.earlier.hidden = !conversation.has_earlier;
+    this.page.shown(conversation, again);
+    if (!again || following) this.messages.toLatest();
+  }
+
+  async reopen() {
+    if (this.conversationId) await this.open(this.conversationId);
+  }
+
+  // Sends text; true when the server has it.
+  async send(text, settings) {
+    if (this.sending || this.activeTurnId) return false;
+    this.sending = true;
+    const visit = this.#visit;
+    let turn;
+    try {
+      turn = await api.startTurn({ conversation_id: this.conversationId, text, settings });
+    } finally {
+      if (visit === this.#visit) this.sending = false;
+    }
+    tabs.tell("conversation-changed", { id: turn.conversation_id });
+    if (visit !== this.#visit) return { turn, left: true };
+    this.conversationId = turn.conversation_id;
+    this.#add({ id: turn.user_message_id, role: "user", content: text, status: "complete" });
+    this.#add({ id: turn.message_id, role: "assistant", content: "", status: "streaming", turn_id: turn.turn_id });
+    this.messages.toLatest();
+    announce("Message sent.");
+    return { turn, left: false };
+  }
+
+  async stop() {
+    if (this.activeTurnId) await api.stopTurn(this.activeTurnId);
+  }
+
+  #add(message) {
+    if (message.role === "user") this.lastUserText = message.content;
+    const reply = this.messages.add(message);
+    if (reply && message.status === "streaming" && message.turn_id) this.#follow(message.turn_id, reply);
+  }
+
+  #follow(turnId, reply) {
+    this.activeTurnId = turnId;
+    this.page.replying(true);
+    const followDown = () => this.messages.followDown();
+    let lost = false;
+    this.#unfollow = turnEvents.follow(turnId, codePoints(reply.source), {
+      text: (text) => reply.append(text, followDown),
+      progress: (progress) => reply.progress(progress),
+      notice: (message) => {
+        reply.notice(message);
+        followDown();
+      },
+      end: (end) => {
+        reply.end(end);
+        this.#finished(turnId);
+        followDown();
+        if (end.offset !== codePoints(reply.source)) this.reopen(); // a crash lost the last words
+      },
+      gone: () => this.#finished(turnId),
+      connection: (connected) => {
+        this.page.connection(connected);
+        if (connected && lost) reply.notice("");
+        if (!connected) reply.notice("The connection was lost. Trying to continue …");
+        lost = !connected;
+        followDown();
+      },
+    });
+  }
+
+  #finished(turnId) {
+    if (this.activeTurnId !== turnId) return;
+    this.activeTurnId = null;
+    this.#unfollow = null;
+    this.page.replying(false);
+    this.page.connection(true);
+  }
+
+  async #loadEarlier() {
+    const visit = this.#visit;
+    this.earlier.disabled = true;
+    try {
+      const page = await api.getConversation(this.conversationId, { limit: PAGE_SIZE, before: this.firstId });
+      if (visit !== this.#visit) return;
+      this.messages.addAbove(page.messages);
+      this.firstId = page.messages[0]?.id ?? this.firstId;
+      this.earlier.hidden = !page.has_earlier;
+    } catch (error) {
+      this.page.failed(error);
+    } finally {
+      this.earlier.disabled = false;
+    }
+  }
+}

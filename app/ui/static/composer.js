@@ -1,0 +1,72 @@
+// The box to write in. Gradio owns the textarea; this adds the keys and keeps the draft.
+
+import { byId, storage } from "./dom.js";
+
+export class Composer {
+  #draftKey = null;
+
+  constructor(textarea, { send, stop, lastMessage }) {
+    this.textarea = textarea;
+    this.alert = byId("dm-alert");
+    textarea.setAttribute("aria-describedby", "dm-hint");
+    textarea.setAttribute("enterkeyhint", "send");
+    textarea.addEventListener("keydown", (event) => {
+      if (event.isComposing || event.keyCode === 229) return; // an input method is choosing characters
+      if (event.key === "Enter" && !event.shiftKey && !event.ctrlKey && !event.metaKey && !event.altKey) {
+        event.preventDefault();
+        event.stopImmediatePropagation();
+        send();
+      } else if (event.key === "ArrowUp" && textarea.value === "") {
+        const last = lastMessage();
+        if (last === null) return;
+        event.preventDefault();
+        this.fill(last);
+      }
+    });
+    textarea.addEventListener("input", () => {
+      this.complain("");
+      if (this.#draftKey) storage.write("sessionStorage", this.#draftKey, textarea.value);
+    });
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && !event.isComposing && !event.defaultPrevented) stop();
+    });
+  }
+
+  get text() {
+    return this.textarea.value;
+  }
+
+  // Gradio learns of a value set by code from the event alone.
+  #set(text) {
+    if (this.textarea.value === text) return;
+    this.textarea.value = text;
+    this.textarea.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+
+  // Brings text into the box, ready to be changed and sent.
+  fill(text) {
+    this.#set(text);
+    this.focus();
+    this.textarea.setSelectionRange(text.length, text.length);
+  }
+
+  clear() {
+    this.#set("");
+  }
+
+  // Each conversation has its own unsent text, kept in this tab until it is sent.
+  useDraft(conversationId) {
+    this.#draftKey = `deskmate.draft.${conversationId ?? "new"}`;
+    this.#set(storage.read("sessionStorage", this.#draftKey) ?? "");
+    this.complain("");
+  }
+
+  focus() {
+    // On a touch screen the keyboard would cover the page.
+    if (matchMedia("(hover: hover)").matches) this.textarea.focus({ preventScroll: true });
+  }
+
+  complain(message) {
+    this.alert.textContent = message;
+  }
+}

@@ -1,0 +1,183 @@
+// Markdown to DOM. A model's text is not trusted: raw HTML is shown as text, the result is sanitised
+// to a short list of tags, and pictures become links so that nothing is loaded from elsewhere.
+
+import DOMPurify from "./vendor/purify.es.mjs";
+import { Marked } from "./vendor/marked.esm.js";
+import { icon, make } from "./dom.js";
+
+const escapeHtml = (text) =>
+  text.replace(/[&<>"']/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[c]);
+
+const marked = new Marked({
+  gfm: true,
+  breaks: true,
+  renderer: {
+    html: ({ text }) => escapeHtml(text),
+    image: ({ href, text }) => `<a href="${escapeHtml(href)}">${escapeHtml(text || href)}</a>`,
+    checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
+    heading({ tokens, depth }) {
+      const level = Math.min(depth + 2, 6); // the page has its own h1 and h2
+      return `<h${level}>${this.parser.parseInline(tokens)}</h${level}>`;
+    },
+  },
+});
+
+const PURIFY = {
+  ALLOWED_TAGS: (
+    "a p br hr em strong del code pre blockquote ul ol li h3 h4 h5 h6 table thead tbody tr th td"
+  ).split(" "),
+  ALLOWED_ATTR: ["href", "title", "class", "start", "align"],
+  ALLOWED_URI_REGEXP: /^(?:https?:|mailto:)/i,
+  RETURN_DOM_FRAGMENT: true,
+};
+
+// A link definition may stand below the text that uses it.
+const HAS_DEFINITION = /^ {0,3}\[[^\]\n]+\]:/m;
+const OPEN_FENCE = /^(`{3,}|~{3,})[^\n]*\n/;
+
+function toFragment(tokens) {
+  const fragment = DOMPurify.sanitize(marked.parser(tokens), PURIFY);
+  for (const link of fragment.querySelectorAll("a")) {
+    if (!link.hasAttribute("href")) continue;
+    link.target = "_blank";
+    link.rel = "noopener noreferrer nofollow";
+  }
+  for (const element of fragment.querySelectorAll("[class]")) {
+    if (!(element.tagName === "CODE" && element.className.startsWith("language-"))) element.removeAttribute("class");
+  }
+  for (const pre of fragment.querySelectorAll("pre")) pre.replaceWith(codeBlock(pre));
+  for (const table of fragment.querySelectorAll("table")) {
+    const frame = make("div", { class: "dm-table", tabindex: "0", role: "region", "aria-label": "Table" });
+    table.replaceWith(frame);
+    frame.append(table);
+  }
+  return fragment;
+}
+
+function codeBlock(pre) {
+  const code = pre.querySelector("code") ?? pre;
+  const language = /^language-(\S+)/.exec(code.className)?.[1] ?? "";
+  const copy = make("button", { type: "button", class: "dm-copy", "aria-label": "Copy code" }, icon("copy"), "Copy");
+  copy.addEventListener("click", () => copyText(code.textContent, copy));
+  const block = make("div", { class: "dm-code" }, make("div", { class: "dm-code-bar" }, make("span", {}, language), copy));
+  pre = pre.cloneNode(true);
+  pre.tabIndex = 0; // long lines scroll, also by keyboard
+  pre.setAttribute("role", "region");
+  pre.setAttribute("aria-label", language ? `Code, ${language}` : "Code");
+  block.append(pre);
+  return block;
+}
+
+// Copies, and lets the button say how it went.
+export async function copyText(text, button) {
+  let outcome = "Copied";
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    outcome = "Not allowed";
+  }
+  const label = button.lastChild;
+  const before = label.textContent;
+  if (before === outcome) return;
+  label.textContent = outcome;
+  setTimeout(() => (label.textContent = before), 1500);
+}
+
+// A text that may grow. Only its last block is drawn again; blocks above it cannot change any more.
+export class GrowingMarkdown {
+  constructor(element, text = "") {
+    this.element = element;
+    this.text = "";
+    this.settled = 0; // how much of the text stands above the last block
+    this.tail = make("div", { class: "dm-tail" });
+    this.openCode = null; // {raw, node, fence}: a code block that is still being written
+    this.pause = 0; // no drawing before this time: large blocks are drawn less often
+    this.frame = null;
+    this.timer = null;
+    element.replaceChildren(this.tail);
+    if (text) {
+      this.text = text;
+      this.#draw();
+    }
+  }
+
+  // `drawn` is called after the text is on the page.
+  append(text, drawn = () => {}) {
+    this.text += text;
+    if (this.frame !== null || this.timer !== null) return;
+    const draw = () => {
+      this.frame = requestAnimationFrame(() => {
+        this.frame = null;
+        this.#draw();
+        drawn();
+      });
+    };
+    const wait = this.pause - performance.now();
+    if (wait <= 0) draw();
+    else {
+      this.timer = setTimeout(() => {
+        this.timer = null;
+        draw();
+      }, wait);
+    }
+  }
+
+  finish() {
+    cancelAnimationFrame(this.frame);
+    clearTimeout(this.timer);
+    this.frame = this.timer = null;
+    if (HAS_DEFINITION.test(this.text)) {
+      this.element.replaceChildren(toFragment(marked.lexer(this.text)));
+      return;
+    }
+    this.#draw();
+    this.tail.replaceWith(...this.tail.childNodes);
+  }
+
+  #draw() {
+    const started = performance.now();
+    if (this.text.includes("\r")) this.text = this.text.replace(/\r\n?/g, "\n"); // as the lexer counts
+    const rest = this.text.slice(this.settled);
+    if (!this.#extendOpenCode(rest)) this.#drawBlocks(rest);
+    const cost = performance.now() - started;
+    this.pause = performance.now() + Math.min(cost * 4, 600);
+  }
+
+  #drawBlocks(rest) {
+    const tokens = marked.lexer(rest);
+    let last = tokens.length - 1;
+    while (last > 0 && tokens[last].type === "space") last--;
+    if (last > 0) {
+      const settled = tokens.slice(0, last);
+      this.tail.before(toFragment(settled));
+      this.settled += settled.reduce((length, token) => length + token.raw.length, 0);
+    }
+    const growing = tokens.slice(Math.max(last, 0));
+    this.tail.replaceChildren(toFragment(growing));
+    this.openCode = null;
+    const fence = growing[0]?.type === "code" ? OPEN_FENCE.exec(growing[0].raw) : null;
+    const node = this.tail.querySelector("pre code")?.firstChild;
+    if (fence && node) {
+      const raw = this.text.slice(this.settled);
+      node.data = raw.slice(raw.indexOf("\n") + 1); // the renderer rounds off the last lines
+      this.openCode = { raw, node, fence: fence[1][0] };
+    }
+  }
+
+  // Inside a code block whose end has not come, new text is appended as it is.
+  #extendOpenCode(rest) {
+    const open = this.openCode;
+    if (!open || !rest.startsWith(open.raw)) return false;
+    const fresh = rest.slice(open.raw.length);
+    // A line with the fence's character in it may be the end: the lexer decides.
+    const lineStart = open.raw.lastIndexOf("\n") + 1;
+    if ((open.raw.slice(lineStart) + fresh).includes(open.fence)) return false;
+    open.node.appendData(fresh);
+    open.raw = rest;
+    return true;
+  }
+}
+
+export function drawMarkdown(element, text) {
+  new GrowingMarkdown(element, text).finish();
+}

@@ -1,0 +1,170 @@
+// The messages of the open conversation. A finished reply and one that is being written are the same
+// element drawn by the same code, so nothing changes on the page when a reply ends.
+
+import { copyText, drawMarkdown, GrowingMarkdown } from "./markdown.js";
+import { announce, byId, icon, make } from "./dom.js";
+
+const SPOKEN_CHARACTERS = 1000; // of a finished reply, to a screen reader
+
+const ENDINGS = { stop: "ended by itself", length: "reached its maximum length", abort: "stopped", error: "failed" };
+
+const number = new Intl.NumberFormat("en");
+const plural = (count, word) => `${number.format(count)} ${word}${count === 1 ? "" : "s"}`;
+
+// "212 tokens · first after 0.31 s · 24.1 tokens/s · 96 of 120 prompt tokens cached · ended by itself"
+function statsLine(stats) {
+  const parts = [plural(stats.completion_tokens, "token")];
+  if (stats.completion_tokens > 0) parts.push(`first after ${(stats.ttft_ms / 1000).toFixed(2)} s`);
+  if (stats.tokens_per_second > 0) parts.push(`${stats.tokens_per_second.toFixed(1)} tokens/s`);
+  parts.push(`${number.format(stats.cached_prompt_tokens)} of ${plural(stats.prompt_tokens, "prompt token")} cached`);
+  parts.push(ENDINGS[stats.finish_reason] ?? stats.finish_reason);
+  return parts.join(" · ");
+}
+
+const NOTES = {
+  stopped: "Stopped. What had been written is kept.",
+  interrupted: "Interrupted: Deskmate was shut down before the reply was complete. What had been saved is shown.",
+};
+
+function userMessage(message) {
+  const text = make("div", { class: "dm-text" });
+  text.textContent = message.content;
+  return make("article", { class: "dm-message dm-user", "aria-label": "You", "data-id": message.id }, text);
+}
+
+export class Reply {
+  constructor(message) {
+    this.waiting = make("p", { class: "dm-waiting" }, make("span", { class: "dm-dots" }), make("span", {}));
+    this.text = make("div", { class: "dm-text dm-markdown" });
+    this.note = make("p", { class: "dm-note", hidden: true });
+    this.copy = make("button", { type: "button", class: "dm-copy", "aria-label": "Copy reply" }, icon("copy"), "Copy");
+    this.stats = make("span", { class: "dm-stats" });
+    this.foot = make("footer", { class: "dm-foot", hidden: true }, this.copy, this.stats);
+    this.element = make(
+      "article",
+      { class: "dm-message dm-reply", "aria-label": "Reply", "data-id": message.id },
+      this.waiting,
+      this.text,
+      this.note,
+      this.foot,
+    );
+    this.source = message.content;
+    this.copy.addEventListener("click", () => copyText(this.source, this.copy));
+    if (message.status === "streaming") {
+      this.growing = new GrowingMarkdown(this.text, message.content);
+      this.#showWaiting("Thinking");
+      this.element.setAttribute("aria-busy", "true");
+      this.element.dataset.status = "streaming";
+    } else {
+      drawMarkdown(this.text, message.content);
+      this.#close(message);
+    }
+  }
+
+  append(text, drawn) {
+    this.source += text;
+    this.waiting.hidden = true;
+    this.growing.append(text, drawn);
+  }
+
+  progress({ processed, total }) {
+    if (this.source === "" && total > 0) this.#showWaiting(`Reading ${Math.floor((100 * processed) / total)} %`);
+  }
+
+  notice(message) {
+    this.note.textContent = message;
+    this.note.hidden = message === "";
+  }
+
+  end({ status, stats, error }) {
+    this.growing.finish();
+    this.element.removeAttribute("aria-busy");
+    this.#close({ status, stats, error });
+    const spoken = this.text.textContent.trim();
+    const cut = spoken.length > SPOKEN_CHARACTERS ? `${spoken.slice(0, SPOKEN_CHARACTERS)} …` : spoken;
+    announce(`Reply: ${cut} ${this.note.textContent}`);
+  }
+
+  #showWaiting(text) {
+    this.waiting.hidden = this.source !== "";
+    this.waiting.lastChild.textContent = text;
+  }
+
+  #close({ status, stats, error }) {
+    this.element.dataset.status = status;
+    this.waiting.hidden = true;
+    const failed = `The reply failed. ${error ?? ""}`.trim();
+    this.notice(status === "error" ? failed : (NOTES[status] ?? (this.source === "" ? "The reply is empty." : "")));
+    this.stats.textContent = stats ? statsLine(stats) : "";
+    this.copy.hidden = this.source === "";
+    this.foot.hidden = this.copy.hidden && !stats;
+  }
+}
+
+// The scrolling list: it follows the text down unless the reader has scrolled up.
+export class MessageList {
+  constructor() {
+    this.scroller = byId("dm-scroll");
+    this.list = byId("dm-messages");
+    this.latest = byId("dm-latest");
+    this.following = true;
+    this.lastTop = 0;
+    this.scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    this.latest.addEventListener("click", () => {
+      this.toLatest();
+      this.scroller.focus({ preventScroll: true });
+    });
+    new ResizeObserver(() => this.followDown()).observe(this.scroller);
+  }
+
+  clear() {
+    this.list.replaceChildren();
+  }
+
+  // Adds a message (a MessageView of the API) at the end; returns its Reply, or null for a user's.
+  add(message) {
+    const { element, reply } = this.#build(message);
+    this.list.append(element);
+    return reply;
+  }
+
+  // Puts earlier messages above, without moving what is being read.
+  addAbove(messages) {
+    const fromBottom = this.scroller.scrollHeight - this.scroller.scrollTop;
+    this.list.prepend(...messages.map((message) => this.#build(message).element));
+    this.scroller.scrollTop = this.scroller.scrollHeight - fromBottom;
+  }
+
+  toLatest() {
+    this.following = true;
+    this.followDown();
+  }
+
+  followDown() {
+    if (this.following) this.scroller.scrollTop = this.scroller.scrollHeight;
+    this.lastTop = this.scroller.scrollTop;
+    this.#showLatest();
+  }
+
+  #build(message) {
+    if (message.role === "user") return { element: userMessage(message), reply: null };
+    const reply = new Reply(message);
+    return { element: reply.element, reply };
+  }
+
+  #fromEnd() {
+    return this.scroller.scrollHeight - this.scroller.scrollTop - this.scroller.clientHeight;
+  }
+
+  #scrolled() {
+    const top = this.scroller.scrollTop;
+    if (this.#fromEnd() < 24) this.following = true;
+    else if (top < this.lastTop) this.following = false;
+    this.lastTop = top;
+    this.#showLatest();
+  }
+
+  #showLatest() {
+    this.latest.hidden = this.following || this.#fromEnd() < 24;
+  }
+}

@@ -1,0 +1,182 @@
+// The settings panel: what Gradio's controls show, and what is saved with the conversation.
+// A control that stands at the model's own default is saved as null, "the model decides".
+
+import { byId, debounce, storage } from "./dom.js";
+
+const NEW_CHAT_KEY = "deskmate.new-chat-settings";
+const SAMPLING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"];
+const OWN_TEXT = "own";
+const NO_PROMPT = "none";
+const MODEL_DEFAULT = "default";
+
+const EMPTY = Object.freeze({
+  preset: null,
+  ...Object.fromEntries(SAMPLING.map((name) => [name, null])),
+  max_tokens: null,
+  stop: [],
+  seed: null,
+  system_prompt_name: null,
+  system_prompt: "",
+});
+
+const newChatSettings = () => {
+  try {
+    return { ...EMPTY, ...JSON.parse(storage.read("localStorage", NEW_CHAT_KEY) ?? "{}") };
+  } catch {
+    return EMPTY; // what is stored there is not ours
+  }
+};
+
+export class Settings {
+  #conversationId = null;
+  #choicesShown = false;
+
+  // `save(conversationId, settings)` sends them to the server.
+  constructor(options, save) {
+    this.options = options;
+    this.save = save;
+    this.note = byId("dm-settings-note");
+    this.value = EMPTY;
+    this.unsaved = false;
+    this.saveSoon = debounce(400, () => this.#save());
+  }
+
+  // Shows the settings of a conversation; null is a chat that does not exist yet.
+  open(conversationId, settings = null) {
+    if (this.unsaved && this.#conversationId) this.#save(); // before it is forgotten
+    this.saveSoon.cancel();
+    this.#conversationId = conversationId;
+    this.value = conversationId === null ? newChatSettings() : { ...EMPTY, ...settings };
+    this.unsaved = false;
+    this.note.textContent = "";
+    this.#show();
+  }
+
+  // What a new turn must carry: for a new chat all of it, otherwise only what is not saved yet.
+  forTurn() {
+    this.saveSoon.cancel();
+    return this.#conversationId === null || this.unsaved ? this.value : null;
+  }
+
+  // The turn was accepted, and the settings with it.
+  accepted(conversationId) {
+    if (this.#conversationId === null) storage.write("localStorage", NEW_CHAT_KEY, null);
+    this.#conversationId = conversationId;
+    this.unsaved = false;
+    this.note.textContent = "";
+  }
+
+  reset() {
+    this.#change({ ...EMPTY });
+    this.#show();
+  }
+
+  // A person changed the control `name`; `values` are those of all controls, in the order of `names`.
+  controlChanged(name, names, values) {
+    const shown = Object.fromEntries(names.map((each, i) => [each, values[i]]));
+    if (name === "preset") this.#choosePreset(shown.preset);
+    else if (name === "system_prompt_name") this.#choosePrompt(shown.system_prompt_name);
+    else if (name === "system_prompt") this.#writePrompt(shown.system_prompt ?? "");
+    else {
+      this.#change({ ...this.value, ...this.#read(name, shown[name]), preset: this.#presetAfter(name) });
+      if (this.value.preset !== shown.preset) this.#show();
+    }
+  }
+
+  // What Gradio puts into the controls.
+  controlValues(names) {
+    const shown = {
+      ...this.value,
+      preset: this.value.preset ?? (this.#allDefault() ? MODEL_DEFAULT : null),
+      stop: this.value.stop.join("\n"),
+      system_prompt_name: this.value.system_prompt_name ?? (this.value.system_prompt ? OWN_TEXT : NO_PROMPT),
+      system_prompt: this.#prompt(this.value.system_prompt_name)?.text ?? this.value.system_prompt,
+    };
+    for (const name of SAMPLING) shown[name] ??= this.options.defaults[name];
+    const choices = this.#choicesShown ? {} : this.#choices();
+    this.#choicesShown = true;
+    return names.map((name) => (choices[name] ? { __type__: "update", choices: choices[name], value: shown[name] } : shown[name]));
+  }
+
+  #choices() {
+    const prompts = this.options.prompts.map(({ name, title }) => [title, name]);
+    return {
+      preset: this.options.presets.map(({ name, title }) => [title, name]),
+      system_prompt_name: [["None", NO_PROMPT], ...prompts, ["Own text", OWN_TEXT]],
+    };
+  }
+
+  #show() {
+    byId("dm-show-settings").click();
+  }
+
+  #prompt(name) {
+    return this.options.prompts.find((prompt) => prompt.name === name);
+  }
+
+  #allDefault() {
+    return SAMPLING.every((name) => this.value[name] === null);
+  }
+
+  // Length, stop strings and seed are no part of a preset.
+  #presetAfter(name) {
+    return SAMPLING.includes(name) ? null : this.value.preset;
+  }
+
+  #read(name, value) {
+    if (name === "stop") return { stop: (value ?? "").split("\n").filter((line) => line !== "") };
+    if (SAMPLING.includes(name)) return { [name]: value === this.options.defaults[name] ? null : value };
+    return { [name]: value ?? null };
+  }
+
+  #choosePreset(name) {
+    const preset = this.options.presets.find((each) => each.name === name);
+    const sampling = Object.fromEntries(SAMPLING.map((each) => [each, preset?.[each] ?? null]));
+    this.#change({ ...this.value, ...sampling, preset: name === MODEL_DEFAULT ? null : name });
+    this.#show();
+  }
+
+  #choosePrompt(name) {
+    if (name === OWN_TEXT) {
+      const text = this.#prompt(this.value.system_prompt_name)?.text ?? this.value.system_prompt;
+      this.#change({ ...this.value, system_prompt_name: null, system_prompt: text });
+      byId("dm-prompt-text").querySelector("textarea").focus();
+      return;
+    }
+    this.#change({ ...this.value, system_prompt_name: name === NO_PROMPT ? null : name, system_prompt: "" });
+    this.#show();
+  }
+
+  #writePrompt(text) {
+    const wasChosen = this.value.system_prompt_name !== null || (this.value.system_prompt === "") !== (text === "");
+    this.#change({ ...this.value, system_prompt_name: null, system_prompt: text });
+    if (wasChosen) this.#show();
+  }
+
+  #change(value) {
+    this.value = value;
+    this.unsaved = true;
+    if (this.#conversationId === null) {
+      storage.write("localStorage", NEW_CHAT_KEY, JSON.stringify(value));
+      this.unsaved = false;
+      return;
+    }
+    this.note.textContent = "Saving …";
+    this.saveSoon();
+  }
+
+  async #save() {
+    const value = this.value;
+    const conversationId = this.#conversationId;
+    const say = (text) => {
+      if (conversationId === this.#conversationId) this.note.textContent = text;
+    };
+    try {
+      await this.save(conversationId, value);
+      if (value === this.value) this.unsaved = false;
+      say("Saved with this conversation.");
+    } catch (error) {
+      say(error.message);
+    }
+  }
+}

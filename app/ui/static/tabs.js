@@ -1,0 +1,16 @@
+// Messages among the tabs of this browser. Without BroadcastChannel each tab is on its own.
+
+const channel = "BroadcastChannel" in window ? new BroadcastChannel("deskmate") : null;
+const listeners = new Map();
+
+if (channel) {
+  channel.onmessage = ({ data }) => {
+    for (const listener of listeners.get(data.type) ?? []) listener(data);
+  };
+}
+
+export const tabs = {
+  canTalk: channel !== null,
+  tell: (type, content = {}) => channel?.postMessage({ type, ...content }),
+  on: (type, listener) => listeners.set(type, [...(listeners.get(type) ?? []), listener]),
+};

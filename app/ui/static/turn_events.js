@@ -1,0 +1,207 @@
+// The events of replies in flight. All tabs of a browser share one event stream, because a browser
+// opens only six connections to a host: the tab that holds a lock reads for all of them and passes
+// events on. A tab wants the lock exactly as long as it follows a turn, so when the reader closes or
+// is done the next one takes over, and each tab continues at its own offset.
+
+import { tabs } from "./tabs.js";
+
+const LOCK = "deskmate-turn-events";
+const EVENT_NAMES = ["text", "progress", "notice", "end", "gone"];
+const FIRST_RETRY_MS = 400;
+const LONGEST_RETRY_MS = 5000;
+
+// Offsets count characters as Python does: code points, not UTF-16 units.
+export function codePoints(text) {
+  let count = text.length;
+  for (let i = 0; i < text.length; i++) {
+    const unit = text.charCodeAt(i);
+    if (unit >= 0xd800 && unit <= 0xdbff && i + 1 < text.length) {
+      count--;
+      i++;
+    }
+  }
+  return count;
+}
+
+// Opens the browser's one stream while this tab is the reader.
+class Reader {
+  constructor(deliver, report) {
+    this.deliver = deliver; // (turnId, name, data)
+    this.report = report; // (connected)
+    this.positions = new Map(); // turn id -> offset reached
+    this.source = null;
+    this.retryMs = FIRST_RETRY_MS;
+    this.timer = null;
+  }
+
+  follow(turnId, offset) {
+    const reached = this.positions.get(turnId);
+    if (reached !== undefined && reached <= offset) return;
+    this.positions.set(turnId, offset);
+    this.#openIn(10); // several tabs answer at once; one opening serves them all
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.source?.close();
+    this.source = null;
+  }
+
+  #openIn(milliseconds) {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.#open(), milliseconds);
+  }
+
+  #open() {
+    this.close();
+    if (this.positions.size === 0) return;
+    const turns = [...this.positions].map(([turn, offset]) => ["turn", `${turn}:${offset}`]);
+    const source = new EventSource(`/api/events?${new URLSearchParams(turns)}`);
+    this.source = source;
+    source.onopen = () => {
+      this.retryMs = FIRST_RETRY_MS;
+      this.report(true);
+    };
+    source.onerror = () => {
+      source.close(); // its own retry would ask again from where this stream began
+      this.report(false);
+      this.#openIn(this.retryMs);
+      this.retryMs = Math.min(this.retryMs * 2, LONGEST_RETRY_MS);
+    };
+    for (const name of EVENT_NAMES) {
+      source.addEventListener(name, (event) => this.#receive(name, JSON.parse(event.data)));
+    }
+  }
+
+  #receive(name, data) {
+    const turnId = data.turn_id;
+    if (name === "text") this.positions.set(turnId, data.offset);
+    if (name === "end" || name === "gone") this.positions.delete(turnId);
+    this.deliver(turnId, name, data);
+    if (this.positions.size === 0) this.close();
+  }
+}
+
+class TurnEvents {
+  #followed = new Map(); // turn id -> {offset, listener}
+  #reader = null;
+  #leave = null; // gives up the lock, or the place in its queue
+
+  constructor() {
+    tabs.on("follow", ({ turns }) => {
+      for (const [turnId, offset] of turns) this.#reader?.follow(turnId, offset);
+    });
+    tabs.on("who-follows", () => this.#tellFollowed());
+    tabs.on("turn-event", ({ turnId, name, data }) => this.#apply(turnId, name, data));
+    tabs.on("stream-state", ({ connected }) => this.#report(connected));
+  }
+
+  // Calls listener.text(newText), .progress({processed, total}), .notice(message), .end(event), .gone()
+  // and .connection(connected) until the turn ends or the returned function is called.
+  follow(turnId, offset, listener) {
+    this.#followed.set(turnId, { offset, listener });
+    if (!this.#leave) this.#enter();
+    this.#ask(turnId);
+    return () => {
+      if (this.#followed.get(turnId)?.listener === listener) this.#drop(turnId);
+    };
+  }
+
+  #enter() {
+    if (!navigator.locks || !tabs.canTalk) {
+      this.#lead();
+      this.#leave = () => this.#resign();
+      return;
+    }
+    const giveUp = new AbortController();
+    const released = new Promise((resolve) => {
+      this.#leave = () => {
+        giveUp.abort();
+        this.#resign();
+        resolve();
+      };
+    });
+    navigator.locks
+      .request(LOCK, { signal: giveUp.signal }, () => {
+        if (giveUp.signal.aborted) return undefined;
+        this.#lead();
+        return released;
+      })
+      .catch((error) => {
+        if (error.name !== "AbortError") throw error;
+      });
+  }
+
+  #lead() {
+    this.#reader = new Reader(
+      (turnId, name, data) => {
+        tabs.tell("turn-event", { turnId, name, data });
+        this.#apply(turnId, name, data);
+      },
+      (connected) => {
+        tabs.tell("stream-state", { connected });
+        this.#report(connected);
+      },
+    );
+    for (const [turnId, { offset }] of this.#followed) this.#reader.follow(turnId, offset);
+    tabs.tell("who-follows");
+  }
+
+  #resign() {
+    this.#reader?.close();
+    this.#reader = null;
+  }
+
+  #ask(turnId) {
+    const { offset } = this.#followed.get(turnId);
+    if (this.#reader) this.#reader.follow(turnId, offset);
+    else tabs.tell("follow", { turns: [[turnId, offset]] });
+  }
+
+  #tellFollowed() {
+    if (this.#followed.size === 0) return;
+    tabs.tell("follow", { turns: [...this.#followed].map(([turnId, { offset }]) => [turnId, offset]) });
+  }
+
+  #apply(turnId, name, data) {
+    const followed = this.#followed.get(turnId);
+    if (!followed) return;
+    const { listener } = followed;
+    if (name === "text") {
+      // Another tab may have asked from an earlier place: take only what is new here.
+      const start = data.offset - codePoints(data.text);
+      if (data.offset <= followed.offset) return;
+      if (start > followed.offset) {
+        this.#ask(turnId);
+        return;
+      }
+      const fresh = start === followed.offset ? data.text : [...data.text].slice(followed.offset - start).join("");
+      followed.offset = data.offset;
+      listener.text(fresh);
+    } else if (name === "progress") listener.progress(data);
+    else if (name === "notice") listener.notice(data.message);
+    else {
+      if (name === "end" && data.offset > followed.offset) {
+        this.#ask(turnId); // text was missed on the way; the end comes again after it
+        return;
+      }
+      this.#drop(turnId);
+      if (name === "end") listener.end(data);
+      else listener.gone();
+    }
+  }
+
+  #report(connected) {
+    for (const { listener } of [...this.#followed.values()]) listener.connection(connected);
+  }
+
+  #drop(turnId) {
+    this.#followed.delete(turnId);
+    if (this.#followed.size > 0 || !this.#leave) return;
+    const leave = this.#leave;
+    this.#leave = null;
+    leave();
+  }
+}
+
+export const turnEvents = new TurnEvents();

@@ -1,0 +1,23 @@
+"""Gradio's theme with system fonts only, and what goes into the page's head. Colours live in ``static/base.css``."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+_SANS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Ubuntu", "Cantarell", "Noto Sans", "sans-serif"]
+_MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Liberation Mono", "monospace"]
+_STYLES = ("base.css", "layout.css", "messages.css", "settings.css")
+_MODULES = ("app.js", "api.js", "turn_events.js", "chat.js", "messages.js", "markdown.js")
+
+HEAD = "\n".join(
+    [
+        '<meta name="color-scheme" content="light dark">',
+        *(f'<link rel="stylesheet" href="/ui/static/{name}">' for name in _STYLES),
+        *(f'<link rel="modulepreload" href="/ui/static/{name}">' for name in _MODULES),
+    ]
+)
+
+
+def page_theme() -> gr.themes.Base:
+    """A plain base without web fonts: no request leaves for another origin."""
+    return gr.themes.Base(font=_SANS, font_mono=_MONO)
