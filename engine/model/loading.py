@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
@@ -240,7 +241,7 @@ def _load_weights(
             )
     except torch.OutOfMemoryError as error:
         raise ModelLoadError(f"{settings.model} does not fit into memory. Use a smaller model.") from error
-    except (OSError, ValueError, RuntimeError, ImportError, AttributeError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError, AttributeError, SafetensorError) as error:
         raise ModelLoadError(f"The weights of {settings.model} cannot be loaded: {_first_line(error)}") from error
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])

@@ -1,0 +1,187 @@
+"""What cannot run is refused at load, in one sentence that says why and what to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BloomConfig,
+    BloomForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from engine import EngineSettings, ModelLoadError
+from engine.core import EngineCore
+from engine.model.loading import LoadedModel, load_model
+from tests.support.models import make_model
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture
+def copy(llama: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(llama, tmp_path / "copy"))
+
+
+def load(model: Path | str, **settings: object) -> LoadedModel:
+    return load_model(EngineSettings(model=str(model), **settings), lambda _stage, _fraction: None)  # type: ignore[arg-type]
+
+
+def refusal(model: Path | str, **settings: object) -> str:
+    with pytest.raises(ModelLoadError) as caught:
+        load(model, **settings)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert "Traceback" not in sentence
+    return sentence
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    missing = tmp_path / "nowhere"
+    assert f"There is no model folder at {missing}" in refusal(missing)
+
+
+def test_a_file_instead_of_a_folder(llama: Path) -> None:
+    assert "is a file" in refusal(llama / "model.safetensors")
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    assert "has no config.json" in refusal(tmp_path)
+
+
+def test_a_folder_without_weights(copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    assert "has no weights" in refusal(copy)
+
+
+def test_pickle_weights(copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    torch.save({}, copy / "pytorch_model.bin")
+    sentence = refusal(copy)
+    assert "pickle weights (pytorch_model.bin)" in sentence
+    assert "safetensors" in sentence
+
+
+def test_damaged_config(copy: Path) -> None:
+    (copy / "config.json").write_text("{ not json")
+    assert "cannot be read" in refusal(copy)
+
+
+def test_damaged_weights(copy: Path) -> None:
+    (copy / "model.safetensors").write_bytes(b"\x00" * 64)
+    assert "weights of" in refusal(copy)
+
+
+def test_incomplete_weights(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    config["num_hidden_layers"] += 1
+    config.pop("layer_types", None)
+    (copy / "config.json").write_text(json.dumps(config))
+    assert "are incomplete" in refusal(copy)
+
+
+def test_missing_tokenizer(copy: Path) -> None:
+    for path in copy.glob("tokenizer*"):
+        path.unlink()
+    assert "tokenizer of" in refusal(copy)
+
+
+def test_remote_code(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    config["model_type"] = "homemade"
+    config["auto_map"] = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+    (copy / "config.json").write_text(json.dumps(config))
+    (copy / "evil.py").write_text("raise SystemExit('the code of a model was run')")
+    assert "its own Python code" in refusal(copy)
+
+
+def test_unknown_architecture(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    config["model_type"] = "not_invented_yet"
+    (copy / "config.json").write_text(json.dumps(config))
+    assert "cannot be read" in refusal(copy)
+
+
+TINY = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 1}
+
+
+def test_encoder_decoder(copy: Path) -> None:
+    config = T5Config(vocab_size=32, d_model=16, num_layers=1, d_ff=16, num_heads=2, d_kv=8)
+    T5ForConditionalGeneration(config).save_pretrained(copy)
+    assert "encoder-decoder" in refusal(copy)
+
+
+def test_state_space_model(copy: Path) -> None:
+    MambaForCausalLM(MambaConfig(**TINY, state_size=4)).save_pretrained(copy)
+    assert "layers of the kind linear_attention" in refusal(copy)
+
+
+def test_model_without_an_attention_hook(copy: Path) -> None:
+    BloomForCausalLM(BloomConfig(vocab_size=32, hidden_size=16, n_layer=1, n_head=2)).save_pretrained(copy)
+    assert "no hook for another attention function" in refusal(copy)
+
+
+def test_model_that_is_no_language_model(copy: Path) -> None:
+    config = BertConfig(**TINY, num_attention_heads=2).to_dict()
+    config["model_type"] = "vit"
+    (copy / "config.json").write_text(json.dumps(config))
+    assert "vit model" in refusal(copy)
+
+
+def test_soft_capping_is_refused_until_a_kernel_can(copy: Path) -> None:
+    config = Gemma2Config(
+        **TINY, intermediate_size=16, num_attention_heads=2, num_key_value_heads=1, head_dim=8, pad_token_id=0
+    )
+    Gemma2ForCausalLM(config).save_pretrained(copy)
+    with pytest.raises(ModelLoadError, match="soft-capping"):
+        EngineCore(load(copy), EngineSettings(num_kv_blocks=600))
+
+
+class TestRoom:
+    def test_one_sequence_that_does_not_fit(self, llama: Path) -> None:
+        model = load(llama)
+        with pytest.raises(ModelLoadError, match=r"One sequence of 400 tokens needs .* room for 48 tokens.*Lower"):
+            EngineCore(model, EngineSettings(max_model_len=400, num_kv_blocks=4))
+
+    def test_without_a_wish_the_context_shrinks_to_what_fits(self, llama: Path) -> None:
+        assert EngineCore(load(llama), EngineSettings(num_kv_blocks=4)).max_model_len == 48
+
+    def test_a_context_longer_than_the_model_was_made_for(self, llama: Path) -> None:
+        with pytest.raises(ModelLoadError, match="lower it to 512 or less"):
+            EngineCore(load(llama), EngineSettings(max_model_len=513))
+
+    def test_more_memory_than_there_is(self, llama: Path) -> None:
+        with pytest.raises(ModelLoadError, match=r"only .* GiB of memory are free"):
+            EngineCore(load(llama), EngineSettings(kv_cache_memory=10_000))
+
+
+def test_unknown_attention_kernel(llama: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"attention='magic' is not known.*sdpa"):
+        EngineCore(load(llama), EngineSettings(attention="magic"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the refusal is for machines without CUDA")
+def test_cuda_where_there_is_none(llama: Path) -> None:
+    assert "no CUDA device" in refusal(llama, device="cuda")
+
+
+def test_loading_reports_progress(llama: Path) -> None:
+    seen: list[tuple[str, float]] = []
+    load_model(EngineSettings(model=str(llama)), lambda stage, fraction: seen.append((stage, fraction)))
+    fractions = [fraction for stage, fraction in seen if stage == "Loading weights"]
+    assert fractions[-1] == 1.0
+    assert fractions == sorted(fractions)
+    assert len(fractions) > 5
