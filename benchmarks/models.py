@@ -1,0 +1,43 @@
+"""Models of a known shape with random weights: speed does not depend on what the weights say."""
+
+from __future__ import annotations
+
+from itertools import islice, product
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+
+def make_s(path: Path) -> Path:
+    """Model S: Llama shape, 31.8 M parameters, vocabulary 16,000, 4,096 positions, tied embeddings, bfloat16."""
+    torch.manual_seed(1234)
+    config = LlamaConfig(
+        vocab_size=16_000,
+        hidden_size=512,
+        intermediate_size=1408,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=64,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    _byte_pairs(config.vocab_size).save_pretrained(path)
+    return path
+
+
+def _byte_pairs(vocab_size: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer of exactly ``vocab_size`` tokens: two markers, all bytes, then pairs of bytes."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = list(islice(product(alphabet, alphabet), vocab_size - 2 - len(alphabet)))
+    words = ["<s>", "</s>", *alphabet, *("".join(pair) for pair in merges)]
+    tokenizer = Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>")
