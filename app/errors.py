@@ -45,6 +45,13 @@ class EngineUnavailable(AppError):
     code = "engine_unavailable"
 
 
+class StorageUnavailable(AppError):
+    """The database does not answer, is locked, or its disk is full. Nothing was changed."""
+
+    status = 503
+    code = "storage_unavailable"
+
+
 class StartupError(AppError):
     """The process cannot start as configured. The command line prints the message and exits with 2."""
 

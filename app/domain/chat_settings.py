@@ -6,6 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from app.errors import InvalidInput
+from engine import SamplingParams
+
 
 class ChatSettings(BaseModel):
     """Saved with the conversation. ``None`` means the model's own default."""
@@ -31,3 +34,14 @@ class ChatSettings(BaseModel):
         if self.stop:
             chosen["stop"] = self.stop
         return chosen
+
+    def sampling_params(self) -> SamplingParams:
+        """These settings as the engine takes them.
+
+        Raises:
+            InvalidInput: a value is out of range; the message names the field, the value and the range.
+        """
+        try:
+            return SamplingParams(**self.sampling())
+        except ValueError as error:
+            raise InvalidInput(str(error)) from error

@@ -1,0 +1,61 @@
+"""Looking at a database without changing it: its version and its health."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.errors import StartupError
+from app.store.database import postgres_engine, sqlite_engine
+from app.store.migrate import alembic_config, sqlite_file
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseState:
+    """What :func:`inspect_database` found."""
+
+    revision: str | None  #: the schema's version; None when there is no schema yet
+    wanted: str  #: the version this program works with
+    known: bool  #: this program can read ``revision`` or upgrade it
+    damage: str | None  #: what SQLite's own check found; None when all is well (PostgreSQL is not checked)
+
+    @property
+    def current(self) -> bool:
+        return self.revision == self.wanted
+
+
+def inspect_database(url: str) -> DatabaseState:
+    """Read the state of the database at ``url``; a SQLite file that does not exist is not created.
+
+    Raises:
+        StartupError: the database cannot be opened or read.
+    """
+    script = ScriptDirectory.from_config(alembic_config())
+    wanted = script.get_current_head() or ""
+    file = sqlite_file(url)
+    if file is not None and not file.exists():
+        return DatabaseState(None, wanted, known=True, damage=None)
+    engine = sqlite_engine(url, connections=1, read_only=True) if file else postgres_engine(url, connections=1)
+    try:
+        with engine.connect() as connection:
+            revision = MigrationContext.configure(connection).get_current_revision()
+            damage = None
+            if file is not None:
+                verdict = str(connection.execute(text("PRAGMA quick_check(1)")).scalar_one())
+                damage = None if verdict == "ok" else verdict
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        raise StartupError(f"The database{_at(file)} cannot be read: {reason}.") from error
+    finally:
+        engine.dispose()
+    known = revision is None or revision in {known.revision for known in script.walk_revisions()}
+    return DatabaseState(revision, wanted, known, damage)
+
+
+def _at(file: Path | None) -> str:
+    return f" {file}" if file else ""

@@ -1,0 +1,51 @@
+"""One process per SQLite file: a second server would take the first one's replies for dead."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.errors import StartupError
+from app.store.migrate import sqlite_file
+
+
+@contextmanager
+def claimed(url: str) -> Iterator[None]:
+    """Hold the database at ``url`` for this process. The system lets go of it when the process dies, however it dies.
+
+    PostgreSQL needs no claim; for SQLite the folder is made where it is missing.
+
+    Raises:
+        StartupError: the folder cannot be written, or another process has the database.
+    """
+    file = sqlite_file(url)
+    if file is None:
+        yield
+        return
+    lock = file.with_name(f"{file.name}.lock")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # Appending leaves the other's process id to be read where the lock is taken.
+        handle = lock.open("a+")
+    except OSError as error:
+        raise StartupError(
+            f"The data folder {file.parent} cannot be written: {error.strerror}. "
+            "Make it writable, or name another one with APP_DATA_DIR."
+        ) from error
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            handle.seek(0)
+            holder = handle.read().strip()
+            raise StartupError(
+                f"Another Deskmate{f' (process {holder})' if holder else ''} is using {file}. "
+                "Stop it first, or give this one a folder of its own with APP_DATA_DIR."
+            ) from error
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        yield

@@ -1,0 +1,209 @@
+"""Conversations as people see them: listed, searched, opened, renamed. Every query asks for the user's id."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, exists, func, literal, or_, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.text import MAX_TITLE_CHARS, clean_text, one_line
+from app.domain.views import ConversationSummary, ConversationView, MessageView, Page
+from app.errors import InvalidInput, NotFound
+from app.store.database import Database
+from app.store.models import Conversation, Message, Turn, UtcDateTime
+from app.store.rows import is_id, message_view, owned_conversation, path_to
+from app.store.search import contains, snippet
+
+MAX_PAGE = 500
+
+
+class Conversations:
+    """The repository of conversations. Deleting one is :meth:`app.turns.service.Turns.delete_conversation`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def list(
+        self, user_id: str, *, limit: int = 50, cursor: str | None = None, query: str | None = None
+    ) -> Page[ConversationSummary]:
+        """The user's conversations, latest activity first.
+
+        Args:
+            cursor: the last page's ``next_cursor``.
+            query: only those with this in the title or a message, whatever the case; ``snippet`` shows
+                the message that matched.
+
+        Raises:
+            InvalidInput: the limit or the cursor makes no sense.
+        """
+        _check_limit(limit)
+        after = _decode_cursor(cursor) if cursor else None
+        wanted = clean_text(query).strip() if query else ""
+        return await self._database.read(lambda session: _list(session, user_id, limit, after, wanted))
+
+    async def get(
+        self, user_id: str, conversation_id: str, *, limit: int = 100, before: str | None = None
+    ) -> ConversationView:
+        """The conversation with its last ``limit`` messages, or the last ones above the message ``before``.
+
+        Raises:
+            NotFound: the conversation, or the message in it, is missing or another user's.
+            InvalidInput: the limit makes no sense.
+        """
+        _check_limit(limit)
+
+        def work(session: Session) -> ConversationView:
+            conversation = owned_conversation(session, user_id, conversation_id)
+            last = conversation.tip_message_id
+            if before is not None:
+                message = session.get(Message, before) if is_id(before) else None
+                if message is None or message.conversation_id != conversation.id:
+                    raise _no_message()
+                last = message.parent_id
+            messages = tuple(map(message_view, path_to(session, last, limit)))
+            return ConversationView(
+                id=conversation.id,
+                title=conversation.title,
+                settings=ChatSettings.model_validate(conversation.settings),
+                messages=messages,
+                has_earlier=bool(messages) and messages[0].parent_id is not None,
+                active_turn_id=session.scalar(
+                    select(Turn.id).where(Turn.conversation_id == conversation.id, Turn.status == "running")
+                ),
+            )
+
+        return await self._database.read(work)
+
+    async def get_message(self, user_id: str, message_id: str) -> MessageView:
+        """Raises:
+        NotFound: the message is missing or another user's.
+        """
+
+        if not is_id(message_id):
+            raise _no_message()
+
+        def work(session: Session) -> MessageView:
+            row = session.execute(
+                select(Message, Turn)
+                .join(Conversation, Conversation.id == Message.conversation_id)
+                .outerjoin(Turn, Turn.message_id == Message.id)
+                .where(Message.id == message_id, Conversation.user_id == user_id)
+            ).one_or_none()
+            if row is None:
+                raise _no_message()
+            return message_view(row)
+
+        return await self._database.read(work)
+
+    async def rename(self, user_id: str, conversation_id: str, title: str) -> None:
+        """Raises:
+        InvalidInput: the title is empty or longer than 200 characters.
+        NotFound: the conversation is missing or another user's.
+        """
+        title = one_line(clean_text(title))
+        if not title:
+            raise InvalidInput("A title needs at least one character.")
+        if len(title) > MAX_TITLE_CHARS:
+            raise InvalidInput(f"This title is {len(title)} characters long; at most {MAX_TITLE_CHARS} are kept.")
+        await self._change(user_id, conversation_id, title=title)
+
+    async def save_settings(self, user_id: str, conversation_id: str, settings: ChatSettings) -> None:
+        """Raises:
+        InvalidInput: a value is out of range.
+        NotFound: the conversation is missing or another user's.
+        """
+        settings.sampling_params()
+        await self._change(user_id, conversation_id, settings=settings_row(settings))
+
+    async def settings_of(self, user_id: str, conversation_id: str) -> ChatSettings:
+        """Raises:
+        NotFound: the conversation is missing or another user's.
+        """
+        return await self._database.read(
+            lambda session: ChatSettings.model_validate(owned_conversation(session, user_id, conversation_id).settings)
+        )
+
+    async def _change(self, user_id: str, conversation_id: str, **values: object) -> None:
+        def work(session: Session) -> None:
+            owned_conversation(session, user_id, conversation_id, lock=True)
+            session.execute(update(Conversation).where(Conversation.id == conversation_id).values(**values))
+
+        await self._database.write(work)
+
+
+def settings_row(settings: ChatSettings) -> dict[str, object]:
+    """Settings as they are stored: defaults left out."""
+    return settings.model_dump(mode="json", exclude_defaults=True)
+
+
+def _list(
+    session: Session, user_id: str, limit: int, after: tuple[datetime, str] | None, query: str
+) -> Page[ConversationSummary]:
+    running = exists().where(Turn.conversation_id == Conversation.id, Turn.status == "running")
+    statement = select(
+        Conversation.id, Conversation.title, Conversation.created_at, Conversation.updated_at, running
+    ).where(Conversation.user_id == user_id)
+    if query:
+        statement = statement.where(
+            or_(
+                contains(Conversation.title, query),
+                exists().where(Message.conversation_id == Conversation.id, contains(Message.content, query)),
+            )
+        )
+    if after is not None:
+        statement = statement.where(
+            tuple_(Conversation.updated_at, Conversation.id) < tuple_(literal(after[0], UtcDateTime()), literal(after[1]))
+        )
+    rows = session.execute(
+        statement.order_by(Conversation.updated_at.desc(), Conversation.id.desc()).limit(limit + 1)
+    ).all()
+    shown = rows[:limit]
+    snippets = _snippets(session, [row.id for row in shown], query) if query else {}
+    return Page(
+        items=tuple(
+            ConversationSummary(id, title, created_at, updated_at, streaming, snippets.get(id))
+            for id, title, created_at, updated_at, streaming in shown
+        ),
+        next_cursor=_encode_cursor(shown[-1].updated_at, shown[-1].id) if len(rows) > limit else None,
+    )
+
+
+def _snippets(session: Session, conversation_ids: Sequence[str], query: str) -> dict[str, str]:
+    """Of each conversation, what surrounds the hit in the first message that has one."""
+    hit: ColumnElement[bool] = contains(Message.content, query)
+    first = (
+        select(func.min(Message.id))
+        .where(Message.conversation_id.in_(conversation_ids), hit)
+        .group_by(Message.conversation_id)
+    )
+    rows = session.execute(select(Message.conversation_id, Message.content).where(Message.id.in_(first)))
+    return {conversation_id: snippet(content, query) for conversation_id, content in rows}
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidInput(f"limit is {limit}; it must be between 1 and {MAX_PAGE}.")
+
+
+def _encode_cursor(updated_at: datetime, conversation_id: str) -> str:
+    return base64.urlsafe_b64encode(f"{updated_at.isoformat()}|{conversation_id}".encode()).decode()
+
+
+def _decode_cursor(cursor: str) -> tuple[datetime, str]:
+    try:
+        moment, _, conversation_id = base64.urlsafe_b64decode(cursor.encode()).decode().partition("|")
+        parsed = datetime.fromisoformat(moment)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInput("This cursor is not one that a page of conversations gave; leave it out.") from error
+    if parsed.tzinfo is None or not is_id(conversation_id):
+        raise InvalidInput("This cursor is not one that a page of conversations gave; leave it out.")
+    return parsed, conversation_id
+
+
+def _no_message() -> NotFound:
+    return NotFound("There is no such message. Its conversation may have been deleted.")

@@ -1,0 +1,140 @@
+"""The door to the database: transactions run in threads, so that the event loop never waits for a disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import Session
+
+from app.errors import StorageUnavailable
+
+_log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+READERS = 4
+POSTGRES_CONNECTIONS = 8
+BUSY_TIMEOUT_MS = 5000
+JOURNAL_SIZE_LIMIT = 64 * 2**20
+
+
+class Database:
+    """Runs functions of a :class:`~sqlalchemy.orm.Session`, each in one transaction, outside the event loop.
+
+    SQLite has one writer with its own connection and thread, so that writers queue instead of
+    colliding, and a few readers that see a consistent snapshot beside it. PostgreSQL has one pool.
+
+    A cancelled caller never leaves half a transaction: what has begun is committed or rolled back
+    in its thread, what has not begun does not begin.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Args:
+        url: as ``AppSettings.resolved_database_url`` gives it. Nothing is opened yet.
+        """
+        self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
+        if self.is_sqlite:
+            self._writer = sqlite_engine(url, connections=1)
+            self._reader = sqlite_engine(url, connections=READERS, read_only=True)
+            self._write_threads = ThreadPoolExecutor(1, thread_name_prefix="database-write")
+            self._read_threads = ThreadPoolExecutor(READERS, thread_name_prefix="database-read")
+        else:
+            self._writer = self._reader = postgres_engine(url, connections=POSTGRES_CONNECTIONS)
+            self._write_threads = self._read_threads = ThreadPoolExecutor(
+                POSTGRES_CONNECTIONS, thread_name_prefix="database"
+            )
+
+    async def read(self, work: Callable[[Session], Result]) -> Result:
+        """Run ``work`` in a transaction that only reads.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached or read.
+        """
+        return await self._run(self._read_threads, self._reader, work)
+
+    async def write(self, work: Callable[[Session], Result]) -> Result:
+        """Run ``work`` in a transaction and commit it; roll back where it raises.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached, is locked, or its disk is full.
+        """
+        return await self._run(self._write_threads, self._writer, work)
+
+    async def ping(self) -> None:
+        """Raises:
+        StorageUnavailable: the database does not answer.
+        """
+        await self.read(lambda session: session.execute(text("SELECT 1")).scalar_one())
+
+    async def close(self) -> None:
+        """Wait for the transactions under way, then close every connection."""
+        for threads in {self._write_threads, self._read_threads}:
+            await asyncio.to_thread(threads.shutdown)
+        for engine in {self._writer, self._reader}:
+            engine.dispose()
+
+    async def _run(self, threads: ThreadPoolExecutor, engine: Engine, work: Callable[[Session], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(threads, _transaction, engine, work)
+
+
+def _transaction(engine: Engine, work: Callable[[Session], Result]) -> Result:
+    try:
+        with Session(engine, expire_on_commit=False) as session, session.begin():
+            return work(session)
+    except (OperationalError, PoolTimeout) as error:
+        raise _unavailable(error) from error
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise _unavailable(error) from error
+        raise
+
+
+def _unavailable(error: Exception) -> StorageUnavailable:
+    reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+    _log.error("The database failed: %s", reason)
+    return StorageUnavailable(
+        f"The database cannot be used right now ({reason}). Nothing was changed; please try again in a moment."
+    )
+
+
+def sqlite_engine(url: str, *, connections: int, read_only: bool = False) -> Engine:
+    """An engine for a SQLite file whose transactions are real ones, with the pragmas of every connection."""
+    engine = create_engine(url, pool_size=connections, max_overflow=0)
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: object) -> None:
+        # The driver's own idea of when a transaction begins leaves DDL and reads outside of it.
+        connection.isolation_level = None
+        # SQLite folds the case of ASCII alone.
+        connection.create_function("casefold", 1, lambda value: value and value.casefold(), deterministic=True)
+        for pragma in (
+            f"busy_timeout = {BUSY_TIMEOUT_MS}",
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            f"journal_size_limit = {JOURNAL_SIZE_LIMIT}",
+            f"query_only = {int(read_only)}",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    # BEGIN IMMEDIATE takes the write lock at once: a transaction that reads first and writes later
+    # could otherwise be refused in the middle.
+    begin_statement = "BEGIN" if read_only else "BEGIN IMMEDIATE"
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql(begin_statement)
+
+    return engine
+
+
+def postgres_engine(url: str, *, connections: int) -> Engine:
+    """An engine for PostgreSQL that notices connections the server has dropped."""
+    return create_engine(url, pool_size=connections, max_overflow=0, pool_pre_ping=True)

@@ -1,0 +1,145 @@
+"""Bringing a database to this version: alone, from a backup, and never backwards."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, inspect, make_url, text
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from app.errors import StartupError
+from app.store.database import postgres_engine, sqlite_engine
+
+_log = logging.getLogger(__name__)
+
+MIGRATIONS = Path(__file__).parents[2] / "migrations"
+_POSTGRES_LOCK = 0x6465736B  # "desk": any number that nobody else on the server uses
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """What :func:`migrate` did."""
+
+    before: str | None  #: the revision found; None for a new database
+    after: str
+    backup: Path | None  #: the copy made first, where there was something to lose
+
+
+def migrate(url: str) -> Migrated:
+    """Create the database at ``url`` or bring it to this version. Blocks; run it before serving.
+
+    Two processes that start together migrate one after the other. A migration that fails or is
+    killed leaves the database as it was.
+
+    Args:
+        url: as ``AppSettings.resolved_database_url`` gives it, claimed by this process (:func:`app.store.claim.claimed`).
+
+    Raises:
+        StartupError: the database cannot be opened, belongs to something else, or is newer than this program.
+    """
+    file = sqlite_file(url)
+    engine = sqlite_engine(url, connections=1) if file else postgres_engine(url, connections=1)
+    try:
+        with engine.begin() as connection:
+            if file is None:
+                # Holds back other migrations until this transaction ends; on SQLite, BEGIN IMMEDIATE has done so.
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTGRES_LOCK})
+            return _upgrade(connection, file)
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        where = file or make_url(url).render_as_string(hide_password=True)
+        raise StartupError(
+            f"The database {where} cannot be opened: {reason}. Check APP_DATABASE_URL and APP_DATA_DIR."
+        ) from error
+    finally:
+        engine.dispose()
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file behind a SQLite URL; None for PostgreSQL.
+
+    Raises:
+        StartupError: the URL is neither, or names a SQLite database that is not a file.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise StartupError(_UNKNOWN_URL) from error
+    backend = parsed.get_backend_name()
+    if backend == "postgresql":
+        return None
+    if backend != "sqlite":
+        raise StartupError(_UNKNOWN_URL)
+    if not parsed.database or parsed.database == ":memory:":
+        raise StartupError(
+            "APP_DATABASE_URL names a SQLite database in memory, which would be lost at the end. "
+            "Name a file, such as sqlite:////var/lib/deskmate/deskmate.db."
+        )
+    return Path(parsed.database)
+
+
+_UNKNOWN_URL = (
+    "APP_DATABASE_URL is not a database this program knows. Use sqlite:////path/to/deskmate.db or "
+    "postgresql://user:password@host/name, or leave it out."
+)
+
+
+def alembic_config(connection: Connection | None = None) -> Config:
+    """Alembic's configuration, on a connection that is already open."""
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+def _upgrade(connection: Connection, file: Path | None) -> Migrated:
+    config = alembic_config(connection)
+    script = ScriptDirectory.from_config(config)
+    head = script.get_current_head()
+    assert head is not None
+    before = MigrationContext.configure(connection).get_current_revision()
+    if before == head:
+        return Migrated(before, head, None)
+    where = file or "this database"
+    if before is None and inspect(connection).get_table_names():
+        raise StartupError(
+            f"{where} holds tables of another program. Point APP_DATABASE_URL or APP_DATA_DIR at an empty place."
+        )
+    if before is not None and before not in {revision.revision for revision in script.walk_revisions()}:
+        raise StartupError(
+            f"{where} was written by a newer version of Deskmate (its schema is {before}, this version knows "
+            f"{head}). Start the newer version, or restore a backup from before it."
+        )
+    backup = None
+    if file is not None and before is not None:
+        backup = _back_up(file, before)
+        _log.info("database backed up to %s", backup)
+    command.upgrade(config, "head")
+    _log.info("database migrated from %s to %s", before or "nothing", head)
+    return Migrated(before, head, backup)
+
+
+def _back_up(file: Path, revision: str) -> Path:
+    """Copy the database as it is committed now, whole or not at all."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
+    backup = file.with_name(f"{file.name}.{revision}.{stamp}.backup")
+    unfinished = backup.with_suffix(".unfinished")
+    try:
+        with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(unfinished)) as target:
+            source.backup(target)
+        unfinished.rename(backup)
+    except (sqlite3.Error, OSError) as error:
+        unfinished.unlink(missing_ok=True)
+        raise StartupError(
+            f"The database must be upgraded, and its backup {backup} could not be written: {error}. "
+            "Nothing was changed. Make room for it and start again."
+        ) from error
+    return backup

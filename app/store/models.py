@@ -1,0 +1,155 @@
+"""The tables. What users may see of them are the plain views of ``app.domain.views``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Dialect, ForeignKey, Index, MetaData, String, Text, text
+from sqlalchemy import DateTime as SqlDateTime
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+ID_LENGTH = 36
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Points in time, always with a zone in Python; SQLite keeps them as text in UTC, which sorts by time."""
+
+    impl = SqlDateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        value = value.astimezone(UTC)
+        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    """Every constraint has a name, so that a later migration can speak of it on both databases."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON, int: BigInteger}  # noqa: RUF012
+
+
+class Account(Base):
+    """Someone who owns conversations. Until there are logins, that is the one local user."""
+
+    __tablename__ = "account"
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200), unique=True)
+    created_at: Mapped[datetime]
+
+
+class Conversation(Base):
+    """A chat: its title, its settings, and which of its branches is shown."""
+
+    __tablename__ = "conversation"
+    __table_args__ = (
+        # The sidebar: one user's conversations, latest activity first, paged by key.
+        Index("ix_conversation_user_id_updated_at_id", "user_id", "updated_at", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    user_id: Mapped[str] = mapped_column(
+        ForeignKey("account.id", ondelete="CASCADE"),
+        comment="Never null: every query asks for it, so that nobody meets another's conversation.",
+    )
+    title: Mapped[str] = mapped_column(String(200))
+    settings: Mapped[dict[str, Any]] = mapped_column(
+        comment="ChatSettings; here, not in the browser, so that another tab and another day find the same."
+    )
+    tip_message_id: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH),
+        comment="The last message of the branch that is shown. The only pointer that moves; no foreign key, "
+        "as messages already point here.",
+    )
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime] = mapped_column(
+        comment="When the last message was sent. Renaming does not count: the list must not jump."
+    )
+
+
+class Message(Base):
+    """One message. Messages form a tree; editing and regenerating add siblings and overwrite nothing."""
+
+    __tablename__ = "message"
+    __table_args__ = (
+        CheckConstraint("role IN ('user', 'assistant')", name="role"),
+        CheckConstraint("status IN ('streaming', 'complete', 'stopped', 'interrupted', 'error')", name="status"),
+        Index("ix_message_conversation_id_position", "conversation_id", "position"),
+        # Siblings of a branch; and deleting a long chat checks each parent_id.
+        Index("ix_message_parent_id", "parent_id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversation.id", ondelete="CASCADE"))
+    # No ON DELETE CASCADE here: SQLite would recurse once per message, and stop at a depth of 1,000.
+    parent_id: Mapped[str | None] = mapped_column(ForeignKey("message.id"), comment="Null at the root.")
+    role: Mapped[str] = mapped_column(String(16))
+    status: Mapped[str] = mapped_column(
+        String(16), comment="Only 'streaming' may change; the row exists before the first token does."
+    )
+    content: Mapped[str] = mapped_column(Text, comment="For a reply in flight: the text up to the last checkpoint.")
+    position: Mapped[int] = mapped_column(comment="Depth in the tree, 0 at the root: order without walking.")
+    created_at: Mapped[datetime]
+
+
+class Turn(Base):
+    """One run of the model that wrote (or is writing) one reply: how it was asked, and what it took."""
+
+    __tablename__ = "turn"
+    __table_args__ = (
+        CheckConstraint("status IN ('running', 'complete', 'stopped', 'interrupted', 'error')", name="status"),
+        # At most one reply at a time in a conversation, whoever asks: the second insert fails.
+        Index(
+            "uq_turn_running",
+            "conversation_id",
+            unique=True,
+            sqlite_where=text("status = 'running'"),
+            postgresql_where=text("status = 'running'"),
+        ),
+        Index("ix_turn_conversation_id", "conversation_id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversation.id", ondelete="CASCADE"))
+    message_id: Mapped[str] = mapped_column(
+        ForeignKey("message.id", ondelete="CASCADE"), unique=True, comment="The reply this turn writes."
+    )
+    status: Mapped[str] = mapped_column(String(16))
+    model: Mapped[str] = mapped_column(Text, comment="Name of the model, as /v1/models listed it then.")
+    params: Mapped[dict[str, Any]] = mapped_column(
+        comment="ChatSettings at the time, defaults left out: the conversation's may change later."
+    )
+    seed: Mapped[int | None] = mapped_column(comment="Beside params for queries; null drew a new one.")
+    owner: Mapped[str] = mapped_column(
+        String(ID_LENGTH), comment="Which start of which process runs it; a later start finds the dead ones by it."
+    )
+    created_at: Mapped[datetime]
+    heartbeat_at: Mapped[datetime] = mapped_column(comment="Last sign of life of the owner.")
+    ended_at: Mapped[datetime | None]
+    checkpoint_offset: Mapped[int] = mapped_column(comment="Characters of the reply that are in message.content.")
+    finish_reason: Mapped[str | None] = mapped_column(String(16), comment="Why the engine ended it.")
+    error: Mapped[str | None] = mapped_column(Text, comment="A sentence for the person; never a traceback.")
+    prompt_tokens: Mapped[int | None]
+    cached_prompt_tokens: Mapped[int | None]
+    completion_tokens: Mapped[int | None]
+    ttft_ms: Mapped[float | None] = mapped_column(comment="From arrival to the first token.")
+    itl_ms: Mapped[float | None] = mapped_column(comment="Mean gap between later tokens.")
+    tokens_per_second: Mapped[float | None]

@@ -1,0 +1,313 @@
+"""What is written down of a turn: its beginning in one transaction, checkpoints, its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import CursorResult, delete, exists, select, update
+from sqlalchemy.orm import Session
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.views import MessageStatus, MessageView, ReplyStats, Role
+from app.errors import Conflict, InvalidInput, NotFound
+from app.store.conversations import settings_row
+from app.store.database import Database
+from app.store.models import Conversation, Message, Turn
+from app.store.rows import is_id, message_view, owned_conversation, path_to, reply_stats
+
+BUSY = "A reply is still being written in this conversation. Wait for it or stop it, then send again."
+SWEPT = "The server stopped while this reply was being written."
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """What a new message in an existing conversation follows."""
+
+    parent_id: str | None
+    path: tuple[MessageView, ...]  #: from the root to the parent
+    settings: ChatSettings
+    streaming: bool  #: a reply is being written there now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTurn:
+    """A message and the reply to it, before the reply has a word."""
+
+    turn_id: str
+    conversation_id: str
+    user_message_id: str
+    message_id: str
+    title: str | None  #: of the conversation to make; None where there is one
+    parent_id: str | None
+    parent_is_tip: bool  #: refuse if the conversation has moved on meanwhile
+    text: str
+    settings: ChatSettings
+    save_settings: bool
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRecord:
+    """A turn and its reply as they are stored."""
+
+    turn_id: str
+    conversation_id: str
+    message_id: str
+    text: str
+    status: MessageStatus
+    stats: ReplyStats | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnOutcome:
+    """How a reply ended."""
+
+    text: str
+    status: MessageStatus
+    stats: ReplyStats | None = None
+    error: str | None = None
+
+
+class TurnRecords:
+    """The repository of turns.
+
+    Args:
+        owner: id of this start of the process. Turns that run under another are dead, see :meth:`sweep`.
+    """
+
+    def __init__(self, database: Database, owner: str) -> None:
+        self._database = database
+        self._owner = owner
+
+    async def context(self, user_id: str, conversation_id: str, parent_id: str | None) -> TurnContext:
+        """What a message after ``parent_id`` (None: after the tip) follows.
+
+        Raises:
+            NotFound: the conversation, or the parent in it, is missing or another user's.
+            InvalidInput: the parent is not a reply.
+        """
+
+        def work(session: Session) -> TurnContext:
+            conversation = owned_conversation(session, user_id, conversation_id)
+            last = conversation.tip_message_id
+            if parent_id is not None:
+                parent = session.get(Message, parent_id) if is_id(parent_id) else None
+                if parent is None or parent.conversation_id != conversation.id:
+                    raise NotFound("There is no such message in this conversation to send another one after.")
+                if parent.role != Role.ASSISTANT:
+                    raise InvalidInput("A message can only follow a reply, not another message of yours.")
+                last = parent.id
+            return TurnContext(
+                parent_id=last,
+                path=tuple(map(message_view, path_to(session, last))),
+                settings=ChatSettings.model_validate(conversation.settings),
+                streaming=_is_running(session, conversation.id),
+            )
+
+        return await self._database.read(work)
+
+    async def begin(self, user_id: str, new: NewTurn) -> None:
+        """Write the (conversation,) message, empty reply and running turn, or nothing.
+
+        Raises:
+            NotFound: the conversation is gone.
+            Conflict: a reply is being written there, or the tip is another one by now.
+        """
+        now = datetime.now(UTC)
+
+        def work(session: Session) -> None:
+            if new.title is not None:
+                conversation = Conversation(
+                    id=new.conversation_id, user_id=user_id, title=new.title, settings={}, created_at=now
+                )
+                session.add(conversation)
+            else:
+                conversation = owned_conversation(session, user_id, new.conversation_id, lock=True)
+                if _is_running(session, conversation.id):
+                    raise Conflict(BUSY)
+                if new.parent_is_tip and conversation.tip_message_id != new.parent_id:
+                    raise Conflict("This conversation has gone on elsewhere. Look at it again, then send.")
+            conversation.tip_message_id = new.message_id
+            conversation.updated_at = now
+            if new.save_settings:
+                conversation.settings = settings_row(new.settings)
+            session.flush()
+            parent = session.get(Message, new.parent_id) if new.parent_id is not None else None
+            position = parent.position + 1 if parent is not None else 0
+            for id, parent_id, role, status, content in (
+                (new.user_message_id, new.parent_id, Role.USER, MessageStatus.COMPLETE, new.text),
+                (new.message_id, new.user_message_id, Role.ASSISTANT, MessageStatus.STREAMING, ""),
+            ):
+                session.add(
+                    Message(
+                        id=id,
+                        conversation_id=conversation.id,
+                        parent_id=parent_id,
+                        role=role,
+                        status=status,
+                        content=content,
+                        position=position,
+                        created_at=now,
+                    )
+                )
+                session.flush()
+                position += 1
+            session.add(
+                Turn(
+                    id=new.turn_id,
+                    conversation_id=conversation.id,
+                    message_id=new.message_id,
+                    status="running",
+                    model=new.model,
+                    params=settings_row(new.settings),
+                    seed=new.settings.seed,
+                    owner=self._owner,
+                    created_at=now,
+                    heartbeat_at=now,
+                    checkpoint_offset=0,
+                )
+            )
+
+        await self._database.write(work)
+
+    async def checkpoint(self, user_id: str, turn_id: str, text: str) -> bool:
+        """Write what there is of the reply. False when the turn is no longer running: deleted, or taken over."""
+
+        def work(session: Session) -> bool:
+            return self._write_reply(
+                session,
+                user_id,
+                turn_id,
+                text,
+                {"heartbeat_at": datetime.now(UTC), "checkpoint_offset": len(text)},
+                MessageStatus.STREAMING,
+            )
+
+        return await self._database.write(work)
+
+    async def finish(self, user_id: str, turn_id: str, outcome: TurnOutcome) -> bool:
+        """Write the end of the reply. False when the turn is no longer running: deleted, or taken over."""
+        now = datetime.now(UTC)
+        values: dict[str, object] = {
+            "status": outcome.status,
+            "error": outcome.error,
+            "heartbeat_at": now,
+            "ended_at": now,
+            "checkpoint_offset": len(outcome.text),
+        }
+        if outcome.stats is not None:
+            stats = outcome.stats
+            values |= {field: getattr(stats, field) for field in ReplyStats.__slots__}
+
+        def work(session: Session) -> bool:
+            return self._write_reply(session, user_id, turn_id, outcome.text, values, outcome.status)
+
+        return await self._database.write(work)
+
+    async def get(self, user_id: str, turn_id: str) -> TurnRecord:
+        """Raises:
+        NotFound: the turn is missing or another user's.
+        """
+        missing = NotFound("There is no such reply. Its conversation may have been deleted.")
+        if not is_id(turn_id):
+            raise missing
+
+        def work(session: Session) -> TurnRecord:
+            row = session.execute(
+                select(Turn, Message)
+                .join(Message, Message.id == Turn.message_id)
+                .join(Conversation, Conversation.id == Turn.conversation_id)
+                .where(Turn.id == turn_id, Conversation.user_id == user_id)
+            ).one_or_none()
+            if row is None:
+                raise missing
+            turn, message = row
+            return TurnRecord(
+                turn_id=turn.id,
+                conversation_id=turn.conversation_id,
+                message_id=message.id,
+                text=message.content,
+                status=MessageStatus(message.status),
+                stats=reply_stats(turn),
+                error=turn.error,
+            )
+
+        return await self._database.read(work)
+
+    async def delete_conversation(self, user_id: str, conversation_id: str) -> None:
+        """Delete the conversation with its messages and turns.
+
+        Raises:
+            NotFound: it is missing or another user's.
+        """
+
+        def work(session: Session) -> None:
+            owned_conversation(session, user_id, conversation_id, lock=True)
+            session.execute(delete(Conversation).where(Conversation.id == conversation_id))
+
+        await self._database.write(work)
+
+    async def sweep(self) -> int:
+        """Mark what earlier starts of the process left running as interrupted; returns how many turns that were.
+
+        The one method without a user: it looks at the dead process's turns, whoever asked for them.
+        """
+
+        def work(session: Session) -> int:
+            dead = Turn.status == "running", Turn.owner != self._owner
+            session.execute(
+                update(Message)
+                .where(Message.id.in_(select(Turn.message_id).where(*dead)))
+                .values(status=MessageStatus.INTERRUPTED)
+                .execution_options(synchronize_session=False)
+            )
+            swept = session.execute(
+                update(Turn)
+                .where(*dead)
+                .values(status=MessageStatus.INTERRUPTED, ended_at=datetime.now(UTC), error=SWEPT)
+                .execution_options(synchronize_session=False)
+            )
+            assert isinstance(swept, CursorResult)
+            return swept.rowcount
+
+        return await self._database.write(work)
+
+    def _write_reply(
+        self,
+        session: Session,
+        user_id: str,
+        turn_id: str,
+        text: str,
+        values: dict[str, object],
+        status: MessageStatus,
+    ) -> bool:
+        # The turn first: its row decides who may write, and holds back a checkpoint that comes too late.
+        message_id = session.scalar(
+            update(Turn)
+            .where(
+                Turn.id == turn_id,
+                Turn.status == "running",
+                Turn.owner == self._owner,
+                Turn.conversation_id.in_(select(Conversation.id).where(Conversation.user_id == user_id)),
+            )
+            .values(values)
+            .returning(Turn.message_id)
+            .execution_options(synchronize_session=False)
+        )
+        if message_id is None:
+            return False
+        session.execute(
+            update(Message)
+            .where(Message.id == message_id)
+            .values(content=text, status=status)
+            .execution_options(synchronize_session=False)
+        )
+        return True
+
+
+def _is_running(session: Session, conversation_id: str) -> bool:
+    return bool(
+        session.scalar(select(exists().where(Turn.conversation_id == conversation_id, Turn.status == "running")))
+    )

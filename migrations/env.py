@@ -1,0 +1,36 @@
+"""How Alembic runs here: on the connection the program brings, or on the configured database (``alembic`` by hand)."""
+
+from __future__ import annotations
+
+from alembic import context
+from sqlalchemy import Connection
+
+from app.settings import AppSettings
+from app.store.database import postgres_engine, sqlite_engine
+from app.store.migrate import sqlite_file
+from app.store.models import Base
+
+
+def run(connection: Connection) -> None:
+    context.configure(
+        connection=connection,
+        target_metadata=Base.metadata,
+        render_as_batch=True,
+        # Our SQLite transactions hold DDL too, so a migration that is killed leaves nothing behind.
+        transactional_ddl=True,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+if context.is_offline_mode():
+    raise SystemExit("Migrations look at the database; there is no offline mode.")
+
+given: Connection | None = context.config.attributes.get("connection")
+if given is not None:
+    run(given)
+else:
+    url = AppSettings().resolved_database_url
+    engine = sqlite_engine(url, connections=1) if sqlite_file(url) else postgres_engine(url, connections=1)
+    with engine.begin() as connection:
+        run(connection)
