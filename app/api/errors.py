@@ -1,0 +1,57 @@
+"""What routes raise, turned into answers.
+
+Messages are sentences for the person who asked. What went wrong inside is in the log, under the id
+that the answer names, and never in the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from app.error_shapes import error_response
+from app.errors import AppError
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Translate what routes raise. Unexpected exceptions are the observer's (:mod:`app.api.observe`)."""
+
+    @app.exception_handler(AppError)
+    async def app_error(request: Request, error: AppError) -> JSONResponse:
+        retry = {"Retry-After": "1"} if error.status == 503 else None
+        return error_response(request.url.path, error.status, error.code, error.message, headers=retry)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
+        status = 400 if request.url.path.startswith("/v1/") else 422
+        message, field = describe_invalid(error.errors())
+        return error_response(request.url.path, status, "invalid_input", message, param=field)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
+        return error_response(request.url.path, error.status_code, code, str(error.detail), headers=error.headers)
+
+
+def describe_invalid(errors: Sequence[Any]) -> tuple[str, str | None]:
+    """Pydantic's list of errors as one sentence, and the name of the field it is about."""
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return "The body is not valid JSON.", None
+    if first["type"] == "unsupported_parameter":
+        return str(first["msg"]), first["ctx"]["param"]
+    path = [part for part in first["loc"] if part not in ("body", "query", "path", "header")]
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+    if not field:
+        return f"The request is not as expected: {first['msg']}.", None
+    if first["type"] == "missing":
+        return f"The field '{field}' is missing.", field
+    if first["type"] == "extra_forbidden":
+        return f"The field '{field}' is not known here.", field
+    reason = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
+    return f"The field '{field}' is not valid: {reason}.", field

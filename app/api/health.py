@@ -1,0 +1,39 @@
+"""For whoever looks after the process: alive, ready, and numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from app.api.deps import Metrics, ServicesDep
+from app.errors import AppError
+
+router = APIRouter(tags=["process"])
+
+
+@router.get("/health")
+async def health() -> dict[str, str]:
+    """The process is alive. Asks nobody, so it answers at once."""
+    return {"status": "ok"}
+
+
+@router.get("/ready", responses={503: {"description": "Not ready, with the reason."}})
+async def ready(services: ServicesDep) -> JSONResponse:
+    """The engine takes requests and the database answers; 503 with the reason when not."""
+    body: dict[str, Any]
+    try:
+        await services.ready()
+    except AppError as error:
+        body = {"status": "unavailable", "code": error.code, "reason": error.message}
+        return JSONResponse(body, status_code=503)
+    return JSONResponse({"status": "ready", "model": services.engine.info.name})
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics(services: ServicesDep, http: Metrics) -> Response:
+    """Prometheus metrics of the engine and of the application."""
+    text = generate_latest(services.engine.registry) + generate_latest(http.registry)
+    return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,0 +1,80 @@
+"""The outermost layer: gives each request an id, counts it, and answers for what nobody foresaw."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.error_shapes import error_response
+
+_log = structlog.get_logger("app.http")
+
+
+class HttpMetrics:
+    """What the HTTP side measures about itself."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "deskmate_http_requests",
+            "HTTP requests answered, by method and status.",
+            ("method", "status"),
+            registry=self.registry,
+        )
+        self.event_streams = Gauge("deskmate_event_streams", "Event streams of turns now open.", registry=self.registry)
+
+
+class Observer:
+    """ASGI middleware around everything, the guard included.
+
+    The log names method, path, status and time: never a query, a header or a body, which hold what
+    people write.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = uuid.uuid4().hex
+        started = time.perf_counter()
+        status: int | None = None
+
+        async def send_counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+                self._metrics.requests.labels(_known_method(scope["method"]), str(status)).inc()
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                await self._app(scope, receive, send_counted)
+            except Exception:
+                _log.exception("request failed", method=scope["method"], path=scope["path"])
+                if status is not None:  # too late for another answer: break the connection, as a crash would
+                    raise
+                response = error_response(
+                    scope["path"],
+                    500,
+                    "internal",
+                    f"Something went wrong inside. The server's log has the details under the id {request_id}.",
+                )
+                await response(scope, receive, send_counted)
+            finally:
+                milliseconds = round((time.perf_counter() - started) * 1000)
+                _log.debug("request", method=scope["method"], path=scope["path"], status=status, ms=milliseconds)
+
+
+def _known_method(method: str) -> str:
+    """Labels must stay few, and a client may send any word as its method."""
+    return method if method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} else "OTHER"

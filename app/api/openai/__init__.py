@@ -1,0 +1,5 @@
+"""OpenAI's API over the engine. Stores nothing."""
+
+from app.api.openai.routes import install_openai
+
+__all__ = ["install_openai"]

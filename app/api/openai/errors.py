@@ -1,0 +1,37 @@
+"""What can go wrong below ``/v1``, with the codes that OpenAI's clients know."""
+
+from __future__ import annotations
+
+from app.errors import AppError
+from engine import (
+    ContextLengthError,
+    EngineError,
+    EngineOverloadedError,
+    EngineStoppedError,
+    InvalidRequestError,
+)
+
+
+class OpenAIError(AppError):
+    """An error with OpenAI's extra field: which parameter it is about."""
+
+    def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+
+
+def translated(error: EngineError, param: str | None = None) -> OpenAIError:
+    """An engine's error as OpenAI would report it. ``param`` is where the prompt came from."""
+    match error:
+        case ContextLengthError():
+            return OpenAIError(400, "context_length_exceeded", str(error), param)
+        case EngineOverloadedError():
+            return OpenAIError(503, "overloaded", str(error))
+        case EngineStoppedError():
+            return OpenAIError(503, "engine_unavailable", str(error))
+        case InvalidRequestError():
+            return OpenAIError(400, "invalid_value", str(error))
+        case _:
+            return OpenAIError(500, "engine_error", str(error))

@@ -1,0 +1,79 @@
+"""The chat's own API: send a message, follow its reply, stop it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.deps import Closing, Metrics, ServicesDep, UserId
+from app.api.sse import EventStream
+from app.api.turn_events import Positions, follow, follow_many
+from app.domain.chat_settings import ChatSettings
+from app.turns.service import TurnRef
+
+router = APIRouter(prefix="/api", tags=["turns"])
+
+LastEventId = Annotated[str | None, Header(description="Sent by the browser when it reconnects; beats the offset.")]
+
+
+class NewTurn(BaseModel):
+    """A message to send. The browser sends ids and text; the database holds the rest."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str = Field(description="What the person wrote.")
+    conversation_id: str | None = Field(None, description="Where to send it; none starts a conversation.")
+    parent_id: str | None = Field(None, description="The message it answers; none is the conversation's last.")
+    settings: ChatSettings | None = Field(None, description="Saved on the conversation; none uses its own.")
+
+
+@router.post("/turns", status_code=201)
+async def start_turn(turn: NewTurn, user_id: UserId, services: ServicesDep) -> TurnRef:
+    """Save a message and begin its reply. When this answers 201, the message is on disk."""
+    return await services.turns.start(
+        user_id,
+        text=turn.text,
+        conversation_id=turn.conversation_id,
+        parent_id=turn.parent_id,
+        settings=turn.settings,
+    )
+
+
+@router.post("/turns/{turn_id}/stop", status_code=204)
+async def stop_turn(turn_id: str, user_id: UserId, services: ServicesDep) -> None:
+    """Stop a reply; what was written so far stays. Stopping twice, or too late, is no error."""
+    await services.turns.stop(user_id, turn_id)
+
+
+@router.get("/turns/{turn_id}/events", response_class=EventStream)
+async def turn_events(
+    turn_id: str,
+    user_id: UserId,
+    services: ServicesDep,
+    closing: Closing,
+    metrics: Metrics,
+    offset: Annotated[int, Query(ge=0, description="What the client already has; 0 is from the start.")] = 0,
+    last_event_id: LastEventId = None,
+) -> EventStream:
+    """Follow one reply as server-sent events, from any point, also after it has ended."""
+    start = Positions.parse_offset(last_event_id) if last_event_id else offset
+    events = await follow(services.turns, user_id, turn_id, start, metrics.event_streams)
+    return EventStream(events, closing=closing)
+
+
+@router.get("/events", response_class=EventStream)
+async def many_turn_events(
+    user_id: UserId,
+    services: ServicesDep,
+    closing: Closing,
+    metrics: Metrics,
+    turn: Annotated[list[str], Query(description="turn_id:offset, once per reply to follow.")],
+    last_event_id: LastEventId = None,
+) -> EventStream:
+    """Follow several replies in one stream: a browser allows few connections, and all its tabs share this one."""
+    positions = Positions.parse(turn)
+    if last_event_id:
+        positions = positions.advanced_to(Positions.parse(last_event_id.split(",")))
+    return EventStream(follow_many(services.turns, user_id, positions, metrics.event_streams), closing=closing)

@@ -1,0 +1,114 @@
+"""The command line: ``deskmate serve``, ``deskmate db``, ``deskmate doctor``.
+
+What cannot work ends with one sentence on stderr and exit code 2, never with a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import typer
+
+from app.errors import StartupError
+from app.flags import read_settings, with_flags
+from app.settings import AppSettings
+from engine import EngineError, EngineSettings
+
+cli = typer.Typer(
+    name="deskmate",
+    help="A chat application with its own inference engine inside.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+db = typer.Typer(help="The database.", no_args_is_help=True, rich_markup_mode=None)
+cli.add_typer(db, name="db")
+
+
+def main() -> None:
+    """The program."""
+    try:
+        cli()
+    except (StartupError, EngineError) as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)  # what shells report for Ctrl+C
+
+
+def _fail(message: str) -> None:
+    typer.echo(f"deskmate: {' '.join(message.split())}", err=True)
+    sys.exit(2)
+
+
+@cli.command()
+@with_flags(AppSettings, EngineSettings)
+def serve(**flags: str | bool | None) -> None:
+    """Open the chat: load the model and serve the page and the APIs until stopped."""
+    settings = read_settings(AppSettings, flags)
+    engine_settings = read_settings(EngineSettings, flags)
+
+    from app.logs import configure_logging
+    from app.serving import address_of, bind, require_loopback
+    from app.serving import serve as serve_until_stopped
+    from app.store.claim import claimed
+    from app.store.migrate import migrate
+
+    configure_logging(settings.log_level)
+    require_loopback(settings.host)
+    with bind(settings.host, settings.port) as listener:
+        with claimed(settings.resolved_database_url):
+            migrate(settings.resolved_database_url)
+
+        from app.console import StartProgress
+        from engine import Engine  # takes seconds to import: after what can fail at once
+
+        with StartProgress() as progress:
+
+            def ready() -> None:
+                progress.stop()
+                typer.echo(f"Deskmate is ready at {address_of(listener)}")
+
+            engine = Engine(engine_settings, progress=progress)
+            asyncio.run(serve_until_stopped(settings, engine, listener, ready))
+
+
+@db.command()
+@with_flags(AppSettings)
+def upgrade(**flags: str | bool | None) -> None:
+    """Create the database or bring it to this version. ``serve`` does so by itself."""
+    settings = read_settings(AppSettings, flags)
+
+    from app.store.claim import claimed
+    from app.store.migrate import migrate
+
+    with claimed(settings.resolved_database_url):
+        done = migrate(settings.resolved_database_url)
+    if done.before == done.after:
+        typer.echo(f"The database is already at schema {done.after}.")
+    else:
+        kept = f" The copy from before is {done.backup}." if done.backup else ""
+        typer.echo(f"The database went from {done.before or 'nothing'} to schema {done.after}.{kept}")
+
+
+@db.command()
+@with_flags(AppSettings)
+def check(**flags: str | bool | None) -> None:
+    """Say which schema the database has and whether it is whole. Changes nothing."""
+    from app.doctor import database_state
+
+    typer.echo(f"Database: {database_state(read_settings(AppSettings, flags).resolved_database_url)}.")
+
+
+@cli.command()
+@with_flags(AppSettings, EngineSettings)
+def doctor(**flags: str | bool | None) -> None:
+    """Look at everything ``serve`` needs, and say what would keep it from starting."""
+    from app.doctor import examine
+
+    findings = list(examine(read_settings(AppSettings, flags), read_settings(EngineSettings, flags)))
+    for finding in findings:
+        typer.echo(f"{'!!' if finding.serious else 'ok'}  {finding.subject}: {finding.text}")
+    if any(finding.serious for finding in findings):
+        sys.exit(2)

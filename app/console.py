@@ -1,0 +1,50 @@
+"""What the person who starts the program sees while it starts."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+
+class StartProgress:
+    """One line for each stage of the start: a bar in a terminal, plain text in a log.
+
+    Called from the engine's threads as ``progress(stage, fraction)``.
+    """
+
+    def __init__(self) -> None:
+        self._console = Console(file=sys.stderr)
+        self._bars = Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=self._console)
+        self._stages: dict[str, TaskID | None] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> StartProgress:
+        if self._console.is_terminal:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Nothing more to show."""
+        self._bars.stop()
+
+    def __call__(self, stage: str, fraction: float) -> None:
+        """``fraction`` of ``stage`` is done, 0 to 1."""
+        with self._lock:
+            if stage not in self._stages:
+                if self._console.is_terminal:
+                    self._stages[stage] = self._bars.add_task(stage, total=1.0)
+                else:
+                    self._stages[stage] = None
+                    self._console.print(f"{stage}...", highlight=False)
+            task = self._stages[stage]
+            if task is not None:
+                self._bars.update(task, completed=fraction)

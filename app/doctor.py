@@ -1,0 +1,100 @@
+"""``deskmate doctor``: looks at everything ``serve`` needs, without starting it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.errors import StartupError
+from app.serving import bind, require_loopback
+from app.settings import AppSettings
+from app.store.check import inspect_database
+from engine import EngineSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. ``serious`` means that ``serve`` would not start."""
+
+    subject: str
+    text: str
+    serious: bool = False
+
+
+def examine(settings: AppSettings, engine: EngineSettings) -> Iterator[Finding]:
+    """Everything worth knowing before a start, cheapest first."""
+    yield Finding("system", f"{platform.system()} {platform.machine()}, Python {platform.python_version()}")
+    yield Finding("processor", _processor())
+    yield _tried("address", lambda: _address(settings))
+    yield _tried("data folder", lambda: _data_folder(settings.data_dir))
+    yield _tried("database", lambda: database_state(settings.resolved_database_url))
+    yield _tried("model", lambda: _model(engine.model))
+
+
+def database_state(url: str) -> str:
+    """The database in one sentence.
+
+    Raises:
+        StartupError: it cannot be used.
+    """
+    state = inspect_database(url)
+    if state.damage is not None:
+        raise StartupError(f"The database is damaged ({state.damage}). Restore a backup from the data folder.")
+    if not state.known:
+        raise StartupError(
+            f"The database was written by a newer version of Deskmate (its schema is {state.revision}, this version "
+            f"knows {state.wanted}). Start the newer version, or restore a backup from before it."
+        )
+    if state.revision is None:
+        return "empty; made at the first start"
+    if not state.current:
+        return f"at schema {state.revision}; upgraded to {state.wanted} at the next start, after a backup"
+    return f"in order, at schema {state.revision}"
+
+
+def _tried(subject: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(subject, look())
+    except StartupError as error:
+        return Finding(subject, error.message, serious=True)
+
+
+def _processor() -> str:
+    import torch
+
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    text = f"{os.cpu_count()} cores, {memory:.1f} GiB of memory, torch {torch.__version__}"
+    if torch.cuda.is_available():
+        return f"{text}, {torch.cuda.get_device_name()}"
+    return f"{text}, no CUDA device"
+
+
+def _address(settings: AppSettings) -> str:
+    require_loopback(settings.host)
+    bind(settings.host, settings.port).close()
+    return f"{settings.host}, port {settings.port} is free"
+
+
+def _data_folder(folder: Path) -> str:
+    nearest = folder.absolute()
+    while not nearest.exists():
+        nearest = nearest.parent
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise StartupError(
+            f"The data folder {folder} cannot be written. Make it writable, or name another one with APP_DATA_DIR."
+        )
+    return f"{folder} {'can be written' if folder.exists() else 'will be made'}"
+
+
+def _model(name: str) -> str:
+    folder = Path(name)
+    if (folder / "config.json").is_file():
+        return f"folder {name}"
+    if folder.exists():
+        raise StartupError(f"The folder {name} holds no model: it has no config.json.")
+    if name.count("/") == 1 and not name.startswith((".", "/")):
+        return f"{name}, from the Hugging Face hub or its local cache"
+    raise StartupError(f"There is no model folder {name}.")

@@ -1,0 +1,99 @@
+"""Command line flags made from the settings classes, so that flag, variable and ``.env`` never drift apart."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+import typer
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, SettingsError
+
+from app.errors import StartupError
+
+Settings = TypeVar("Settings", bound=BaseSettings)
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def with_flags(*settings: type[BaseSettings]) -> Callable[[Command], Command]:
+    """Give a command that takes ``**flags`` one flag for each field of the settings classes.
+
+    Values stay text: the settings class reads them, as it reads the environment, and says what is wrong.
+    """
+
+    def decorate(command: Command) -> Command:
+        parameters = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_flag(cls, name, field))
+            for cls in settings
+            for name, field in cls.model_fields.items()
+        ]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def flag_name(field: str) -> str:
+    return "--" + field.replace("_", "-")
+
+
+def variable_name(settings: type[BaseSettings], field: str) -> str:
+    return f"{settings.model_config.get('env_prefix', '')}{field}".upper()
+
+
+def read_settings(settings: type[Settings], flags: Mapping[str, Any]) -> Settings:
+    """The settings: flags first, then the environment, then ``.env``, then defaults.
+
+    Raises:
+        StartupError: a value is not valid; names the flag, the variable and the reason.
+    """
+    given = {name: value for name in settings.model_fields if (value := flags.get(name)) is not None}
+    try:
+        return settings(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field_name = str(first["loc"][0]) if first["loc"] else ""
+        reason = str(first["msg"]).removeprefix("Value error, ").removeprefix("Input ").partition(", unable")[0]
+        shown = "" if isinstance(first["input"], dict) else f", not '{first['input']}'"
+        raise StartupError(
+            f"{flag_name(field_name)} ({variable_name(settings, field_name)}) {reason}{shown}."
+        ) from error
+    except SettingsError as error:
+        raise StartupError(f"The settings cannot be read: {error}.") from error
+
+
+def _flag(settings: type[BaseSettings], name: str, field: FieldInfo) -> Any:
+    flag = flag_name(name)
+    boolean = field.annotation is bool
+    default = "" if field.default is None or _is_list(field.annotation) else f" Default: {field.default}."
+    option = typer.Option(
+        f"{flag}/--no-{flag[2:]}" if boolean else flag,
+        help=f"{field.description or ''}{default} [{variable_name(settings, name)}]",
+        metavar=None if boolean else _metavar(field.annotation),
+        show_default=False,
+        rich_help_panel="Engine" if variable_name(settings, name).startswith("ENGINE_") else "Application",
+    )
+    return Annotated[bool | None if boolean else str | None, option]
+
+
+def _metavar(annotation: Any) -> str:
+    choices = _members(annotation)
+    if get_origin(annotation) is Literal:
+        return "|".join(str(choice) for choice in get_args(annotation))
+    if _is_list(annotation):
+        return "A,B,..."
+    names = {int: "NUMBER", float: "NUMBER", str: "TEXT"}
+    return next((names[choice] for choice in choices if choice in names), "PATH")
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) in (Union, types.UnionType):
+        return get_args(annotation)
+    return (annotation,)
+
+
+def _is_list(annotation: Any) -> bool:
+    return any(get_origin(member) in (tuple, list) for member in _members(annotation))

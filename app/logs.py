@@ -1,0 +1,46 @@
+"""Logging: one line per event on stderr, the same for ours and for libraries. Never what people write."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+_CHATTY = ("httpx", "httpcore", "urllib3", "asyncio", "alembic", "multipart", "markdown_it")
+
+
+def configure_logging(level: str) -> None:
+    """Send structlog and the standard library through one formatter at ``level`` (a name such as ``info``)."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                # Plain tracebacks: the pretty ones print local variables, which hold what people write.
+                structlog.dev.ConsoleRenderer(
+                    colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+                ),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Its start and stop lines repeat ours, and its access log would print query strings.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -1,0 +1,70 @@
+"""Puts the application together: the guard in front, the routes, the page last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import cast
+
+from fastapi import FastAPI
+
+from app.api import conversations, health, turns
+from app.api.errors import install_error_handlers
+from app.api.observe import HttpMetrics, Observer
+from app.api.openai import install_openai
+from app.auth.guard import Guard
+from app.services import Services
+from app.settings import AppSettings
+from app.store import LOCAL_USER_ID
+from app.ui.page import mount_ui
+from engine import ChatEngine
+
+
+def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextManager[ChatEngine]) -> FastAPI:
+    """The whole application as an ASGI app; its lifespan opens and closes everything.
+
+    Args:
+        settings: how to run.
+        engine: one that is running already and stays the caller's, or one to start and stop with the
+            application (``Engine(settings)`` is such a one).
+
+    Raises (when the lifespan begins):
+        StartupError: the database or the data folder cannot be used.
+        EngineError: the engine cannot start.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            if isinstance(engine, AbstractAsyncContextManager):
+                running = await stack.enter_async_context(engine)
+            else:
+                running = engine
+            app.state.closing = asyncio.Event()
+            app.state.services = await Services.open(settings, running)
+            stack.push_async_callback(wind_down, app)
+            yield
+
+    app = FastAPI(
+        title="Deskmate",
+        lifespan=lifespan,
+        openapi_url="/api/openapi.json",
+        docs_url=None,  # these pages load their scripts from another origin
+        redoc_url=None,
+    )
+    app.state.http_metrics = HttpMetrics()
+    app.add_middleware(Guard, user_id=LOCAL_USER_ID, allowed_hosts=(settings.host, *settings.allowed_hosts))
+    app.add_middleware(Observer, metrics=app.state.http_metrics)  # added last, so it is outermost
+    install_error_handlers(app)
+    install_openai(app)
+    for module in (health, turns, conversations):
+        app.include_router(module.router)
+    return mount_ui(app, lambda: cast(Services, app.state.services))
+
+
+async def wind_down(app: FastAPI) -> None:
+    """Finish or mark the replies in flight, then end every event stream. A second call does nothing more."""
+    services = cast(Services, app.state.services)
+    await services.close()
+    app.state.closing.set()

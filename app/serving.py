@@ -1,0 +1,140 @@
+"""Runs the application under uvicorn: the port first, an orderly end last."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from types import FrameType
+
+import uvicorn
+
+from app.errors import StartupError
+from app.settings import AppSettings
+from engine import ChatEngine
+
+#: How long answers in flight may take after the replies were finished; what is left then is cut.
+_CLOSE_SECONDS = 2
+
+
+def require_loopback(host: str) -> None:
+    """Refuse to be reachable from other machines while there are no accounts.
+
+    Raises:
+        StartupError: ``host`` is not this machine's own loopback address.
+    """
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise StartupError(
+            f"Deskmate does not listen on {host}: there are no accounts yet, so whoever can reach this machine "
+            "could read every conversation. Use --host 127.0.0.1."
+        )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take the port before anything slow begins. Connections are accepted once the server runs.
+
+    Raises:
+        StartupError: the port is taken, or not ours to use.
+    """
+    name = host.strip("[]")
+    listener = socket.socket(socket.AF_INET6 if ":" in name else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((name, port))
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(host, port, error) from error
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """The address to open in a browser."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve(
+    settings: AppSettings,
+    engine: AbstractAsyncContextManager[ChatEngine],
+    listener: socket.socket,
+    on_ready: Callable[[], None],
+) -> None:
+    """Serve until SIGINT or SIGTERM. Replies in flight are finished or marked before this returns.
+
+    Raises:
+        StartupError, EngineError: the application cannot start.
+    """
+    # Gradio reads these when it is imported, and importing it takes seconds that the checks before should not wait.
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["GRADIO_TEMP_DIR"] = str(settings.data_dir.resolve() / "gradio")
+    from app.main import create_app, wind_down
+
+    app = create_app(settings, engine)
+    config = uvicorn.Config(
+        app,
+        lifespan="off",  # ours, below: its errors must reach the command line as they are
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_CLOSE_SECONDS,
+    )
+    async with app.router.lifespan_context(app):
+        server = _Server(config, on_ready, lambda: wind_down(app))
+        try:
+            await server.serve(sockets=[listener])
+        except OSError as error:
+            host, port = listener.getsockname()[:2]
+            raise _cannot_listen(host, port, error) from error
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> StartupError:
+    if error.errno == errno.EADDRINUSE:
+        reason = f"port {port} is in use: stop the other program, or choose another port with --port."
+    elif error.errno == errno.EACCES:
+        reason = f"port {port} needs more rights than this user has: choose one above 1023 with --port."
+    else:
+        reason = f"cannot listen on {host}, port {port}: {error.strerror or error}."
+    return StartupError(reason[0].upper() + reason[1:])
+
+
+class _Server(uvicorn.Server):
+    """Finishes the replies while their readers still listen, and only then closes connections."""
+
+    def __init__(
+        self, config: uvicorn.Config, on_ready: Callable[[], None], wind_down: Callable[[], Awaitable[None]]
+    ) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+        self._wind_down = wind_down
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()  # no new connections
+        winding_down = asyncio.ensure_future(self._wind_down())
+        while not winding_down.done() and not self.force_exit:
+            await asyncio.wait({winding_down}, timeout=0.1)
+        if winding_down.done():
+            winding_down.result()
+        else:
+            winding_down.cancel()
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # uvicorn's signature
+        """The first signal ends in order, a second Ctrl+C at once. Unlike uvicorn's, neither is raised again after."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
