@@ -249,7 +249,13 @@ def _load_weights(
             f"The weights of {settings.model} are incomplete: {len(missing)} tensors are missing, "
             f"{missing[0]} among them."
         )
-    return module.to(device).eval().requires_grad_(False)
+    module.to(device).eval().requires_grad_(False)
+    if device.type == "cpu":
+        # What was loaded is a view of the file. Idle for a while, its pages leave memory, and the next token
+        # would wait for the disk: keep the weights in memory of our own.
+        for parameter in module.parameters():
+            parameter.data = parameter.data.clone()
+    return module
 
 
 @contextmanager
