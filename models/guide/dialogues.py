@@ -1,0 +1,106 @@
+"""Makes training conversations out of topics: random questions, wrapped, mistyped and followed up."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from models.guide.topics import FollowUp, GuideData, Topic
+
+Message = dict[str, str]
+
+_NEIGHBOURS = {
+    "a": "sq", "b": "vn", "c": "xv", "d": "sf", "e": "wr", "f": "dg", "g": "fh", "h": "gj", "i": "uo", "j": "hk",
+    "k": "jl", "l": "k", "m": "n", "n": "bm", "o": "ip", "p": "o", "q": "wa", "r": "et", "s": "ad", "t": "ry",
+    "u": "yi", "v": "cb", "w": "qe", "x": "zc", "y": "tu", "z": "x",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogues:
+    """Draws conversations. The same ``random.Random`` state draws the same conversation."""
+
+    data: GuideData
+
+    def draw(self, rng: random.Random, turns: int) -> list[Message]:
+        """A conversation of ``turns`` questions and replies, with or without a system message."""
+        wording = self.data.wording
+        messages: list[Message] = []
+        brief = rng.random() < 0.08
+        if brief:
+            messages.append({"role": "system", "content": rng.choice(wording.brief_systems)})
+        elif rng.random() < 0.35:
+            messages.append({"role": "system", "content": rng.choice(wording.plain_systems)})
+        topic: Topic | None = None
+        reply = ""
+        for _ in range(turns):
+            if rng.random() < (0.35 if topic else 0.04):
+                follow_up = rng.choice(self.data.follow_ups)
+                question, reply = rng.choice(follow_up.questions), follow(rng, follow_up, topic, reply)
+            else:
+                topic = self._topic(rng)
+                question = rng.choice(topic.questions)
+                reply = topic.short if brief and topic.short else rng.choice(topic.answers)
+            messages.append({"role": "user", "content": self.vary(rng, question)})
+            messages.append({"role": "assistant", "content": reply})
+        return messages
+
+    def vary(self, rng: random.Random, question: str) -> str:
+        """The same question as another person would type it: politer, hastier, misspelt."""
+        wording = self.data.wording
+        if rng.random() < 0.2:
+            question = rng.choice(wording.openers) + question
+        if rng.random() < 0.12:
+            question = question.rstrip("?!. ") + rng.choice(wording.closers)
+        if rng.random() < 0.25:
+            question = mistype(rng, question)
+        question = rng.choices(
+            (question, question.lower(), question[:1].upper() + question[1:], question.upper()), (4, 3, 6, 0.4)
+        )[0]
+        if question[-1:].isalnum():
+            question += rng.choices(("", "?", ".", "!", "??", " ?"), (5, 6, 1, 0.5, 0.3, 0.3))[0]
+        return question
+
+    def _topic(self, rng: random.Random) -> Topic:
+        # Topics with many wordings are harder to tell from others, so they come up more often, but not in proportion.
+        topics = self.data.topics
+        return rng.choices(topics, [min(len(topic.questions), 1000) ** 0.4 for topic in topics])[0]
+
+
+def follow(rng: random.Random, follow_up: FollowUp, topic: Topic | None, reply: str) -> str:
+    """What the guide says to ``follow_up`` after it said ``reply`` about ``topic``."""
+    if topic is None:
+        return rng.choice(follow_up.alone)
+    match follow_up.name:
+        case "again":
+            return reply
+        case "shorter" if topic.short and topic.short != reply:
+            return topic.short
+        case "differently" if other := [answer for answer in topic.answers if answer != reply]:
+            return rng.choice(other)
+        case "why" if topic.why:
+            return rng.choice(topic.why)
+        case "example" if topic.example:
+            return rng.choice(topic.example)
+        case "more" if topic.more:
+            return rng.choice(topic.more)
+    return rng.choice(follow_up.fallback)
+
+
+def mistype(rng: random.Random, text: str) -> str:
+    """One or two slips of the finger: letters swapped, dropped, doubled or replaced by a neighbour."""
+    for _ in range(rng.choice((1, 1, 2))):
+        places = [i for i in range(len(text) - 1) if text[i].isalpha() and text[i + 1].isalpha()]
+        if len(places) < 3:
+            return text
+        i = rng.choice(places)
+        match rng.randrange(4):
+            case 0:
+                text = text[:i] + text[i + 1] + text[i] + text[i + 2 :]
+            case 1:
+                text = text[:i] + text[i + 1 :]
+            case 2:
+                text = text[:i] + text[i] + text[i:]
+            case _:
+                text = text[:i] + rng.choice(_NEIGHBOURS.get(text[i].lower(), text[i])) + text[i + 1 :]
+    return text

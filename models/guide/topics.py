@@ -1,0 +1,210 @@
+"""Reads the guide's training text: plain YAML files that anyone can extend.
+
+A topic is one thing the guide knows: the ways people ask for it, answers in several wordings, and what it says to
+"why?", "shorter please" and "give an example". ``data/README.md`` describes every field.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DATA = Path(__file__).parent / "data"
+
+_FIELDS = {
+    "topic", "ask", "names", "tasks", "held_out", "answer", "short", "why", "example", "more", "facts",
+}  # fmt: skip
+_SLOT = re.compile(r"\{(\w+)\}")
+
+
+class DataError(ValueError):
+    """A data file says something that cannot be trained on; the message names file, topic and reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One thing the guide knows."""
+
+    name: str
+    area: str  #: the file it stands in, such as "off_topic"
+    questions: tuple[str, ...]  #: every wording that may be trained on
+    held_out: tuple[str, ...]  #: wordings kept for the evaluation
+    answers: tuple[str, ...]
+    short: str | None
+    why: tuple[str, ...]
+    example: tuple[str, ...]
+    more: tuple[str, ...]
+    facts: tuple[re.Pattern[str], ...]  #: each must be found in a right answer
+
+    def knows(self, reply: str) -> bool:
+        """Does ``reply`` contain every key fact of this topic?"""
+        return all(fact.search(reply) for fact in self.facts)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """A short question about the reply before, such as "why?"."""
+
+    name: str
+    questions: tuple[str, ...]
+    held_out: tuple[str, ...]
+    fallback: tuple[str, ...]  #: what to say where the topic has no answer of its own
+    alone: tuple[str, ...]  #: what to say when there was no reply before
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How people wrap a question, whatever it is about."""
+
+    openers: tuple[str, ...]
+    closers: tuple[str, ...]
+    plain_systems: tuple[str, ...]
+    brief_systems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GuideData:
+    topics: tuple[Topic, ...]
+    follow_ups: tuple[FollowUp, ...]
+    wording: Wording
+
+    def texts(self) -> list[str]:
+        """Every text the guide may read or write, each once, in a fixed order; none that is held out."""
+        texts: dict[str, None] = {}
+        for topic in self.topics:
+            short = (topic.short,) if topic.short else ()
+            for group in (topic.questions, topic.answers, short, topic.why, topic.example, topic.more):
+                texts.update(dict.fromkeys(group))
+        for follow_up in self.follow_ups:
+            texts.update(dict.fromkeys((*follow_up.questions, *follow_up.fallback, *follow_up.alone)))
+        wording = self.wording
+        for group in (wording.openers, wording.closers, wording.plain_systems, wording.brief_systems):
+            texts.update(dict.fromkeys(group))
+        return list(texts)
+
+
+def normalise(question: str) -> str:
+    """Two questions that are equal after this are the same question (case and punctuation do not count)."""
+    words = re.sub(r"[\s.,!?;:\"']+", " ", question.lower()).strip()
+    return words or question.strip()
+
+
+def load(data: Path = DATA) -> GuideData:
+    """Read and check every data file.
+
+    Raises:
+        DataError: a field is missing or unknown, or one question stands in two topics.
+    """
+    wording = _read(data / "wording.yaml")
+    systems = _read(data / "systems.yaml")
+    words = _read(data / "words.yaml")
+    topics: list[Topic] = []
+    for file in sorted((data / "topics").glob("*.yaml")):
+        for entry in _read(file):
+            topics.append(_topic(entry, file, wording, words))
+    follow_ups = tuple(
+        FollowUp(
+            name=name,
+            questions=_texts(entry["ask"]),
+            held_out=_texts(entry["held_out"]),
+            fallback=_texts(entry.get("fallback")),
+            alone=_texts(entry["alone"]),
+        )
+        for name, entry in _read(data / "follow_ups.yaml").items()
+    )
+    _refuse_duplicates(topics, follow_ups)
+    return GuideData(
+        topics=tuple(topics),
+        follow_ups=follow_ups,
+        wording=Wording(
+            openers=_texts(wording["openers"]),
+            closers=_texts(wording["closers"]),
+            plain_systems=_texts(systems["plain"]),
+            brief_systems=_texts(systems["brief"]),
+        ),
+    )
+
+
+def _topic(entry: Mapping[str, Any], file: Path, wording: Mapping[str, Any], words: Mapping[str, Any]) -> Topic:
+    name = entry.get("topic")
+    where = f"{file.name}, topic {name!r}"
+    if unknown := set(entry) - _FIELDS:
+        raise DataError(f"{where}: unknown field {sorted(unknown)}; known are {sorted(_FIELDS)}.")
+    if missing := {"topic", "held_out", "answer", "facts"} - set(entry):
+        raise DataError(f"{where}: {sorted(missing)} missing.")
+    names, tasks = _texts(entry.get("names")), _texts(entry.get("tasks"))
+    asked = [
+        *_expand(_texts(entry.get("ask")), words, "train", where),
+        *(pattern.format(phrase) for pattern in wording["names"] for phrase in names),
+        *(pattern.format(phrase) for pattern in wording["tasks"] for phrase in tasks),
+    ]
+    held_out = [
+        *_expand(_texts(entry["held_out"]), words, "held_out", where),
+        *(pattern.format(phrase) for pattern in wording["held_out_names"] for phrase in names[:1]),
+        *(pattern.format(phrase) for pattern in wording["held_out_tasks"] for phrase in tasks[:1]),
+    ]
+    kept = {normalise(question) for question in held_out}
+    questions = tuple({normalise(q): q for q in asked if normalise(q) not in kept}.values())
+    if not questions:
+        raise DataError(f"{where}: no question left to train on.")
+    short = _texts(entry.get("short"))
+    return Topic(
+        name=str(name),
+        area=file.stem,
+        questions=questions,
+        held_out=tuple(dict.fromkeys(held_out)),
+        answers=_texts(entry["answer"]),
+        short=short[0] if short else None,
+        why=_texts(entry.get("why")),
+        example=_texts(entry.get("example")),
+        more=_texts(entry.get("more")),
+        facts=tuple(re.compile(rf"(?<!\w)(?:{fact})", re.IGNORECASE) for fact in _texts(entry["facts"])),
+    )
+
+
+def _expand(patterns: Iterable[str], words: Mapping[str, Any], part: str, where: str) -> list[str]:
+    """Fill the slots of each pattern, such as ``{dish}``, with every word of that list in words.yaml."""
+    filled: list[str] = []
+    for pattern in patterns:
+        slots = list(dict.fromkeys(_SLOT.findall(pattern)))
+        if unknown := [slot for slot in slots if slot not in words]:
+            raise DataError(f"{where}: {pattern!r} uses {unknown}, which words.yaml does not have.")
+        choices = [_texts(words[slot][part]) for slot in slots]
+        filled.extend(
+            _SLOT.sub(lambda match, chosen=dict(zip(slots, chosen, strict=True)): chosen[match[1]], pattern)
+            for chosen in itertools.product(*choices)
+        )
+    return filled
+
+
+def _refuse_duplicates(topics: Sequence[Topic], follow_ups: Sequence[FollowUp]) -> None:
+    owner: dict[str, str] = {}
+    for item in (*topics, *follow_ups):
+        for question in {normalise(q) for q in (*item.questions, *item.held_out)}:
+            if (other := owner.setdefault(question, item.name)) != item.name:
+                raise DataError(f"the question {question!r} stands in two topics: {other!r} and {item.name!r}.")
+
+
+def _read(file: Path) -> Any:
+    try:
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise DataError(f"{file} cannot be read: {error}") from error
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """One text or a list of them; YAML's own idea of ``yes`` or ``123`` is refused, not guessed."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    for text in value:
+        if not isinstance(text, str) or not text:
+            raise DataError(f"{text!r} is not a text; put it in quotes.")
+    return tuple(value)
