@@ -1,0 +1,153 @@
+"""What SamplingParams takes and refuses."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields, replace
+
+import pytest
+from transformers import GenerationConfig
+
+from engine import InvalidRequestError, ModelLoadError, SamplingParams
+from engine.errors import UnsupportedParameterError
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("temperature", -0.1, "between 0 and 10"),
+        ("temperature", 11, "between 0 and 10"),
+        ("temperature", NAN, "between 0 and 10"),
+        ("temperature", float("inf"), "between 0 and 10"),
+        ("temperature", "0.7", "a number between 0 and 10"),
+        ("temperature", True, "a number between 0 and 10"),
+        ("top_p", 1.0001, "between 0 and 1"),
+        ("top_p", NAN, "between 0 and 1"),
+        ("top_k", -2, "at least 1, or 0 or -1 for off"),
+        ("top_k", 2.0, "a whole number"),
+        ("top_k", True, "a whole number"),
+        ("min_p", -1, "between 0 and 1"),
+        ("repetition_penalty", 0, "between 0.01 and 100"),
+        ("presence_penalty", 2.5, "between -2 and 2"),
+        ("frequency_penalty", -3, "between -2 and 2"),
+        ("max_tokens", 0, "at least 1"),
+        ("max_tokens", 1.5, "a whole number"),
+        ("min_tokens", -1, "at least 0"),
+        ("seed", -1, "between 0 and 9223372036854775807"),
+        ("seed", 2**63, "between 0 and 9223372036854775807"),
+        ("stop", "", "1 to 256 characters"),
+        ("stop", ["ok", ""], "1 to 256 characters"),
+        ("stop", ["x" * 257], "1 to 256 characters"),
+        ("stop", [str(i) for i in range(17)], "at most 16"),
+        ("stop", 5, "a string or a list of strings"),
+        ("stop", [5], "1 to 256 characters"),
+        ("stop_token_ids", [-1], "whole numbers of at least 0"),
+        ("stop_token_ids", "12", "a list of token ids"),
+        ("stop_token_ids", [True], "whole numbers of at least 0"),
+        ("logit_bias", {1: 101}, "between -100 and 100"),
+        ("logit_bias", {1: NAN}, "between -100 and 100"),
+        ("logit_bias", {1: None}, "between -100 and 100"),
+        ("logit_bias", {"1": 1}, "token ids"),
+        ("logit_bias", [1], "a mapping"),
+        ("ignore_eos", 1, "true or false"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_field_value_and_range(field: str, value: object, allowed: str) -> None:
+    with pytest.raises(ValueError, match=field) as caught:
+        SamplingParams(**{field: value})
+    assert allowed in str(caught.value)
+    assert "got" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("typical_p", 0.9),
+        ("n", 2),
+        ("n", 0),
+        ("logprobs", 0),
+        ("bad_words", ["x"]),
+        ("response_format", {"type": "json_object"}),
+    ],
+)
+def test_what_is_not_built_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(UnsupportedParameterError, match=f"{field} is not supported yet"):
+        SamplingParams(**{field: value})
+
+
+def test_asking_for_nothing_of_what_is_not_built_is_fine() -> None:
+    SamplingParams(typical_p=1.0, n=1, logprobs=None, bad_words=[], response_format={"type": "text"})
+
+
+def test_values_are_normalized_and_cannot_be_changed() -> None:
+    bias = {5: 1}
+    params = SamplingParams(temperature=1, top_k=-1, stop="x", stop_token_ids=[7], logit_bias=bias)
+    bias[5] = 100
+    assert params.temperature == 1.0
+    assert isinstance(params.temperature, float)
+    assert params.top_k == 0
+    assert params.stop == ("x",)
+    assert params.stop_token_ids == (7,)
+    assert params.logit_bias == {5: 1.0}
+    with pytest.raises(FrozenInstanceError):
+        params.temperature = 2.0  # type: ignore[misc]
+
+
+def test_the_borders_of_every_range_are_taken() -> None:
+    SamplingParams(temperature=0, top_p=0, top_k=0, min_p=0, repetition_penalty=0.01, max_tokens=1, seed=0)
+    SamplingParams(
+        temperature=10, top_p=1, min_p=1, repetition_penalty=100, seed=2**63 - 1, stop=["x" * 256] * 16
+    )
+
+
+def test_min_tokens_fit_in_max_tokens() -> None:
+    SamplingParams(min_tokens=4, max_tokens=4)
+    with pytest.raises(InvalidRequestError, match="min_tokens must be at most max_tokens"):
+        SamplingParams(min_tokens=5, max_tokens=4)
+    with pytest.raises(InvalidRequestError, match="min_tokens"):
+        SamplingParams(min_tokens=5).with_defaults(SamplingParams(max_tokens=4))
+
+
+def test_defaults_fill_only_what_was_left_open() -> None:
+    defaults = SamplingParams(temperature=0.7, top_k=20, max_tokens=99, stop=["never"])
+    params = SamplingParams(temperature=0, stop="x").with_defaults(defaults)
+    assert (params.temperature, params.top_k, params.max_tokens, params.stop) == (0.0, 20, 99, ("x",))
+    assert defaults == replace(defaults)
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({}, {"temperature": 1.0, "top_p": 1.0, "top_k": 0}),
+        (
+            {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20},
+            {"temperature": 0.6, "top_k": 20},
+        ),
+        ({"do_sample": False}, {"temperature": 0.0}),
+        ({"temperature": 0.6, "repetition_penalty": 1.05}, {"temperature": 0.6, "repetition_penalty": 1.05}),
+        ({"max_new_tokens": 32}, {"max_tokens": 32}),
+    ],
+)
+def test_the_models_own_defaults_are_what_its_file_states(stated: dict, expected: dict) -> None:
+    params = SamplingParams.from_generation_config(GenerationConfig(**stated))
+    for name, value in expected.items():
+        assert getattr(params, name) == value
+    open_fields = {field.name for field in fields(params) if getattr(params, field.name) is None}
+    assert open_fields <= {"typical_p", "max_tokens", "seed", "logprobs", "logit_bias", "response_format"}
+
+
+def test_an_impossible_generation_config_is_a_defect_of_the_model() -> None:
+    config = GenerationConfig()
+    config.temperature = -1.0
+    with pytest.raises(
+        ModelLoadError, match=r"generation_config\.json.*temperature must be between 0 and 10"
+    ):
+        SamplingParams.from_generation_config(config)
+
+
+def test_token_ids_beyond_the_vocabulary_are_refused() -> None:
+    SamplingParams(stop_token_ids=[99], logit_bias={99: 1.0}).check_vocabulary(100)
+    for params in (SamplingParams(stop_token_ids=[100]), SamplingParams(logit_bias={100: 1.0})):
+        with pytest.raises(InvalidRequestError, match=r"vocabulary size, 100 \(got 100\)"):
+            params.check_vocabulary(100)
