@@ -14,9 +14,9 @@ from app.api.errors import install_error_handlers
 from app.api.observe import HttpMetrics, Observer
 from app.api.openai import install_openai
 from app.auth.guard import Guard
+from app.domain.ids import LOCAL_USER_ID
 from app.services import Services
 from app.settings import AppSettings
-from app.store import LOCAL_USER_ID
 from app.ui.page import mount_ui
 from engine import ChatEngine
 

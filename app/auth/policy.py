@@ -130,6 +130,7 @@ RULES: tuple[Rule, ...] = (
     Rule("GET POST", "/gradio_api/run-history/records", _DENIED),
     Rule("GET", "/gradio_api/run-history/records/{endpoint}/{record_id}/assets/{asset_id}", _DENIED),
     Rule("GET", "/gradio_api/openapi.json", _DENIED),
+    Rule("GET", "/gradio_api/queue/status", _DENIED),
     Rule("GET HEAD", "/gradio_api/proxy={url_path:path}", _DENIED),
     Rule("GET", "/gradio_api/file/{path:path}", _DENIED),
     Rule("POST", "/gradio_api/stream/{event_id}", _DENIED),
