@@ -157,7 +157,8 @@ def _list(
         )
     if after is not None:
         statement = statement.where(
-            tuple_(Conversation.updated_at, Conversation.id) < tuple_(literal(after[0], UtcDateTime()), literal(after[1]))
+            tuple_(Conversation.updated_at, Conversation.id)
+            < tuple_(literal(after[0], UtcDateTime()), literal(after[1]))
         )
     rows = session.execute(
         statement.order_by(Conversation.updated_at.desc(), Conversation.id.desc()).limit(limit + 1)

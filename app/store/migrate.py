@@ -41,7 +41,7 @@ def migrate(url: str) -> Migrated:
     killed leaves the database as it was.
 
     Args:
-        url: as ``AppSettings.resolved_database_url`` gives it, claimed by this process (:func:`app.store.claim.claimed`).
+        url: as ``AppSettings.resolved_database_url`` gives it, claimed by this process (:mod:`app.store.claim`).
 
     Raises:
         StartupError: the database cannot be opened, belongs to something else, or is newer than this program.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import CursorResult, delete, exists, select, update
@@ -198,8 +198,7 @@ class TurnRecords:
             "checkpoint_offset": len(outcome.text),
         }
         if outcome.stats is not None:
-            stats = outcome.stats
-            values |= {field: getattr(stats, field) for field in ReplyStats.__slots__}
+            values |= asdict(outcome.stats)
 
         def work(session: Session) -> bool:
             return self._write_reply(session, user_id, turn_id, outcome.text, values, outcome.status)

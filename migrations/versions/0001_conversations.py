@@ -44,7 +44,8 @@ def upgrade() -> None:
             "tip_message_id",
             sa.String(length=36),
             nullable=True,
-            comment="The last message of the branch that is shown. The only pointer that moves; no foreign key, as messages already point here.",
+            comment="The last message of the branch that is shown. The only pointer that moves; no foreign key, "
+            "as messages already point here.",
         ),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column(

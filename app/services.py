@@ -1,0 +1,86 @@
+"""Everything a handler may use: one of each per process, opened and closed with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from app.domain.ids import new_id
+from app.errors import EngineUnavailable, StartupError, StorageUnavailable
+from app.prompts import PromptLibrary
+from app.settings import AppSettings
+from app.store.claim import claimed
+from app.store.conversations import Conversations
+from app.store.database import Database
+from app.store.migrate import migrate
+from app.store.turn_records import TurnRecords
+from app.turns.service import Turns
+from engine import ChatEngine
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The rooms behind the doors. Make it with :meth:`open`."""
+
+    settings: AppSettings
+    engine: ChatEngine
+    conversations: Conversations
+    turns: Turns
+    prompts: PromptLibrary
+    database: Database
+    _claim: ExitStack
+
+    @classmethod
+    async def open(cls, settings: AppSettings, engine: ChatEngine) -> Services:
+        """Claim and migrate the database, and mark what a dead process left running.
+
+        Raises:
+            StartupError: the data folder, the database or a prompt file cannot be used; says what to do.
+        """
+        prompts = PromptLibrary.load()
+        url = settings.resolved_database_url
+        with ExitStack() as claim:
+            claim.enter_context(claimed(url))
+            await asyncio.to_thread(migrate, url)
+            database = Database(url)
+            records = TurnRecords(database, owner=new_id())
+            try:
+                swept = await records.sweep()
+            except StorageUnavailable as error:
+                await database.close()
+                raise StartupError(error.message) from error
+            if swept:
+                _log.info("%d replies were interrupted when the server last stopped", swept)
+            return cls(
+                settings=settings,
+                engine=engine,
+                conversations=Conversations(database),
+                turns=Turns(settings, engine, records, prompts),
+                prompts=prompts,
+                database=database,
+                _claim=claim.pop_all(),
+            )
+
+    async def close(self) -> None:
+        """End the replies in flight within ``shutdown_seconds``, then let go of the database. The engine stays."""
+        try:
+            await self.turns.close()
+        finally:
+            await self.database.close()
+            self._claim.close()
+
+    async def ready(self) -> None:
+        """Whether messages can be answered and saved now.
+
+        Raises:
+            EngineUnavailable: the engine takes no requests; says why.
+            StorageUnavailable: the database does not answer.
+        """
+        health = self.engine.health()
+        if not health.ready:
+            raise EngineUnavailable(health.error or "The engine is not ready.")
+        await self.database.ping()

@@ -1,0 +1,196 @@
+"""One reply in flight: a task of the server's own takes it from the engine, whoever reads or leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.domain.text import clean_text
+from app.domain.views import MessageStatus
+from app.errors import StorageUnavailable
+from app.store.turn_records import TurnOutcome, TurnRecords
+from app.turns.buffer import ReplyBuffer
+from app.turns.events import TurnEnd, TurnNotice, TurnProgress
+from app.turns.measure import ReplyMeasure, stats_from
+from engine import ChatEngine, ChatMessage, Delta, EngineError, FinishReason, SamplingParams
+
+_log = logging.getLogger(__name__)
+
+FIRST_RETRY_SECONDS = 0.25
+MAX_RETRY_SECONDS = 10.0
+HEARTBEAT_SECONDS = 10.0  # a turn without new text is still written this often: a sign that its owner lives
+
+NOT_SAVED_YET = "This reply could not be saved just now; trying again. It goes on meanwhile."
+SAVED_AGAIN = "Saving works again."
+NOT_SAVED = "The end of this reply could not be saved."
+SHUT_DOWN = "The server was shut down while this reply was being written."
+ENGINE_GAVE_UP = "The engine ended this reply before it was complete."
+ENGINE_FAILED = "The engine failed while writing this reply. Your message is saved; please send it again."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRef:
+    """What a started turn is called."""
+
+    turn_id: str
+    conversation_id: str
+    user_message_id: str
+    message_id: str  #: the assistant's reply
+
+
+class LiveTurn:
+    """From the engine into a buffer, and from there to the database on a clock and at the end."""
+
+    def __init__(
+        self,
+        ref: TurnRef,
+        user_id: str,
+        *,
+        engine: ChatEngine,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams,
+        prompt_tokens: int,
+        records: TurnRecords,
+        checkpoint_seconds: float,
+    ) -> None:
+        self.ref = ref
+        self.user_id = user_id
+        self.buffer = ReplyBuffer()
+        self._engine = engine
+        self._messages = messages
+        self._params = params
+        self._records = records
+        self._checkpoint_seconds = checkpoint_seconds
+        self._measure = ReplyMeasure(prompt_tokens)
+        self._last: Delta | None = None  # the delta that ended the reply
+        self._cut: MessageStatus | None = None  # why it was ended before its end
+        self._deleted = False
+        self._saved_chars = 0
+        self._saved_at = time.monotonic()
+        self._failing = False  # the last write failed
+        self._generation: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def launch(self) -> asyncio.Task[None]:
+        """Begin. The turn is in the database by now."""
+        self._generation = asyncio.create_task(self._generate(), name=f"generate {self.ref.turn_id}")
+        self._task = asyncio.create_task(self._run(self._generation), name=f"turn {self.ref.turn_id}")
+        if self._cut is not None:
+            self._generation.cancel()
+        return self._task
+
+    def cut(self, status: MessageStatus) -> None:
+        """End the reply with what has arrived. Too late, or a second time, changes nothing."""
+        self._cut = self._cut or status
+        if self._generation is not None:
+            self._generation.cancel()
+
+    def discard(self) -> None:
+        """End the reply; its conversation was deleted, so there is nothing to save."""
+        self._deleted = True
+        self.cut(MessageStatus.STOPPED)
+
+    async def wait_cut(self) -> None:
+        """Until the reply grows no more (it may still have to be saved)."""
+        if self._generation is not None:
+            await asyncio.wait({self._generation})
+
+    async def _generate(self) -> None:
+        stream = self._engine.chat(self._messages, self._params)
+        async for delta in stream:
+            self._measure.see(delta)
+            if delta.progress is not None:
+                self.buffer.report(TurnProgress(delta.progress.processed, delta.progress.total))
+            self.buffer.append(clean_text(delta.text))
+            # An error ends the stream by raising right after.
+            if delta.finish_reason not in (None, FinishReason.ERROR):
+                self._last = delta
+
+    async def _run(self, generation: asyncio.Task[None]) -> None:
+        end: TurnEnd | None = None
+        try:
+            while not generation.done():
+                await asyncio.wait({generation}, timeout=self._checkpoint_seconds)
+                if not generation.done():
+                    await self._checkpoint()
+            outcome = self._outcome(generation)
+            await self._finish(outcome)
+            end = self._end_event(outcome)
+        finally:
+            generation.cancel()
+            lost = TurnEnd(MessageStatus.INTERRUPTED, None, NOT_SAVED, self.ref.message_id, self._saved_chars)
+            self.buffer.close(end or lost)
+
+    async def _checkpoint(self) -> None:
+        now = time.monotonic()
+        if len(self.buffer) == self._saved_chars and now - self._saved_at < HEARTBEAT_SECONDS:
+            return
+        text = self.buffer.text
+        try:
+            running = await self._records.checkpoint(self.user_id, self.ref.turn_id, text)
+        except StorageUnavailable:
+            self._tell_not_saved()
+            return
+        self._saved_chars, self._saved_at = len(text), now
+        self._tell_saved()
+        if not running:
+            self.discard()
+
+    async def _finish(self, outcome: TurnOutcome) -> None:
+        """Write the end, again and again until it is written: a full disk must not cost a reply."""
+        delay = FIRST_RETRY_SECONDS
+        while not self._deleted:
+            try:
+                await self._records.finish(self.user_id, self.ref.turn_id, outcome)
+                return
+            except StorageUnavailable:
+                self._tell_not_saved()
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, MAX_RETRY_SECONDS)
+
+    def _outcome(self, generation: asyncio.Task[None]) -> TurnOutcome:
+        text = self.buffer.text
+        last = self._last
+        if last is not None and last.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+            # Whatever happened after the end, a stop that came too late included, takes nothing back.
+            reason = last.finish_reason
+            stats = stats_from(last.timings, reason) if last.timings else self._measure.cut(reason)
+            return TurnOutcome(text=text, status=MessageStatus.COMPLETE, stats=stats)
+        failure = None if generation.cancelled() else generation.exception()
+        if failure is not None:
+            if not isinstance(failure, EngineError):
+                _log.error("turn %s failed", self.ref.turn_id, exc_info=failure)
+            return TurnOutcome(
+                text=text,
+                status=MessageStatus.ERROR,
+                stats=self._measure.cut(FinishReason.ERROR),
+                error=str(failure) if isinstance(failure, EngineError) else ENGINE_FAILED,
+            )
+        status = self._cut or MessageStatus.INTERRUPTED
+        error = None
+        if status is MessageStatus.INTERRUPTED:
+            error = SHUT_DOWN if self._cut else ENGINE_GAVE_UP
+        return TurnOutcome(text=text, status=status, stats=self._measure.cut(FinishReason.ABORT), error=error)
+
+    def _end_event(self, outcome: TurnOutcome) -> TurnEnd:
+        return TurnEnd(
+            status=outcome.status,
+            stats=outcome.stats,
+            error=outcome.error,
+            message_id=self.ref.message_id,
+            offset=len(outcome.text),
+        )
+
+    def _tell_not_saved(self) -> None:
+        if not self._failing:
+            self._failing = True
+            _log.warning("turn %s could not be saved, trying again", self.ref.turn_id)
+            self.buffer.notify(TurnNotice(NOT_SAVED_YET))
+
+    def _tell_saved(self) -> None:
+        if self._failing:
+            self._failing = False
+            self.buffer.notify(TurnNotice(SAVED_AGAIN))

@@ -1,0 +1,290 @@
+"""Starting, following and stopping replies. A reply belongs to the server; browsers come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.ids import new_id
+from app.domain.prompting import chat_messages
+from app.domain.text import clean_text, title_from
+from app.domain.views import MessageStatus, ReplyStats
+from app.errors import Conflict, EngineUnavailable, InvalidInput
+from app.prompts import PromptLibrary
+from app.settings import AppSettings
+from app.store.turn_records import BUSY, NewTurn, TurnContext, TurnRecords
+from app.turns.events import TurnEnd, TurnEvent, TurnProgress, TurnText
+from app.turns.live import LiveTurn, TurnRef
+from app.turns.refusals import as_app_error
+from engine import ChatEngine, ChatMessage, EngineError, SamplingParams
+
+__all__ = ["TurnRef", "TurnSnapshot", "Turns"]
+
+_log = logging.getLogger(__name__)
+
+LAST_WRITE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSnapshot:
+    """A turn as it stands now."""
+
+    turn_id: str
+    conversation_id: str
+    message_id: str
+    text: str
+    offset: int
+    status: MessageStatus
+    stats: ReplyStats | None
+    error: str | None
+    progress: TurnProgress | None
+
+
+class Turns:
+    """The replies in flight, and the way to those that have ended."""
+
+    def __init__(self, settings: AppSettings, engine: ChatEngine, records: TurnRecords, prompts: PromptLibrary) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._records = records
+        self._prompts = prompts
+        self._live: dict[str, LiveTurn] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starting: set[asyncio.Task[TurnRef]] = set()
+        self._closing = False
+
+    async def start(
+        self,
+        user_id: str,
+        *,
+        text: str,
+        conversation_id: str | None = None,
+        parent_id: str | None = None,
+        settings: ChatSettings | None = None,
+    ) -> TurnRef:
+        """Save a message and begin its reply. On return the message is in the database.
+
+        Nothing is written where this raises. A caller that is cancelled meanwhile changes nothing:
+        the message is sent, or it is not.
+
+        Args:
+            conversation_id: None begins a conversation.
+            parent_id: the reply that the message follows; None is the conversation's last.
+            settings: saved on the conversation; None uses the conversation's own.
+
+        Raises:
+            InvalidInput: an empty or overlong message, or a setting out of range (named).
+            ContextTooLong: the model cannot read that much.
+            NotFound: the conversation or the parent is missing or another user's.
+            Conflict: a reply is being written in this conversation.
+            Overloaded: the engine's queue is full.
+            EngineUnavailable: the engine or the server is stopping.
+            StorageUnavailable: the database does not work.
+        """
+        # Shielded: between the commit and the launch nothing may come, or a turn would run without a task.
+        start = asyncio.create_task(self._start(user_id, text, conversation_id, parent_id, settings))
+        self._starting.add(start)
+        start.add_done_callback(self._starting.discard)
+        return await asyncio.shield(start)
+
+    async def events(self, user_id: str, turn_id: str, offset: int = 0) -> AsyncIterator[TurnEvent]:
+        """Follow a reply from ``offset`` on; :class:`TurnEnd` comes last. Works for finished turns too.
+
+        A reader may take its time: the next event brings everything new in one piece.
+
+        Raises:
+            NotFound: on the first ``anext``, where the turn is missing or another user's.
+        """
+        live = self._live_of(user_id, turn_id)
+        events = live.buffer.follow(offset) if live is not None else self._stored_events(user_id, turn_id, offset)
+        async for event in events:
+            yield event
+
+    async def snapshot(self, user_id: str, turn_id: str) -> TurnSnapshot:
+        """The turn as it stands now.
+
+        Raises:
+            NotFound: it is missing or another user's.
+        """
+        live = self._live_of(user_id, turn_id)
+        if live is not None:
+            text = live.buffer.text
+            return TurnSnapshot(
+                turn_id=turn_id,
+                conversation_id=live.ref.conversation_id,
+                message_id=live.ref.message_id,
+                text=text,
+                offset=len(text),
+                status=MessageStatus.STREAMING,
+                stats=None,
+                error=None,
+                progress=live.buffer.progress,
+            )
+        record = await self._records.get(user_id, turn_id)
+        return TurnSnapshot(
+            turn_id=turn_id,
+            conversation_id=record.conversation_id,
+            message_id=record.message_id,
+            text=record.text,
+            offset=len(record.text),
+            status=record.status,
+            stats=record.stats,
+            error=record.error,
+            progress=None,
+        )
+
+    async def stop(self, user_id: str, turn_id: str) -> None:
+        """End the reply and keep what it has. On return it grows no more. Stopping twice, or too late, is no error.
+
+        Raises:
+            NotFound: the turn is missing or another user's.
+        """
+        live = self._live_of(user_id, turn_id)
+        if live is None:
+            await self._records.get(user_id, turn_id)
+            return
+        live.cut(MessageStatus.STOPPED)
+        await live.wait_cut()
+
+    async def delete_conversation(self, user_id: str, conversation_id: str) -> None:
+        """Delete a conversation for good, with a reply that is still being written.
+
+        Raises:
+            NotFound: it is missing or another user's.
+        """
+        # The rows go first: should that fail, the reply has lost nothing.
+        await self._records.delete_conversation(user_id, conversation_id)
+        for live in self._live_in(conversation_id):
+            live.discard()
+            await live.wait_cut()
+
+    async def close(self) -> None:
+        """Start no more replies, give those in flight ``shutdown_seconds``, then end them as interrupted."""
+        self._closing = True
+        if self._starting:
+            await asyncio.wait(self._starting)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._settings.shutdown_seconds)
+        for live in self._live.values():
+            live.cut(MessageStatus.INTERRUPTED)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=LAST_WRITE_SECONDS)
+        for task in self._tasks:
+            _log.error("%s could not be saved before the shutdown", task.get_name())
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _start(
+        self,
+        user_id: str,
+        text: str,
+        conversation_id: str | None,
+        parent_id: str | None,
+        settings: ChatSettings | None,
+    ) -> TurnRef:
+        if self._closing:
+            raise EngineUnavailable("The server is shutting down. Please send again once it is back.")
+        text = self._checked_text(text)
+        if conversation_id is None:
+            if parent_id is not None:
+                raise InvalidInput("A message that follows another needs the conversation_id of that one.")
+            context = TurnContext(parent_id=None, path=(), settings=ChatSettings(), streaming=False)
+        else:
+            context = await self._records.context(user_id, conversation_id, parent_id)
+            if context.streaming:
+                raise Conflict(BUSY)
+        used = settings if settings is not None else context.settings
+        messages = chat_messages(self._system_prompt(used), context.path, text)
+        params = used.sampling_params()
+        prompt_tokens = await self._check(messages, params, begins_conversation=not context.path)
+        ref = TurnRef(
+            turn_id=new_id(),
+            conversation_id=conversation_id or new_id(),
+            user_message_id=new_id(),
+            message_id=new_id(),
+        )
+        live = LiveTurn(
+            ref,
+            user_id,
+            engine=self._engine,
+            messages=messages,
+            params=params,
+            prompt_tokens=prompt_tokens,
+            records=self._records,
+            checkpoint_seconds=self._settings.checkpoint_seconds,
+        )
+        new = NewTurn(
+            turn_id=ref.turn_id,
+            conversation_id=ref.conversation_id,
+            user_message_id=ref.user_message_id,
+            message_id=ref.message_id,
+            title=title_from(text) if conversation_id is None else None,
+            parent_id=context.parent_id,
+            parent_is_tip=parent_id is None,
+            text=text,
+            settings=used,
+            save_settings=settings is not None,
+            model=self._engine.info.name,
+        )
+        # Known before it is written: whoever sees the turn in the database finds it here.
+        self._live[ref.turn_id] = live
+        try:
+            await self._records.begin(user_id, new)
+        except BaseException:
+            del self._live[ref.turn_id]
+            raise
+        task = live.launch()
+        self._tasks.add(task)
+        task.add_done_callback(lambda task: self._ended(live, task))
+        return ref
+
+    def _ended(self, live: LiveTurn, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._live.pop(live.ref.turn_id, None)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            _log.error("%s failed", task.get_name(), exc_info=failure)
+
+    def _checked_text(self, text: str) -> str:
+        text = clean_text(text)
+        if not text.strip():
+            raise InvalidInput("The message is empty. Write something first.")
+        limit = self._settings.max_message_chars
+        if len(text) > limit:
+            raise InvalidInput(
+                f"This message is {len(text):,} characters long; at most {limit:,} are accepted. "
+                "Shorten it, or send it in parts."
+            )
+        return text
+
+    def _system_prompt(self, settings: ChatSettings) -> str:
+        if settings.system_prompt.strip() or settings.system_prompt_name is None:
+            return clean_text(settings.system_prompt)
+        return self._prompts.get(settings.system_prompt_name).render()
+
+    async def _check(self, messages: list[ChatMessage], params: SamplingParams, *, begins_conversation: bool) -> int:
+        try:
+            return await self._engine.check_chat(messages, params)
+        except (EngineError, ValueError) as error:
+            raise as_app_error(error, begins_conversation=begins_conversation) from error
+
+    async def _stored_events(self, user_id: str, turn_id: str, offset: int) -> AsyncIterator[TurnEvent]:
+        while True:
+            record = await self._records.get(user_id, turn_id)
+            if len(record.text) > offset:
+                yield TurnText(record.text[offset:], len(record.text))
+                offset = len(record.text)
+            if record.status is not MessageStatus.STREAMING:
+                yield TurnEnd(record.status, record.stats, record.error, record.message_id, len(record.text))
+                return
+            # Another process writes it: its checkpoints are what there is to read.
+            await asyncio.sleep(self._settings.checkpoint_seconds)
+
+    def _live_of(self, user_id: str, turn_id: str) -> LiveTurn | None:
+        live = self._live.get(turn_id)
+        return live if live is not None and live.user_id == user_id else None
+
+    def _live_in(self, conversation_id: str) -> list[LiveTurn]:
+        return [live for live in self._live.values() if live.ref.conversation_id == conversation_id]
