@@ -47,7 +47,7 @@ async def stop_turn(turn_id: str, user_id: UserId, services: ServicesDep) -> Non
     await services.turns.stop(user_id, turn_id)
 
 
-@router.get("/turns/{turn_id}/events", response_class=EventStream)
+@router.get("/turns/{turn_id}/events", status_code=200, response_class=EventStream)
 async def turn_events(
     turn_id: str,
     user_id: UserId,
@@ -63,7 +63,7 @@ async def turn_events(
     return EventStream(events, closing=closing)
 
 
-@router.get("/events", response_class=EventStream)
+@router.get("/events", status_code=200, response_class=EventStream)
 async def many_turn_events(
     user_id: UserId,
     services: ServicesDep,
