@@ -1,0 +1,133 @@
+"""Servers with the real engine, a real Chromium, and a watch on every request a page makes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Request, sync_playwright
+
+from tests.e2e.chat_page import ChatPage
+from tests.e2e.server import ROOT, Server
+from tests.support.models import make_model
+
+NewTab = Callable[..., ChatPage]
+NewBrowser = Callable[..., BrowserContext]
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+def find_chromium() -> str:
+    """The browser's path: ``CHROMIUM``, else the first known name on PATH."""
+    named = os.environ.get("CHROMIUM")
+    found = [named] if named else [path for name in _BROWSERS if (path := shutil.which(name))]
+    if not found:
+        pytest.fail(
+            "The browser tests need Chromium and found none. Install it with 'apt-get install chromium' (or "
+            "'playwright install chromium'), or set CHROMIUM to the path of a Chromium or Chrome.",
+            pytrace=False,
+        )
+    return found[0]
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """One Chromium for all tests. It ends with this package: its event loop would disturb asynchronous tests."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="package")
+def endless_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model that knows no end: its replies run until they are stopped or reach their length."""
+    return make_model(
+        tmp_path_factory.mktemp("models") / "endless", eos=False, max_position_embeddings=4096, layers=4, hidden=128
+    )
+
+
+@pytest.fixture(scope="package")
+def server(endless_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with the endless model, shared by the tests; each makes its own conversations."""
+    with ExitStack() as stack:
+        yield _started(stack, Server(endless_model, tmp_path_factory.mktemp("data"), "--dtype", "float32"))
+
+
+@pytest.fixture(scope="package")
+def guide_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with the model that comes in the box."""
+    with ExitStack() as stack:
+        yield _started(stack, Server(ROOT / "models/guide", tmp_path_factory.mktemp("guide-data")))
+
+
+@pytest.fixture
+def own_server(endless_model: Path, tmp_path: Path) -> Iterator[Server]:
+    """A server that the test may kill and start again."""
+    with ExitStack() as stack:
+        yield _started(stack, Server(endless_model, tmp_path / "data", "--dtype", "float32"))
+
+
+def _started(stack: ExitStack, server: Server) -> Server:
+    server.data_dir.mkdir(parents=True, exist_ok=True)
+    stack.callback(server.stop)
+    server.start()
+    return server
+
+
+@pytest.fixture
+def new_browser(browser: Browser) -> Iterator[NewBrowser]:
+    """Makes browsers of their own (storage, tabs, connections). Any request to another origin fails the test,
+    and so does an uncaught error in a page's script."""
+    contexts: list[BrowserContext] = []
+    faults: list[str] = []
+
+    def make(server: Server, **options: object) -> BrowserContext:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})  # type: ignore[arg-type]
+        context.set_default_timeout(20_000)
+
+        def watch(request: Request) -> None:
+            if not request.url.startswith((f"{server.url}/", "data:", "blob:")):
+                faults.append(f"a request left for another origin: {request.url}")
+
+        context.on("request", watch)
+        context.on("weberror", lambda error: faults.append(f"an error in the page: {error.error}"))
+        contexts.append(context)
+        return context
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert not faults, "\n".join(faults)
+
+
+@pytest.fixture
+def context(new_browser: NewBrowser, server: Server) -> BrowserContext:
+    """One browser at the server with the endless model."""
+    return new_browser(server)
+
+
+@pytest.fixture
+def new_tab(context: BrowserContext, server: Server) -> NewTab:
+    """Opens tabs of one browser, at a conversation or a new chat."""
+
+    def make(conversation_id: str | None = None) -> ChatPage:
+        return ChatPage(context.new_page(), server.url).open(conversation_id)
+
+    return make
+
+
+@pytest.fixture
+def chat(new_tab: NewTab) -> ChatPage:
+    """A tab with a new chat."""
+    return new_tab()

@@ -1,0 +1,79 @@
+"""Deskmate as a person starts it: a process of its own, with its own data folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 120
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+class Server:
+    """``python -m app serve`` on a port of its own, which stays the same over restarts."""
+
+    def __init__(self, model: Path, data_dir: Path, *options: str) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.data_dir = data_dir
+        self._log = data_dir.with_suffix(".log")
+        self._command = [
+            *(sys.executable, "-m", "app", "serve", "--model", str(model)),
+            *("--port", str(self.port), "--data-dir", str(data_dir), *options),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Return once the server is ready; fail with its log if it ends or takes too long."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._is_ready():
+            if self._process.poll() is not None:
+                raise RuntimeError(f"The server ended with {self._process.returncode}:\n{self._log.read_text()}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"The server was not ready in {START_SECONDS} s:\n{self._log.read_text()}")
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """Ask the process to end in order."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        self._process = None
+
+    def kill(self) -> None:
+        """End the process as a power cut would."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(30)
+        self._process = None
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/ready", timeout=5) as response:
+                return bool(response.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False

@@ -1,0 +1,85 @@
+"""What cannot be sent is explained in the page, and what was typed is still there."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from tests.e2e.chat_page import ChatPage
+
+
+@pytest.mark.parametrize("text", ["", "   \n "])
+def test_empty_message(chat: ChatPage, text: str) -> None:
+    chat.box.fill(text)
+    chat.box.press("Enter")
+    expect(chat.alert).to_contain_text("empty")
+    expect(chat.box).to_have_value(text)
+    expect(chat.users).to_have_count(0)
+
+
+def test_too_long_for_the_context(chat: ChatPage) -> None:
+    text = "word " * 9_000
+    chat.box.fill(text)
+    chat.box.press("Enter")
+    expect(chat.alert).to_contain_text("4096")
+    numbers = [int("".join(filter(str.isdigit, word))) for word in chat.alert.inner_text().split() if word[0].isdigit()]
+    assert len(numbers) >= 2
+    assert max(numbers) > 9_000
+    expect(chat.box).to_have_value(text)
+    expect(chat.users).to_have_count(0)
+
+
+@pytest.mark.parametrize(("label", "value", "name"), [("Seed", "-5", "seed"), ("Maximum length", "0", "max_tokens")])
+def test_parameter_out_of_range(chat: ChatPage, label: str, value: str, name: str) -> None:
+    chat.open_settings()
+    chat.set_number(label, value)
+    chat.box.fill("with a wrong setting")
+    chat.box.press("Enter")
+    expect(chat.alert).to_contain_text(name)
+    expect(chat.alert).to_contain_text(value)
+    expect(chat.box).to_have_value("with a wrong setting")
+    expect(chat.users).to_have_count(0)
+
+
+def test_server_that_does_not_answer(chat: ChatPage) -> None:
+    chat.page.route("**/api/turns", lambda route: route.abort())
+    chat.box.fill("nobody hears this")
+    chat.box.press("Enter")
+    expect(chat.alert).to_contain_text("cannot be reached")
+    expect(chat.box).to_have_value("nobody hears this")
+    chat.page.unroute("**/api/turns")
+    chat.box.press("Enter")
+    expect(chat.users).to_have_text(["nobody hears this"])
+    expect(chat.alert).to_be_empty()
+    chat.wait_for_text(1)
+    chat.stop_button.click()
+    chat.wait_for_end()
+
+
+def test_error_page_of_a_proxy(chat: ChatPage) -> None:
+    def refuse(route: Route) -> None:
+        route.fulfill(status=502, content_type="text/html", body="<h1>Bad gateway</h1>")
+
+    chat.page.route("**/api/turns", refuse)
+    chat.box.fill("through a broken proxy")
+    chat.box.press("Enter")
+    expect(chat.alert).to_contain_text("502")
+    expect(chat.alert).not_to_contain_text("<h1>")
+    expect(chat.box).to_have_value("through a broken proxy")
+
+
+def test_unknown_conversation(chat: ChatPage) -> None:
+    chat.open("0198c000-0000-7000-8000-000000000000")
+    expect(chat.alert).to_contain_text("does not exist")
+    assert _path(chat.page) == "/"
+    expect(chat.page.locator("#dm-welcome")).to_be_visible()
+
+
+def _path(page: Page) -> str:
+    return str(page.evaluate("location.pathname + location.search"))
+
+
+def test_unsent_text_survives_a_reload(chat: ChatPage) -> None:
+    chat.box.fill("not sent yet")
+    chat.reload()
+    expect(chat.box).to_have_value("not sent yet")

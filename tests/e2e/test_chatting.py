@@ -1,0 +1,168 @@
+"""Sending, watching the text grow, stopping, copying, and the keys people are used to."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from tests.e2e.chat_page import ChatPage, letters
+from tests.e2e.conftest import NewBrowser
+from tests.e2e.seed import seed_conversation
+from tests.e2e.server import Server
+
+
+def test_guide_answers_and_stops_by_itself(new_browser: NewBrowser, guide_server: Server) -> None:
+    chat = ChatPage(new_browser(guide_server).new_page(), guide_server.url).open()
+    expect(chat.page.locator("#dm-status")).to_have_text("guide · ready")
+    reply = chat.ask("hi")
+    assert len(reply.strip()) > 3
+    expect(chat.replies.last.locator(".dm-stats")).to_contain_text("ended by itself")
+
+
+def test_text_grows_while_it_is_written(chat: ChatPage) -> None:
+    chat.send("tell me everything")
+    lengths = {len(chat.wait_for_text(1))}
+    for _ in range(3):
+        lengths.add(len(chat.wait_for_text(max(lengths) + 1)))
+    assert len(lengths) == 4
+    expect(chat.replies.last).to_have_attribute("data-status", "streaming")
+    chat.stop_button.click()
+    chat.wait_for_end()
+
+
+def test_a_line_under_the_reply_says_what_it_took(chat: ChatPage) -> None:
+    chat.open_settings()
+    chat.set_number("Maximum length", "40")
+    chat.ask("hello")
+    chat.ask("and again, please")
+    line = chat.replies.last.locator(".dm-stats").inner_text()
+    assert re.fullmatch(
+        r"40 tokens · first after \d+\.\d\d s · \d+\.\d tokens/s · "
+        r"[\d,]+ of [\d,]+ prompt tokens cached · reached its maximum length",
+        line,
+    )
+    cached = int(line.split(" of ")[0].rpartition("· ")[2].replace(",", ""))
+    assert cached > 0, "the second turn reads the first one from the cache"
+
+
+def test_temperature_zero_and_seeds_give_the_same_reply_again(chat: ChatPage) -> None:
+    def reply(temperature: str, seed: str) -> str:
+        chat.page.get_by_role("button", name="New chat").click()
+        expect(chat.page.locator("#dm-welcome")).to_be_visible()
+        chat.set_number("Temperature", temperature)
+        chat.set_number("Maximum length", "60")
+        chat.set_number("Seed", seed)
+        return chat.ask("the same question")
+
+    chat.open_settings()
+    assert reply("0", "") == reply("0", "")
+    assert reply("1", "7") == reply("1", "7")
+    assert reply("1", "7") != reply("1", "8")
+
+
+def test_stop_keeps_what_was_shown(chat: ChatPage) -> None:
+    chat.send("go on for ever")
+    shown = chat.wait_for_text(80)
+    chat.stop_button.click()
+    kept = chat.wait_for_end()
+    assert letters(kept).startswith(letters(shown))
+    expect(chat.replies.last).to_contain_text("Stopped.")
+    expect(chat.page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+    assert chat.reload().wait_for_end() == kept
+
+
+def test_escape_stops(chat: ChatPage) -> None:
+    chat.send("go on for ever")
+    chat.wait_for_text(20)
+    chat.page.keyboard.press("Escape")
+    chat.wait_for_end()
+    expect(chat.replies.last).to_have_attribute("data-status", "stopped")
+
+
+def test_escape_in_a_dialog_closes_it_and_stops_nothing(chat: ChatPage) -> None:
+    chat.send("a title for the dialog")
+    chat.wait_for_text(10)
+    row = chat.row("a title for the dialog").first
+    row.hover()
+    row.get_by_role("button", name="Delete").click()
+    expect(chat.page.get_by_role("dialog")).to_be_visible()
+    chat.page.keyboard.press("Escape")
+    expect(chat.page.get_by_role("dialog")).to_have_count(0)
+    chat.wait_for_text(len(chat.text()) + 20)
+    expect(chat.replies.last).to_have_attribute("data-status", "streaming")
+    chat.stop_button.click()
+    chat.wait_for_end()
+
+
+def test_shift_enter_breaks_the_line(chat: ChatPage) -> None:
+    chat.box.fill("one")
+    chat.box.press("Shift+Enter")
+    chat.box.press_sequentially("two")
+    expect(chat.box).to_have_value("one\ntwo")
+    expect(chat.users).to_have_count(0)
+
+
+def test_enter_that_ends_a_composition_does_not_send(chat: ChatPage) -> None:
+    chat.box.fill("かな")
+    chat.box.dispatch_event("keydown", {"key": "Enter", "isComposing": True, "bubbles": True})
+    chat.box.press_sequentially("!")
+    expect(chat.box).to_have_value("かな!")
+    expect(chat.users).to_have_count(0)
+
+
+def test_arrow_up_brings_the_last_message_back(chat: ChatPage) -> None:
+    chat.send("first\nsecond line")
+    chat.wait_for_text(5)
+    chat.stop_button.click()
+    chat.wait_for_end()
+    expect(chat.box).to_be_focused()
+    chat.page.keyboard.press("ArrowUp")
+    expect(chat.box).to_have_value("first\nsecond line")
+
+
+def test_examples_fill_the_box(chat: ChatPage) -> None:
+    example = chat.page.locator("#dm-examples button").first
+    text = example.inner_text()
+    example.click()
+    expect(chat.box).to_have_value(text)
+    expect(chat.box).to_be_focused()
+    expect(chat.users).to_have_count(0)
+
+
+def test_copy_gives_the_source(new_browser: NewBrowser, server: Server) -> None:
+    source = "A **bold** word.\n\n```python\nprint(1)\n```"
+    conversation = seed_conversation(server.data_dir, "copying", ["copy me", source])
+    context = new_browser(server, permissions=["clipboard-read", "clipboard-write"])
+    chat = ChatPage(context.new_page(), server.url).open(conversation)
+    chat.page.get_by_role("button", name="Copy reply").click()
+    assert _clipboard(chat.page) == source
+    chat.page.get_by_role("button", name="Copy code").click()
+    assert _clipboard(chat.page).strip() == "print(1)"
+
+
+def _clipboard(page: Page) -> str:
+    page.wait_for_timeout(50)
+    return str(page.evaluate("navigator.clipboard.readText()"))
+
+
+def test_page_follows_the_text_unless_scrolled_up(chat: ChatPage) -> None:
+    chat.page.set_viewport_size({"width": 700, "height": 420})
+    chat.send("a long one")
+    at_end = "() => { const s = document.getElementById('dm-scroll'); return s.scrollTop > 200 && "
+    at_end += "s.scrollHeight - s.scrollTop - s.clientHeight < 24; }"
+    chat.page.wait_for_function(at_end)
+
+    chat.page.locator("#dm-scroll").hover()
+    chat.page.mouse.wheel(0, -160)
+    latest = chat.page.get_by_role("button", name="Jump to latest")
+    expect(latest).to_be_visible()
+    before = chat.page.evaluate("document.getElementById('dm-scroll').scrollTop")
+    chat.wait_for_text(len(chat.text()) + 300)
+    assert chat.page.evaluate("document.getElementById('dm-scroll').scrollTop") == before
+
+    latest.click()
+    chat.page.wait_for_function(at_end)
+    expect(latest).to_be_hidden()
+    chat.page.keyboard.press("Escape")
+    chat.wait_for_end()

@@ -1,0 +1,173 @@
+"""Keyboard alone, screen readers, small screens, dark rooms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.chat_page import ChatPage
+from tests.e2e.conftest import NewBrowser, NewTab
+from tests.e2e.seed import seed_conversation
+from tests.e2e.server import ROOT, Server
+
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+SCREENSHOTS = ROOT / "build" / "screenshots"
+
+_REPLY = """A **context window** is how much text a model reads at once, counted in *tokens*.
+
+### When it is full
+
+1. Shorten the message.
+2. Start a new chat.
+
+```python
+print("a line of code that is long enough to scroll on a phone, and then a little longer still")
+```
+
+| Setting | Effect |
+| --- | --- |
+| `temperature` | Lower is more predictable |
+
+- [ ] read [the documentation](https://example.com/)
+"""
+
+Scheme = Literal["light", "dark"]
+
+
+def _violations(page: Page) -> list[str]:
+    """What axe-core calls serious or critical."""
+    page.add_script_tag(content=AXE.read_text())
+    result: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{violation['id']}: {node['html'][:200]} {node.get('failureSummary', '')}"
+        for violation in result["violations"]
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_axe_finds_nothing_serious_and_nothing_overflows(
+    new_browser: NewBrowser, server: Server, scheme: Scheme, width: int
+) -> None:
+    conversation = seed_conversation(server.data_dir, "What is a context window?", ["What is it?", _REPLY])
+    context = new_browser(server, color_scheme=scheme, viewport={"width": width, "height": 844})
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+
+    def check(view: str) -> None:
+        chat.page.screenshot(path=SCREENSHOTS / f"{view}-{width}-{scheme}.png")
+        assert _violations(chat.page) == [], view
+        assert chat.page.evaluate("document.documentElement.scrollWidth") <= width, view
+
+    chat = ChatPage(context.new_page(), server.url).open()
+    check("welcome")
+    chat.open(conversation)
+    check("chat")
+    chat.open_settings()
+    check("settings")
+    if width == 390:
+        chat.page.get_by_role("button", name="Close settings").click()
+        chat.page.locator("#dm-toggle-conversations").click()
+        expect(chat.titles.first).to_be_visible()
+        check("conversations")
+
+
+def test_with_the_keyboard_alone(chat: ChatPage) -> None:
+    page = chat.page
+    expect(chat.box).to_be_focused()
+    page.keyboard.type("typed without a mouse")
+    page.keyboard.press("Enter")
+    expect(chat.users).to_have_text(["typed without a mouse"])
+    chat.wait_for_text(10)
+    page.keyboard.press("Escape")
+    chat.wait_for_end()
+    expect(chat.box).to_be_focused()
+
+    def tab_to(name: str) -> None:
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            focused = page.evaluate(
+                "document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText"
+            )
+            if focused and focused.startswith(name):
+                return
+        raise AssertionError(f"Tab never reached {name!r}")
+
+    tab_to("Rename typed without a mouse")
+    page.keyboard.press("Enter")
+    page.keyboard.type("renamed by keys")
+    page.keyboard.press("Enter")
+    expect(page.locator("#dm-title")).to_have_text("renamed by keys")
+
+    tab_to("Settings")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Settings")).to_be_visible()
+    tab_to("Close settings")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Settings")).to_be_hidden()
+    assert page.evaluate("document.activeElement.id") == "dm-toggle-settings"
+
+    tab_to("Delete renamed by keys")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(chat.row("renamed by keys")).to_have_count(0)
+
+
+def test_focus_is_visible_wherever_it_goes(server: Server, new_tab: NewTab) -> None:
+    chat = new_tab(seed_conversation(server.data_dir, "focus", ["q", _REPLY]))
+    chat.open_settings()
+    unseen: set[str] = set()
+    for _ in range(45):
+        chat.page.keyboard.press("Tab")
+        problem = chat.page.evaluate(
+            """() => {
+              const element = document.activeElement;
+              if (element === document.body) return "";
+              const box = element.getBoundingClientRect();
+              if (box.width === 0 || box.height === 0 || getComputedStyle(element).visibility === "hidden")
+                return "invisible: " + element.outerHTML.slice(0, 150);
+              let ring = element;
+              for (let up = 0; up < 6 && ring; up++, ring = ring.parentElement) {
+                const style = getComputedStyle(ring);
+                if (style.outlineStyle !== "none" && style.outlineWidth !== "0px") return "";
+                if (ring.matches(":focus-within") && style.boxShadow !== "none") return "";
+              }
+              return "no ring: " + element.outerHTML.slice(0, 150);
+            }"""
+        )
+        if problem:
+            unseen.add(problem)
+    assert not unseen, "\n".join(sorted(unseen))
+
+
+def test_a_reply_is_announced_once_it_is_whole(chat: ChatPage) -> None:
+    chat.page.evaluate(
+        """() => {
+          window.announced = [];
+          new MutationObserver(() => window.announced.push(document.getElementById("dm-announcer").textContent))
+            .observe(document.getElementById("dm-announcer"), {childList: true, characterData: true, subtree: true});
+        }"""
+    )
+    chat.open_settings()
+    chat.set_number("Maximum length", "30")
+    chat.ask("announce this")
+    announced = chat.page.evaluate("window.announced")
+    assert announced[0] == "Message sent."
+    assert len([text for text in announced if text.startswith("Reply: ")]) == 1, "not for each token"
+    assert len(announced) == 2
+
+
+def test_no_motion_for_those_who_asked_for_none(new_browser: NewBrowser, server: Server) -> None:
+    context = new_browser(server, reduced_motion="reduce")
+    chat = ChatPage(context.new_page(), server.url).open()
+    chat.send("calmly")
+    chat.wait_for_text(5)
+    moving = chat.page.evaluate("document.getAnimations().filter(a => a.effect.getTiming().iterations > 1).length")
+    assert moving == 0
+    chat.stop_button.click()
+    chat.wait_for_end()

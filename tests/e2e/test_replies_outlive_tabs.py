@@ -1,0 +1,128 @@
+"""A reply belongs to the server: reloading, closing, other tabs and a restart change nothing about it."""
+
+from __future__ import annotations
+
+from playwright.sync_api import BrowserContext, expect
+
+from tests.e2e.chat_page import ChatPage, letters
+from tests.e2e.conftest import NewBrowser, NewTab
+from tests.e2e.server import Server
+
+
+def test_reload_in_the_middle_loses_nothing(chat: ChatPage) -> None:
+    chat.send("a long reply")
+    shown = chat.wait_for_text(60)
+    chat.reload()
+    again = chat.wait_for_text(len(shown) + 40)
+    assert letters(again).startswith(letters(shown))
+    expect(chat.replies.last).to_have_attribute("data-status", "streaming")
+    chat.stop_button.click()
+    whole = chat.wait_for_end()
+    assert letters(whole).startswith(letters(shown))
+    assert chat.reload().wait_for_end() == whole
+
+
+def test_close_the_tab_and_come_back(chat: ChatPage, new_tab: NewTab) -> None:
+    chat.open_settings()
+    chat.set_number("Maximum length", "300")
+    chat.send("to be read later")
+    conversation = chat.conversation_id
+    shown = chat.wait_for_text(20)
+    chat.page.close()
+
+    later = new_tab(conversation)
+    whole = later.wait_for_end()
+    assert letters(whole).startswith(letters(shown))
+    expect(later.replies.last.locator(".dm-stats")).to_contain_text("300 tokens")
+
+
+def test_two_browsers_stream_together(new_browser: NewBrowser, server: Server) -> None:
+    chats = [ChatPage(new_browser(server).new_page(), server.url).open() for _ in range(2)]
+    for chat in chats:
+        chat.send("both at once")
+    lengths = [len(chat.wait_for_text(10)) for chat in chats]
+    for _ in range(2):  # each grows while the other one does
+        lengths = [len(chat.wait_for_text(length + 10)) for chat, length in zip(chats, lengths, strict=True)]
+    for chat in chats:
+        expect(chat.replies.last).to_have_attribute("data-status", "streaming")
+        chat.stop_button.click()
+        chat.wait_for_end()
+
+
+def test_eight_tabs_while_one_streams(context: BrowserContext, new_tab: NewTab) -> None:
+    streaming = new_tab()
+    streaming.send("the long one of eight tabs")
+    streaming.wait_for_text(20)
+    # A browser opens six connections to a host: tabs that held one each would leave none for the eighth.
+    others = [new_tab() for _ in range(6)]
+    watcher = new_tab(streaming.conversation_id)
+    for number, tab in enumerate(others):
+        tab.send(f"from tab {number}")
+    for tab in others:
+        tab.wait_for_text(5)
+        expect(tab.row("the long one of eight tabs").first).to_be_visible()
+    assert letters(watcher.wait_for_text(40))[:20] == letters(streaming.text())[:20]
+
+    # The tab that reads for all of them closes; the others go on.
+    streaming.page.close()
+    for tab in [*others, watcher]:
+        tab.wait_for_text(len(tab.text()) + 20)
+    for tab in [*others, watcher]:
+        tab.stop_button.click()
+        tab.wait_for_end()
+
+
+def test_one_event_stream_serves_all_tabs(new_browser: NewBrowser, server: Server) -> None:
+    context = new_browser(server)
+    open_streams: list[str] = []
+    context.on("request", lambda request: open_streams.append(request.url) if "/api/events" in request.url else None)
+    context.on("requestfinished", lambda request: request.url in open_streams and open_streams.remove(request.url))
+    context.on("requestfailed", lambda request: request.url in open_streams and open_streams.remove(request.url))
+    tabs = [ChatPage(context.new_page(), server.url).open() for _ in range(3)]
+    tabs[0].page.wait_for_timeout(300)
+    assert open_streams == [], "no stream while nothing is being written"
+    for tab in tabs:
+        tab.send("one stream for us all")
+    for tab in tabs:
+        tab.wait_for_text(len(tab.text()) + 30)
+    assert len(open_streams) == 1
+    for tab in tabs:
+        tab.stop_button.click()
+        tab.wait_for_end()
+    tabs[0].page.wait_for_timeout(300)
+    assert open_streams == []
+
+
+def test_a_message_in_one_tab_shows_in_the_other(new_tab: NewTab) -> None:
+    first = new_tab()
+    first.send("seen in both tabs")
+    first.wait_for_text(5)
+    second = new_tab(first.conversation_id)
+    second.stop_button.click()
+    assert first.wait_for_end() == second.wait_for_end()
+    second.send("and this one too")
+    expect(first.users.last).to_have_text("and this one too")
+    first.wait_for_text(10)
+    first.stop_button.click()
+    assert first.wait_for_end() == second.wait_for_end()
+
+
+def test_server_killed_and_started_again_under_an_open_tab(new_browser: NewBrowser, own_server: Server) -> None:
+    chat = ChatPage(new_browser(own_server).new_page(), own_server.url).open()
+    chat.send("before the crash")
+    chat.wait_for_text(60)
+    chat.page.wait_for_timeout(2_000)  # a checkpoint is written every 1.5 s
+    own_server.kill()
+    expect(chat.page.locator("#dm-status")).to_contain_text("not reachable")
+
+    chat.box.fill("written while it was down")
+    own_server.start()
+    expect(chat.replies.last).to_have_attribute("data-status", "interrupted", timeout=20_000)
+    expect(chat.replies.last).to_contain_text("Interrupted")
+    assert len(chat.text()) > 10
+    expect(chat.box).to_have_value("written while it was down")
+    chat.box.press("Enter")
+    expect(chat.users.last).to_have_text("written while it was down")
+    chat.wait_for_text(10)
+    chat.stop_button.click()
+    chat.wait_for_end()

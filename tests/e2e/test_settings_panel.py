@@ -1,0 +1,100 @@
+"""Settings belong to the conversation: saved with it, shown again with it, used by its replies."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from tests.e2e.chat_page import ChatPage
+from tests.e2e.conftest import NewTab
+
+
+def _short_chat(chat: ChatPage, message: str) -> None:
+    chat.open_settings()
+    chat.set_number("Maximum length", "20")
+    chat.ask(message)
+
+
+def test_settings_survive_a_reload(chat: ChatPage) -> None:
+    _short_chat(chat, "with settings")
+    chat.set_number("Temperature", "0.35")
+    chat.set_number("Top-k", "17")
+    chat.set_number("Seed", "1234")
+    chat.page.get_by_label("Stop strings").fill("END\nSTOP")
+    expect(chat.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+
+    chat.reload().open_settings()
+    expect(chat.setting("Temperature")).to_have_value("0.35")
+    expect(chat.setting("Top-k")).to_have_value("17")
+    expect(chat.setting("Seed")).to_have_value("1234")
+    expect(chat.setting("Maximum length")).to_have_value("20")
+    expect(chat.page.get_by_label("Stop strings")).to_have_value("END\nSTOP")
+
+
+def test_settings_of_a_chat_not_yet_begun_survive_a_reload_and_go_with_it(chat: ChatPage) -> None:
+    chat.open_settings()
+    chat.set_number("Temperature", "1.4")
+    chat.set_number("Maximum length", "12")
+    chat.reload().open_settings()
+    expect(chat.setting("Temperature")).to_have_value("1.4")
+    chat.ask("twelve tokens at most")
+    expect(chat.replies.last.locator(".dm-stats")).to_contain_text("12 tokens")
+    chat.reload().open_settings()
+    expect(chat.setting("Temperature")).to_have_value("1.4")
+
+
+def test_each_conversation_has_its_own(chat: ChatPage, new_tab: NewTab) -> None:
+    _short_chat(chat, "the warm one")
+    chat.set_number("Temperature", "1.6")
+    expect(chat.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+    other = new_tab()
+    _short_chat(other, "the cold one")
+    other.set_number("Temperature", "0.1")
+    other.row("the warm one").first.locator("a").click()
+    expect(other.setting("Temperature")).to_have_value("1.6")
+    other.row("the cold one").first.locator("a").click()
+    expect(other.setting("Temperature")).to_have_value("0.1")
+
+
+def test_presets_and_reset(chat: ChatPage) -> None:
+    chat.open_settings()
+    default = chat.setting("Temperature").input_value()
+    expect(chat.page.get_by_role("radio", name="Model default")).to_be_checked()
+    chat.page.get_by_role("radio", name="Precise").check()
+    expect(chat.setting("Temperature")).to_have_value("0.2")
+    chat.set_number("Temperature", "0.25")
+    expect(chat.page.get_by_role("radio", name="Precise")).not_to_be_checked()
+    chat.page.get_by_role("radio", name="Creative").check()
+    expect(chat.setting("Min-p")).to_have_value("0.05")
+    chat.page.get_by_role("button", name="Reset").click()
+    expect(chat.setting("Temperature")).to_have_value(default)
+    expect(chat.page.get_by_role("radio", name="Model default")).to_be_checked()
+
+
+def test_system_prompt_from_the_library_and_own_text(chat: ChatPage) -> None:
+    _short_chat(chat, "with a system prompt")
+    text = chat.page.get_by_label("Text of the system prompt")
+    choice = chat.page.get_by_role("combobox", name="System prompt")
+    choice.click()
+    chat.page.get_by_role("option").nth(1).click()
+    expect(text).not_to_have_value("")
+    chosen, words = choice.input_value(), text.input_value()
+    expect(chat.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+    chat.reload().open_settings()
+    expect(choice).to_have_value(chosen)
+    expect(text).to_have_value(words)
+
+    text.fill("Answer in one word.")
+    expect(choice).to_have_value("Own text")
+    expect(chat.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+    chat.reload().open_settings()
+    expect(choice).to_have_value("Own text")
+    expect(text).to_have_value("Answer in one word.")
+
+
+def test_every_control_says_what_it_does(chat: ChatPage) -> None:
+    chat.open_settings()
+    blocks = chat.page.locator("#dm-settings .form .block")
+    assert blocks.count() >= 11
+    for block in blocks.all():
+        title, _, explanation = block.inner_text().strip().partition("\n")
+        assert len(explanation.strip()) > 15, f"{title} explains nothing"
