@@ -17,6 +17,7 @@ import torch
 from prometheus_client import CollectorRegistry
 from tqdm import tqdm
 
+from engine.capacity import suitable_num_threads
 from engine.core import EngineCore, StepResult, Submission
 from engine.errors import EngineError, EngineOverloadedError, EngineStoppedError
 from engine.interface import ChatMessage
@@ -64,6 +65,7 @@ class Engine:
         self._accepting = False
         self._failure: str | None = None
         self._ids = itertools.count(1)
+        self._num_threads = 1
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -97,9 +99,9 @@ class Engine:
     def _start(self) -> None:
         if self._thread is not None:
             raise RuntimeError("the engine is already started")
-        if self.settings.num_threads is not None:
-            torch.set_num_threads(self.settings.num_threads)
         model = load_model(self.settings, self._progress)
+        self._num_threads = self.settings.num_threads or suitable_num_threads(model)
+        torch.set_num_threads(self._num_threads)
         core = EngineCore(model, self.settings)
         self._core = core
         self._inbox = queue.SimpleQueue()
@@ -304,6 +306,7 @@ class Engine:
     # -- the worker thread ----------------------------------------------------------------------------------
 
     def _work(self, core: EngineCore) -> None:
+        torch.set_num_threads(self._num_threads)  # OpenMP keeps the number for each thread that calls it
         try:
             while self._take_commands(core):
                 self._deliver(core, core.step())
