@@ -40,7 +40,9 @@ class EngineSettings(BaseSettings):
     num_kv_blocks: int | None = Field(None, ge=2, description="Exact number of KV blocks; overrides the memory.")
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of the GPU's memory to use.")
     enable_prefix_caching: bool = Field(True, description="Reuse the KV of prompts that begin alike.")
-    num_threads: int | None = Field(None, ge=1, description="CPU threads for the model; default: all cores, or one for a tiny model.")
+    num_threads: int | None = Field(
+        None, ge=1, description="CPU threads for the model; default: all cores, or one for a tiny model."
+    )
 
     @model_validator(mode="after")
     def _every_decode_has_its_turn(self) -> EngineSettings:
