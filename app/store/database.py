@@ -39,8 +39,8 @@ class Database:
         """Args:
         url: as ``AppSettings.resolved_database_url`` gives it. Nothing is opened yet.
         """
-        self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
-        if self.is_sqlite:
+        self._closed = False
+        if make_url(url).get_backend_name() == "sqlite":
             self._writer = sqlite_engine(url, connections=1)
             self._reader = sqlite_engine(url, connections=READERS, read_only=True)
             self._write_threads = ThreadPoolExecutor(1, thread_name_prefix="database-write")
@@ -75,12 +75,15 @@ class Database:
 
     async def close(self) -> None:
         """Wait for the transactions under way, then close every connection."""
+        self._closed = True
         for threads in {self._write_threads, self._read_threads}:
             await asyncio.to_thread(threads.shutdown)
         for engine in {self._writer, self._reader}:
             engine.dispose()
 
     async def _run(self, threads: ThreadPoolExecutor, engine: Engine, work: Callable[[Session], Result]) -> Result:
+        if self._closed:
+            raise StorageUnavailable("The server is shutting down. Please try again once it is back.")
         return await asyncio.get_running_loop().run_in_executor(threads, _transaction, engine, work)
 
 

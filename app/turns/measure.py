@@ -34,7 +34,7 @@ class ReplyMeasure:
             ttft_ms=1000 * (self._first - self._started),
             itl_ms=1000 * gap,
             tokens_per_second=1 / gap if gap > 0 else 0.0,
-            finish_reason=reason,
+            finish_reason=reason.value,
         )
 
 
@@ -47,5 +47,5 @@ def stats_from(timings: Timings, reason: FinishReason) -> ReplyStats:
         ttft_ms=1000 * timings.time_to_first_token_seconds,
         itl_ms=1000 * timings.inter_token_latency_seconds,
         tokens_per_second=timings.tokens_per_second,
-        finish_reason=reason,
+        finish_reason=reason.value,
     )

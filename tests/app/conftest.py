@@ -1,0 +1,85 @@
+"""Services over a scripted engine, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from app.domain.ids import new_id
+from app.services import Services
+from app.settings import AppSettings
+from app.store.database import Database
+from app.store.models import Account
+from tests.support.databases import PostgresServer, postgres_server
+from tests.support.fake_engine import FakeEngine
+
+CHECKPOINT_SECONDS = 0.05
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
+    """For ``AppSettings``: a fresh database of each kind."""
+    if request.param == "sqlite":
+        return None
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.migrated()
+
+
+@pytest.fixture
+def settings(database_url: str | None, tmp_path: Path) -> AppSettings:
+    return AppSettings(
+        _env_file=None,
+        data_dir=tmp_path / "data",
+        database_url=database_url,
+        checkpoint_seconds=CHECKPOINT_SECONDS,
+        shutdown_seconds=5,
+    )
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+Open = Callable[[], Awaitable[Services]]
+
+
+@pytest.fixture
+async def open_services(settings: AppSettings, engine: FakeEngine) -> AsyncIterator[Open]:
+    """Opens services as often as a test asks; closes what the test has not."""
+    opened: list[Services] = []
+
+    async def open_() -> Services:
+        services = await Services.open(settings, engine)
+        opened.append(services)
+        return services
+
+    yield open_
+    for services in opened:
+        await services.close()
+
+
+@pytest.fixture
+async def services(open_services: Open) -> Services:
+    return await open_services()
+
+
+@pytest.fixture
+async def stranger(services: Services) -> str:
+    """The id of another user."""
+    return await add_user(services.database)
+
+
+async def add_user(database: Database) -> str:
+    user_id = new_id()
+    await database.write(lambda session: session.add(Account(id=user_id, name=user_id, created_at=datetime.now(UTC))))
+    return user_id
