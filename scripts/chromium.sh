@@ -3,7 +3,13 @@
 set -euo pipefail
 
 works() { command -v "$1" >/dev/null && "$1" --version >/dev/null 2>&1; }
-chromium_works() { works chromium || works chromium-browser || works google-chrome; }
+chromium_works() {
+    local name
+    for name in ${CHROMIUM:-chromium chromium-browser google-chrome google-chrome-stable}; do
+        works "$name" && return
+    done
+    return 1
+}
 
 chromium_works && exit 0
 
@@ -21,5 +27,6 @@ chromium_works || {
     echo "deskmate: the browser tests need Chromium, and it is not installed." >&2
     echo "On Debian: sudo apt install chromium fonts-liberation" >&2
     echo "On Ubuntu: sudo snap install chromium, or Google Chrome's .deb package" >&2
+    echo "Elsewhere: any Chromium or Chrome; CHROMIUM=/path/to/it says where it is." >&2
     exit 1
 }

@@ -1,0 +1,113 @@
+"""Writes the tables of README.md from the code they describe: settings, HTTP routes, commands.
+
+make readme    or, to fail when the README is behind: .venv/bin/python scripts/readme_tables.py --check
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import typer.main
+from pydantic_settings import BaseSettings
+from typer.core import TyperCommand, TyperGroup
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+from app.cli import cli  # noqa: E402
+from app.flags import flag_name, variable_name  # noqa: E402
+from app.main import create_app  # noqa: E402
+from app.settings import AppSettings  # noqa: E402
+from engine import Engine, EngineSettings  # noqa: E402
+
+README = ROOT / "README.md"
+
+
+def settings_table(settings: type[BaseSettings]) -> str:
+    rows = []
+    for name, field in settings.model_fields.items():
+        flag = flag_name(name)
+        default = "" if field.default in (None, ()) else f"`{field.default}`"
+        if field.annotation is bool:
+            flag, default = f"{flag}`, `--no-{flag[2:]}", default.lower()
+        rows.append((f"`{variable_name(settings, name)}`", f"`{flag}`", default, field.description or ""))
+    return _table(("Variable", "Flag", "Default", "Meaning"), rows)
+
+
+def routes_table() -> str:
+    paths = create_app(AppSettings(), Engine(EngineSettings())).openapi()["paths"]
+    return _table(
+        ("Route", "What it does"),
+        (
+            (f"`{method.upper()} {path}`", _first_paragraph(operation.get("description", "")))
+            for path, operations in paths.items()
+            for method, operation in operations.items()
+        ),
+    )
+
+
+def commands_table() -> str:
+    return _table(("Command", "What it does"), _commands(typer.main.get_command(cli), "deskmate"))
+
+
+def _commands(command: TyperCommand | TyperGroup, name: str) -> Iterable[tuple[str, str]]:
+    if isinstance(command, TyperGroup):
+        for child in command.commands.values():
+            yield from _commands(child, f"{name} {child.name}")
+        return
+    settings = {flag_name(field) for cls in (AppSettings, EngineSettings) for field in cls.model_fields}
+    own = [
+        parameter.opts[0] if parameter.param_type_name == "option" else str(parameter.human_readable_name)
+        for parameter in command.params
+        if parameter.opts[0] not in settings
+    ]
+    yield f"`{' '.join([name, *own])}`", _first_paragraph(command.help or "")
+
+
+def _first_paragraph(text: str) -> str:
+    return " ".join(text.strip().split("\n\n")[0].split()).replace("``", "`")
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [header, tuple("---" for _ in header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "application settings": lambda: settings_table(AppSettings),
+    "engine settings": lambda: settings_table(EngineSettings),
+    "routes": routes_table,
+    "commands": commands_table,
+}
+
+
+def with_tables(readme: str) -> str:
+    """The README with every table between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` as the code has it now.
+
+    Raises:
+        ValueError: a table's place is missing.
+    """
+    for name, build in TABLES.items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        place = re.compile(f"{begin}.*?{end}", re.DOTALL)
+        if not place.search(readme):
+            raise ValueError(f"README.md has no place for the table of {name}: {begin} ... {end}")
+        table = build()
+        readme = place.sub(lambda _: f"{begin}\n{table}\n{end}", readme)  # noqa: B023 - used at once
+    return readme
+
+
+def main() -> None:
+    now = README.read_text(encoding="utf-8")
+    wanted = with_tables(now)
+    if "--check" not in sys.argv[1:]:
+        README.write_text(wanted, encoding="utf-8")
+    elif now != wanted:
+        sys.exit("README.md is behind the code: run make readme.")
+
+
+if __name__ == "__main__":
+    main()
