@@ -14,6 +14,7 @@ from app.api.errors import install_error_handlers
 from app.api.observe import HttpMetrics, Observer
 from app.api.openai import install_openai
 from app.auth.guard import Guard
+from app.auth.headers import SecurityHeaders
 from app.domain.ids import LOCAL_USER_ID
 from app.services import Services
 from app.settings import AppSettings
@@ -55,7 +56,8 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
     )
     app.state.http_metrics = HttpMetrics()
     app.add_middleware(Guard, user_id=LOCAL_USER_ID, allowed_hosts=(settings.host, *settings.allowed_hosts))
-    app.add_middleware(Observer, metrics=app.state.http_metrics)  # added last, so it is outermost
+    app.add_middleware(Observer, metrics=app.state.http_metrics)
+    app.add_middleware(SecurityHeaders)  # added last, so it is outermost
     install_error_handlers(app)
     install_openai(app)
     for module in (health, turns, conversations):

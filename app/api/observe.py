@@ -1,4 +1,4 @@
-"""The outermost layer: gives each request an id, counts it, and answers for what nobody foresaw."""
+"""Around everything, the guard included: gives each request an id, counts it, and answers for what nobody foresaw."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HttpMetrics:
 
 
 class Observer:
-    """ASGI middleware around everything, the guard included.
+    """ASGI middleware.
 
     The log names method, path, status and time: never a query, a header or a body, which hold what
     people write.

@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client import Gauge
 
 from app.api.sse import close, sse_event
-from app.errors import AppError, InvalidInput
+from app.errors import AppError, InvalidInput, NotFound, StorageUnavailable
 from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnProgress, TurnText
 from app.turns.service import Turns
 
@@ -61,18 +61,21 @@ async def follow(turns: Turns, user_id: str, turn_id: str, offset: int, open_str
     Raises (here, before there is a stream):
         NotFound: there is no such turn for this user.
     """
-    events = turns.events(user_id, turn_id, offset)
-    first = await _next(events)
+    await turns.snapshot(user_id, turn_id)
 
     async def stream() -> AsyncGenerator[bytes]:
+        events = turns.events(user_id, turn_id, offset)
+        reached = offset
         with open_streams.track_inprogress():
-            event, reached = first, offset
             try:
-                while event is not None:
+                async for event in events:
                     name, data = _wire(event)
                     reached = _offset(event, reached)
                     yield sse_event(data, event=name, id=str(reached))
-                    event = await _next(events)
+            except NotFound as error:  # deleted since
+                yield sse_event(_problem(error), event="gone", id=str(reached))
+            except StorageUnavailable:
+                return  # the client comes back by itself and goes on where it was
             finally:
                 await close(events)
 
@@ -82,7 +85,7 @@ async def follow(turns: Turns, user_id: str, turn_id: str, offset: int, open_str
 async def follow_many(turns: Turns, user_id: str, positions: Positions, open_streams: Gauge) -> AsyncGenerator[bytes]:
     """Several turns' events on the wire; each names its turn, and its id holds where all of them stand.
 
-    A turn that cannot be followed (deleted meanwhile, say) sends one ``gone`` event and disturbs no other.
+    A turn that does not exist (deleted meanwhile, say) sends one ``gone`` event and disturbs no other.
     """
     reached = dict(positions.offsets)
     readers = {turn: turns.events(user_id, turn, offset) for turn, offset in reached.items()}
@@ -97,8 +100,10 @@ async def follow_many(turns: Turns, user_id: str, positions: Positions, open_str
                     turn = asked.pop(task)
                     try:
                         event = task.result()
-                    except AppError as error:
-                        name, data = "gone", {"code": error.code, "message": error.message}
+                    except NotFound as error:
+                        name, data = "gone", _problem(error)
+                    except StorageUnavailable:
+                        return  # the client comes back by itself and goes on where it was
                     else:
                         if event is None:
                             continue
@@ -116,6 +121,10 @@ async def follow_many(turns: Turns, user_id: str, positions: Positions, open_str
 
 async def _next(events: AsyncIterator[TurnEvent]) -> TurnEvent | None:
     return await anext(events, None)
+
+
+def _problem(error: AppError) -> dict[str, Any]:
+    return {"code": error.code, "message": error.message}
 
 
 def _offset(event: TurnEvent, before: int) -> int:

@@ -1,9 +1,8 @@
 """The guard: an ASGI layer in front of every route, ours and Gradio's.
 
 Without accounts, what protects a laptop's chat is that only this machine's own page may drive it: the
-address in ``Host`` must be ours (no DNS rebinding), the browser must say that the request comes from
-our page (no cross-site requests), and no response ever carries a CORS permission. What is not in
-:mod:`app.auth.policy` does not exist.
+address in ``Host`` must be ours (no DNS rebinding), and the browser must say that the request comes from
+our page (no cross-site requests). What is not in :mod:`app.auth.policy` does not exist.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import json
 from collections.abc import Iterable
 from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.identity import set_user_id
@@ -22,31 +21,6 @@ from app.auth.sessions import SessionOwners
 from app.error_shapes import error_response
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
-
-#: Gradio compiles templates in the page and styles elements in place, hence the two ``unsafe-``;
-#: ``connect-src 'self'`` is what keeps whatever runs there from talking to anybody else.
-CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'self'",
-        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
-        "style-src 'self' 'unsafe-inline'",
-        "img-src 'self' data: blob:",
-        "font-src 'self' data:",
-        "connect-src 'self'",
-        "worker-src 'self' blob:",
-        "object-src 'none'",
-        "base-uri 'self'",
-        "form-action 'self'",
-        "frame-ancestors 'none'",
-    )
-)
-
-_SECURITY_HEADERS = {
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-    "Referrer-Policy": "same-origin",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
 
 
 class Refusal(Exception):
@@ -83,7 +57,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await self._http(scope, receive, _hardened(scope["path"], send))
+            await self._http(scope, receive, send)
         else:  # no route of ours speaks WebSocket
             await send({"type": "websocket.close", "code": 1008})
 
@@ -204,23 +178,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return again
-
-
-def _hardened(path: str, send: Send) -> Send:
-    """A ``send`` that adds the security headers and takes away any CORS permission (Gradio echoes origins)."""
-    private = path.startswith(("/api/", "/v1/"))
-
-    async def hardened(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [
-                (name, value)
-                for name, value in message.get("headers", [])
-                if not name.lower().startswith(b"access-control-")
-            ]
-            headers = MutableHeaders(scope=message)
-            headers.update(_SECURITY_HEADERS)
-            if private:
-                headers.setdefault("Cache-Control", "no-store")
-        await send(message)
-
-    return hardened

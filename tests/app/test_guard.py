@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from app.auth.guard import Guard
+from app.auth.headers import SecurityHeaders
 from app.auth.identity import user_id_of
 from app.auth.sessions import SessionOwners
 
@@ -70,7 +71,8 @@ def inner() -> Permissive:
 @pytest.fixture
 async def client(inner: Permissive) -> Any:
     guard = Guard(inner, user_id="me", allowed_hosts=["desk.example"], max_body_bytes=1000)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guard), base_url=OWN) as http:
+    app = SecurityHeaders(guard)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=OWN) as http:
         yield http
 
 

@@ -242,9 +242,13 @@ async def test_an_error_in_the_middle_of_a_stream_is_an_event(live: Live, client
     live.engine.say("some", "more", fail_at=1, error=EngineError("The engine ran out of memory."))
     stream = await client.chat.completions.create(model="fake", messages=HELLO, stream=True)
     texts: list[str | None] = []
-    with pytest.raises(openai.APIError, match="ran out of memory"):
+
+    async def read() -> None:
         async for chunk in stream:
             texts.append(chunk.choices[0].delta.content)
+
+    with pytest.raises(openai.APIError, match="ran out of memory"):
+        await read()
     assert "some" in texts
 
 
