@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from tests.support.models import make_model
 
 NewTab = Callable[..., ChatPage]
 NewBrowser = Callable[..., BrowserContext]
+
+CONTEXT = 16_384  #: tokens; a reply of this length outlasts any test
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -52,9 +55,12 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="package")
 def endless_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model that knows no end: its replies run until they are stopped or reach their length."""
-    return make_model(
-        tmp_path_factory.mktemp("models") / "endless", eos=False, max_position_embeddings=4096, layers=4, hidden=128
+    path = make_model(
+        tmp_path_factory.mktemp("models") / "endless", max_position_embeddings=CONTEXT, layers=4, hidden=128
     )
+    config = path / "generation_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "eos_token_id": 1_000_000}))
+    return path
 
 
 @pytest.fixture(scope="package")

@@ -149,6 +149,9 @@ class Page {
   }
 
   replying(active) {
+    // The button that was pressed goes away, and the focus must not go with it.
+    const focused = document.activeElement;
+    if (focused === byId("dm-stop") || focused === byId("dm-send")) this.composer?.focus();
     document.documentElement.classList.toggle("dm-replying", active);
     this.#showState(active ? "replying" : "ready");
     if (!active) this.refreshSoon?.();
