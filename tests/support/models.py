@@ -51,7 +51,7 @@ def make_model(
     max_position_embeddings: int = 512,
     sliding_window: int | None = None,
     tie_word_embeddings: bool = False,
-    eos: bool = True,
+    eos: bool | list[int] = True,
     chat_template: bool = True,
     generation: dict[str, object] | None = None,
 ) -> Path:
@@ -62,7 +62,8 @@ def make_model(
 
     Args:
         sliding_window: in tokens, for every layer; only ``mistral`` takes one here.
-        eos: whether the model knows an end-of-sequence token. Without one, replies run to their full length.
+        eos: whether the model knows an end-of-sequence token (without one, replies run to their full length), or
+            which tokens it takes for one.
         generation: entries of ``generation_config.json`` beside the token ids.
     """
     if sliding_window is not None and arch != "mistral":
@@ -72,7 +73,7 @@ def make_model(
     config_class, model_class = _FAMILIES[arch]
     token_ids = {
         "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id if eos else None,
+        "eos_token_id": eos if isinstance(eos, list) else tokenizer.eos_token_id if eos else None,
         "pad_token_id": tokenizer.pad_token_id,
     }
     config = config_class(

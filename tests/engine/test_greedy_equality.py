@@ -1,0 +1,273 @@
+"""In fp32 the engine says token for token what ``transformers.generate`` says, whatever happens around a request.
+
+The tiny models' weights are drawn wide, so that every token depends on what the cache holds; the mutation checks
+at the end prove that the comparison sees one wrong row of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine import EngineSettings, FinishReason, SamplingParams
+from engine.core import EngineCore
+from engine.model.loading import LoadedModel, load_model
+from tests.support.models import ARCHS, make_model
+from tests.support.reference import TIE, Comparison, Reference, Reply
+
+MAX_LEN = 96
+WINDOW = 16
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same weights twice: in the engine, and untouched in transformers."""
+
+    name: str
+    model: LoadedModel
+    reference: Reference
+
+
+def load_pair(name: str, path: Path) -> Pair:
+    settings = EngineSettings(model=str(path), dtype="float32", device="cpu")
+    return Pair(name, load_model(settings, lambda _stage, _fraction: None), Reference(path))
+
+
+@pytest.fixture(scope="module", params=[*ARCHS, "mistral-window"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    path = tmp_path_factory.mktemp("models") / request.param
+    if request.param == "mistral-window":
+        make_model(path, "mistral", seed=5, eos=False, sliding_window=WINDOW)
+    else:
+        make_model(path, request.param, seed=ARCHS.index(request.param), eos=False)
+    return load_pair(request.param, path)
+
+
+def make_core(
+    pair: Pair, *, num_kv_blocks: int | None = None, block_size: int = 4, **settings: int
+) -> EngineCore:
+    blocks = num_kv_blocks or 4 * MAX_LEN // block_size
+    return EngineCore(
+        pair.model,
+        EngineSettings(max_model_len=MAX_LEN, num_kv_blocks=blocks, kv_block_size=block_size, **settings),
+    )
+
+
+def submit(core: EngineCore, name: str, prompt: list[int], max_tokens: int) -> None:
+    params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=max_tokens)
+    core.add(core.submission(name, prompt, core.resolve(prompt, params)))
+
+
+def run_to_end(core: EngineCore, name: str) -> list[int]:
+    """The tokens of one request; others may run beside it."""
+    tokens: list[int] = []
+    while True:
+        for delta in core.step().deltas:
+            if delta.request_id == name:
+                tokens += delta.token_ids
+                if delta.finish_reason is not None:
+                    return tokens
+
+
+# -- whatever happens around it ---------------------------------------------------------------------------
+
+
+def prompts_for(pair: Pair, rng: random.Random) -> list[list[int]]:
+    """Prompts that begin alike, some of them the next turn of another one's conversation."""
+    vocab = pair.model.vocab_size
+
+    def noise(length: int) -> list[int]:
+        return [rng.randrange(vocab) for _ in range(length)]
+
+    stem = noise(40)
+    prompts = [stem[: rng.randint(1, 40)] + noise(rng.randint(0, 12)) for _ in range(5)]
+    prompts.append(noise(rng.randint(1, 50)))
+    for prompt in prompts[:2]:
+        reply = pair.reference.greedy(prompt, 20).token_ids
+        prompts.append([*prompt, *reply, *noise(rng.randint(1, 5))])
+    return prompts
+
+
+def run_scenario(pair: Pair, seed: int, comparison: Comparison) -> Counter[str]:
+    """Requests arrive, run together, are aborted, and are put out by each other, all at random."""
+    rng = random.Random(seed)
+    block_size = rng.choice([1, 3, 4, 16])
+    max_num_seqs = rng.randint(1, 6)
+    core = make_core(
+        pair,
+        block_size=block_size,
+        num_kv_blocks=-(-MAX_LEN // block_size) + 1 + rng.choice([0, 0, 20 // block_size, 400 // block_size]),
+        max_num_seqs=max_num_seqs,
+        max_batched_tokens=max_num_seqs + rng.choice([0, 1, 4, 20, 300]),
+    )
+    prompts = prompts_for(pair, rng)
+    asked: dict[str, tuple[list[int], int]] = {}
+    got: dict[str, list[int]] = {}
+    live: set[str] = set()
+    seen: Counter[str] = Counter()
+    to_come = 12
+    while to_come or core.has_work:
+        while to_come and (not core.has_work or rng.random() < 0.3):
+            to_come -= 1
+            name = f"r{to_come}"
+            prompt, max_tokens = rng.choice(prompts), rng.choice([1, 8, 20])
+            asked[name], got[name] = (prompt, max_tokens), []
+            live.add(name)
+            submit(core, name, prompt, max_tokens)
+        if live and rng.random() < 0.03:
+            name = rng.choice(sorted(live))
+            assert core.abort(name)
+            live.remove(name)
+            seen["aborts"] += 1
+        deltas = core.step().deltas
+        seen["mixed steps"] += any(d.progress for d in deltas) and any(d.token_ids for d in deltas)
+        seen["shared steps"] += len(deltas) > 1
+        for delta in deltas:
+            assert delta.request_id in live
+            seen["partial prefills"] += delta.progress is not None
+            got[delta.request_id] += delta.token_ids
+            if delta.finish_reason is not None:
+                assert delta.finish_reason is FinishReason.LENGTH
+                live.remove(delta.request_id)
+                comparison.check(
+                    got[delta.request_id],
+                    pair.reference.greedy(*asked[delta.request_id]),
+                    context=f"{pair.name}, seed {seed}, {delta.request_id}",
+                )
+                del asked[delta.request_id]
+        core.check()
+    for name, (prompt, max_tokens) in asked.items():  # the aborted ones
+        expected = pair.reference.greedy(prompt, max_tokens)
+        comparison.check(got[name], expected, finished=False, context=f"{pair.name}, seed {seed}, {name}")
+    stats = core.stats()
+    assert stats.kv_cache_usage == 0
+    seen["preemptions"] += stats.num_preemptions
+    seen["prefix hits"] += stats.cached_prompt_tokens
+    return seen
+
+
+def check_scenarios(pair: Pair, seeds: range) -> None:
+    comparison = Comparison()
+    seen: Counter[str] = Counter()
+    for seed in seeds:
+        seen += run_scenario(pair, seed, comparison)
+    # The scenarios must have been what they are for.
+    for event in ("aborts", "preemptions", "prefix hits", "partial prefills", "mixed steps", "shared steps"):
+        assert seen[event] >= 3, (event, seen)
+    assert comparison.tokens > 80 * len(seeds)
+    assert comparison.ties <= 1 + comparison.tokens // 2000
+
+
+def test_replies_are_transformers_replies_whatever_happens(pair: Pair) -> None:
+    check_scenarios(pair, range(6))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_replies_are_transformers_replies_whatever_happens_at_length(pair: Pair) -> None:
+    check_scenarios(pair, range(100, 140))
+
+
+def test_an_end_of_sequence_ends_the_same_reply(tmp_path: Path) -> None:
+    """A model with many end tokens ends most replies by itself: ours end at the same one, for the same reason."""
+    ends = list(range(10, 40))
+    pair = load_pair("llama", make_model(tmp_path / "model", "llama", seed=21, eos=ends))
+    core = make_core(pair)
+    rng = random.Random(0)
+    reasons: Counter[FinishReason] = Counter()
+    for number in range(10):
+        prompt = [rng.randrange(pair.model.vocab_size) for _ in range(5)]
+        params = SamplingParams(temperature=0, max_tokens=16)
+        core.add(core.submission(str(number), prompt, core.resolve(prompt, params)))
+        deltas = [delta for _ in range(16) for delta in core.step().deltas]
+        tokens = [token for delta in deltas for token in delta.token_ids]
+        Comparison().check(tokens, pair.reference.greedy(prompt, 16))
+        reason = FinishReason.STOP if tokens[-1] in ends else FinishReason.LENGTH
+        assert deltas[-1].finish_reason is reason
+        assert deltas[-1].stop_reason == (tokens[-1] if reason is FinishReason.STOP else None)
+        reasons[reason] += 1
+    assert reasons[FinishReason.STOP] >= 3
+    assert reasons[FinishReason.LENGTH] >= 1
+
+
+# -- the comparison notices -------------------------------------------------------------------------------
+
+
+def corrupt(core: EngineCore, name: str, layer: int, part: str, position: int) -> None:
+    """Overwrite one row of the cache with noise of its own size."""
+    request = core._scheduler.get(name)
+    assert request is not None
+    assert position < request.num_computed_tokens
+    size = core.stats().kv_block_size
+    rows = getattr(core._runner.layers[layer], part)
+    row = rows[request.blocks[position // size], position % size]
+    generator = torch.Generator().manual_seed(layer * 1000 + position)
+    row.copy_(torch.randn(row.shape, generator=generator) * row.std())
+
+
+def prompt_of(pair: Pair, length: int) -> list[int]:
+    return [(7 * index + 3) % pair.model.vocab_size for index in range(length)]
+
+
+def is_noticed(pair: Pair, layer: int, part: str, position: int, *, prompt_length: int = 12) -> bool:
+    """Corrupt a row early in a reply and see whether the comparison of the whole reply fails."""
+    prompt, max_tokens = prompt_of(pair, prompt_length), 32
+    core = make_core(pair)
+    submit(core, "r", prompt, max_tokens)
+    tokens = [token for _ in range(2) for delta in core.step().deltas for token in delta.token_ids]
+    corrupt(core, "r", layer, part, position)
+    tokens += run_to_end(core, "r")
+    try:
+        Comparison().check(tokens, pair.reference.greedy(prompt, max_tokens))
+    except AssertionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("part", ["keys", "values"])
+def test_one_corrupted_row_turns_the_comparison_red(pair: Pair, part: str) -> None:
+    rows = [(layer, position) for layer in range(2) for position in range(1, 12, 2)]
+    noticed = [is_noticed(pair, layer, part, position) for layer, position in rows]
+    # No head may ever look at a position again, so a few rows go unnoticed; most must not.
+    assert sum(noticed) >= 9
+
+
+def test_a_corrupted_row_in_the_prefix_cache_turns_the_next_reply_red(pair: Pair) -> None:
+    """A prefix hit really reads the cache."""
+    prompt = prompt_of(pair, 13)
+    expected = pair.reference.greedy(prompt, 20)
+    core = make_core(pair)
+    submit(core, "first", prompt, 20)
+    core.step()
+    corrupt(core, "first", 0, "values", 5)
+    run_to_end(core, "first")
+    submit(core, "second", prompt, 20)
+    with pytest.raises(AssertionError, match="which leads by"):
+        Comparison().check(run_to_end(core, "second"), expected)
+    assert core.stats().cached_prompt_tokens == 12
+    core._pool.forget()
+    submit(core, "third", prompt, 20)
+    Comparison().check(run_to_end(core, "third"), expected)
+
+
+def test_rows_beyond_the_window_do_not_matter_any_more(pair: Pair) -> None:
+    """Only where there is a window: what a query may not see must not change what it says."""
+    beyond_window = [is_noticed(pair, layer, "values", 2, prompt_length=WINDOW + 4) for layer in range(2)]
+    assert any(beyond_window) == (pair.name != "mistral-window")
+
+
+def test_the_tie_rule_excuses_ties_and_nothing_else() -> None:
+    expected = Reply(token_ids=(1, 2, 3), leads=(0.5, TIE / 2, 0.5))
+    comparison = Comparison()
+    comparison.check([1, 2, 3], expected)
+    comparison.check([1, 9, 9], expected)
+    assert comparison.ties == 1
+    for wrong in ([9, 2, 3], [1, 2, 9], [1, 2], [1, 2, 3, 4]):
+        with pytest.raises(AssertionError):
+            comparison.check(wrong, expected)
+    comparison.check([1, 2], expected, finished=False)

@@ -1,0 +1,80 @@
+"""What transformers itself says, to compare the engine with: greedy replies of an untouched model, in fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM
+
+TIE = 1e-4
+"""Where the two best logits lie closer than this, rounding decides, and either token is right."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A greedy reply, and for each token how far the second best logit lay behind."""
+
+    token_ids: tuple[int, ...]
+    leads: tuple[float, ...]
+
+
+@dataclass
+class Reference:
+    """``transformers.generate`` on a second copy of the model, with its own attention and its own cache."""
+
+    path: Path
+    _replies: dict[tuple[tuple[int, ...], int], Reply] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._model = AutoModelForCausalLM.from_pretrained(
+            self.path, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+
+    def greedy(self, prompt: Sequence[int], max_new_tokens: int) -> Reply:
+        """The reply to one prompt alone, computed once."""
+        key = (tuple(prompt), max_new_tokens)
+        if key not in self._replies:
+            input_ids = torch.tensor([list(prompt)])
+            output = self._model.generate(
+                input_ids,
+                attention_mask=torch.ones_like(input_ids),
+                do_sample=False,
+                max_new_tokens=max_new_tokens,
+                return_dict_in_generate=True,
+                output_logits=True,
+            )
+            best = [logits[0].topk(2).values for logits in output.logits]
+            self._replies[key] = Reply(
+                token_ids=tuple(output.sequences[0, len(prompt) :].tolist()),
+                leads=tuple(float(first - second) for first, second in best),
+            )
+        return self._replies[key]
+
+
+@dataclass
+class Comparison:
+    """Counts what was compared, and the ties that excused a difference."""
+
+    tokens: int = 0
+    ties: int = 0
+
+    def check(self, got: Sequence[int], expected: Reply, *, finished: bool = True, context: str = "") -> None:
+        """``got`` is the expected reply, or the beginning of it when it was not ``finished``.
+
+        Behind an excused difference the two replies go separate ways: there is nothing more to compare.
+        """
+        for position, (ours, theirs) in enumerate(zip(got, expected.token_ids, strict=False)):
+            self.tokens += 1
+            if ours != theirs:
+                lead = expected.leads[position]
+                assert lead < TIE, (
+                    f"{context}: token {position} is {ours}, not {theirs}, which leads by {lead:.4g}"
+                )
+                self.ties += 1
+                return
+        assert len(got) == len(expected.token_ids) or (not finished and len(got) < len(expected.token_ids)), (
+            f"{context}: {len(got)} tokens instead of {len(expected.token_ids)}"
+        )
