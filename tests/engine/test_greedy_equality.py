@@ -48,9 +48,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return load_pair(request.param, path)
 
 
-def make_core(
-    pair: Pair, *, num_kv_blocks: int | None = None, block_size: int = 4, **settings: int
-) -> EngineCore:
+def make_core(pair: Pair, *, num_kv_blocks: int | None = None, block_size: int = 4, **settings: int) -> EngineCore:
     blocks = num_kv_blocks or 4 * MAX_LEN // block_size
     return EngineCore(
         pair.model,

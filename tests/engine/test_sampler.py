@@ -56,9 +56,7 @@ def reference_probabilities(
     for token, bias in (params.logit_bias or {}).items():
         x[token] += bias
     for token in set(prompt) | set(output):
-        x[token] = (
-            x[token] / params.repetition_penalty if x[token] > 0 else x[token] * params.repetition_penalty
-        )
+        x[token] = x[token] / params.repetition_penalty if x[token] > 0 else x[token] * params.repetition_penalty
     for token in set(output):
         x[token] -= params.presence_penalty + params.frequency_penalty * output.count(token)
     if len(output) < params.min_tokens:
@@ -217,9 +215,7 @@ def test_a_row_draws_the_same_alone_and_in_any_company(dtype: torch.dtype) -> No
     untouched = logits.clone()
     alone = [Sampler().sample(logits[index : index + 1], [row])[0] for index, row in enumerate(rows)]
     for seed in range(3):
-        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()[
-            : 20 + 30 * seed
-        ]
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()[: 20 + 30 * seed]
         together = Sampler().sample(logits[order], [rows[index] for index in order])
         assert together == [alone[index] for index in order]
     assert torch.equal(logits, untouched)
@@ -260,9 +256,7 @@ def test_draws_follow_the_distribution(asked: dict) -> None:
     counts = np.bincount(Sampler().sample(logits.expand(len(rows), -1), rows), minlength=60)
     support = expected > 0
     assert counts[~support].sum() == 0
-    assert chi_square(counts[support], expected[support] * len(rows)) < support.sum() + 4 * np.sqrt(
-        2 * support.sum()
-    )
+    assert chi_square(counts[support], expected[support] * len(rows)) < support.sum() + 4 * np.sqrt(2 * support.sum())
 
 
 def test_equal_scores_are_all_kept_by_top_k_and_drawn_alike() -> None:
@@ -303,9 +297,7 @@ def test_a_tiny_temperature_takes_the_likeliest(temperature: float) -> None:
 def test_the_end_is_banned_before_min_tokens_and_allowed_from_there() -> None:
     logits = torch.tensor([[0.0, 9.0, 1.0]])
     for length, expected in ((0, 2), (1, 2), (2, 1)):
-        row = make_row(
-            prompt=[0], output=[0] * length, temperature=0, min_tokens=2, stop_token_ids=frozenset({1})
-        )
+        row = make_row(prompt=[0], output=[0] * length, temperature=0, min_tokens=2, stop_token_ids=frozenset({1}))
         assert Sampler().sample(logits, [row]) == [expected]
 
 

@@ -96,9 +96,7 @@ def test_values_are_normalized_and_cannot_be_changed() -> None:
 
 def test_the_borders_of_every_range_are_taken() -> None:
     SamplingParams(temperature=0, top_p=0, top_k=0, min_p=0, repetition_penalty=0.01, max_tokens=1, seed=0)
-    SamplingParams(
-        temperature=10, top_p=1, min_p=1, repetition_penalty=100, seed=2**63 - 1, stop=["x" * 256] * 16
-    )
+    SamplingParams(temperature=10, top_p=1, min_p=1, repetition_penalty=100, seed=2**63 - 1, stop=["x" * 256] * 16)
 
 
 def test_min_tokens_fit_in_max_tokens() -> None:
@@ -140,9 +138,7 @@ def test_the_models_own_defaults_are_what_its_file_states(stated: dict, expected
 def test_an_impossible_generation_config_is_a_defect_of_the_model() -> None:
     config = GenerationConfig()
     config.temperature = -1.0
-    with pytest.raises(
-        ModelLoadError, match=r"generation_config\.json.*temperature must be between 0 and 10"
-    ):
+    with pytest.raises(ModelLoadError, match=r"generation_config\.json.*temperature must be between 0 and 10"):
         SamplingParams.from_generation_config(config)
 
 

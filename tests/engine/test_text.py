@@ -45,9 +45,7 @@ def astride() -> PreTrainedTokenizerBase:
     """Byte-level, with tokens that end inside one character and begin inside the next: ``æĹ|¥æĹ|¥æĹ|...``."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     [(two, _)] = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str("日日")
-    tokenizer = Tokenizer(
-        models.BPE(vocab={p: i for i, p in enumerate([*alphabet, two[:2], two[2:5]])}, merges=[])
-    )
+    tokenizer = Tokenizer(models.BPE(vocab={p: i for i, p in enumerate([*alphabet, two[:2], two[2:5]])}, merges=[]))
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
@@ -108,11 +106,7 @@ def test_ids_of_a_byte_fallback_tokenizer_decode_as_at_once_while_the_bytes_are_
 ) -> None:
     tokenizer = sentencepiece()
     byte_id = {byte: tokenizer.convert_tokens_to_ids(f"<0x{byte:02X}>") for byte in range(256)}
-    word = (
-        st.integers(0, len(tokenizer) + 9)
-        .filter(lambda token: token not in byte_id.values())
-        .map(lambda i: [i])
-    )
+    word = st.integers(0, len(tokenizer) + 9).filter(lambda token: token not in byte_id.values()).map(lambda i: [i])
     character = st.sampled_from("é日😀ab\u0301").map(lambda c: [byte_id[byte] for byte in c.encode()])
     ids = [token for part in data.draw(st.lists(word | character, max_size=60)) for token in part]
     assert "".join(pieces(tokenizer, ids)) == whole(tokenizer, ids)
@@ -236,9 +230,7 @@ def test_a_stream_stops_as_the_whole_text_would(name: str, text: str, data: st.D
 def test_a_stop_string_is_found_across_tokens_and_cuts_within_one() -> None:
     tokenizer = byte_level()
     stream = TextStream(tokenizer, ["e te"])
-    got = [
-        stream.push([token]) for token in tokenizer.encode("Lower the temperature", add_special_tokens=False)
-    ]
+    got = [stream.push([token]) for token in tokenizer.encode("Lower the temperature", add_special_tokens=False)]
     assert "".join(piece.text for piece in got) == "Lower th"
     assert got[-1].stop == "e te"
     assert stream.push(tokenizer.encode("more")).text == ""
@@ -248,9 +240,7 @@ def test_a_stop_string_is_found_across_tokens_and_cuts_within_one() -> None:
 def test_what_was_held_comes_when_the_reply_ends_another_way() -> None:
     tokenizer = byte_level()
     stream = TextStream(tokenizer, ["\n\nUser:"])
-    got = "".join(
-        stream.push([token]).text for token in tokenizer.encode("fine\n\nUse", add_special_tokens=False)
-    )
+    got = "".join(stream.push([token]).text for token in tokenizer.encode("fine\n\nUse", add_special_tokens=False))
     assert got == "fine"
     assert stream.finish() == "\n\nUse"
 

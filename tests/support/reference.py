@@ -70,9 +70,7 @@ class Comparison:
             self.tokens += 1
             if ours != theirs:
                 lead = expected.leads[position]
-                assert lead < TIE, (
-                    f"{context}: token {position} is {ours}, not {theirs}, which leads by {lead:.4g}"
-                )
+                assert lead < TIE, f"{context}: token {position} is {ours}, not {theirs}, which leads by {lead:.4g}"
                 self.ties += 1
                 return
         assert len(got) == len(expected.token_ids) or (not finished and len(got) < len(expected.token_ids)), (
