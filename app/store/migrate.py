@@ -109,7 +109,7 @@ def _upgrade(connection: Connection, file: Path | None) -> Migrated:
     if before == head:
         return Migrated(before, head, None)
     where = file or "this database"
-    if before is None and inspect(connection).get_table_names():
+    if before is None and set(inspect(connection).get_table_names()) - {"alembic_version"}:
         raise StartupError(
             f"{where} holds tables of another program. Point APP_DATABASE_URL or APP_DATA_DIR at an empty place."
         )

@@ -293,10 +293,9 @@ async def test_nobody_meets_another_users_conversations(services: Services, engi
     classified = {name.split(" ")[0] for name in attempts} | {"conversations.list", "turns.close"}
     assert methods == classified, "a method that this test does not know"
 
-    for name, attempt in attempts.items():
+    for attempt in attempts.values():
         with pytest.raises(NotFound):
             await attempt()
-            pytest.fail(f"{name} answered")
     assert (await conversations.list(stranger)).items == ()
     assert (await conversations.list(stranger, query="secret")).items == ()
     # A parent in another's conversation, and a stranger's message there, are no more reachable.

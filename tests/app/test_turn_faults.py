@@ -123,7 +123,7 @@ async def test_a_shutdown_with_a_full_disk_ends_and_the_next_start_knows(
 
 async def stored_text(services: Services, message_id: str, wanted: str) -> None:
     """Wait for a checkpoint to have written it."""
-    while (await services.conversations.get_message(ME, message_id)).content != wanted:
+    while (await services.conversations.get_message(ME, message_id)).content != wanted:  # noqa: ASYNC110 (files tell nobody)
         await asyncio.sleep(0.01)
 
 
