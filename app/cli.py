@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 
 import typer
 
@@ -27,10 +28,10 @@ db = typer.Typer(help="The database.", no_args_is_help=True, rich_markup_mode=No
 cli.add_typer(db, name="db")
 
 
-def main() -> None:
-    """The program."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The program. ``arguments``: those of the command line when None."""
     try:
-        cli()
+        cli(arguments)
     except (StartupError, EngineError) as error:
         _fail(str(error))
     except KeyboardInterrupt:

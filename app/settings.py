@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -30,7 +30,7 @@ class AppSettings(BaseSettings):
     shutdown_seconds: float = Field(
         10.0, ge=0, le=600, description="How long replies in flight may go on when the server shuts down."
     )
-    log_level: str = Field("info", description="debug, info, warning or error.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much is logged.")
     max_message_chars: int = Field(200_000, ge=1, description="Longest message that is accepted, in characters.")
 
     @field_validator("allowed_hosts", mode="before")
