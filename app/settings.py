@@ -30,7 +30,9 @@ class AppSettings(BaseSettings):
     shutdown_seconds: float = Field(
         10.0, ge=0, le=600, description="How long replies in flight may go on when the server shuts down."
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much is logged.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="How much is logged: debug, info, warning or error."
+    )
     max_message_chars: int = Field(200_000, ge=1, description="Longest message that is accepted, in characters.")
 
     @field_validator("allowed_hosts", mode="before")
