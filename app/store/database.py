@@ -21,6 +21,7 @@ Result = TypeVar("Result")
 
 READERS = 4
 POSTGRES_CONNECTIONS = 8
+CONNECT_TIMEOUT_SECONDS = 10
 BUSY_TIMEOUT_MS = 5000
 JOURNAL_SIZE_LIMIT = 64 * 2**20
 
@@ -109,7 +110,7 @@ def _unavailable(error: Exception) -> StorageUnavailable:
 
 def sqlite_engine(url: str, *, connections: int, read_only: bool = False) -> Engine:
     """An engine for a SQLite file whose transactions are real ones, with the pragmas of every connection."""
-    engine = create_engine(url, pool_size=connections, max_overflow=0)
+    engine = create_engine(url, pool_size=connections, max_overflow=0, hide_parameters=True)
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:
@@ -140,4 +141,11 @@ def sqlite_engine(url: str, *, connections: int, read_only: bool = False) -> Eng
 
 def postgres_engine(url: str, *, connections: int) -> Engine:
     """An engine for PostgreSQL that notices connections the server has dropped."""
-    return create_engine(url, pool_size=connections, max_overflow=0, pool_pre_ping=True)
+    return create_engine(
+        url,
+        pool_size=connections,
+        max_overflow=0,
+        pool_pre_ping=True,
+        hide_parameters=True,  # they hold what people write, and errors are logged
+        connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS},
+    )

@@ -165,7 +165,7 @@ class Turns:
         """Start no more replies, give those in flight ``shutdown_seconds``, then end them as interrupted."""
         self._closing = True
         if self._starting:
-            await asyncio.wait(self._starting)
+            await asyncio.wait(self._starting, timeout=self._settings.shutdown_seconds)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._settings.shutdown_seconds)
         for live in self._live.values():

@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID as ME
+from app.domain.ids import new_id
 from app.domain.views import MessageStatus
 from app.errors import EngineUnavailable, StartupError, StorageUnavailable
 from app.services import Services
 from app.settings import AppSettings
+from app.store.turn_records import SWEPT, NewTurn, TurnOutcome, TurnRecords
 from app.turns import live
 from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnText
 from tests.app.conftest import Open
@@ -182,6 +185,46 @@ async def test_close_interrupts_replies_that_do_not(
         assert message.stats is not None
 
 
+async def test_what_a_dead_process_left_running_is_interrupted(
+    settings: AppSettings, engine: FakeEngine, open_services: Open
+) -> None:
+    """On both databases; and should the dead one turn out to live, it writes no more."""
+    services = await Services.open(settings.model_copy(update={"shutdown_seconds": 0}), engine)
+    dead = TurnRecords(services.database, owner=new_id())
+    left = NewTurn(
+        turn_id=new_id(),
+        conversation_id=new_id(),
+        user_message_id=new_id(),
+        message_id=new_id(),
+        title="Left",
+        parent_id=None,
+        parent_is_tip=True,
+        text="question",
+        settings=ChatSettings(),
+        save_settings=False,
+        model="fake",
+    )
+    await dead.begin(ME, left)
+    assert await dead.checkpoint(ME, left.turn_id, "half")
+    gate = asyncio.Event()
+    engine.say("alive", gates={0: gate})
+    alive = await services.turns.start(ME, text="go")
+    await services.close()
+    gate.set()
+
+    reopened = await open_services()
+    message = await reopened.conversations.get_message(ME, left.message_id)
+    assert (message.status, message.content, message.error) == (MessageStatus.INTERRUPTED, "half", SWEPT)
+    assert (await reopened.conversations.get(ME, left.conversation_id)).active_turn_id is None
+    late = TurnRecords(reopened.database, owner=dead._owner)
+    assert not await late.checkpoint(ME, left.turn_id, "half and more")
+    assert not await late.finish(ME, left.turn_id, TurnOutcome(text="all", status=MessageStatus.COMPLETE))
+    assert (await reopened.conversations.get_message(ME, left.message_id)).content == "half"
+    assert (await reopened.conversations.get_message(ME, alive.message_id)).error == live.SHUT_DOWN
+    again = await reopened.turns.start(ME, text="again", conversation_id=left.conversation_id)
+    await read(reopened, again.turn_id)
+
+
 @only_sqlite
 async def test_a_second_server_on_the_same_file_is_refused(services: Services, engine: FakeEngine) -> None:
     gate = asyncio.Event()
@@ -197,7 +240,9 @@ async def test_a_second_server_on_the_same_file_is_refused(services: Services, e
 CHILD = """
 import asyncio, json, sys
 from pathlib import Path
+from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID as ME
+from app.domain.ids import new_id
 from app.services import Services
 from app.settings import AppSettings
 from tests.support.fake_engine import FakeEngine, Script

@@ -1,0 +1,124 @@
+"""The door to the database: whole transactions, also for callers that leave; errors a person can read."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from app.domain.ids import LOCAL_USER_ID
+from app.errors import StorageUnavailable
+from app.store.database import Database
+from app.store.migrate import migrate
+from app.store.models import Account
+from tests.app.conftest import add_user
+from tests.support.databases import PostgresServer
+
+
+@pytest.fixture
+async def database(database_url: str | None, tmp_path: Path) -> AsyncIterator[Database]:
+    url = database_url or f"sqlite:///{tmp_path / 'deskmate.db'}"
+    await asyncio.to_thread(migrate, url)
+    opened = Database(url)
+    yield opened
+    await opened.close()
+
+
+async def name_of(database: Database, user_id: str) -> str:
+    return await database.read(lambda session: session.get_one(Account, user_id).name)
+
+
+class Held:
+    """A write that stops half way until it is let go."""
+
+    def __init__(self, *, fail: bool = False) -> None:
+        self.begun = threading.Event()
+        self.go = threading.Event()
+        self._fail = fail
+
+    def __call__(self, session: Session) -> None:
+        session.get_one(Account, LOCAL_USER_ID).name = "half"
+        session.flush()
+        self.begun.set()
+        self.go.wait()
+        session.get_one(Account, LOCAL_USER_ID).name = "whole"
+        if self._fail:
+            raise ValueError("no")
+
+
+@pytest.mark.parametrize(("fail", "name"), [(False, "whole"), (True, "local")])
+async def test_a_write_whose_caller_leaves_is_committed_or_rolled_back(
+    database: Database, fail: bool, name: str
+) -> None:
+    held = Held(fail=fail)
+    write = asyncio.create_task(database.write(held))
+    await asyncio.to_thread(held.begun.wait)
+    assert await name_of(database, LOCAL_USER_ID) == "local"  # nobody sees it half done
+    write.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await write
+    held.go.set()
+    await add_user(database)  # SQLite's one writer is free again
+    await database.close()  # waits for what has begun
+    reopened = Database(database_url_of(database))
+    assert await name_of(reopened, LOCAL_USER_ID) == name
+    await reopened.close()
+
+
+def database_url_of(database: Database) -> str:
+    return database._writer.url.render_as_string(hide_password=False)
+
+
+@pytest.mark.parametrize("database_url", [None], ids=["sqlite"])
+async def test_a_write_that_waits_is_dropped_with_its_caller(database: Database) -> None:
+    held = Held()
+    first = asyncio.create_task(database.write(held))
+    await asyncio.to_thread(held.begun.wait)
+    second = asyncio.create_task(add_user(database))
+    await asyncio.sleep(0)
+    second.cancel()
+    held.go.set()
+    await first
+    count = await database.read(lambda session: session.execute(text("SELECT count(*) FROM account")).scalar_one())
+    assert count == 1
+
+
+async def test_what_a_failed_write_did_is_gone(database: Database) -> None:
+    def work(session: Session) -> None:
+        session.get_one(Account, LOCAL_USER_ID).name = "wrong"
+        session.flush()
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await database.write(work)
+    assert await name_of(database, LOCAL_USER_ID) == "local"
+
+
+@pytest.mark.parametrize("database_url", [None], ids=["sqlite"])
+async def test_sqlite_is_set_up_to_keep_what_it_was_given(database: Database) -> None:
+    def pragmas(session: Session) -> dict[str, object]:
+        names = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout", "query_only")
+        return {name: session.execute(text(f"PRAGMA {name}")).scalar_one() for name in names}
+
+    expected = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 5000}
+    assert await database.write(pragmas) == expected | {"query_only": 0}
+    assert await database.read(pragmas) == expected | {"query_only": 1}
+    with pytest.raises(StorageUnavailable, match="cannot be used right now .*readonly") as failure:
+        await database.read(lambda session: session.execute(text("DELETE FROM account")))
+    assert "DELETE" not in failure.value.message  # the reason, not the statement
+
+
+async def test_connections_the_server_drops_are_replaced(postgres: PostgresServer) -> None:
+    database = Database(postgres.migrated())
+    kill = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()")
+    for _ in range(2):
+        await asyncio.gather(*(database.ping() for _ in range(8)))
+        with pytest.raises(StorageUnavailable):  # its own connection dies under it
+            await database.write(lambda session: session.execute(kill).all())
+    await asyncio.gather(*(database.ping() for _ in range(8)))
+    await database.close()
