@@ -108,7 +108,7 @@ async def test_sqlite_is_set_up_to_keep_what_it_was_given(database: Database) ->
     expected = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 5000}
     assert await database.write(pragmas) == expected | {"query_only": 0}
     assert await database.read(pragmas) == expected | {"query_only": 1}
-    with pytest.raises(StorageUnavailable, match="cannot be used right now .*readonly") as failure:
+    with pytest.raises(StorageUnavailable, match=r"cannot be used right now .*readonly") as failure:
         await database.read(lambda session: session.execute(text("DELETE FROM account")))
     assert "DELETE" not in failure.value.message  # the reason, not the statement
 
