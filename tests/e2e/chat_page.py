@@ -63,6 +63,12 @@ class ChatPage:
     def row(self, title: str) -> Locator:
         return self.page.locator("#dm-list li").filter(has_text=title)
 
+    def press_in_row(self, title: str, button: str) -> None:
+        """Point at a conversation in the list and press the button that appears."""
+        row = self.row(title).first
+        row.hover()
+        row.get_by_title(button, exact=True).click()
+
     def text(self, reply: int = -1) -> str:
         """The reply as it stands on the page."""
         return self.replies.nth(reply).locator(".dm-text").inner_text()
@@ -98,7 +104,7 @@ class ChatPage:
         toggle = self.page.locator("#dm-toggle-settings")
         if toggle.get_attribute("aria-expanded") == "false":
             toggle.click()
-        expect(self.page.get_by_role("heading", name="Settings")).to_be_visible()
+        expect(self.page.get_by_role("heading", name="Settings", exact=True)).to_be_visible()
 
     def set_number(self, label: str, value: str) -> None:
         """Type into a slider's or number's field, and leave it."""

@@ -97,6 +97,7 @@ def new_browser(browser: Browser) -> Iterator[NewBrowser]:
     and so does an uncaught error in a page's script."""
     contexts: list[BrowserContext] = []
     faults: list[str] = []
+    failed: list[str] = []  # expected where a test goes away or cuts the line; it explains other faults
 
     def make(server: Server, **options: object) -> BrowserContext:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})  # type: ignore[arg-type]
@@ -108,13 +109,14 @@ def new_browser(browser: Browser) -> Iterator[NewBrowser]:
 
         context.on("request", watch)
         context.on("weberror", lambda error: faults.append(f"an error in the page: {error.error}"))
+        context.on("requestfailed", lambda request: failed.append(f"{request.url}: {request.failure}"))
         contexts.append(context)
         return context
 
     yield make
     for context in contexts:
         context.close()
-    assert not faults, "\n".join(faults)
+    assert not faults, "\n".join([*faults, "requests that failed:", *failed])
 
 
 @pytest.fixture

@@ -83,9 +83,7 @@ def test_escape_stops(chat: ChatPage) -> None:
 def test_escape_in_a_dialog_closes_it_and_stops_nothing(chat: ChatPage) -> None:
     chat.send("a title for the dialog")
     chat.wait_for_text(10)
-    row = chat.row("a title for the dialog").first
-    row.hover()
-    row.get_by_role("button", name="Delete").click()
+    chat.press_in_row("a title for the dialog", "Delete")
     expect(chat.page.get_by_role("dialog")).to_be_visible()
     chat.page.keyboard.press("Escape")
     expect(chat.page.get_by_role("dialog")).to_have_count(0)

@@ -30,9 +30,7 @@ def test_open_goes_into_the_address_and_back_returns(seeded: ChatPage) -> None:
 
 def test_rename(seeded: ChatPage, new_tab: NewTab) -> None:
     other = new_tab()
-    row = seeded.row("Alpha").first
-    row.hover()
-    row.get_by_role("button", name="Rename").click()
+    seeded.press_in_row("Alpha", "Rename")
     field = seeded.page.get_by_label("New title")
     field.fill("Rose <b>quartz</b>")
     field.press("Enter")
@@ -44,9 +42,7 @@ def test_rename(seeded: ChatPage, new_tab: NewTab) -> None:
 
 
 def test_escape_leaves_the_title(seeded: ChatPage) -> None:
-    row = seeded.row("Alpha").first
-    row.hover()
-    row.get_by_role("button", name="Rename").click()
+    seeded.press_in_row("Alpha", "Rename")
     field = seeded.page.get_by_label("New title")
     field.fill("something else")
     field.press("Escape")
@@ -58,10 +54,8 @@ def test_delete_asks_first(seeded: ChatPage, new_tab: NewTab) -> None:
     address = seeded.page.url
     other = new_tab(seeded.conversation_id)
     count = seeded.row("Alpha").count()
-    row = seeded.row("Alpha").first
     for answer, left in (("Cancel", count), ("Delete", count - 1)):
-        row.hover()
-        row.get_by_role("button", name="Delete").click()
+        seeded.press_in_row("Alpha", "Delete")
         dialog = seeded.page.get_by_role("dialog")
         expect(dialog).to_contain_text("Alpha")
         dialog.get_by_role("button", name=answer).click()
@@ -75,9 +69,7 @@ def test_delete_asks_first(seeded: ChatPage, new_tab: NewTab) -> None:
 def test_deleting_a_chat_that_replies_ends_the_reply(chat: ChatPage) -> None:
     chat.send("deleted while it replies")
     chat.wait_for_text(20)
-    row = chat.row("deleted while it replies").first
-    row.hover()
-    row.get_by_role("button", name="Delete").click()
+    chat.press_in_row("deleted while it replies", "Delete")
     chat.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(chat.row("deleted while it replies")).to_have_count(0)
     expect(chat.page.locator("#dm-welcome")).to_be_visible()

@@ -105,10 +105,10 @@ def test_with_the_keyboard_alone(chat: ChatPage) -> None:
 
     tab_to("Settings")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", name="Settings")).to_be_visible()
+    expect(page.get_by_role("heading", name="Settings", exact=True)).to_be_visible()
     tab_to("Close settings")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", name="Settings")).to_be_hidden()
+    expect(page.get_by_role("heading", name="Settings", exact=True)).to_be_hidden()
     assert page.evaluate("document.activeElement.id") == "dm-toggle-settings"
 
     tab_to("Delete renamed by keys")

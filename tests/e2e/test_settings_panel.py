@@ -19,7 +19,7 @@ def test_settings_survive_a_reload(chat: ChatPage) -> None:
     chat.set_number("Temperature", "0.35")
     chat.set_number("Top-k", "17")
     chat.set_number("Seed", "1234")
-    chat.page.get_by_label("Stop strings").fill("END\nSTOP")
+    chat.page.get_by_label("Stop strings").press_sequentially("END\nSTOP", delay=30)
     expect(chat.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
 
     chat.reload().open_settings()

@@ -29,4 +29,4 @@ def conversations_panel() -> None:
         )
         gr.HTML(_LIST, elem_id="dm-list-frame", apply_default_css=False, js_on_load=None)
     on_client(new_chat.click, "() => window.deskmate.newChat()")
-    on_client(search.input, "(query) => window.deskmate.search(query)", inputs=[search])
+    on_client(search.change, "(query) => window.deskmate.search(query)", inputs=[search])

@@ -32,7 +32,8 @@ def settings_panel() -> None:
     names = json.dumps(list(controls))
     components = list(controls.values())
     for name, component in controls.items():
-        listener = component.input if hasattr(component, "input") else component.change
+        # A text box tells of typing alone as "input"; what is pasted is a "change" only.
+        listener = component.change if isinstance(component, gr.Textbox) else component.input
         on_client(
             listener,
             f"(...values) => window.deskmate.settingsChanged({json.dumps(name)}, {names}, values)",

@@ -74,17 +74,26 @@ export class Settings {
   // A person changed the control `name`; `values` are those of all controls, in the order of `names`.
   controlChanged(name, names, values) {
     const shown = Object.fromEntries(names.map((each, i) => [each, values[i]]));
+    if ((shown[name] ?? "") === (this.#shown()[name] ?? "")) return; // it was changed by code
     if (name === "preset") this.#choosePreset(shown.preset);
     else if (name === "system_prompt_name") this.#choosePrompt(shown.system_prompt_name);
     else if (name === "system_prompt") this.#writePrompt(shown.system_prompt ?? "");
     else {
       this.#change({ ...this.value, ...this.#read(name, shown[name]), preset: this.#presetAfter(name) });
-      if (this.value.preset !== shown.preset) this.#show();
+      if (this.#shown().preset !== shown.preset) this.#show();
     }
   }
 
   // What Gradio puts into the controls.
   controlValues(names) {
+    const shown = this.#shown();
+    const choices = this.#choicesShown ? {} : this.#choices();
+    this.#choicesShown = true;
+    return names.map((name) => (choices[name] ? { __type__: "update", choices: choices[name], value: shown[name] } : shown[name]));
+  }
+
+  // The settings as the controls show them.
+  #shown() {
     const shown = {
       ...this.value,
       preset: this.value.preset ?? (this.#allDefault() ? MODEL_DEFAULT : null),
@@ -93,9 +102,7 @@ export class Settings {
       system_prompt: this.#prompt(this.value.system_prompt_name)?.text ?? this.value.system_prompt,
     };
     for (const name of SAMPLING) shown[name] ??= this.options.defaults[name];
-    const choices = this.#choicesShown ? {} : this.#choices();
-    this.#choicesShown = true;
-    return names.map((name) => (choices[name] ? { __type__: "update", choices: choices[name], value: shown[name] } : shown[name]));
+    return shown;
   }
 
   #choices() {
