@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,9 +97,17 @@ class LayerCache:
         """Zeroed, because kernels may read padding and the NaN of uninitialised memory would spread."""
         size = (num_blocks, block_size, shape.num_kv_heads)
         return cls(
-            keys=torch.zeros(*size, shape.head_dim, dtype=dtype, device=device),
-            values=torch.zeros(*size, shape.value_head_dim, dtype=dtype, device=device),
+            keys=_zeros((*size, shape.head_dim), dtype, device),
+            values=_zeros((*size, shape.value_head_dim), dtype, device),
         )
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    # NumPy asks the system for zeroed pages, which take memory only once they are written. torch.zeros writes
+    # them all: seconds of start-up, and gigabytes held for chats that nobody has.
+    return torch.from_numpy(np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(size)
 
 
 @dataclass(frozen=True, slots=True)
