@@ -108,7 +108,7 @@ def run_scenario(pair: Pair, seed: int, comparison: Comparison) -> Counter[str]:
     got: dict[str, list[int]] = {}
     live: set[str] = set()
     seen: Counter[str] = Counter()
-    to_come = 12
+    to_come = 16
     while to_come or core.has_work:
         while to_come and (not core.has_work or rng.random() < 0.3):
             to_come -= 1
@@ -127,7 +127,12 @@ def run_scenario(pair: Pair, seed: int, comparison: Comparison) -> Counter[str]:
         seen["shared steps"] += len(deltas) > 1
         for delta in deltas:
             assert delta.request_id in live
-            seen["partial prefills"] += delta.progress is not None
+            if delta.progress is not None:
+                seen["partial prefills"] += 1
+                # What was computed of this prompt stays in the prefix cache, and nothing else may.
+                if rng.random() < 0.2 and core.abort(delta.request_id):
+                    live.remove(delta.request_id)
+                    seen["aborts"] += 1
             got[delta.request_id] += delta.token_ids
             if delta.finish_reason is not None:
                 assert delta.finish_reason is FinishReason.LENGTH

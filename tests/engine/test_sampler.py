@@ -48,10 +48,10 @@ def make_row(
     )
 
 
-def reference_probabilities(
+def reference_scores(
     logits: np.ndarray, params: SamplingParams, prompt: list[int], output: list[int], banned: frozenset[int]
 ) -> np.ndarray:
-    """The distribution by the textbook, in float64, one token at a time. No ties are expected."""
+    """Bias, penalties and bans by the textbook, in float64, one token at a time."""
     x = logits.astype(np.float64).copy()
     for token, bias in (params.logit_bias or {}).items():
         x[token] += bias
@@ -61,6 +61,11 @@ def reference_probabilities(
         x[token] -= params.presence_penalty + params.frequency_penalty * output.count(token)
     if len(output) < params.min_tokens:
         x[list(banned)] = -np.inf
+    return x
+
+
+def reference_probabilities(x: np.ndarray, params: SamplingParams) -> np.ndarray:
+    """Temperature and filters by the textbook. No ties are expected."""
     if params.temperature == 0:
         return np.eye(x.size)[int(x.argmax())]
     x = x / params.temperature
@@ -125,7 +130,9 @@ def test_the_distribution_is_the_textbooks(
     banned = frozenset({0, 5})
     row = make_row(prompt=prompt, output=output, stop_token_ids=banned, **asked)
     params = SamplingParams(**asked).with_defaults(DEFAULTS)
-    expected = reference_probabilities(logits[0].numpy(), params, prompt, output, banned)
+    scores = reference_scores(logits[0].numpy(), params, prompt, output, banned)
+    np.testing.assert_allclose(engine.sampler._adjust(logits, [row])[0].numpy(), scores, rtol=1e-5, atol=1e-4)
+    expected = reference_probabilities(scores, params)
     got = exact_probabilities(logits, row)
     # A sweep over n grid points counts a token's share to within one point at each end of its interval.
     assert np.abs(got - expected).max() <= 2 / GRID
@@ -251,7 +258,7 @@ def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
 def test_draws_follow_the_distribution(asked: dict) -> None:
     logits = torch.randn(1, 60, generator=torch.Generator().manual_seed(9))
     params = SamplingParams(**asked).with_defaults(DEFAULTS)
-    expected = reference_probabilities(logits[0].numpy(), params, [], [], frozenset())
+    expected = reference_probabilities(logits[0].numpy(), params)
     rows = [make_row(seed=seed, **asked) for seed in range(5000)]
     counts = np.bincount(Sampler().sample(logits.expand(len(rows), -1), rows), minlength=60)
     support = expected > 0
