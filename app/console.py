@@ -34,7 +34,8 @@ class StartProgress:
 
     def stop(self) -> None:
         """Nothing more to show."""
-        self._bars.stop()
+        if self._console.is_terminal:
+            self._bars.stop()
 
     def __call__(self, stage: str, fraction: float) -> None:
         """``fraction`` of ``stage`` is done, 0 to 1."""

@@ -7,7 +7,7 @@ import sys
 
 import structlog
 
-_CHATTY = ("httpx", "httpcore", "urllib3", "asyncio", "alembic", "multipart", "markdown_it")
+_CHATTY = ("httpx", "httpcore", "urllib3", "asyncio", "alembic", "multipart", "markdown_it", "PIL", "matplotlib")
 
 
 def configure_logging(level: str) -> None:

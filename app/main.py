@@ -38,11 +38,12 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
+            app.state.closing = asyncio.Event()
+            app.state.owned_engine = None
             if isinstance(engine, AbstractAsyncContextManager):
-                running = await stack.enter_async_context(engine)
+                running = app.state.owned_engine = await stack.enter_async_context(engine)
             else:
                 running = engine
-            app.state.closing = asyncio.Event()
             app.state.services = await Services.open(settings, running)
             stack.push_async_callback(wind_down, app)
             yield
@@ -68,5 +69,9 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
 async def wind_down(app: FastAPI) -> None:
     """Finish or mark the replies in flight, then end every event stream. A second call does nothing more."""
     services = cast(Services, app.state.services)
-    await services.close()
+    owned_engine = cast(ChatEngine | None, app.state.owned_engine)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(services.close())
+        if owned_engine is not None:  # requests of /v1 get as long as the chat's
+            group.create_task(owned_engine.drain(services.settings.shutdown_seconds))
     app.state.closing.set()

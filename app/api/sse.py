@@ -30,11 +30,20 @@ class EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncIterator[bytes], *, closing: asyncio.Event, source: AsyncIterator[object] | None = None
+        self,
+        events: AsyncIterator[bytes],
+        *,
+        closing: asyncio.Event,
+        farewell: bytes = b"",
+        source: AsyncIterator[object] | None = None,
     ) -> None:
-        """``source`` is what ``events`` reads when it was begun before them: closing an ``events`` that never
-        started would not reach it."""
-        self._body = _with_pings(events, closing)
+        """Args:
+        closing: ends the stream when it is set.
+        farewell: the last event of a stream that ``closing`` cut short.
+        source: what ``events`` reads when it was begun before them: closing an ``events`` that never
+            started would not reach it.
+        """
+        self._body = _with_pings(events, closing, farewell)
         self._source = source
         super().__init__(self._body, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
 
@@ -47,7 +56,7 @@ class EventStream(StreamingResponse):
                 await close(self._source)
 
 
-async def _with_pings(events: AsyncIterator[bytes], closing: asyncio.Event) -> AsyncGenerator[bytes]:
+async def _with_pings(events: AsyncIterator[bytes], closing: asyncio.Event, farewell: bytes) -> AsyncGenerator[bytes]:
     async def following() -> bytes | None:
         return await anext(events, None)
 
@@ -63,6 +72,8 @@ async def _with_pings(events: AsyncIterator[bytes], closing: asyncio.Event) -> A
                 yield event
                 pending = asyncio.create_task(following())
             elif closed in done:
+                if farewell:
+                    yield farewell
                 return
             else:
                 yield KEEPALIVE_COMMENT

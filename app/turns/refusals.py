@@ -21,6 +21,6 @@ def as_app_error(error: EngineError | ValueError, *, begins_conversation: bool) 
         case EngineStoppedError():
             return EngineUnavailable(str(error))
         case ValueError():
-            return InvalidInput(str(error))
+            return InvalidInput(f"{str(error).rstrip('.')}.")
         case _:
             return EngineUnavailable(str(error))

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import uvicorn
@@ -35,9 +36,10 @@ class _Uvicorn(uvicorn.Server):
 
 
 @asynccontextmanager
-async def live_server(data_dir: Path, engine: FakeEngine | None = None) -> AsyncIterator[Live]:
-    engine = engine or FakeEngine()
-    app = create_app(AppSettings(data_dir=data_dir, _env_file=None), engine)  # type: ignore[call-arg]
+async def live_server(data_dir: Path, **settings: Any) -> AsyncIterator[Live]:
+    """``settings`` are fields of ``AppSettings``."""
+    engine = FakeEngine()
+    app = create_app(AppSettings(data_dir=data_dir, _env_file=None, **settings), engine)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1)

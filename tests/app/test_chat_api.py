@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from app.api import sse
-from app.main import create_app
+from app.main import create_app, wind_down
 from app.settings import AppSettings
 from engine import EngineError, EngineOverloadedError, PrefillProgress
 from tests.app.live_server import Live, forget, live_server
@@ -386,17 +386,21 @@ async def test_another_user_finds_nothing(live: Live, monkeypatch: pytest.Monkey
 
 
 async def test_streams_end_when_the_server_does(tmp_path_factory: pytest.TempPathFactory) -> None:
-    async with live_server(tmp_path_factory.mktemp("data")) as live:
+    async with live_server(tmp_path_factory.mktemp("data"), shutdown_seconds=0.1) as live:
+        live.engine.say("begun", "never", gates={1: asyncio.Event()})
         live.engine.say("begun", "never", gates={1: asyncio.Event()})
         turn = await start(live)
-        from app.main import wind_down
-
         reading = asyncio.create_task(events(live, f"/api/turns/{turn['turn_id']}/events"))
         both = asyncio.create_task(events(live, f"/api/events?turn={turn['turn_id']}:0"))
+        chat = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+        program = asyncio.create_task(live.http.post("/v1/chat/completions", json=chat))
+        await eventually(lambda: live.engine.running == 2)
         await asyncio.sleep(0.1)
-        object.__setattr__(live.app.state.services.settings, "shutdown_seconds", 0.1)
         await wind_down(live.app)
         for found in await asyncio.gather(reading, both):
             assert text_of(found) == "begun"
             assert found[-1].name == "end"
             assert found[-1].data["status"] == "interrupted"
+        # A program must not take a reply that was cut off for a whole one.
+        assert "shutting down" in (await program).text.strip().splitlines()[-1]
+        assert live.engine.running == 0

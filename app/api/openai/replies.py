@@ -68,8 +68,7 @@ class Reply:
             if include_usage:
                 yield self._chunk([], {"usage": usage(timings)})
         except EngineError as error:
-            problem = translated(error)
-            yield sse_event({"error": openai_error(problem.status, problem.code, problem.message)})
+            yield error_event(error)
         finally:
             await close(deltas)
         yield sse_event("[DONE]")
@@ -96,6 +95,12 @@ class Reply:
     def _chunk(self, choices: list[dict[str, Any]], extra: dict[str, Any]) -> bytes:
         kind = "chat.completion.chunk" if self._kind == "chat" else "text_completion"
         return sse_event({**self._head, "object": kind, "choices": choices, **extra})
+
+
+def error_event(error: EngineError) -> bytes:
+    """An error in the middle of a stream, where OpenAI's clients look for it."""
+    problem = translated(error)
+    return sse_event({"error": openai_error(problem.status, problem.code, problem.message)})
 
 
 def usage(timings: Timings | None) -> dict[str, Any] | None:

@@ -12,11 +12,11 @@ from fastapi.responses import JSONResponse
 
 from app.api.deps import Closing, ServicesDep
 from app.api.openai.errors import OpenAIError, translated
-from app.api.openai.replies import Kind, Reply
+from app.api.openai.replies import Kind, Reply, error_event
 from app.api.openai.requests import ChatRequest, CommonRequest, TextRequest
 from app.api.sse import EventStream, close
 from app.error_shapes import error_response
-from engine import ChatEngine, Delta, EngineError, SamplingParams
+from engine import ChatEngine, Delta, EngineError, EngineStoppedError, SamplingParams
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
@@ -25,6 +25,8 @@ CLIENT_LEFT = 499
 
 #: When this process began: the nearest thing to a date that a folder of weights has.
 STARTED = int(time.time())
+
+_STOPPING = EngineStoppedError("The server is shutting down, and the reply was cut off.")
 
 T = TypeVar("T")
 
@@ -109,7 +111,7 @@ async def _respond(
         if body.stream:
             streaming = True
             chunks = reply.chunks(everything, include_usage=body.include_usage)
-            return EventStream(chunks, closing=closing, source=deltas)
+            return EventStream(chunks, closing=closing, farewell=error_event(_STOPPING), source=deltas)
         whole = await _unless_client_leaves(request, reply.whole(everything))
         return Response(status_code=CLIENT_LEFT) if whole is None else JSONResponse(whole)
     finally:
