@@ -20,23 +20,31 @@ from engine.kv_cache import NULL_BLOCK
 class _Group:
     """Chunks with equally many queries that run in one call, keys padded to the longest."""
 
-    rows: Tensor  #: int64 ``[batch * query_len]``: rows of the packed queries
-    blocks: Tensor  #: int64 ``[batch, num_blocks]``, padded with the null block
+    rows: Tensor | None  #: int64 ``[batch * query_len]``: rows of the packed queries; None for all, in order
+    blocks: Tensor | slice  #: int64 ``[batch, num_blocks]``, padded with the null block; a slice needs no gathering
     positions: Tensor  #: int64 ``[batch, query_len]``: position of each query in its sequence
-    sees_all_keys: bool  #: every query sees every gathered key, but for a sliding window
+    num_keys: int  #: keys of the longest sequence
+    sees_all_keys: bool  #: every query sees all ``num_keys`` keys, but for a sliding window
     masks: dict[int | None, Tensor | None] = field(default_factory=dict)  #: made once per step and window
 
-    def mask(self, num_keys: int, sliding_window: int | None) -> Tensor | None:
+    def gather(self, cache: Tensor) -> Tensor:
+        """``[batch, num_kv_heads, num_keys, head_dim]`` of keys or values; a view where the blocks lie together."""
+        blocks = cache[self.blocks]
+        if isinstance(self.blocks, slice):
+            blocks = blocks.unsqueeze(0)
+        return blocks.flatten(1, 2)[:, : self.num_keys].transpose(1, 2)
+
+    def mask(self, sliding_window: int | None) -> Tensor | None:
         """Boolean ``[batch, 1, query_len, num_keys]``, True where a query may look; None for everywhere."""
         if sliding_window not in self.masks:
-            self.masks[sliding_window] = self._make_mask(num_keys, sliding_window)
+            self.masks[sliding_window] = self._make_mask(sliding_window)
         return self.masks[sliding_window]
 
-    def _make_mask(self, num_keys: int, sliding_window: int | None) -> Tensor | None:
-        if self.sees_all_keys and (sliding_window is None or num_keys <= sliding_window):
+    def _make_mask(self, sliding_window: int | None) -> Tensor | None:
+        if self.sees_all_keys and (sliding_window is None or self.num_keys <= sliding_window):
             return None
         at = self.positions.unsqueeze(-1)
-        keys = torch.arange(num_keys, device=at.device)
+        keys = torch.arange(self.num_keys, device=at.device)
         visible = keys <= at
         if sliding_window is not None:
             visible &= keys > at - sliding_window
@@ -66,25 +74,7 @@ class SdpaKernel(AttentionKernel):
                 decodes.setdefault(sequences.kv_lens[index].bit_length(), []).append(index)
             else:
                 prefills.append([index])
-        return tuple(self._group(sequences, members, first_rows, device) for members in (*decodes.values(), *prefills))
-
-    def _group(self, sequences: Sequences, members: list[int], first_rows: list[int], device: torch.device) -> _Group:
-        size = sequences.block_size
-        used = [-(-sequences.kv_lens[index] // size) for index in members]
-        width = max(used)
-        blocks = [
-            [*sequences.block_tables[index][:count], *[NULL_BLOCK] * (width - count)]
-            for index, count in zip(members, used, strict=True)
-        ]
-        query_len = sequences.query_lens[members[0]]
-        rows = [first_rows[index] + offset for index in members for offset in range(query_len)]
-        positions = [range(sequences.kv_lens[index] - query_len, sequences.kv_lens[index]) for index in members]
-        return _Group(
-            rows=torch.tensor(rows, dtype=torch.int64, device=device),
-            blocks=torch.tensor(blocks, dtype=torch.int64, device=device),
-            positions=torch.tensor([list(each) for each in positions], dtype=torch.int64, device=device),
-            sees_all_keys=query_len == 1 and all(sequences.kv_lens[index] == width * size for index in members),
-        )
+        return tuple(_group(sequences, members, first_rows, device) for members in (*decodes.values(), *prefills))
 
     def forward(
         self,
@@ -96,17 +86,47 @@ class SdpaKernel(AttentionKernel):
         scale: float,
         sliding_window: int | None,
     ) -> Tensor:
-        num_tokens, num_heads, _ = query.shape
+        num_tokens, num_heads, head_dim = query.shape
         output = query.new_empty(num_tokens, num_heads, value_cache.shape[-1])
         for group in prepared:
-            batch, query_len = group.positions.shape
-            keys, values = (
-                cache[group.blocks].flatten(1, 2).transpose(1, 2) for cache in (key_cache, value_cache)
-            )  # [batch, num_kv_heads, padded_len, head_dim]
-            queries = query[group.rows].view(batch, query_len, num_heads, -1).transpose(1, 2)
-            mask = group.mask(keys.shape[2], sliding_window)
+            keys, values = group.gather(key_cache), group.gather(value_cache)
+            rows = query if group.rows is None else query[group.rows]
             attended = F.scaled_dot_product_attention(
-                queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=keys.shape[1] != num_heads
+                rows.view(*group.positions.shape, num_heads, head_dim).transpose(1, 2),
+                keys,
+                values,
+                attn_mask=group.mask(sliding_window),
+                scale=scale,
+                enable_gqa=keys.shape[1] != num_heads,
             )
-            output[group.rows] = attended.transpose(1, 2).flatten(0, 1)
+            attended = attended.transpose(1, 2).flatten(0, 1)
+            if group.rows is None:
+                return attended
+            output[group.rows] = attended
         return output
+
+
+def _group(sequences: Sequences, members: list[int], first_rows: list[int], device: torch.device) -> _Group:
+    kv_lens = [sequences.kv_lens[index] for index in members]
+    query_len = sequences.query_lens[members[0]]
+    positions = [list(range(kv_len - query_len, kv_len)) for kv_len in kv_lens]
+    rows = [first_rows[index] + offset for index in members for offset in range(query_len)]
+    return _Group(
+        rows=None if len(members) == len(first_rows) else torch.tensor(rows, dtype=torch.int64, device=device),
+        blocks=_blocks(sequences, members, device),
+        positions=torch.tensor(positions, dtype=torch.int64, device=device),
+        num_keys=max(kv_lens),
+        sees_all_keys=query_len == 1 and min(kv_lens) == max(kv_lens),
+    )
+
+
+def _blocks(sequences: Sequences, members: list[int], device: torch.device) -> Tensor | slice:
+    tables = [
+        list(sequences.block_tables[index][: -(-sequences.kv_lens[index] // sequences.block_size)]) for index in members
+    ]
+    first, last = tables[0][0], tables[0][-1]
+    if len(tables) == 1 and tables[0] == list(range(first, last + 1)):
+        return slice(first, last + 1)
+    width = max(len(table) for table in tables)
+    padded = [table + [NULL_BLOCK] * (width - len(table)) for table in tables]
+    return torch.tensor(padded, dtype=torch.int64, device=device)
