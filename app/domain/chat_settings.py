@@ -44,4 +44,4 @@ class ChatSettings(BaseModel):
         try:
             return SamplingParams(**self.sampling())
         except ValueError as error:
-            raise InvalidInput(str(error)) from error
+            raise InvalidInput(f"{str(error).rstrip('.')}.") from error
