@@ -2,15 +2,23 @@
 // to a short list of tags, and pictures become links so that nothing is loaded from elsewhere.
 
 import DOMPurify from "./vendor/purify.es.mjs";
-import { Marked } from "./vendor/marked.esm.js";
+import { Lexer, Marked } from "./vendor/marked.esm.js";
 import { icon, make } from "./dom.js";
 
 const escapeHtml = (text) =>
   text.replace(/[&<>"']/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[c]);
 
+// Some texts take the parser very long: quotes within quotes a thousand deep, emphasis that never
+// closes in a paragraph without end. A model that loops writes them; they are shown without markup.
+const LONGEST_INLINE = 8000;
+const TOO_DEEP = /^(?:[ \t]*(?:>|(?:[-+*]|\d{1,9}[.)])(?=[ \t]))){24,}/;
+
+const unlessTooDeep = (source) => (TOO_DEEP.test(source) ? undefined : false); // false: as the parser does
+
 const marked = new Marked({
   gfm: true,
   breaks: true,
+  tokenizer: { blockquote: unlessTooDeep, list: unlessTooDeep },
   renderer: {
     html: ({ text }) => escapeHtml(text),
     image: ({ href, text }) => `<a href="${escapeHtml(href)}">${escapeHtml(text || href)}</a>`,
@@ -21,6 +29,19 @@ const marked = new Marked({
     },
   },
 });
+
+class BoundedLexer extends Lexer {
+  inlineTokens(source, tokens = []) {
+    if (source.length <= LONGEST_INLINE) return super.inlineTokens(source, tokens);
+    for (const [i, line] of source.split("\n").entries()) {
+      if (i > 0) tokens.push({ type: "br", raw: "\n" });
+      tokens.push({ type: "text", raw: line, text: line, escaped: false });
+    }
+    return tokens;
+  }
+}
+
+const lex = (text) => new BoundedLexer(marked.defaults).lex(text);
 
 const PURIFY = {
   ALLOWED_TAGS: (
@@ -127,7 +148,7 @@ export class GrowingMarkdown {
     clearTimeout(this.timer);
     this.frame = this.timer = null;
     if (HAS_DEFINITION.test(this.text)) {
-      this.element.replaceChildren(toFragment(marked.lexer(this.text)));
+      this.element.replaceChildren(toFragment(lex(this.text)));
       return;
     }
     this.#draw();
@@ -144,7 +165,7 @@ export class GrowingMarkdown {
   }
 
   #drawBlocks(rest) {
-    const tokens = marked.lexer(rest);
+    const tokens = lex(rest);
     let last = tokens.length - 1;
     while (last > 0 && tokens[last].type === "space") last--;
     if (last > 0) {
