@@ -34,7 +34,7 @@ class Dialogues:
         topic: Topic | None = None
         reply = ""
         for _ in range(turns):
-            if rng.random() < (0.35 if topic else 0.04):
+            if rng.random() < (0.5 if topic else 0.02):
                 follow_up = rng.choice(self.data.follow_ups)
                 question, reply = rng.choice(follow_up.questions), follow(rng, follow_up, topic, reply)
             else:
@@ -62,9 +62,11 @@ class Dialogues:
         return question
 
     def _topic(self, rng: random.Random) -> Topic:
-        # Topics with many wordings are harder to tell from others, so they come up more often, but not in proportion.
+        # Many wordings take more practice, but not in proportion; what people say first in every chat comes up most.
         topics = self.data.topics
-        return rng.choices(topics, [min(len(topic.questions), 1000) ** 0.4 for topic in topics])[0]
+        often = [2.0 if topic.area == "small_talk" else 1.0 for topic in topics]
+        size = [min(max(len(topic.questions), 100), 1000) ** 0.4 for topic in topics]
+        return rng.choices(topics, [one * other for one, other in zip(often, size, strict=True)])[0]
 
 
 def follow(rng: random.Random, follow_up: FollowUp, topic: Topic | None, reply: str) -> str:

@@ -67,7 +67,7 @@ def train(texts: Sequence[str], vocabulary: int) -> bytes:
 
 
 def save(model: bytes, folder: Path, context: int) -> PreTrainedTokenizerFast:
-    """Write ``tokenizer.model`` and its transformers form (tokenizer.json, configuration, chat template) to ``folder``."""
+    """Write ``tokenizer.model`` and what transformers loads (tokenizer.json, its configuration, chat template)."""
     (folder / "tokenizer.model").write_bytes(model)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=_fast(model),
@@ -88,7 +88,8 @@ def _fast(model: bytes) -> Tokenizer:
     """The same BPE for the tokenizers library: its merges are the pieces' splits, in the order they were learned."""
     pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
     vocabulary = {pieces.id_to_piece(i): i for i in range(pieces.get_piece_size())}
-    learned = [p for p, i in vocabulary.items() if not (pieces.is_control(i) or pieces.is_byte(i) or pieces.is_unknown(i))]
+    fixed = (pieces.is_control, pieces.is_byte, pieces.is_unknown)
+    learned = [piece for piece, i in vocabulary.items() if not any(kind(i) for kind in fixed)]
     known = set(learned)
     merges = [
         (piece[:cut], piece[cut:])

@@ -20,6 +20,7 @@ DATA = Path(__file__).parent / "data"
 _FIELDS = {
     "topic", "ask", "names", "tasks", "held_out", "answer", "short", "why", "example", "more", "facts",
 }  # fmt: skip
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same rules, ten times faster where libyaml is there
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
@@ -175,11 +176,8 @@ def _expand(patterns: Iterable[str], words: Mapping[str, Any], part: str, where:
         slots = list(dict.fromkeys(_SLOT.findall(pattern)))
         if unknown := [slot for slot in slots if slot not in words]:
             raise DataError(f"{where}: {pattern!r} uses {unknown}, which words.yaml does not have.")
-        choices = [_texts(words[slot][part]) for slot in slots]
-        filled.extend(
-            _SLOT.sub(lambda match, chosen=dict(zip(slots, chosen, strict=True)): chosen[match[1]], pattern)
-            for chosen in itertools.product(*choices)
-        )
+        for chosen in itertools.product(*(_texts(words[slot][part]) for slot in slots)):
+            filled.append(pattern.format(**dict(zip(slots, chosen, strict=True))))
     return filled
 
 
@@ -193,7 +191,7 @@ def _refuse_duplicates(topics: Sequence[Topic], follow_ups: Sequence[FollowUp]) 
 
 def _read(file: Path) -> Any:
     try:
-        return yaml.safe_load(file.read_text(encoding="utf-8"))
+        return yaml.load(file.read_text(encoding="utf-8"), Loader=_LOADER)
     except (OSError, yaml.YAMLError) as error:
         raise DataError(f"{file} cannot be read: {error}") from error
 

@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script, from anywhere
@@ -44,24 +44,26 @@ class Recipe:
     heads: int = 4
     kv_heads: int = 2
     inner: int = 768
-    steps: int = 720
-    tokens_per_step: int = 4096
+    steps: int = 2000
+    tokens_per_step: int = 2048
     row: int = 512  #: tokens of a row that conversations are packed into
-    long_share: float = 0.08  #: the last part of the training, on rows as long as the context
+    long_share: float = 0.1  #: the last part of the training, on rows as long as the context
     learning_rate: float = 3e-3
     warmup_steps: int = 40
     weight_decay: float = 0.05
+    openings: float = 0.7  #: share of conversations that end with a reply's first words, which decide what it is about
+    opening_tokens: int = 10
     slip: float = 0.04  #: how often a token of a question is cut in two, as a misspelt word would be
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Packed conversations. ``tokens``, ``labels``, ``positions``: [rows, length] int64; ``mask``: [rows, 1, length, length] bool."""
+    """Packed conversations."""
 
-    tokens: Tensor
-    labels: Tensor
-    positions: Tensor
-    mask: Tensor
+    tokens: Tensor  #: [rows, length] int64
+    labels: Tensor  #: [rows, length] int64, the token that follows or ``IGNORED``
+    positions: Tensor  #: [rows, length] int64, from 0 in each conversation
+    mask: Tensor  #: [rows, 1, length, length] bool, causal within a conversation
 
 
 class Packer:
@@ -95,8 +97,11 @@ class Packer:
         mask = (owner[:, :, None] == owner[:, None, :]) & causal
         return Batch(tokens, labels, positions, mask[:, None])
 
-    def encode(self, messages: list[Message]) -> tuple[list[int], list[int]]:
-        """Token ids and labels of a conversation; only replies and their end are learned. Labels are shifted already."""
+    def encode(self, messages: list[Message], opening: bool = False) -> tuple[list[int], list[int]]:
+        """Token ids and shifted labels of a conversation; only replies and their end are learned.
+
+        Of an ``opening`` the last reply is cut after its first words.
+        """
         ids, learned = [self._ids[pieces.BEGIN]], [False]
         for message in messages:
             reply = message["role"] == "assistant"
@@ -105,6 +110,8 @@ class Packer:
                 body = self._slip(body)
             ids += [self._ids[f"<|{message['role']}|>"], *body, self._ids[pieces.END]]
             learned += [False, *[reply] * (len(body) + 1)]
+        if opening and (rest := len(body) + 1 - self._recipe.opening_tokens) > 0:
+            ids, learned = ids[:-rest], learned[:-rest]
         labels = [token if wanted else IGNORED for token, wanted in zip(ids[1:], learned[1:], strict=True)]
         return ids, [*labels, IGNORED]
 
@@ -136,6 +143,9 @@ class Packer:
             free -= len(row[-1][0])
 
     def _draw(self, length: int) -> tuple[list[int], list[int]]:
+        if self._rng.random() < self._recipe.openings:
+            turns = self._rng.choice((1, 1, 1, 2, 2))
+            return self.encode(self._dialogues.draw(self._rng, turns), opening=True)
         # Mostly short talks; some go on for as long as the row, so that late positions are learned as well.
         turns = self._rng.choice((1, 1, 1, 2, 2, 3, 4)) if self._rng.random() < 0.85 else length // 64
         while True:
@@ -266,13 +276,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Build the guide: tokenizer and weights from models/guide/data.")
     parser.add_argument("--out", type=Path, default=HERE, help="folder to write the model to")
     parser.add_argument("--work", type=Path, default=Path("build/guide"), help="folder for checkpoints and the loss")
+    parser.add_argument("--start", type=Path, default=None, help="go on from this folder's weights and tokenizer")
     parser.add_argument("--steps", type=int, default=recipe.steps)
+    parser.add_argument("--learning-rate", type=float, default=recipe.learning_rate)
     parser.add_argument("--seed", type=int, default=recipe.seed)
     parser.add_argument("--threads", type=int, default=None, help="processor threads; default: all cores")
     parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=has_compiler())
     options = parser.parse_args()
-    recipe = Recipe(**{**asdict(recipe), "steps": options.steps, "seed": options.seed})
+    recipe = replace(recipe, steps=options.steps, learning_rate=options.learning_rate, seed=options.seed)
     if options.threads:
         torch.set_num_threads(options.threads)
     work: Path = options.work
@@ -280,9 +292,12 @@ def main() -> None:
 
     data = load()
     print(f"data: {len(data.topics)} topics, {sum(len(t.questions) for t in data.topics):,} questions")
-    model_file = pieces.train(data.texts(), recipe.vocabulary)
-    tokenizer = pieces.save(model_file, work, CONTEXT)
-    model = build_model(recipe, tokenizer)
+    if options.start:  # after adding to the data, a short training on top of an earlier one is enough
+        tokenizer = pieces.save((options.start / "tokenizer.model").read_bytes(), work, CONTEXT)
+        model = LlamaForCausalLM.from_pretrained(options.start, dtype=torch.float32)
+    else:
+        tokenizer = pieces.save(pieces.train(data.texts(), recipe.vocabulary), work, CONTEXT)
+        model = build_model(recipe, tokenizer)
     size = sum(p.numel() for p in model.parameters())
     tokens = recipe.steps * recipe.tokens_per_step
     print(f"model: {size / 1e6:.2f} M parameters; {tokens / 1e6:.1f} M tokens, {6 * size * tokens:.1e} FLOP to train")

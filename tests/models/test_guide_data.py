@@ -1,0 +1,125 @@
+"""The guide's training text: what may not go wrong when someone extends it."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from app.domain.presets import PRESETS
+from app.settings import AppSettings
+from engine.settings import EngineSettings
+from models.guide.dialogues import Dialogues, follow, mistype
+from models.guide.topics import DATA, DataError, GuideData, load, normalise
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def data() -> GuideData:
+    return load()
+
+
+def test_there_is_enough_to_learn(data: GuideData) -> None:
+    assert len(data.topics) >= 150
+    assert all(len(topic.questions) >= 8 for topic in data.topics), "a topic needs eight ways to ask for it"
+    assert len({topic.name for topic in data.topics}) == len(data.topics)
+
+
+def test_held_out_questions_are_never_trained_on(data: GuideData) -> None:
+    trained = {normalise(q) for item in (*data.topics, *data.follow_ups) for q in item.questions}
+    held_out = {normalise(q) for item in (*data.topics, *data.follow_ups) for q in item.held_out}
+    assert all(item.held_out for item in (*data.topics, *data.follow_ups))
+    assert not trained & held_out
+
+
+def test_every_answer_holds_its_own_key_facts(data: GuideData) -> None:
+    lacking = [(topic.name, answer) for topic in data.topics for answer in topic.answers if not topic.knows(answer)]
+    assert not lacking
+
+
+def test_a_question_in_two_topics_is_refused(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(DATA, tmp_path / "data"))
+    (copy / "topics" / "zz.yaml").write_text(
+        "- {topic: twice, ask: ['WHAT is the KV cache?!'], held_out: [x1], answer: [a], facts: [a]}", encoding="utf-8"
+    )
+    with pytest.raises(DataError, match=r"what is the kv cache.*kv-cache.*twice"):
+        load(copy)
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ("{topic: t, ask: [q1], held_out: [q2], answer: [a]}", "facts.*missing"),
+        ("{topic: t, ask: [q1], held_out: [q2], answer: [a], facts: [a], anwser: [b]}", "unknown field.*anwser"),
+        ("{topic: t, ask: ['{nothing}'], held_out: [q2], answer: [a], facts: [a]}", "nothing.*words.yaml"),
+        ("{topic: t, ask: [q1], held_out: ['Q1!'], answer: [a], facts: [a]}", "no question left"),
+        ("{topic: t, ask: [yes], held_out: [q2], answer: [a], facts: [a]}", "put it in quotes"),
+        ("{topic: t, ask: [q1", "cannot be read"),
+    ],
+)
+def test_a_wrong_entry_is_refused_with_the_reason(tmp_path: Path, entry: str, reason: str) -> None:
+    copy = Path(shutil.copytree(DATA, tmp_path / "data"))
+    (copy / "topics" / "zz.yaml").write_text(f"- {entry}", encoding="utf-8")
+    with pytest.raises(DataError, match=reason):
+        load(copy)
+
+
+def test_a_seed_draws_the_same_conversations(data: GuideData) -> None:
+    dialogues = Dialogues(data)
+    one, other = random.Random(7), random.Random(7)
+    assert [dialogues.draw(one, 3) for _ in range(50)] == [dialogues.draw(other, 3) for _ in range(50)]
+
+
+def test_conversations_alternate_and_hold_text(data: GuideData) -> None:
+    dialogues, rng = Dialogues(data), random.Random(0)
+    for _ in range(500):
+        messages = dialogues.draw(rng, 4)
+        if messages[0]["role"] == "system":
+            messages = messages[1:]
+        assert [message["role"] for message in messages] == ["user", "assistant"] * 4
+        assert all(message["content"].strip() for message in messages)
+
+
+def test_follow_ups_stay_with_their_topic(data: GuideData) -> None:
+    rng = random.Random(0)
+    topic = next(topic for topic in data.topics if topic.name == "kv-cache")
+    of = {follow_up.name: follow_up for follow_up in data.follow_ups}
+    first = topic.answers[0]
+    assert follow(rng, of["again"], topic, first) == first
+    assert follow(rng, of["shorter"], topic, first) == topic.short
+    assert follow(rng, of["shorter"], topic, topic.short or "") in of["shorter"].fallback
+    assert follow(rng, of["differently"], topic, first) in topic.answers[1:]
+    assert follow(rng, of["why"], topic, first) in topic.why
+    assert follow(rng, of["why"], None, "") in of["why"].alone
+
+
+def test_slips_of_the_finger_leave_the_text_readable() -> None:
+    rng = random.Random(0)
+    for _ in range(300):
+        slipped = mistype(rng, "how do i delete a chat")
+        assert abs(len(slipped) - len("how do i delete a chat")) <= 2
+        assert slipped.count(" ") == 5
+
+
+def test_what_it_says_about_deskmate_exists(data: GuideData) -> None:
+    said = "\n".join(
+        text
+        for topic in data.topics
+        for text in (*topic.answers, topic.short or "", *topic.why, *topic.example, *topic.more)
+    )
+    settings = {f"ENGINE_{name}".upper() for name in EngineSettings.model_fields}
+    settings |= {f"APP_{name}".upper() for name in AppSettings.model_fields}
+    assert set(re.findall(r"\b(?:ENGINE|APP)_[A-Z_]*[A-Z]", said)) <= settings
+    flags = {f"--{name}".replace("_", "-") for name in (*EngineSettings.model_fields, *AppSettings.model_fields)}
+    assert set(re.findall(r"(?<!\S)`?(--[a-z][a-z-]*)", said)) <= flags | {"--help"}
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(re.findall(r"`make ([a-z-]+)", said)) <= set(targets)
+    presets = {preset.title for preset in PRESETS}
+    assert {"Precise", "Balanced", "Creative"} <= presets
+    folders = set(re.findall(r"`((?:engine|app|models|prompts|migrations|tests)/[\w/.]*)`", said))
+    assert folders
+    assert all((ROOT / folder).exists() for folder in folders)
