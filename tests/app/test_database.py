@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,21 @@ async def test_sqlite_is_set_up_to_keep_what_it_was_given(database: Database) ->
     with pytest.raises(StorageUnavailable, match=r"cannot be used right now .*readonly") as failure:
         await database.read(lambda session: session.execute(text("DELETE FROM account")))
     assert "DELETE" not in failure.value.message  # the reason, not the statement
+
+
+@pytest.mark.parametrize("database_url", [None], ids=["sqlite"])
+async def test_a_write_has_the_lock_before_it_reads(database: Database, tmp_path: Path) -> None:
+    """Or another program could write between its reading and its writing, and it would be refused."""
+
+    def work(session: Session) -> None:
+        session.get_one(Account, LOCAL_USER_ID)
+        other = closing(sqlite3.connect(tmp_path / "deskmate.db", timeout=0))
+        with other as connection, pytest.raises(sqlite3.OperationalError, match="locked"):
+            connection.execute("BEGIN IMMEDIATE")
+        session.get_one(Account, LOCAL_USER_ID).name = "written"
+
+    await database.write(work)
+    assert await name_of(database, LOCAL_USER_ID) == "written"
 
 
 async def test_connections_the_server_drops_are_replaced(postgres: PostgresServer) -> None:

@@ -206,6 +206,8 @@ async def test_what_a_dead_process_left_running_is_interrupted(
     )
     await dead.begin(ME, left)
     assert await dead.checkpoint(ME, left.turn_id, "half")
+    other = TurnRecords(services.database, owner=new_id())
+    assert not await other.checkpoint(ME, left.turn_id, "not mine")
     gate = asyncio.Event()
     engine.say("alive", gates={0: gate})
     alive = await services.turns.start(ME, text="go")
