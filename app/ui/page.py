@@ -33,7 +33,7 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
         return page_options(services())
 
     app.mount("/ui/static", RevalidatedFiles(directory=STATIC_DIR), name="ui-static")
-    return gr.mount_gradio_app(
+    gr.mount_gradio_app(
         app,
         _page(),
         "/",
@@ -49,6 +49,7 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
         mcp_server=False,
         allowed_paths=[],
     )
+    return app
 
 
 def _page() -> gr.Blocks:

@@ -62,6 +62,9 @@ def test_axe_finds_nothing_serious_and_nothing_overflows(
         chat.page.screenshot(path=SCREENSHOTS / f"{view}-{width}-{scheme}.png")
         assert _violations(chat.page) == [], view
         assert chat.page.evaluate("document.documentElement.scrollWidth") <= width, view
+        box = chat.box.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 844, f"the box to write in lies below the {view} page"
 
     chat = ChatPage(context.new_page(), server.url).open()
     check("welcome")

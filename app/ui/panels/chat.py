@@ -50,7 +50,6 @@ def chat_panel() -> None:
                     placeholder="Write a message",
                     lines=1,
                     max_lines=12,
-                    autofocus=True,
                     elem_id="dm-box",
                 )
                 send = gr.Button("Send", variant="primary", elem_id="dm-send", min_width=0)

@@ -74,7 +74,7 @@ def _controls() -> dict[str, Component]:
             label="Maximum length", precision=0, info="Most tokens in a reply; empty leaves it to the model."
         ),
         "stop": gr.Textbox(
-            label="Stop strings", lines=1, max_lines=4, info="A reply ends before any of these; one per line."
+            label="Stop strings", lines=2, max_lines=4, info="A reply ends before any of these; one per line."
         ),
         "seed": gr.Number(
             label="Seed", precision=0, info="The same seed gives the same reply again; empty draws a new one."

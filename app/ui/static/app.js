@@ -162,6 +162,15 @@ class Page {
     else this.#showState(this.chat.activeTurnId ? "replying" : "ready");
   }
 
+  async checkReady() {
+    try {
+      await api.ready();
+      this.connection(true);
+    } catch (error) {
+      this.#showState(error.status === 0 ? "not reachable" : "not ready");
+    }
+  }
+
   missing() {
     history.replaceState(null, "", "/");
     this.go(null);
@@ -210,7 +219,9 @@ class Page {
       if (id === this.chat.conversationId) this.missing();
     });
     document.addEventListener("visibilitychange", () => {
-      if (document.visibilityState === "visible") this.refreshSoon();
+      if (document.visibilityState !== "visible") return;
+      this.refreshSoon();
+      this.checkReady();
     });
   }
 }
@@ -221,6 +232,7 @@ async function loadOptions() {
       return await api.options();
     } catch (error) {
       byId("dm-alert").textContent = error.message;
+      document.documentElement.classList.add("dm-visible");
       await new Promise((resolve) => setTimeout(resolve, wait));
     }
   }
@@ -238,11 +250,12 @@ export async function start() {
   ]);
   byId("dm-chat").setAttribute("role", "region");
   byId("dm-chat").setAttribute("aria-label", "Chat");
-  document.documentElement.classList.add("dm-drawn");
   const page = new Page(await loadOptions(), textarea);
   byId("dm-alert").textContent = "";
   window.deskmate = page;
   page.conversations.refresh();
   await page.go(idInAddress(), { record: false });
-  document.documentElement.classList.add("dm-ready");
+  page.checkReady();
+  document.documentElement.classList.add("dm-visible", "dm-ready");
+  page.composer.focus(); // what is not visible takes no focus
 }

@@ -28,7 +28,8 @@ export class Composer {
       if (this.#draftKey) storage.write("sessionStorage", this.#draftKey, textarea.value);
     });
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !event.isComposing && !event.defaultPrevented) stop();
+      if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
+      if (!event.target.closest("#dm-conversations, #dm-settings")) stop(); // there it closes a menu, say
     });
   }
 

@@ -4,6 +4,7 @@ import { api } from "./api.js";
 import { byId, debounce, icon, make } from "./dom.js";
 
 const PAGE_SIZE = 50;
+const RECHECK_MS = 4000;
 
 export class Conversations {
   #query = "";
@@ -50,7 +51,17 @@ export class Conversations {
     this.#cursor = page.next_cursor;
     this.more.hidden = this.#cursor === null;
     const empty = this.list.children.length === 0;
+    this.#watchReplies(page.items);
     this.note.textContent = !empty ? "" : this.#query ? "Nothing found." : "No conversations yet.";
+  }
+
+  // Of replies that no open tab follows, only the list tells when they have ended.
+  #watchReplies(items) {
+    clearTimeout(this.timer);
+    if (!items.some((item) => item.streaming)) return;
+    this.timer = setTimeout(() => {
+      if (document.visibilityState === "visible") this.refresh();
+    }, RECHECK_MS);
   }
 
   #replaceRows(rows) {
