@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from app.errors import StartupError
+from app.errors import AppError
 from app.flags import read_settings, with_flags
 from app.settings import AppSettings
 from engine import EngineError, EngineSettings
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The program. ``arguments``: those of the command line when None."""
     try:
         cli(arguments)
-    except (StartupError, EngineError) as error:
+    except (AppError, EngineError) as error:
         _fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)  # what shells report for Ctrl+C

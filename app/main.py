@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import cast
 
@@ -70,8 +70,10 @@ async def wind_down(app: FastAPI) -> None:
     """Finish or mark the replies in flight, then end every event stream. A second call does nothing more."""
     services = cast(Services, app.state.services)
     owned_engine = cast(ChatEngine | None, app.state.owned_engine)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(services.close())
-        if owned_engine is not None:  # requests of /v1 get as long as the chat's
-            group.create_task(owned_engine.drain(services.settings.shutdown_seconds))
-    app.state.closing.set()
+    endings: list[Awaitable[object]] = [services.close()]
+    if owned_engine is not None:  # requests of /v1 get as long as the chat's
+        endings.append(owned_engine.drain(services.settings.shutdown_seconds))
+    try:
+        await asyncio.gather(*endings)
+    finally:
+        app.state.closing.set()

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from types import FrameType
 
 import uvicorn
@@ -127,11 +127,10 @@ class _Server(uvicorn.Server):
         winding_down = asyncio.ensure_future(self._wind_down())
         while not winding_down.done() and not self.force_exit:
             await asyncio.wait({winding_down}, timeout=0.1)
-        if winding_down.done():
-            winding_down.result()
-        else:
-            winding_down.cancel()
+        winding_down.cancel()
         await super().shutdown(sockets)
+        with suppress(asyncio.CancelledError):  # a second Ctrl+C
+            await winding_down
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # uvicorn's signature
         """The first signal ends in order, a second Ctrl+C at once. Unlike uvicorn's, neither is raised again after."""
