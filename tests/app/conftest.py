@@ -26,12 +26,15 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
+def database_url(request: pytest.FixtureRequest) -> Iterator[str | None]:
     """For ``AppSettings``: a fresh database of each kind."""
     if request.param == "sqlite":
-        return None
+        yield None
+        return
     server: PostgresServer = request.getfixturevalue("postgres")
-    return server.migrated()
+    url = server.migrated()
+    yield url
+    server.drop(url)
 
 
 @pytest.fixture

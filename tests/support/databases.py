@@ -37,9 +37,16 @@ class PostgresServer:
         """The URL of a new database of this version."""
         return self._create(f'TEMPLATE "{sa.make_url(self._template).database}"')
 
+    def drop(self, url: str) -> None:
+        """Drop it now, so that the server has less to write down when it stops."""
+        name = sa.make_url(url).database
+        assert name in self._made
+        self._run(f'DROP DATABASE "{name}" WITH (FORCE)')
+        self._made.remove(name)
+
     def drop_all(self) -> None:
-        for name in reversed(self._made):
-            self._run(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        for name in self._made:
+            self._run(f'DROP DATABASE "{name}" WITH (FORCE)')
 
     def _create(self, how: str) -> str:
         name = f"deskmate_test_{uuid.uuid4().hex}"
