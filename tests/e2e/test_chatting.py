@@ -61,6 +61,22 @@ def test_temperature_zero_and_seeds_give_the_same_reply_again(chat: ChatPage) ->
     assert reply("1", "7") != reply("1", "8")
 
 
+def test_a_long_prompt_shows_how_far_it_is_read(chat: ChatPage) -> None:
+    chat.page.evaluate(
+        """() => {
+          window.waiting = new Set();
+          new MutationObserver(() => {
+            for (const line of document.querySelectorAll(".dm-waiting")) window.waiting.add(line.textContent);
+          }).observe(document.getElementById("dm-messages"), {childList: true, characterData: true, subtree: true});
+        }"""
+    )
+    chat.send("many words to be read before the first one is said " * 160)
+    chat.wait_for_text(1)
+    chat.stop_button.click()
+    chat.wait_for_end()
+    assert any(re.fullmatch(r"Reading \d+ %", text) for text in chat.page.evaluate("[...window.waiting]"))
+
+
 def test_stop_keeps_what_was_shown(chat: ChatPage) -> None:
     chat.send("go on for ever")
     shown = chat.wait_for_text(80)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import BrowserContext, expect
+import json
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import BrowserContext, Route, expect
 
 from tests.e2e.chat_page import ChatPage, letters
 from tests.e2e.conftest import NewBrowser, NewTab
@@ -126,3 +130,48 @@ def test_server_killed_and_started_again_under_an_open_tab(new_browser: NewBrows
     chat.wait_for_text(10)
     chat.stop_button.click()
     chat.wait_for_end()
+
+
+def test_lost_connection_is_said_and_made_good(chat: ChatPage) -> None:
+    chat.page.route("**/api/events*", lambda route: route.abort())
+    chat.send("over a bad line")
+    expect(chat.replies.last).to_contain_text("The connection was lost.")
+    expect(chat.page.locator("#dm-status")).to_contain_text("not reachable")
+    chat.page.unroute("**/api/events*")
+    chat.wait_for_text(40)
+    expect(chat.replies.last).not_to_contain_text("The connection was lost.")
+    expect(chat.page.locator("#dm-status")).to_contain_text("replying")
+    chat.stop_button.click()
+    assert chat.wait_for_end() == chat.reload().wait_for_end()
+
+
+def test_failed_reply_says_why_and_keeps_its_text(chat: ChatPage) -> None:
+    def fail(route: Route) -> None:
+        turn_id = parse_qs(urlsplit(route.request.url).query)["turn"][0].rpartition(":")[0]
+        events = [
+            ("text", {"turn_id": turn_id, "text": "Half a sen", "offset": 10}),
+            ("end", {"turn_id": turn_id, "status": "error", "stats": None, "error": "The engine ran out of memory."}),
+        ]
+        events[1][1].update(offset=10, message_id="m")
+        body = "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events)
+        route.fulfill(content_type="text/event-stream", body=body)
+
+    chat.page.route("**/api/events*", fail)
+    chat.send("this will fail")
+    expect(chat.replies.last).to_contain_text("The reply failed. The engine ran out of memory.")
+    assert chat.text() == "Half a sen"
+    expect(chat.page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    "script", ["delete Navigator.prototype.locks", "delete window.BroadcastChannel"], ids=["locks", "channel"]
+)
+def test_browser_without_shared_streams(context: BrowserContext, server: Server, script: str) -> None:
+    context.add_init_script(script)
+    chats = [ChatPage(context.new_page(), server.url).open() for _ in range(2)]
+    for chat in chats:
+        chat.send("each for itself")
+    for chat in chats:
+        chat.wait_for_text(30)
+        chat.stop_button.click()
+        chat.wait_for_end()

@@ -37,6 +37,7 @@ class Page {
       renamed: (id, title) => this.#renamed(id, title),
       deleted: (id) => this.#deleted(id),
       failed: (error) => this.failed(error),
+      listFailed: (error) => (error.status === 0 ? this.#showState("not reachable") : this.failed(error)),
     });
     this.chat = new Chat(this);
     this.refreshSoon = debounce(150, () => this.conversations.refresh());
@@ -77,6 +78,7 @@ class Page {
       this.composer.focus();
     } catch (error) {
       this.failed(error);
+      if (error.status === 409) await this.chat.reopen(); // it was asked elsewhere: show that
     }
     this.refreshSoon();
   }
@@ -179,7 +181,6 @@ class Page {
 
   failed(error) {
     this.composer.complain(error.message);
-    this.composer.focus();
     if (error.status === 0) this.#showState("not reachable");
   }
 

@@ -68,9 +68,10 @@ export class Chat {
     if (this.conversationId) await this.open(this.conversationId);
   }
 
-  // Sends text; true when the server has it.
+  // Sends text. Returns the turn, and whether the person has left this chat meanwhile; null when one
+  // is being sent or answered already.
   async send(text, settings) {
-    if (this.sending || this.activeTurnId) return false;
+    if (this.sending || this.activeTurnId) return null;
     this.sending = true;
     const visit = this.#visit;
     let turn;

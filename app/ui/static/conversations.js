@@ -12,8 +12,8 @@ export class Conversations {
   #current = null;
   #asked = 0; // only the newest answer is shown
 
-  constructor({ open, renamed, deleted, failed }) {
-    this.actions = { open, renamed, deleted, failed };
+  constructor(actions) {
+    this.actions = actions; // open, renamed, deleted, failed, listFailed
     this.list = byId("dm-list");
     this.note = byId("dm-list-note");
     this.more = byId("dm-list-more");
@@ -41,7 +41,7 @@ export class Conversations {
     try {
       page = await api.listConversations({ limit: PAGE_SIZE, cursor, query: this.#query || null });
     } catch (error) {
-      this.actions.failed(error);
+      this.actions.listFailed(error);
       return;
     }
     if (asked !== this.#asked || this.list.querySelector("input")) return; // outdated, or a title is being edited
