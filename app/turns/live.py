@@ -71,6 +71,7 @@ class LiveTurn:
         self._saved_chars = 0
         self._saved_at = time.monotonic()
         self._failing = False  # the last write failed
+        self._settled = asyncio.Event()
         self._generation: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -93,10 +94,10 @@ class LiveTurn:
         self._deleted = True
         self.cut(MessageStatus.STOPPED)
 
-    async def wait_cut(self) -> None:
-        """Until the reply grows no more (it may still have to be saved)."""
+    async def settled(self) -> None:
+        """Wait until the reply is saved; or has ended, where it cannot be saved for now."""
         if self._generation is not None:
-            await asyncio.wait({self._generation})
+            await self._settled.wait()
 
     async def _generate(self) -> None:
         stream = self._engine.chat(self._messages, self._params)
@@ -123,6 +124,7 @@ class LiveTurn:
             generation.cancel()
             lost = TurnEnd(MessageStatus.INTERRUPTED, None, NOT_SAVED, self.ref.message_id, self._saved_chars)
             self.buffer.close(end or lost)
+            self._settled.set()
 
     async def _checkpoint(self) -> None:
         now = time.monotonic()
@@ -148,6 +150,7 @@ class LiveTurn:
                 return
             except StorageUnavailable:
                 self._tell_not_saved()
+                self._settled.set()
             await asyncio.sleep(delay)
             delay = min(2 * delay, MAX_RETRY_SECONDS)
 

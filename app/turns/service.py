@@ -137,7 +137,10 @@ class Turns:
         )
 
     async def stop(self, user_id: str, turn_id: str) -> None:
-        """End the reply and keep what it has. On return it grows no more. Stopping twice, or too late, is no error.
+        """End the reply and keep what it has. Stopping twice, or too late, is no error.
+
+        On return the reply grows no more and is saved, so the next message can be sent; only where the
+        database does not work, saving goes on behind.
 
         Raises:
             NotFound: the turn is missing or another user's.
@@ -147,7 +150,7 @@ class Turns:
             await self._records.get(user_id, turn_id)
             return
         live.cut(MessageStatus.STOPPED)
-        await live.wait_cut()
+        await live.settled()
 
     async def delete_conversation(self, user_id: str, conversation_id: str) -> None:
         """Delete a conversation for good, with a reply that is still being written.
@@ -159,7 +162,7 @@ class Turns:
         await self._records.delete_conversation(user_id, conversation_id)
         for live in self._live_in(conversation_id):
             live.discard()
-            await live.wait_cut()
+            await live.settled()
 
     async def close(self) -> None:
         """Start no more replies, give those in flight ``shutdown_seconds``, then end them as interrupted."""

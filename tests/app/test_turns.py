@@ -278,6 +278,7 @@ async def test_stop_keeps_what_was_shown_and_frees_the_engine(services: Services
     assert await anext(reader) == TurnText("shown ", 6)
     await services.turns.stop(ME, ref.turn_id)
     assert (engine.running, engine.aborted) == (0, 1)
+    assert (await services.conversations.get_message(ME, ref.message_id)).status is MessageStatus.STOPPED
     await services.turns.stop(ME, ref.turn_id)  # again
     end = end_of([event async for event in reader])
     assert end.status is MessageStatus.STOPPED
