@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
+import structlog
 
 from app.api import sse
 from app.main import create_app, wind_down
@@ -339,19 +339,22 @@ async def test_the_openapi_page_is_data_alone(live: Live) -> None:
     assert (await live.http.get("/redoc")).status_code == 404
 
 
-async def test_a_mistake_of_ours_shows_an_id_and_nothing_else(
-    live: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_mistake_of_ours_shows_an_id_and_nothing_else(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("the secret of the house")
 
     monkeypatch.setattr(live.app.state.services.conversations, "list", broken)
-    with caplog.at_level(logging.DEBUG):
+    with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as logged:
         response = await live.http.get("/api/conversations", params={"query": "what somebody typed"})
     assert response.status_code == 500
     assert "secret" not in response.text
-    assert response.headers["x-request-id"] in response.json()["error"]["message"]
+    request_id = response.headers["x-request-id"]
+    assert request_id in response.json()["error"]["message"]
     assert response.headers["x-content-type-options"] == "nosniff"
+    failure = next(entry for entry in logged if entry["log_level"] == "error")
+    assert failure["request_id"] == request_id
+    assert failure["exc_info"]
+    assert "typed" not in str(logged)
 
 
 async def test_another_user_finds_nothing(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -276,3 +276,24 @@ def test_a_signal_ends_the_server_and_marks_the_reply(model: Path, tmp_path: Pat
     with sqlite3.connect(tmp_path / "data/deskmate.db") as connection:
         saved = connection.execute("SELECT status, content FROM message WHERE id = ?", [turn["message_id"]]).fetchone()
     assert saved == ("interrupted", shown)
+
+
+@pytest.mark.full
+def test_an_interrupt_while_the_model_loads(model: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "app", "serve", "--model", str(model), "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--data-dir", str(tmp_path / "data")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("Reading"):
+            process.send_signal(signal.SIGINT)
+            break
+    rest, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, rest
+    assert "Traceback" not in rest
+    assert "is ready at" not in rest

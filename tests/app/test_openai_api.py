@@ -159,7 +159,7 @@ async def test_a_reply_can_be_sent_back_as_it_came(live: Live, client: openai.As
     [
         ({"n": 2}, "n"),
         ({"logprobs": True}, "logprobs"),
-        ({"top_logprobs": 3, "logprobs": True}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),

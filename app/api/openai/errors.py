@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from app.errors import AppError
 from engine import (
     ContextLengthError,
@@ -9,6 +11,7 @@ from engine import (
     EngineOverloadedError,
     EngineStoppedError,
     InvalidRequestError,
+    SamplingParams,
 )
 
 
@@ -32,6 +35,16 @@ def translated(error: EngineError, param: str | None = None) -> OpenAIError:
         case EngineStoppedError():
             return OpenAIError(503, "engine_unavailable", str(error))
         case InvalidRequestError():
-            return OpenAIError(400, "invalid_value", str(error))
+            return invalid_value(error)
         case _:
             return OpenAIError(500, "engine_error", str(error))
+
+
+def invalid_value(error: ValueError) -> OpenAIError:
+    """A value the engine refuses: its reason begins with the parameter's name, and says what is allowed."""
+    reason = str(error).rstrip(".") + "."
+    name = reason.partition(" ")[0]
+    return OpenAIError(400, "invalid_value", reason, name if name in _PARAMETERS else None)
+
+
+_PARAMETERS = {field.name for field in fields(SamplingParams)}

@@ -29,7 +29,7 @@ class Strict(BaseModel):
         if not isinstance(data, dict):
             return data
         kept = dict(data)
-        for name in data.keys() & cls.not_built.keys():
+        for name in (name for name in data if name in cls.not_built):
             value = kept.pop(name)
             if value is not None and not any(
                 type(value) is type(neutral) and value == neutral for neutral in cls.not_built[name]

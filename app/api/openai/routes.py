@@ -11,7 +11,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from app.api.deps import Closing, ServicesDep
-from app.api.openai.errors import OpenAIError, translated
+from app.api.openai.errors import OpenAIError, invalid_value, translated
 from app.api.openai.replies import Kind, Reply, error_event
 from app.api.openai.requests import ChatRequest, CommonRequest, TextRequest
 from app.api.sse import EventStream, close
@@ -85,10 +85,7 @@ def _sampling(body: CommonRequest) -> SamplingParams:
     try:
         return body.sampling_params()
     except ValueError as error:
-        reason = str(error)  # begins with the parameter's name, and says the value and what is allowed
-        name = reason.partition(" ")[0]
-        param = name if name in SamplingParams.__slots__ else None
-        raise OpenAIError(400, "invalid_value", reason.rstrip(".") + ".", param) from error
+        raise invalid_value(error) from error
 
 
 async def _respond(
