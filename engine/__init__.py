@@ -10,6 +10,7 @@ from engine.errors import (
     ModelLoadError,
 )
 from engine.interface import ChatEngine, ChatMessage
+from engine.model.loading import find_model
 from engine.outputs import (
     Completion,
     Delta,
@@ -43,4 +44,5 @@ __all__ = [
     "PrefillProgress",
     "SamplingParams",
     "Timings",
+    "find_model",
 ]

@@ -30,12 +30,17 @@ def available_memory(device: torch.device) -> int:
     if device.type == "cuda":
         free, _total = torch.cuda.mem_get_info(device)
         return int(free)
+    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # where nothing tells better
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+                free = int(line.split()[1]) * 1024
+    # A container may have less than the machine (cgroup v2; "max" means no limit).
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and (most := limit.read_text().strip()).isdigit():
+        free = min(free, int(most) - int(used.read_text()))
+    return max(free, 0)
 
 
 def suitable_num_threads(model: LoadedModel) -> int:
@@ -46,7 +51,9 @@ def suitable_num_threads(model: LoadedModel) -> int:
     5.9 ms a step on one thread and 5.0 on two when idle; 7 and 60 beside one busy process).
     """
     weights = sum(parameter.nbytes for parameter in model.module.parameters())
-    return 1 if weights < SMALL_MODEL_BYTES else len(os.sched_getaffinity(0))
+    if weights < SMALL_MODEL_BYTES:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def plan_capacity(model: LoadedModel, settings: EngineSettings) -> Capacity:
@@ -67,6 +74,12 @@ def plan_capacity(model: LoadedModel, settings: EngineSettings) -> Capacity:
     blocks_per_sequence = -(-max_model_len // block_size)
     if settings.num_kv_blocks is not None:
         usable = settings.num_kv_blocks - 1
+        free = available_memory(model.device)
+        if settings.num_kv_blocks * block_bytes > free:
+            raise ModelLoadError(
+                f"num_kv_blocks={settings.num_kv_blocks} takes {settings.num_kv_blocks * block_bytes / GIB:.1f} GiB, "
+                f"but only {free / GIB:.1f} GiB of memory are free. Lower it."
+            )
     else:
         budget = _budget(model.device, settings)
         usable = min(budget // block_bytes - 1, blocks_per_sequence * settings.max_num_seqs)

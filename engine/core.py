@@ -90,13 +90,6 @@ class EngineCore:
     def encode(self, prompt: str | Sequence[int], params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
         """The same for a plain text or token ids, without a template."""
         tokens = self._template.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        if not tokens:
-            raise InvalidRequestError("The prompt is empty: send at least one token.")
-        for token in tokens:
-            if not 0 <= token < self.model.vocab_size:
-                raise InvalidRequestError(
-                    f"The prompt holds token id {token}, but the model's ids end at {self.model.vocab_size - 1}."
-                )
         return tokens, self.resolve(tokens, params)
 
     def resolve(self, prompt: Sequence[int], params: SamplingParams | None) -> SamplingParams:
@@ -110,6 +103,13 @@ class EngineCore:
         """
         resolved = (params or SamplingParams()).with_defaults(self.default_params)
         resolved.check_vocabulary(self.model.vocab_size)
+        if not prompt:
+            raise InvalidRequestError("The prompt is empty: send at least one token.")
+        for token in (min(prompt), max(prompt)):
+            if not 0 <= token < self.model.vocab_size:  # a tokenizer may know more tokens than its model
+                raise InvalidRequestError(
+                    f"The prompt holds token id {token}, but the model's ids end at {self.model.vocab_size - 1}."
+                )
         room = self.max_model_len - len(prompt)
         if room < 1:
             raise ContextLengthError(
@@ -194,6 +194,8 @@ class EngineCore:
             except LogitsError as error:
                 broken = set(error.request_ids)
                 for id_ in broken:
+                    # What it computed may be NaN, which would spread: masked keys are multiplied by zero, not skipped.
+                    self._runner.erase(self._pool.discard(self._submissions[id_].request.blocks))
                     self._end(id_, FinishReason.ERROR)
                     result.failures.append((id_, error))
                 kept = [index for index, id_ in enumerate(ids) if id_ not in broken]
@@ -246,9 +248,11 @@ class EngineCore:
                 request.finish_reason, request.stop_reason = FinishReason.STOP, stop_string
             elif request.is_finished:
                 text += submission.text.finish()
+        # Told at once, for whoever stops the reply and so never sees its timings.
+        cached = request.num_cached_tokens if request.num_output_tokens == 1 else None
         if not request.is_finished:
-            return Delta(request.id, text, (token,))
-        return self._last_delta(request, text, (token,))
+            return Delta(request.id, text, (token,), cached_prompt_tokens=cached)
+        return self._last_delta(request, text, (token,), cached)
 
     def _end(self, request_id: str, reason: FinishReason) -> bool:
         request = self._scheduler.finish(request_id, reason)
@@ -257,7 +261,9 @@ class EngineCore:
         self._last_delta(request, "", ())
         return True
 
-    def _last_delta(self, request: Request, text: str, token_ids: tuple[int, ...]) -> Delta:
+    def _last_delta(
+        self, request: Request, text: str, token_ids: tuple[int, ...], cached_prompt_tokens: int | None = None
+    ) -> Delta:
         del self._submissions[request.id]
         assert request.finish_reason is not None
         timings = request.timings(monotonic())
@@ -269,6 +275,7 @@ class EngineCore:
             token_ids,
             finish_reason=request.finish_reason,
             stop_reason=request.stop_reason,
+            cached_prompt_tokens=cached_prompt_tokens,
             timings=timings,
         )
 

@@ -26,16 +26,6 @@ def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
     return blake2b(parent + array("q", token_ids).tobytes(), digest_size=16).digest()
 
 
-def hash_full_blocks(token_ids: Sequence[int], block_size: int) -> list[bytes]:
-    """Addresses of all full blocks of a sequence, first to last."""
-    hashes: list[bytes] = []
-    parent = b""
-    for end in range(block_size, len(token_ids) + 1, block_size):
-        parent = hash_block(parent, token_ids[end - block_size : end])
-        hashes.append(parent)
-    return hashes
-
-
 class BlockPool:
     """Reference-counted KV blocks with an index of full blocks by content.
 
@@ -110,10 +100,7 @@ class BlockPool:
         blocks: list[int] = []
         for _ in range(count):
             block, _none = self._free.popitem(last=False)
-            content = self._hash_of[block]
-            if content is not None:
-                self._hash_of[block] = None
-                del self._block_of[content]
+            self._forget(block)
             self._ref_counts[block] = 1
             blocks.append(block)
         return blocks
@@ -138,10 +125,23 @@ class BlockPool:
             self._hash_of[block] = content
             self._block_of[content] = block
 
+    def discard(self, blocks: Sequence[int]) -> list[int]:
+        """Forget the content of those blocks that one request alone holds, and return them."""
+        own = [block for block in blocks if self._ref_counts[block] == 1]
+        for block in own:
+            self._forget(block)
+        return own
+
     def forget(self) -> None:
         """Drop all cached content (not the references), as when the tensors are replaced."""
         self._block_of.clear()
         self._hash_of = [None] * self.num_blocks
+
+    def _forget(self, block: int) -> None:
+        content = self._hash_of[block]
+        if content is not None:
+            self._hash_of[block] = None
+            del self._block_of[content]
 
     def check(self, holders: Iterable[Sequence[int]] = ()) -> None:
         """Verify the books against what requests say they hold.

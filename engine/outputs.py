@@ -12,7 +12,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  #: the model ended its turn, or a stop string / stop token was met
     LENGTH = "length"  #: ``max_tokens`` or the end of the context window was reached
     ABORT = "abort"  #: the reader left or asked to stop
-    ERROR = "error"  #: the engine failed; the stream raises the error after this
+    ERROR = "error"  #: the request failed: its stream ends by raising, not with a delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,7 @@ class Delta:
     token_ids: tuple[int, ...] = ()
     finish_reason: FinishReason | None = None  #: set on the last delta only
     stop_reason: str | int | None = None  #: the stop string or stop token id that ended the reply
+    cached_prompt_tokens: int | None = None  #: set on the delta that brings the first token
     progress: PrefillProgress | None = None  #: while the prompt is being read
     timings: Timings | None = None  #: set on the last delta only
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from engine.errors import EngineError
 from engine.outputs import Delta
@@ -34,23 +35,27 @@ class Reader:
 
     def fail(self, error: EngineError) -> None:
         """End the request with an error, from the worker thread. A closed loop has nobody left to tell."""
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self._end_with, error)
+        _call(self.loop, self._end_with, error)
 
     @staticmethod
     def hand_over(loop: asyncio.AbstractEventLoop, handed: Sequence[tuple[Reader, Delta]]) -> bool:
         """Bring deltas to their readers on ``loop``, from the worker thread. False when the loop is closed."""
-        try:
-            loop.call_soon_threadsafe(_receive, handed)
-        except RuntimeError:  # the loop was closed: asyncio offers no other way to ask without a race
-            return False
-        return True
+        return _call(loop, _receive, handed)
 
     def _end_with(self, error: EngineError) -> None:
         if not self.ended:
             self.ended = True
             self._error = error
             self._arrived.set()
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None], argument: object) -> bool:
+    """Run something on a loop, from another thread. False when the loop is closed."""
+    try:
+        loop.call_soon_threadsafe(function, argument)
+    except RuntimeError:  # closed: asyncio offers no other way to ask without a race
+        return False
+    return True
 
 
 def _receive(handed: Sequence[tuple[Reader, Delta]]) -> None:
@@ -70,6 +75,7 @@ def _merge(deltas: Sequence[Delta]) -> Delta:
         token_ids=tuple(token for delta in deltas for token in delta.token_ids),
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason,
+        cached_prompt_tokens=next((d.cached_prompt_tokens for d in deltas if d.cached_prompt_tokens is not None), None),
         progress=last.progress,
         timings=last.timings,
     )

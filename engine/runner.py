@@ -31,6 +31,14 @@ class Runner:
         )
 
     @torch.inference_mode()
+    def erase(self, blocks: Sequence[int]) -> None:
+        """Zero blocks in every layer."""
+        index = torch.tensor(blocks, dtype=torch.int64, device=self._model.device)
+        for layer in self.layers:
+            layer.keys.index_fill_(0, index, 0)
+            layer.values.index_fill_(0, index, 0)
+
+    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> Tensor:
         """Compute a plan: fill the cache, and return logits ``[len(plan.sampling), vocab_size]``."""
         device = self._model.device

@@ -35,7 +35,7 @@ class EngineSettings(BaseSettings):
     max_waiting: int = Field(256, ge=0, description="Most requests that may wait; one more is refused.")
     kv_block_size: int = Field(16, ge=1, le=1024, description="Tokens in one KV cache block.")
     kv_cache_memory: float | None = Field(
-        None, gt=0, description="Memory for the KV cache in GiB; default: a share of what is free."
+        None, gt=0, allow_inf_nan=False, description="Memory for the KV cache in GiB; default: a share of what is free."
     )
     num_kv_blocks: int | None = Field(None, ge=2, description="Exact number of KV blocks; overrides the memory.")
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of the GPU's memory to use.")

@@ -79,8 +79,11 @@ class ChatTemplate:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt, with the special tokens the model expects around it (such as BOS)."""
-        with self._lock:
-            return [int(token) for token in self._tokenizer.encode(text)]
+        try:
+            with self._lock:
+                return [int(token) for token in self._tokenizer.encode(text)]
+        except (TypeError, ValueError) as error:  # such as half of a surrogate pair
+            raise InvalidRequestError(f"The tokenizer cannot read this text: {error}") from error
 
 
 def _check_messages(messages: Sequence[ChatMessage]) -> None:

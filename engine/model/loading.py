@@ -88,7 +88,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
             attention hook or keeps another kind of state than keys and values.
     """
     register()
-    source = _resolve(settings.model)
+    source = find_model(settings.model)
     device = _choose_device(settings.device)
     dtype = _choose_dtype(settings.dtype, device)
     progress(f"Reading {settings.model}", 0.0)
@@ -115,8 +115,12 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     )
 
 
-def _resolve(model: str) -> Path | str:
-    """The folder that ``model`` names (relative to here, or to Deskmate's own folder), or a hub id as it is."""
+def find_model(model: str) -> Path | str:
+    """The folder that ``model`` names (relative to here, or to Deskmate's own folder), or a hub id as it is.
+
+    Raises:
+        ModelLoadError: there is no such folder, or it holds no model with safetensors weights.
+    """
     for candidate in (Path(model).expanduser(), PROJECT_ROOT / model):
         if candidate.is_dir():
             _refuse_incomplete_folder(candidate)

@@ -185,6 +185,8 @@ async def test_unusable_scores_fail_their_own_request_only(engine: Engine, monke
         for row, chunk in enumerate(plan.sampling):
             if chunk.request.prompt_token_ids[0] == 66 and chunk.request.num_output_tokens == 2:
                 logits[row] = torch.nan
+                for layer in runner.layers:  # as a broken kernel would leave it
+                    layer.values[chunk.request.blocks] = torch.nan
         return logits
 
     monkeypatch.setattr(runner, "execute", poison)
@@ -197,6 +199,8 @@ async def test_unusable_scores_fail_their_own_request_only(engine: Engine, monke
     assert engine.health().ready
     assert engine.stats().requests_finished["error"] == 1
     books(engine)
+    # The blocks go to others next, who read the unused rows behind their own as padding.
+    assert all(torch.isfinite(layer.values).all() for layer in runner.layers)
 
 
 async def test_one_more_than_fits_is_refused_and_room_comes_back(model: Path) -> None:

@@ -166,6 +166,8 @@ class TestRoom:
     def test_more_memory_than_there_is(self, llama: Path) -> None:
         with pytest.raises(ModelLoadError, match=r"only .* GiB of memory are free"):
             EngineCore(load(llama), EngineSettings(kv_cache_memory=10_000))
+        with pytest.raises(ModelLoadError, match=r"num_kv_blocks=1000000000000 takes .* Lower it"):
+            EngineCore(load(llama), EngineSettings(num_kv_blocks=10**12))
 
 
 def test_unknown_attention_kernel(llama: Path) -> None:
@@ -173,8 +175,8 @@ def test_unknown_attention_kernel(llama: Path) -> None:
         EngineCore(load(llama), EngineSettings(attention="magic"))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the refusal is for machines without CUDA")
-def test_cuda_where_there_is_none(llama: Path) -> None:
+def test_cuda_where_there_is_none(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "no CUDA device" in refusal(llama, device="cuda")
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from engine import (
     ContextLengthError,
@@ -214,3 +215,15 @@ async def test_what_can_never_be_served_is_refused_at_once(
         await read(engine.complete(prompt, SamplingParams(**params)))
     assert engine.stats().num_requests_running == 0
     assert (await read(engine.complete(PROMPT, GREEDY)))[-1].finish_reason is FinishReason.LENGTH
+
+
+async def test_a_token_the_model_does_not_have_is_refused_in_chats_too(tmp_path: Path) -> None:
+    """Fine-tunes bring tokenizers that know more tokens than the model; one such message must not stop the engine."""
+    path = make_model(tmp_path / "model", "qwen2")
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.add_tokens([f"added{number}" for number in range(400)])
+    tokenizer.save_pretrained(path)
+    async with Engine(EngineSettings(model=str(path), dtype="float32")) as engine:
+        with pytest.raises(InvalidRequestError, match="the model's ids end at"):
+            await engine.check_chat([{"role": "user", "content": "added399"}])
+        assert [delta async for delta in engine.chat([{"role": "user", "content": "hi"}], SamplingParams(max_tokens=2))]
