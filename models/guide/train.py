@@ -44,7 +44,7 @@ class Recipe:
     heads: int = 4
     kv_heads: int = 2
     inner: int = 768
-    steps: int = 2000
+    steps: int = 3000
     tokens_per_step: int = 2048
     row: int = 512  #: tokens of a row that conversations are packed into
     long_share: float = 0.1  #: the last part of the training, on rows as long as the context
