@@ -12,6 +12,8 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 PING_SECONDS = 15.0
+#: How long a stream may go on once the server closes.
+LAST_WORDS_SECONDS = 0.5
 
 
 def sse_event(data: Mapping[str, Any] | str, *, event: str | None = None, id: str | None = None) -> bytes:
@@ -21,7 +23,7 @@ def sse_event(data: Mapping[str, Any] | str, *, event: str | None = None, id: st
 
 
 class EventStream(StreamingResponse):
-    """Streams events until they end, the client leaves, or ``closing`` is set.
+    """Streams events until they end, the client leaves, or soon after ``closing`` is set.
 
     In each case what feeds it is closed before the response ends, so whatever that holds (an engine
     request, a place among a turn's readers) is given back at once.
@@ -38,7 +40,7 @@ class EventStream(StreamingResponse):
         source: AsyncIterator[object] | None = None,
     ) -> None:
         """Args:
-        closing: ends the stream when it is set.
+        closing: ends the stream soon after it is set.
         farewell: the last event of a stream that ``closing`` cut short.
         source: what ``events`` reads when it was begun before them: closing an ``events`` that never
             started would not reach it.
@@ -60,23 +62,32 @@ async def _with_pings(events: AsyncIterator[bytes], closing: asyncio.Event, fare
     async def following() -> bytes | None:
         return await anext(events, None)
 
+    loop = asyncio.get_running_loop()
     closed = asyncio.create_task(closing.wait())
     pending = asyncio.create_task(following())
+    deadline: float | None = None  # of a stream that is to close
     try:
         while True:
-            done, _ = await asyncio.wait({pending, closed}, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if pending in done:
+            if closed.done():
+                # The last events of a reply are often on their way just when the server closes.
+                deadline = deadline or loop.time() + LAST_WORDS_SECONDS
+                await asyncio.wait({pending}, timeout=max(0.0, deadline - loop.time()))
+            else:
+                await asyncio.wait({pending, closed}, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if pending.done():
                 event = pending.result()
                 if event is None:
                     return
                 yield event
+                if deadline is not None and loop.time() >= deadline:
+                    break
                 pending = asyncio.create_task(following())
-            elif closed in done:
-                if farewell:
-                    yield farewell
-                return
-            else:
+            elif deadline is not None:
+                break
+            elif not closed.done():
                 yield KEEPALIVE_COMMENT
+        if farewell:
+            yield farewell
     finally:
         for task in (pending, closed):
             task.cancel()
