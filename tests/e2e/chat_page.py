@@ -23,6 +23,11 @@ class ChatPage:
         self.page.goto(f"{self.url}/?c={conversation_id}" if conversation_id else f"{self.url}/")
         return self.ready()
 
+    def go(self, conversation_id: str | None) -> ChatPage:
+        """Open a conversation, or a new chat, without loading the page again."""
+        self.page.evaluate("id => window.deskmate.go(id)", conversation_id)
+        return self
+
     def reload(self) -> ChatPage:
         self.page.reload()
         return self.ready()
@@ -85,7 +90,7 @@ class ChatPage:
         """Wait until the reply has at least this many characters, and return them."""
         element = self.replies.nth(reply).locator(".dm-text").element_handle()
         shown = self.page.wait_for_function(
-            "([element, length]) => element.innerText.length >= length && element.innerText",
+            "([element, length]) => [...element.innerText].length >= length && element.innerText",
             arg=[element, characters],
             timeout=REPLY_MS,
         )

@@ -91,38 +91,80 @@ def _started(stack: ExitStack, server: Server) -> Server:
     return server
 
 
+class _Watch:
+    """What pages of a browser may not do: ask another origin, or fail in their scripts."""
+
+    def __init__(self, context: BrowserContext, server: Server) -> None:
+        self._origin = f"{server.url}/"
+        self._faults: list[str] = []
+        self._failed: list[str] = []  # expected where a test goes away or cuts the line; it explains faults
+        context.on("request", self._request)
+        context.on("weberror", lambda error: self._faults.append(f"an error in the page: {error.error}"))
+        context.on("requestfailed", lambda request: self._failed.append(f"{request.url}: {request.failure}"))
+
+    def _request(self, request: Request) -> None:
+        if not request.url.startswith((self._origin, "data:", "blob:")):
+            self._faults.append(f"a request left for another origin: {request.url}")
+
+    def check(self) -> None:
+        """Fail for what happened since the last check."""
+        faults, failed = self._faults[:], self._failed[:]
+        self._faults.clear()
+        self._failed.clear()
+        assert not faults, "\n".join([*faults, "requests that failed:", *failed])
+
+
+def _new_context(browser: Browser, **options: object) -> BrowserContext:
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})  # type: ignore[arg-type]
+    context.set_default_timeout(20_000)
+    return context
+
+
 @pytest.fixture
 def new_browser(browser: Browser) -> Iterator[NewBrowser]:
-    """Makes browsers of their own (storage, tabs, connections). Any request to another origin fails the test,
-    and so does an uncaught error in a page's script."""
-    contexts: list[BrowserContext] = []
-    faults: list[str] = []
-    failed: list[str] = []  # expected where a test goes away or cuts the line; it explains other faults
+    """Makes browsers with storage, tabs and connections of their own."""
+    made: list[tuple[BrowserContext, _Watch]] = []
 
     def make(server: Server, **options: object) -> BrowserContext:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})  # type: ignore[arg-type]
-        context.set_default_timeout(20_000)
-
-        def watch(request: Request) -> None:
-            if not request.url.startswith((f"{server.url}/", "data:", "blob:")):
-                faults.append(f"a request left for another origin: {request.url}")
-
-        context.on("request", watch)
-        context.on("weberror", lambda error: faults.append(f"an error in the page: {error.error}"))
-        context.on("requestfailed", lambda request: failed.append(f"{request.url}: {request.failure}"))
-        contexts.append(context)
+        context = _new_context(browser, **options)
+        made.append((context, _Watch(context, server)))
         return context
 
     yield make
-    for context in contexts:
+    for context, _ in made:
         context.close()
-    assert not faults, "\n".join([*faults, "requests that failed:", *failed])
+    for _, watch in made:
+        watch.check()
+
+
+@pytest.fixture(scope="package")
+def _everyday_browser(browser: Browser, server: Server) -> Iterator[tuple[BrowserContext, _Watch]]:
+    """Kept for all tests, as people keep theirs: its cache makes the page load quickly."""
+    context = _new_context(browser)
+    yield context, _Watch(context, server)
+    context.close()
 
 
 @pytest.fixture
-def context(new_browser: NewBrowser, server: Server) -> BrowserContext:
-    """One browser at the server with the endless model."""
-    return new_browser(server)
+def context(_everyday_browser: tuple[BrowserContext, _Watch], server: Server) -> Iterator[BrowserContext]:
+    """A browser at the server with the endless model, its storage empty. No reply may outlast a test."""
+    context, watch = _everyday_browser
+    yield context
+    for page in context.pages:
+        page.evaluate("localStorage.clear()")
+        page.close()
+    watch.check()
+    assert _stop_replies(context, server) == [], "these replies still ran"
+
+
+def _stop_replies(context: BrowserContext, server: Server) -> list[str]:
+    """Stop what still runs, for it would slow the other tests down; returns the conversations' titles."""
+    conversations = f"{server.url}/api/conversations"
+    running = [item for item in context.request.get(conversations).json()["items"] if item["streaming"]]
+    for item in running:
+        turn = context.request.get(f"{conversations}/{item['id']}").json()["active_turn_id"]
+        context.request.post(f"{server.url}/api/turns/{turn}/stop", data={})
+    return [item["title"] for item in running]
 
 
 @pytest.fixture
@@ -139,3 +181,13 @@ def new_tab(context: BrowserContext, server: Server) -> NewTab:
 def chat(new_tab: NewTab) -> ChatPage:
     """A tab with a new chat."""
     return new_tab()
+
+
+@pytest.fixture(scope="module")
+def reader(browser: Browser, server: Server) -> Iterator[ChatPage]:
+    """A tab that stays open through the tests of a file, to read one conversation after another."""
+    context = _new_context(browser)
+    watch = _Watch(context, server)
+    yield ChatPage(context.new_page(), server.url).open()
+    context.close()
+    watch.check()

@@ -91,7 +91,7 @@ def test_with_the_keyboard_alone(chat: ChatPage) -> None:
     expect(chat.box).to_be_focused()
 
     def tab_to(name: str) -> None:
-        for _ in range(60):
+        for _ in range(30):
             page.keyboard.press("Tab")
             focused = page.evaluate(
                 "document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText"
@@ -100,6 +100,9 @@ def test_with_the_keyboard_alone(chat: ChatPage) -> None:
                 return
         raise AssertionError(f"Tab never reached {name!r}")
 
+    tab_to("typed without a mouse")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
     tab_to("Rename typed without a mouse")
     page.keyboard.press("Enter")
     page.keyboard.type("renamed by keys")

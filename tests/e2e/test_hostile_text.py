@@ -6,7 +6,6 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.chat_page import ChatPage
-from tests.e2e.conftest import NewTab
 from tests.e2e.seed import seed_conversation
 from tests.e2e.server import Server
 
@@ -70,9 +69,9 @@ def _assert_harmless(chat: ChatPage) -> None:
     assert found == []
 
 
-def test_hostile_replies_are_shown_and_never_run(server: Server, new_tab: NewTab) -> None:
+def test_hostile_replies_are_shown_and_never_run(server: Server, reader: ChatPage) -> None:
     texts = [text for hostile in HOSTILE for text in (hostile, hostile)]
-    chat = new_tab(seed_conversation(server.data_dir, "hostile texts", texts))
+    chat = reader.go(seed_conversation(server.data_dir, "hostile texts", texts))
     expect(chat.replies.last).to_be_visible()
     chat.page.locator("#dm-messages a").first.hover()
     _assert_harmless(chat)
@@ -81,7 +80,7 @@ def test_hostile_replies_are_shown_and_never_run(server: Server, new_tab: NewTab
 
 
 @pytest.mark.parametrize("step", [1, 7])
-def test_hostile_text_in_pieces(chat: ChatPage, step: int) -> None:
+def test_hostile_text_in_pieces(reader: ChatPage, step: int) -> None:
     """Half a tag must not become a tag when its other half arrives."""
     script = """async ([text, step]) => {
       const { GrowingMarkdown } = await import("/ui/static/markdown.js");
@@ -94,13 +93,13 @@ def test_hostile_text_in_pieces(chat: ChatPage, step: int) -> None:
       markdown.finish();
     }"""
     text = "\n\n".join(HOSTILE if step > 1 else (HOSTILE[1], HOSTILE[11], HOSTILE[17]))
-    chat.page.evaluate(script, [text, step])
-    _assert_harmless(chat)
+    reader.go(None).page.evaluate(script, [text, step])
+    _assert_harmless(reader)
 
 
-def test_hostile_titles(server: Server, new_tab: NewTab) -> None:
+def test_hostile_titles(server: Server, reader: ChatPage) -> None:
     title = "<img src=x onerror='window.hacked = 1'><b>title</b>"
-    chat = new_tab(seed_conversation(server.data_dir, title, ["q", "a"]))
+    chat = reader.go(seed_conversation(server.data_dir, title, ["q", "a"]))
     expect(chat.page.locator("#dm-title")).to_have_text(title)
     expect(chat.titles.first).to_have_text(title)
     chat.press_in_row("title", "Delete")

@@ -34,9 +34,9 @@ def _shapes() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("shape", list(_shapes()))
-def test_reply_of_100_kb_leaves_the_page_usable(server: Server, new_tab: NewTab, shape: str) -> None:
-    text = _shapes()[shape]
-    chat = new_tab(seed_conversation(server.data_dir, f"large: {shape}", ["write a lot", text]))
+def test_reply_of_100_kb_leaves_the_page_usable(server: Server, reader: ChatPage, shape: str) -> None:
+    chat = reader.go(seed_conversation(server.data_dir, f"large: {shape}", ["write a lot", _shapes()[shape]]))
+    expect(chat.page.locator("#dm-title")).to_have_text(f"large: {shape}")
     expect(chat.page.locator("#dm-latest")).to_be_hidden()
     assert len(chat.text()) > 1_000
     chat.box.fill("still usable")
@@ -46,7 +46,7 @@ def test_reply_of_100_kb_leaves_the_page_usable(server: Server, new_tab: NewTab,
 
 
 @pytest.mark.parametrize("shape", ["mixed", "one code block", "one paragraph"])
-def test_text_drawn_as_it_grows_equals_text_drawn_at_once(chat: ChatPage, shape: str) -> None:
+def test_text_drawn_as_it_grows_equals_text_drawn_at_once(reader: ChatPage, shape: str) -> None:
     script = """async ([text, step]) => {
       const { GrowingMarkdown, drawMarkdown } = await import("/ui/static/markdown.js");
       const grown = document.createElement("div"), whole = document.createElement("div");
@@ -62,7 +62,7 @@ def test_text_drawn_as_it_grows_equals_text_drawn_at_once(chat: ChatPage, shape:
       drawMarkdown(whole, text);
       return [grown.innerText, whole.innerText, grown.querySelectorAll("*").length, whole.querySelectorAll("*").length];
     }"""
-    grown, whole, grown_count, whole_count = chat.page.evaluate(script, [_shapes()[shape][:60_000], 397])
+    grown, whole, grown_count, whole_count = reader.go(None).page.evaluate(script, [_shapes()[shape][:60_000], 397])
     assert grown.strip() == whole.strip()
     assert grown_count == whole_count
 

@@ -58,17 +58,44 @@ def _controls() -> dict[str, Component]:
             elem_id="dm-prompt-text",
         ),
         "temperature": gr.Slider(
-            0, 2, step=0.05, label="Temperature", info="Lower is more predictable; 0 always takes the likeliest word."
+            0,
+            2,
+            step=0.05,
+            label="Temperature",
+            info="Lower is more predictable; 0 always takes the likeliest word.",
+            elem_id="dm-control-temperature",
         ),
         "top_p": gr.Slider(
-            0.01, 1, step=0.01, label="Top-p", info="Keeps the likeliest words until they add up to this share."
+            0.01,
+            1,
+            step=0.01,
+            label="Top-p",
+            info="Keeps the likeliest words until they add up to this share.",
+            elem_id="dm-control-top_p",
         ),
-        "top_k": gr.Slider(0, 200, step=1, label="Top-k", info="Keeps only this many likeliest words; 0 keeps all."),
+        "top_k": gr.Slider(
+            0,
+            200,
+            step=1,
+            label="Top-k",
+            info="Keeps only this many likeliest words; 0 keeps all.",
+            elem_id="dm-control-top_k",
+        ),
         "min_p": gr.Slider(
-            0, 1, step=0.01, label="Min-p", info="Drops words less likely than this share of the likeliest one."
+            0,
+            1,
+            step=0.01,
+            label="Min-p",
+            info="Drops words less likely than this share of the likeliest one.",
+            elem_id="dm-control-min_p",
         ),
         "repetition_penalty": gr.Slider(
-            1, 2, step=0.01, label="Repetition penalty", info="Above 1, words already used become less likely."
+            1,
+            2,
+            step=0.01,
+            label="Repetition penalty",
+            info="Above 1, words already used become less likely.",
+            elem_id="dm-control-repetition_penalty",
         ),
         "max_tokens": gr.Number(
             label="Maximum length", precision=0, info="Most tokens in a reply; empty leaves it to the model."
@@ -77,6 +104,8 @@ def _controls() -> dict[str, Component]:
             label="Stop strings", lines=2, max_lines=4, info="A reply ends before any of these; one per line."
         ),
         "seed": gr.Number(
-            label="Seed", precision=0, info="The same seed gives the same reply again; empty draws a new one."
+            label="Seed",
+            precision=0,
+            info="The same seed repeats a reply (to the letter in float32); empty draws a new one.",
         ),
     }

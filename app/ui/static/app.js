@@ -12,8 +12,8 @@ import { tabs } from "./tabs.js";
 const EXAMPLES = [
   "Hi! What can you do?",
   "How do I make answers less random?",
-  "Explain what a context window is",
-  "Help me write a short, friendly email",
+  "What does top-p do?",
+  "How do I use another model?",
 ];
 
 const idInAddress = () => new URLSearchParams(location.search).get("c");
@@ -65,18 +65,25 @@ class Page {
       this.composer.complain("A reply is still being written. Wait for it, or press Esc to stop it.");
       return;
     }
+    if (this.chat.opening) {
+      this.composer.complain("The conversation is still being opened. Send again in a moment.");
+      return;
+    }
     this.composer.complain("");
     const from = this.chat.conversationId;
+    const settings = this.settings.forTurn();
     try {
-      const sent = await this.chat.send(text, this.settings.forTurn());
+      const sent = await this.chat.send(text, settings);
       if (!sent) return;
       storage.write("sessionStorage", `deskmate.draft.${from ?? "new"}`, null);
       if (sent.left) return;
-      if (this.composer.text === text) this.composer.clear();
-      this.settings.accepted(sent.turn.conversation_id);
+      if (from === null) this.composer.keepDraftFor(sent.turn.conversation_id);
+      this.composer.taken(text);
+      this.settings.accepted(sent.turn.conversation_id, settings);
       if (from === null) await this.#created(sent.turn.conversation_id);
       this.composer.focus();
     } catch (error) {
+      this.settings.refused();
       this.failed(error);
       if (error.status === 409) await this.chat.reopen(); // it was asked elsewhere: show that
     }
@@ -117,7 +124,6 @@ class Page {
     history.pushState(null, "", addressOf(id));
     byId("dm-welcome").hidden = true;
     this.conversations.mark(id);
-    this.composer.useDraft(id);
     const { items } = await api.listConversations({ limit: 1 });
     if (items[0]?.id === id && this.chat.conversationId === id) this.#entitle(items[0].title);
   }

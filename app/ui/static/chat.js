@@ -27,6 +27,7 @@ export class Chat {
     this.conversationId = null;
     this.activeTurnId = null;
     this.sending = false;
+    this.opening = false; // another conversation is being loaded; what is shown is still the last one
     this.firstId = null;
     this.lastUserText = null;
     this.messages.clear();
@@ -43,11 +44,13 @@ export class Chat {
   // Loads a conversation and follows its reply in flight, if there is one.
   async open(id) {
     const visit = ++this.#visit;
+    this.opening = id !== this.conversationId;
     let conversation;
     try {
       conversation = await api.getConversation(id, { limit: PAGE_SIZE });
     } catch (error) {
       if (visit !== this.#visit) return;
+      this.opening = false;
       if (error.status === 404) this.page.missing();
       else this.page.failed(error);
       return;
@@ -81,7 +84,11 @@ export class Chat {
       if (visit === this.#visit) this.sending = false;
     }
     tabs.tell("conversation-changed", { id: turn.conversation_id });
-    if (visit !== this.#visit) return { turn, left: true };
+    if (visit !== this.#visit) {
+      const stayed = turn.conversation_id === this.conversationId; // it was only loaded again
+      if (stayed) await this.reopen();
+      return { turn, left: !stayed };
+    }
     this.conversationId = turn.conversation_id;
     this.#add({ id: turn.user_message_id, role: "user", content: text, status: "complete" });
     this.#add({ id: turn.message_id, role: "assistant", content: "", status: "streaming", turn_id: turn.turn_id });
@@ -118,7 +125,10 @@ export class Chat {
         followDown();
         if (end.offset !== codePoints(reply.source)) this.reopen(); // a crash lost the last words
       },
-      gone: () => this.#finished(turnId),
+      gone: () => {
+        this.#finished(turnId);
+        this.page.missing();
+      },
       connection: (connected) => {
         this.page.connection(connected);
         if (connected && lost) reply.notice("");

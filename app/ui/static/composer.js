@@ -51,8 +51,9 @@ export class Composer {
     this.textarea.setSelectionRange(text.length, text.length);
   }
 
-  clear() {
-    this.#set("");
+  // The text was sent: what was typed behind it meanwhile stays.
+  taken(text) {
+    if (this.text.startsWith(text)) this.#set(this.text.slice(text.length).trimStart());
   }
 
   // Each conversation has its own unsent text, kept in this tab until it is sent.
@@ -60,6 +61,12 @@ export class Composer {
     this.#draftKey = `deskmate.draft.${conversationId ?? "new"}`;
     this.#set(storage.read("sessionStorage", this.#draftKey) ?? "");
     this.complain("");
+  }
+
+  // The new chat has become a conversation, and what is in the box belongs to it.
+  keepDraftFor(conversationId) {
+    this.#draftKey = `deskmate.draft.${conversationId}`;
+    storage.write("sessionStorage", this.#draftKey, this.text);
   }
 
   focus() {

@@ -19,6 +19,7 @@ export class Conversations {
     this.more = byId("dm-list-more");
     this.more.addEventListener("click", () => this.#load(this.#cursor));
     this.list.addEventListener("keydown", (event) => this.#moveFocus(event));
+    this.list.addEventListener("focusin", (event) => this.#stopAt(event.target.closest("li")));
     this.search = debounce(200, (query) => {
       this.#query = query.trim();
       this.refresh();
@@ -33,6 +34,7 @@ export class Conversations {
   mark(id) {
     this.#current = id;
     for (const row of this.list.children) this.#markRow(row);
+    this.#stopAt(this.#rowOf(id) ?? this.list.firstElementChild);
   }
 
   async #load(cursor) {
@@ -68,6 +70,14 @@ export class Conversations {
     const focused = this.list.contains(document.activeElement) ? document.activeElement.closest("li").dataset.id : null;
     this.list.replaceChildren(...rows);
     if (focused) this.#rowOf(focused)?.querySelector("a").focus();
+    else this.#stopAt(this.#rowOf(this.#current) ?? this.list.firstElementChild);
+  }
+
+  // However long the list is, Tab stops at one row of it.
+  #stopAt(stop) {
+    for (const row of this.list.children) {
+      for (const control of row.querySelectorAll("a, button")) control.tabIndex = row === stop ? 0 : -1;
+    }
   }
 
   #rowOf(id) {
@@ -77,7 +87,7 @@ export class Conversations {
   #row(summary) {
     const link = make(
       "a",
-      { href: `/?c=${encodeURIComponent(summary.id)}`, class: "dm-row-link", title: summary.title },
+      { href: `/?c=${encodeURIComponent(summary.id)}`, class: "dm-row-link", title: summary.title, tabindex: "-1" },
       make("span", { class: "dm-row-title" }, summary.title),
       summary.streaming ? make("span", { class: "dm-row-live", role: "img", "aria-label": "Replying" }) : null,
       summary.snippet ? make("span", { class: "dm-row-snippet" }, summary.snippet) : null,
@@ -88,7 +98,11 @@ export class Conversations {
       this.actions.open(summary.id);
     });
     const button = (name, label, action) =>
-      make("button", { type: "button", class: "dm-icon-button", "aria-label": label, title: name, onclick: action }, icon(name.toLowerCase()));
+      make(
+        "button",
+        { type: "button", class: "dm-icon-button", tabindex: "-1", "aria-label": label, title: name, onclick: action },
+        icon(name.toLowerCase()),
+      );
     const row = make("li", { class: "dm-row", "data-id": summary.id }, link);
     row.append(
       make(

@@ -39,6 +39,7 @@ export class Settings {
     this.value = EMPTY;
     this.unsaved = false;
     this.saveSoon = debounce(400, () => this.#save());
+    this.showSoon = debounce(600, () => this.#show()); // not while a number is being typed
   }
 
   // Shows the settings of a conversation; null is a chat that does not exist yet.
@@ -58,12 +59,19 @@ export class Settings {
     return this.#conversationId === null || this.unsaved ? this.value : null;
   }
 
-  // The turn was accepted, and the settings with it.
-  accepted(conversationId) {
+  // The turn was accepted, and with it the settings it carried: what forTurn() had returned.
+  accepted(conversationId, carried) {
     if (this.#conversationId === null) storage.write("localStorage", NEW_CHAT_KEY, null);
     this.#conversationId = conversationId;
-    this.unsaved = false;
-    this.note.textContent = "";
+    if (carried === null) return; // nothing was unsaved then; what is now is being saved
+    this.unsaved = carried !== this.value;
+    this.note.textContent = this.unsaved ? "Saving …" : "";
+    if (this.unsaved) this.saveSoon();
+  }
+
+  // The turn was not accepted: what it carried still wants saving.
+  refused() {
+    if (this.unsaved) this.saveSoon();
   }
 
   reset() {
@@ -78,6 +86,7 @@ export class Settings {
     if (name === "preset") this.#choosePreset(shown.preset);
     else if (name === "system_prompt_name") this.#choosePrompt(shown.system_prompt_name);
     else if (name === "system_prompt") this.#writePrompt(shown.system_prompt ?? "");
+    else if (this.#isOutOfRange(name, shown[name])) this.showSoon();
     else {
       this.#change({ ...this.value, ...this.#read(name, shown[name]), preset: this.#presetAfter(name) });
       if (this.#shown().preset !== shown.preset) this.#show();
@@ -123,6 +132,14 @@ export class Settings {
 
   #allDefault() {
     return SAMPLING.every((name) => this.value[name] === null);
+  }
+
+  // A slider shows the nearest value it has, but reports what was typed.
+  #isOutOfRange(name, value) {
+    const range = document.querySelector(`#dm-control-${name} input[type=range]`);
+    if (!range || (value >= Number(range.min) && value <= Number(range.max))) return false;
+    this.note.textContent = `This goes from ${range.min} to ${range.max}; ${value} was not taken.`;
+    return true;
   }
 
   // Length, stop strings and seed are no part of a preset.
