@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         cli(arguments)
     except (AppError, EngineError) as error:
         _fail(str(error))
+    except MemoryError:
+        _fail("There is not enough memory. Lower --max-model-len or --kv-cache-memory, or choose a smaller model.")
     except KeyboardInterrupt:
         sys.exit(130)  # what shells report for Ctrl+C
 

@@ -12,7 +12,7 @@ from app.errors import StartupError
 from app.serving import bind, require_loopback
 from app.settings import AppSettings
 from app.store.check import inspect_database
-from engine import EngineSettings
+from engine import EngineSettings, ModelLoadError, find_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +90,9 @@ def _data_folder(folder: Path) -> str:
 
 
 def _model(name: str) -> str:
-    folder = Path(name)
-    if (folder / "config.json").is_file():
-        return f"folder {name}"
-    if folder.exists():
-        raise StartupError(f"The folder {name} holds no model: it has no config.json.")
-    if name.count("/") == 1 and not name.startswith((".", "/")):
-        return f"{name}, from the Hugging Face hub or its local cache"
-    raise StartupError(f"There is no model folder {name}.")
+
+    try:
+        found = find_model(name)
+    except ModelLoadError as error:
+        raise StartupError(str(error)) from error
+    return f"folder {found}" if isinstance(found, Path) else f"{name}, from the Hugging Face hub or its local cache"

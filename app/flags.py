@@ -55,12 +55,16 @@ def read_settings(settings: type[Settings], flags: Mapping[str, Any]) -> Setting
         return settings(**given)
     except ValidationError as error:
         first = error.errors()[0]
-        field_name = str(first["loc"][0]) if first["loc"] else ""
+        named = (
+            f"{flag_name(str(first['loc'][0]))} ({variable_name(settings, str(first['loc'][0]))}) "
+            if first["loc"]
+            else ""
+        )
         reason = str(first["msg"]).removeprefix("Value error, ").removeprefix("Input ").partition(", unable")[0]
         shown = "" if isinstance(first["input"], dict) else f", not '{first['input']}'"
-        raise StartupError(
-            f"{flag_name(field_name)} ({variable_name(settings, field_name)}) {reason}{shown}."
-        ) from error
+        raise StartupError(f"{named}{reason}{shown}.") from error
+    except UnicodeDecodeError as error:
+        raise StartupError("The file .env cannot be read: it is not UTF-8 text. Save it as UTF-8.") from error
     except SettingsError as error:
         raise StartupError(f"The settings cannot be read: {error}.") from error
 

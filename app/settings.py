@@ -35,6 +35,13 @@ class AppSettings(BaseSettings):
     )
     max_message_chars: int = Field(200_000, ge=1, description="Longest message that is accepted, in characters.")
 
+    @field_validator("data_dir")
+    @classmethod
+    def _fits_into_a_url(cls, value: Path) -> Path:
+        if "?" in str(value.absolute()):
+            raise ValueError("must not contain a question mark: in the database's URL, options would begin there")
+        return value
+
     @field_validator("allowed_hosts", mode="before")
     @classmethod
     def _split_at_commas(cls, value: object) -> object:

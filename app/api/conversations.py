@@ -29,7 +29,7 @@ async def list_conversations(
     services: ServicesDep,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: str | None = None,
-    query: str | None = None,
+    query: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Page[ConversationSummary]:
     """Newest first; ``query`` searches titles and texts; ``cursor`` is the last page's ``next_cursor``."""
     return await services.conversations.list(user_id, limit=limit, cursor=cursor, query=query)
@@ -52,6 +52,8 @@ async def change_conversation(
     conversation_id: str, change: ConversationChange, user_id: UserId, services: ServicesDep
 ) -> None:
     """Rename it, or save its settings."""
+    if change.settings is not None:
+        change.settings.sampling_params()  # refuses what is out of range before anything is changed
     if change.title is not None:
         await services.conversations.rename(user_id, conversation_id, change.title)
     if change.settings is not None:

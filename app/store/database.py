@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
@@ -92,12 +92,12 @@ def _transaction(engine: Engine, work: Callable[[Session], Result]) -> Result:
     try:
         with Session(engine, expire_on_commit=False) as session, session.begin():
             return work(session)
-    except (OperationalError, PoolTimeout) as error:
-        raise _unavailable(error) from error
-    except DBAPIError as error:
+    except (IntegrityError, ProgrammingError, DataError) as error:
         if error.connection_invalidated:
             raise _unavailable(error) from error
-        raise
+        raise  # ours: a constraint that a caller reads, or a statement that is wrong
+    except (DBAPIError, PoolTimeout) as error:  # unreachable, locked, full, damaged
+        raise _unavailable(error) from error
 
 
 def _unavailable(error: Exception) -> StorageUnavailable:

@@ -16,6 +16,7 @@ class ReplyMeasure:
         self._started = time.monotonic()
         self._first = self._last = self._started
         self._tokens = 0
+        self._cached_prompt_tokens = 0
 
     def see(self, delta: Delta) -> None:
         if delta.token_ids:
@@ -23,13 +24,15 @@ class ReplyMeasure:
             if not self._tokens:
                 self._first = self._last
             self._tokens += len(delta.token_ids)
+        if delta.cached_prompt_tokens is not None:
+            self._cached_prompt_tokens = delta.cached_prompt_tokens
 
     def cut(self, reason: FinishReason) -> ReplyStats:
         """The numbers of a reply that did not reach its end."""
         gap = (self._last - self._first) / (self._tokens - 1) if self._tokens > 1 else 0.0
         return ReplyStats(
             prompt_tokens=self._prompt_tokens,
-            cached_prompt_tokens=0,
+            cached_prompt_tokens=self._cached_prompt_tokens,
             completion_tokens=self._tokens,
             ttft_ms=1000 * (self._first - self._started),
             itl_ms=1000 * gap,

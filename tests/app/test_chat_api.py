@@ -185,6 +185,12 @@ async def test_conversations_from_list_to_delete(live: Live) -> None:
     settings = (await live.http.get(path)).json()["settings"]
     assert (settings["top_k"], settings["temperature"]) == (3, None)
 
+    # All of a change, or nothing.
+    refused = await live.http.patch(path, json={"title": "Not this", "settings": {"top_p": 7}})
+    assert refused.status_code == 422
+    assert (await live.http.get(path)).json()["title"] == "Marmots"
+    assert (await live.http.get("/api/conversations", params={"query": "m" * 201})).status_code == 422
+
     first = (await live.http.get("/api/conversations?limit=1")).json()
     assert first["items"][0]["id"] == turn["conversation_id"]
     await start(live, "another")

@@ -74,6 +74,8 @@ def test_port_in_use(fails: Run) -> None:
         (("--max-model-len", "3"), ["--max-model-len", "16"]),
         (("--gpu-memory-utilization", "nan"), ["--gpu-memory-utilization"]),
         (("--log-level", "loud"), ["--log-level", "'loud'"]),
+        (("--kv-cache-memory", "inf"), ["--kv-cache-memory", "finite"]),
+        (("--data-dir", "what?"), ["--data-dir", "question mark"]),
         (("--database-url", "mysql://x/y"), ["APP_DATABASE_URL"]),
         (("--database-url", "nonsense"), ["APP_DATABASE_URL"]),
         (("--host", "0.0.0.0"), ["0.0.0.0", "accounts", "127.0.0.1"]),
@@ -86,6 +88,16 @@ def test_port_in_use(fails: Run) -> None:
 def test_wrong_values(fails: Run, arguments: tuple[str, ...], words: list[str]) -> None:
     sentence = fails("serve", *arguments)
     assert all(word in sentence for word in words), sentence
+
+
+def test_values_that_do_not_go_together(fails: Run) -> None:
+    assert fails("serve", "--max-num-seqs", "4096").startswith("max_batched_tokens (512) must be at least")
+
+
+def test_dotenv_that_is_no_text(fails: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(b"APP_LOG_LEVEL=\xff\xfe")
+    monkeypatch.chdir(tmp_path)
+    assert "UTF-8" in fails("serve")
 
 
 def test_wrong_values_in_the_environment(fails: Run, monkeypatch: pytest.MonkeyPatch) -> None:

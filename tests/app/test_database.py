@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID
@@ -74,6 +75,16 @@ async def test_a_write_whose_caller_leaves_is_committed_or_rolled_back(
 
 def database_url_of(database: Database) -> str:
     return database._writer.url.render_as_string(hide_password=False)
+
+
+async def test_whatever_the_database_fails_with_can_be_tried_again(database: Database) -> None:
+    """A damaged file is no OperationalError; a reply must survive it all the same."""
+
+    def work(_session: Session) -> None:
+        raise DatabaseError("UPDATE", {}, sqlite3.DatabaseError("database disk image is malformed"))
+
+    with pytest.raises(StorageUnavailable, match="malformed"):
+        await database.write(work)
 
 
 @pytest.mark.parametrize("database_url", [None], ids=["sqlite"])

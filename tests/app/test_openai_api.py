@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from engine import EngineError, EngineOverloadedError, FinishReason, SamplingParams
 from tests.app.live_server import Live, forget, live_server
+from tests.support.fake_engine import CACHED_PROMPT_TOKENS
 
 HELLO: list[Any] = [{"role": "user", "content": "hello there"}]
 
@@ -77,7 +78,7 @@ async def test_chat(live: Live, client: openai.AsyncOpenAI) -> None:
     assert reply.usage is not None
     assert (reply.usage.prompt_tokens, reply.usage.completion_tokens, reply.usage.total_tokens) == (6, 4, 10)
     assert reply.usage.prompt_tokens_details is not None
-    assert reply.usage.prompt_tokens_details.cached_tokens == 0
+    assert reply.usage.prompt_tokens_details.cached_tokens == CACHED_PROMPT_TOKENS
     messages, params = live.engine.calls[0]
     assert messages == [{"role": "system", "content": "Be brief."}, *HELLO]
     assert params == SamplingParams(

@@ -23,7 +23,7 @@ from engine import (
     InvalidRequestError,
     PrefillProgress,
 )
-from tests.support.fake_engine import FakeEngine
+from tests.support.fake_engine import CACHED_PROMPT_TOKENS, FakeEngine
 
 
 async def read(services: Services, turn_id: str, offset: int = 0) -> list[TurnEvent]:
@@ -287,6 +287,7 @@ async def test_stop_keeps_what_was_shown_and_frees_the_engine(services: Services
     assert (message.content, message.status, message.error) == ("shown ", MessageStatus.STOPPED, None)
     assert message.stats is not None
     assert (message.stats.completion_tokens, message.stats.finish_reason) == (1, "abort")
+    assert message.stats.cached_prompt_tokens == CACHED_PROMPT_TOKENS
     follow_up = await services.turns.start(ME, text="and now", conversation_id=ref.conversation_id)
     await read(services, follow_up.turn_id)
     assert [message["content"] for message in engine.calls[-1][0]] == ["go", "shown ", "and now"]

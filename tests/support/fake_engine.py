@@ -25,6 +25,8 @@ from engine import (
     Timings,
 )
 
+CACHED_PROMPT_TOKENS = 3
+
 
 @dataclass
 class Script:
@@ -163,7 +165,8 @@ class FakeEngine:
                 yield Delta(request_id, progress=progress)
             for index, piece in enumerate(script.pieces):
                 await self._hold(script, index)
-                yield Delta(request_id, text=piece, token_ids=(index,))
+                cached = CACHED_PROMPT_TOKENS if index == 0 else None
+                yield Delta(request_id, text=piece, token_ids=(index,), cached_prompt_tokens=cached)
             await self._hold(script, len(script.pieces))
             ended = True
             yield Delta(
@@ -171,7 +174,7 @@ class FakeEngine:
                 finish_reason=script.finish_reason,
                 timings=Timings(
                     prompt_tokens=prompt_tokens,
-                    cached_prompt_tokens=0,
+                    cached_prompt_tokens=CACHED_PROMPT_TOKENS,
                     completion_tokens=len(script.pieces),
                     queue_seconds=0.001,
                     time_to_first_token_seconds=0.05,
