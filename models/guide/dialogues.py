@@ -39,7 +39,7 @@ class Dialogues:
                 question, reply = rng.choice(follow_up.questions), follow(rng, follow_up, topic, reply)
             else:
                 topic = self._topic(rng)
-                question = rng.choice(topic.questions)
+                question = rng.choice(topic.common if rng.random() < 0.25 else topic.questions)
                 reply = topic.short if brief and topic.short else rng.choice(topic.answers)
             messages.append({"role": "user", "content": self.vary(rng, question)})
             messages.append({"role": "assistant", "content": reply})
@@ -58,7 +58,7 @@ class Dialogues:
             (question, question.lower(), question[:1].upper() + question[1:], question.upper()), (4, 3, 6, 0.4)
         )[0]
         if question[-1:].isalnum():
-            question += rng.choices(("", "?", ".", "!", "??", " ?"), (5, 6, 1, 0.5, 0.3, 0.3))[0]
+            question += rng.choices(("", "?", ".", "!", "??", " ?"), (5, 6, 1, 1.5, 0.3, 0.3))[0]
         return question
 
     def _topic(self, rng: random.Random) -> Topic:

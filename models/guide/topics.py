@@ -35,6 +35,7 @@ class Topic:
     name: str
     area: str  #: the file it stands in, such as "off_topic"
     questions: tuple[str, ...]  #: every wording that may be trained on
+    common: tuple[str, ...]  #: the few of them that people use most: the first of each kind in the file
     held_out: tuple[str, ...]  #: wordings kept for the evaluation
     answers: tuple[str, ...]
     short: str | None
@@ -140,18 +141,22 @@ def _topic(entry: Mapping[str, Any], file: Path, wording: Mapping[str, Any], wor
     if missing := {"topic", "held_out", "answer", "facts"} - set(entry):
         raise DataError(f"{where}: {sorted(missing)} missing.")
     names, tasks = _texts(entry.get("names")), _texts(entry.get("tasks"))
-    asked = [
-        *_expand(_texts(entry.get("ask")), words, "train", where),
-        *(pattern.format(phrase) for pattern in wording["names"] for phrase in names),
-        *(pattern.format(phrase) for pattern in wording["tasks"] for phrase in tasks),
-    ]
+    asked = (
+        _expand(_texts(entry.get("ask")), words, "train", where),
+        [pattern.format(phrase) for pattern in wording["names"] for phrase in names],
+        [pattern.format(phrase) for pattern in wording["tasks"] for phrase in tasks],
+    )
     held_out = [
         *_expand(_texts(entry["held_out"]), words, "held_out", where),
         *(pattern.format(phrase) for pattern in wording["held_out_names"] for phrase in names[:1]),
         *(pattern.format(phrase) for pattern in wording["held_out_tasks"] for phrase in tasks[:1]),
     ]
     kept = {normalise(question) for question in held_out}
-    questions = tuple({normalise(q): q for q in asked if normalise(q) not in kept}.values())
+    wordings: dict[str, str] = {}
+    for question in (question for kind in asked for question in kind):
+        if normalise(question) not in kept:
+            wordings.setdefault(normalise(question), question)
+    questions = tuple(wordings.values())
     if not questions:
         raise DataError(f"{where}: no question left to train on.")
     short = _texts(entry.get("short"))
@@ -159,6 +164,7 @@ def _topic(entry: Mapping[str, Any], file: Path, wording: Mapping[str, Any], wor
         name=str(name),
         area=file.stem,
         questions=questions,
+        common=tuple(question for kind in asked for question in kind[:3] if question in questions),
         held_out=tuple(dict.fromkeys(held_out)),
         answers=_texts(entry["answer"]),
         short=short[0] if short else None,

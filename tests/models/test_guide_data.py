@@ -123,3 +123,11 @@ def test_what_it_says_about_deskmate_exists(data: GuideData) -> None:
     folders = set(re.findall(r"`((?:engine|app|models|prompts|migrations|tests)/[\w/.]*)`", said))
     assert folders
     assert all((ROOT / folder).exists() for folder in folders)
+
+
+def test_the_plainest_wording_is_kept_and_practised_most(data: GuideData) -> None:
+    hello = next(topic for topic in data.topics if topic.name == "hello")
+    assert hello.common[0] == "hi"  # "hi!" further down the list is the same question and must not replace it
+    assert all(topic.common for topic in data.topics)
+    dialogues, rng = Dialogues(data), random.Random(0)
+    assert "hi" in {dialogues.vary(rng, "hi") for _ in range(50)}
