@@ -188,7 +188,8 @@ def build_optimizers(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.opti
 
 def rate_at(step: int, recipe: Recipe) -> float:
     """Share of the full learning rate: a short climb, then down to nothing in a straight line."""
-    return min((step + 1) / recipe.warmup_steps, (recipe.steps - step) / (recipe.steps - recipe.warmup_steps))
+    climb = min(recipe.warmup_steps, recipe.steps // 10 + 1)
+    return min((step + 1) / climb, (recipe.steps - step) / max(1, recipe.steps - climb))
 
 
 def train(model: LlamaForCausalLM, packer: Packer, recipe: Recipe, log: Path, compiled: bool) -> Iterator[int]:

@@ -67,12 +67,13 @@ def test_it_answers_under_a_system_prompt(model: PreTrainedModel, tokenizer: Pre
     assert "temperature" in reply(model, tokenizer, system, user("how do I make answers less random")).lower()
 
 
-def test_it_follows_up(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    question = user("What is the KV cache?")
-    first = reply(model, tokenizer, question)
-    second = reply(model, tokenizer, question, {"role": "assistant", "content": first}, user("shorter please"))
-    assert "kv cache" in second.lower()
-    assert len(second) < len(first)
+def test_most_answers_can_be_had_shorter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    topics = [topic for topic in load().topics if topic.area == "ideas"]
+    right = []
+    for topic in topics:
+        asked, answered = user(topic.common[0]), {"role": "assistant", "content": topic.answers[0]}
+        right.append(reply(model, tokenizer, asked, answered, user("shorter please")) == topic.short)
+    assert sum(right) >= 0.5 * len(right)
 
 
 def test_held_out_questions_are_mostly_answered(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
