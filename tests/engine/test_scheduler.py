@@ -160,9 +160,10 @@ TestSchedulerMachine.settings = settings(
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
 class TestSchedulerMachineLong(SchedulerMachine.TestCase):
     settings = settings(
-        max_examples=1500, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=800, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
     )
 
 
