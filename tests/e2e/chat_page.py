@@ -70,6 +70,7 @@ class ChatPage:
 
     def press_in_row(self, title: str, button: str) -> None:
         """Point at a conversation in the list and press the button that appears."""
+        self.page.bring_to_front()
         row = self.row(title).first
         row.hover()
         row.get_by_title(button, exact=True).click()
@@ -80,6 +81,7 @@ class ChatPage:
 
     def send(self, message: str) -> None:
         """Write and press Enter; returns when the server has the message."""
+        self.page.bring_to_front()  # Chromium draws the others once a second
         before = self.users.count()
         self.box.fill(message)
         self.box.press("Enter")
@@ -88,6 +90,7 @@ class ChatPage:
 
     def wait_for_text(self, characters: int, reply: int = -1) -> str:
         """Wait until the reply has at least this many characters, and return them."""
+        self.page.bring_to_front()
         element = self.replies.nth(reply).locator(".dm-text").element_handle()
         shown = self.page.wait_for_function(
             "([element, length]) => [...element.innerText].length >= length && element.innerText",
@@ -100,6 +103,12 @@ class ChatPage:
         """Wait until the reply is complete, and return its text."""
         expect(self.replies.nth(reply)).not_to_have_attribute("data-status", "streaming", timeout=REPLY_MS)
         return self.text(reply)
+
+    def stop(self) -> str:
+        """Press the stop button, and return what is kept."""
+        self.page.bring_to_front()
+        self.stop_button.click()
+        return self.wait_for_end()
 
     def ask(self, message: str) -> str:
         self.send(message)

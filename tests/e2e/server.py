@@ -51,6 +51,11 @@ class Server:
                 raise RuntimeError(f"The server was not ready in {START_SECONDS} s:\n{self._log.read_text()}")
             time.sleep(0.2)
 
+    def log_tail(self) -> str:
+        """The last lines it wrote, and whether it runs."""
+        state = "running" if self._process and self._process.poll() is None else "ended"
+        return "\n".join([*self._log.read_text(errors="replace").splitlines()[-30:], f"[{state}]"])
+
     def stop(self) -> None:
         """Ask the process to end in order."""
         if self._process is None:

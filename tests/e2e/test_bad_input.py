@@ -54,8 +54,7 @@ def test_server_that_does_not_answer(chat: ChatPage) -> None:
     expect(chat.users).to_have_text(["nobody hears this"])
     expect(chat.alert).to_be_empty()
     chat.wait_for_text(1)
-    chat.stop_button.click()
-    chat.wait_for_end()
+    chat.stop()
 
 
 def test_error_page_of_a_proxy(chat: ChatPage) -> None:

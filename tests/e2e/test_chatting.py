@@ -27,8 +27,7 @@ def test_text_grows_while_it_is_written(chat: ChatPage) -> None:
         lengths.add(len(chat.wait_for_text(max(lengths) + 1)))
     assert len(lengths) == 4
     expect(chat.replies.last).to_have_attribute("data-status", "streaming")
-    chat.stop_button.click()
-    chat.wait_for_end()
+    chat.stop()
 
 
 def test_a_line_under_the_reply_says_what_it_took(chat: ChatPage) -> None:
@@ -72,16 +71,14 @@ def test_a_long_prompt_shows_how_far_it_is_read(chat: ChatPage) -> None:
     )
     chat.send("many words to be read before the first one is said " * 160)
     chat.wait_for_text(1)
-    chat.stop_button.click()
-    chat.wait_for_end()
+    chat.stop()
     assert any(re.fullmatch(r"Reading \d+ %", text) for text in chat.page.evaluate("[...window.waiting]"))
 
 
 def test_stop_keeps_what_was_shown(chat: ChatPage) -> None:
     chat.send("go on for ever")
     shown = chat.wait_for_text(80)
-    chat.stop_button.click()
-    kept = chat.wait_for_end()
+    kept = chat.stop()
     assert letters(kept).startswith(letters(shown))
     expect(chat.replies.last).to_contain_text("Stopped.")
     expect(chat.page.get_by_role("button", name="Send", exact=True)).to_be_visible()
@@ -105,8 +102,7 @@ def test_escape_in_a_dialog_closes_it_and_stops_nothing(chat: ChatPage) -> None:
     expect(chat.page.get_by_role("dialog")).to_have_count(0)
     chat.wait_for_text(len(chat.text()) + 20)
     expect(chat.replies.last).to_have_attribute("data-status", "streaming")
-    chat.stop_button.click()
-    chat.wait_for_end()
+    chat.stop()
 
 
 def test_shift_enter_breaks_the_line(chat: ChatPage) -> None:
@@ -128,8 +124,7 @@ def test_enter_that_ends_a_composition_does_not_send(chat: ChatPage) -> None:
 def test_arrow_up_brings_the_last_message_back(chat: ChatPage) -> None:
     chat.send("first\nsecond line")
     chat.wait_for_text(5)
-    chat.stop_button.click()
-    chat.wait_for_end()
+    chat.stop()
     expect(chat.box).to_be_focused()
     chat.page.keyboard.press("ArrowUp")
     expect(chat.box).to_have_value("first\nsecond line")

@@ -175,5 +175,4 @@ def test_no_motion_for_those_who_asked_for_none(new_browser: NewBrowser, server:
     chat.wait_for_text(5)
     moving = chat.page.evaluate("document.getAnimations().filter(a => a.effect.getTiming().iterations > 1).length")
     assert moving == 0
-    chat.stop_button.click()
-    chat.wait_for_end()
+    chat.stop()

@@ -20,8 +20,7 @@ def test_reload_in_the_middle_loses_nothing(chat: ChatPage) -> None:
     again = chat.wait_for_text(len(shown) + 40)
     assert letters(again).startswith(letters(shown))
     expect(chat.replies.last).to_have_attribute("data-status", "streaming")
-    chat.stop_button.click()
-    whole = chat.wait_for_end()
+    whole = chat.stop()
     assert letters(whole).startswith(letters(shown))
     assert chat.reload().wait_for_end() == whole
 
@@ -49,8 +48,7 @@ def test_two_browsers_stream_together(new_browser: NewBrowser, server: Server) -
         lengths = [len(chat.wait_for_text(length + 10)) for chat, length in zip(chats, lengths, strict=True)]
     for chat in chats:
         expect(chat.replies.last).to_have_attribute("data-status", "streaming")
-        chat.stop_button.click()
-        chat.wait_for_end()
+        chat.stop()
 
 
 def test_eight_tabs_while_one_streams(context: BrowserContext, new_tab: NewTab) -> None:
@@ -65,8 +63,7 @@ def test_eight_tabs_while_one_streams(context: BrowserContext, new_tab: NewTab) 
         tab.send(f"from tab {number}")
         tab.wait_for_text(5)
         if number > 0:
-            tab.stop_button.click()
-            tab.wait_for_end()
+            tab.stop()
     assert letters(watcher.wait_for_text(40))[:20] == letters(streaming.text())[:20]
 
     # The tab that reads for all of them closes; the others go on.
@@ -74,8 +71,7 @@ def test_eight_tabs_while_one_streams(context: BrowserContext, new_tab: NewTab) 
     for tab in (others[0], watcher):
         tab.wait_for_text(len(tab.text()) + 20)
     for tab in (others[0], watcher):
-        tab.stop_button.click()
-        tab.wait_for_end()
+        tab.stop()
 
 
 def test_one_event_stream_serves_all_tabs(new_browser: NewBrowser, server: Server) -> None:
@@ -93,8 +89,7 @@ def test_one_event_stream_serves_all_tabs(new_browser: NewBrowser, server: Serve
         tab.wait_for_text(len(tab.text()) + 30)
     assert len(open_streams) == 1
     for tab in tabs:
-        tab.stop_button.click()
-        tab.wait_for_end()
+        tab.stop()
     tabs[0].page.wait_for_timeout(300)
     assert open_streams == []
 
@@ -130,8 +125,7 @@ def test_server_killed_and_started_again_under_an_open_tab(new_browser: NewBrows
     chat.box.press("Enter")
     expect(chat.users.last).to_have_text("written while it was down")
     chat.wait_for_text(10)
-    chat.stop_button.click()
-    chat.wait_for_end()
+    chat.stop()
 
 
 def test_lost_connection_is_said_and_made_good(chat: ChatPage) -> None:
@@ -164,8 +158,7 @@ def test_failed_reply_says_why_and_keeps_its_text(chat: ChatPage) -> None:
     assert chat.text() == "Half a sen"
     expect(chat.page.get_by_role("button", name="Send", exact=True)).to_be_visible()
     chat.page.unroute("**/api/events*")
-    chat.reload().stop_button.click()  # the page was lied to: the server goes on
-    chat.wait_for_end()
+    chat.reload().stop()  # the page was lied to: the server went on
 
 
 @pytest.mark.parametrize(
@@ -179,5 +172,4 @@ def test_browser_without_shared_streams(new_browser: NewBrowser, server: Server,
         chat.send("each for itself")
     for chat in chats:
         chat.wait_for_text(30)
-        chat.stop_button.click()
-        chat.wait_for_end()
+        chat.stop()
