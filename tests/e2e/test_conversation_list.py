@@ -94,3 +94,7 @@ def test_more_than_a_page_of_conversations(server: Server, new_tab: NewTab) -> N
     expect(chat.titles).to_have_count(50)
     chat.page.get_by_role("button", name="Show more").click()
     expect(chat.row("One of many 0")).to_have_count(1)
+    shown = chat.titles.count()
+    chat.page.evaluate("window.deskmate.conversations.refresh()")
+    expect(chat.row("One of many 0")).to_have_count(1)
+    expect(chat.titles).to_have_count(shown)

@@ -4,6 +4,7 @@ import { api } from "./api.js";
 import { byId, debounce, icon, make } from "./dom.js";
 
 const PAGE_SIZE = 50;
+const MOST_ROWS = 200; // that one answer of the server brings
 const RECHECK_MS = 4000;
 
 export class Conversations {
@@ -41,7 +42,9 @@ export class Conversations {
     const asked = ++this.#asked;
     let page;
     try {
-      page = await api.listConversations({ limit: PAGE_SIZE, cursor, query: this.#query || null });
+      // What was shown by "Show more" stays shown when the list is read again.
+      const shown = Math.min(Math.max(PAGE_SIZE, this.list.children.length), MOST_ROWS);
+      page = await api.listConversations({ limit: cursor ? PAGE_SIZE : shown, cursor, query: this.#query || null });
     } catch (error) {
       this.actions.listFailed(error);
       return;
