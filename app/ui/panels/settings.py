@@ -57,45 +57,19 @@ def _controls() -> dict[str, Component]:
             max_lines=10,
             elem_id="dm-prompt-text",
         ),
-        "temperature": gr.Slider(
-            0,
-            2,
-            step=0.05,
-            label="Temperature",
-            info="Lower is more predictable; 0 always takes the likeliest word.",
-            elem_id="dm-control-temperature",
+        "temperature": _slider(
+            "temperature", 0, 2, 0.05, "Temperature", "Lower is more predictable; 0 always takes the likeliest word."
         ),
-        "top_p": gr.Slider(
+        "top_p": _slider("top_p", 0.01, 1, 0.01, "Top-p", "Keeps the likeliest words until they add up to this share."),
+        "top_k": _slider("top_k", 0, 200, 1, "Top-k", "Keeps only this many likeliest words; 0 keeps all."),
+        "min_p": _slider("min_p", 0, 1, 0.01, "Min-p", "Drops words less likely than this share of the likeliest one."),
+        "repetition_penalty": _slider(
+            "repetition_penalty",
+            1,
+            2,
             0.01,
-            1,
-            step=0.01,
-            label="Top-p",
-            info="Keeps the likeliest words until they add up to this share.",
-            elem_id="dm-control-top_p",
-        ),
-        "top_k": gr.Slider(
-            0,
-            200,
-            step=1,
-            label="Top-k",
-            info="Keeps only this many likeliest words; 0 keeps all.",
-            elem_id="dm-control-top_k",
-        ),
-        "min_p": gr.Slider(
-            0,
-            1,
-            step=0.01,
-            label="Min-p",
-            info="Drops words less likely than this share of the likeliest one.",
-            elem_id="dm-control-min_p",
-        ),
-        "repetition_penalty": gr.Slider(
-            1,
-            2,
-            step=0.01,
-            label="Repetition penalty",
-            info="Above 1, words already used become less likely.",
-            elem_id="dm-control-repetition_penalty",
+            "Repetition penalty",
+            "Above 1, words already used become less likely.",
         ),
         "max_tokens": gr.Number(
             label="Maximum length", precision=0, info="Most tokens in a reply; empty leaves it to the model."
@@ -109,3 +83,8 @@ def _controls() -> dict[str, Component]:
             info="The same seed repeats a reply (to the letter in float32); empty draws a new one.",
         ),
     }
+
+
+def _slider(field: str, lowest: float, highest: float, step: float, label: str, info: str) -> gr.Slider:
+    """A slider whose range ``settings.js`` can find: Gradio reports what was typed, also beyond it."""
+    return gr.Slider(lowest, highest, step=step, label=label, info=info, elem_id=f"dm-control-{field}")
