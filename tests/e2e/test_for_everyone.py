@@ -100,6 +100,7 @@ def test_with_the_keyboard_alone(chat: ChatPage) -> None:
                 return
         raise AssertionError(f"Tab never reached {name!r}")
 
+    expect(chat.row("typed without a mouse").first).to_be_visible()
     tab_to("typed without a mouse")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowUp")

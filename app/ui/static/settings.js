@@ -7,6 +7,7 @@ const NEW_CHAT_KEY = "deskmate.new-chat-settings";
 const SAMPLING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"];
 const OWN_TEXT = "own";
 const NO_PROMPT = "none";
+const SAVING = "Saving …";
 const MODEL_DEFAULT = "default";
 
 const EMPTY = Object.freeze({
@@ -65,7 +66,7 @@ export class Settings {
     this.#conversationId = conversationId;
     if (carried === null) return; // nothing was unsaved then; what is now is being saved
     this.unsaved = carried !== this.value;
-    this.note.textContent = this.unsaved ? "Saving …" : "";
+    this.note.textContent = this.unsaved ? SAVING : "";
     if (this.unsaved) this.saveSoon();
   }
 
@@ -185,22 +186,22 @@ export class Settings {
       this.unsaved = false;
       return;
     }
-    this.note.textContent = "Saving …";
+    this.note.textContent = SAVING;
     this.saveSoon();
   }
 
   async #save() {
     const value = this.value;
     const conversationId = this.#conversationId;
-    const say = (text) => {
-      if (conversationId === this.#conversationId) this.note.textContent = text;
-    };
     try {
       await this.save(conversationId, value);
-      if (value === this.value) this.unsaved = false;
-      say("Saved with this conversation.");
     } catch (error) {
-      say(error.message);
+      if (conversationId === this.#conversationId) this.note.textContent = error.message;
+      return;
     }
+    if (value !== this.value) return; // changed again meanwhile, or another conversation's by now
+    this.unsaved = false;
+    // A complaint that came meanwhile stays.
+    if (this.note.textContent === SAVING) this.note.textContent = "Saved with this conversation.";
   }
 }
