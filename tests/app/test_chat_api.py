@@ -311,7 +311,8 @@ async def test_readers_are_counted_and_let_go(live: Live) -> None:
     turn = await start(live)
     gauge = live.app.state.http_metrics.event_streams
     async with live.http.stream("GET", f"/api/turns/{turn['turn_id']}/events") as response:
-        await anext(response.aiter_lines())
+        lines = response.aiter_lines()  # held: collecting it would close the response
+        await anext(lines)
         assert gauge._value.get() == 1
         metrics = (await live.http.get("/metrics")).text
         assert "deskmate_event_streams 1.0" in metrics
