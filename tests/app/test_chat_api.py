@@ -17,6 +17,7 @@ from app.main import create_app, wind_down
 from app.settings import AppSettings
 from engine import EngineError, EngineOverloadedError, PrefillProgress
 from tests.app.live_server import Live, forget, live_server
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -71,14 +72,6 @@ async def start(live: Live, text: str = "hello", **fields: Any) -> dict[str, str
     ids: dict[str, str] = response.json()
     assert set(ids) == {"turn_id", "conversation_id", "user_message_id", "message_id"}
     return ids
-
-
-async def eventually(condition: Any) -> None:
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came true")
 
 
 async def test_a_turn_from_first_word_to_last(live: Live) -> None:
@@ -404,8 +397,8 @@ async def test_streams_end_when_the_server_does(tmp_path_factory: pytest.TempPat
         both = asyncio.create_task(events(live, f"/api/events?turn={turn['turn_id']}:0"))
         chat = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "x"}]}
         program = asyncio.create_task(live.http.post("/v1/chat/completions", json=chat))
-        await eventually(lambda: live.engine.running == 2)
-        await asyncio.sleep(0.1)
+        open_streams = live.app.state.http_metrics.event_streams
+        await eventually(lambda: live.engine.running == 2 and open_streams._value.get() == 2)
         await wind_down(live.app)
         for found in await asyncio.gather(reading, both):
             assert text_of(found) == "begun"

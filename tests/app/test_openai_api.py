@@ -15,6 +15,7 @@ import pytest_asyncio
 from engine import EngineError, EngineOverloadedError, FinishReason, SamplingParams
 from tests.app.live_server import Live, forget, live_server
 from tests.support.fake_engine import CACHED_PROMPT_TOKENS
+from tests.support.waiting import eventually
 
 HELLO: list[Any] = [{"role": "user", "content": "hello there"}]
 
@@ -38,14 +39,6 @@ def live(server: Live) -> Live:
 async def client(live: Live) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(base_url=f"{live.url}/v1", api_key="unused", max_retries=0) as client:
         yield client
-
-
-async def eventually(condition: Any) -> None:
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came true")
 
 
 async def test_models(client: openai.AsyncOpenAI) -> None:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Request, expect, sync_playwright
 
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.server import ROOT, Server
@@ -20,6 +20,9 @@ NewTab = Callable[..., ChatPage]
 NewBrowser = Callable[..., BrowserContext]
 
 CONTEXT = 16_384  #: tokens; a reply of this length outlasts any test
+
+PATIENCE_MS = 20_000  #: a busy machine may take its time
+expect.set_options(timeout=PATIENCE_MS)
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -127,7 +130,7 @@ class _Watch:
 
 def _new_context(browser: Browser, **options: object) -> BrowserContext:
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})  # type: ignore[arg-type]
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(PATIENCE_MS)
     return context
 
 

@@ -23,6 +23,7 @@ from engine import (
     SamplingParams,
 )
 from tests.support.models import make_model
+from tests.support.waiting import eventually
 
 ENDLESS = SamplingParams(max_tokens=400, ignore_eos=True, temperature=0)
 SHORT = SamplingParams(max_tokens=5, ignore_eos=True, temperature=0)
@@ -207,7 +208,7 @@ async def test_one_more_than_fits_is_refused_and_room_comes_back(model: Path) ->
     async with Engine(settings(model, max_num_seqs=2, max_waiting=1)) as engine:
         tasks = [await until_first_token(engine) for _ in range(2)]
         waiting = asyncio.create_task(read(engine.complete(PROMPT, SHORT)))
-        await asyncio.sleep(0.05)
+        await eventually(lambda: len(engine._readers) == 3)
         with pytest.raises(EngineOverloadedError, match="of at most 3"):
             await read(engine.complete(PROMPT, SHORT))
         with pytest.raises(EngineOverloadedError):
