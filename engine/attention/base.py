@@ -68,6 +68,8 @@ class AttentionKernel(ABC):
         *,
         scale: float,
         sliding_window: int | None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Causal attention of packed queries over the cache, which already holds this step's keys and values.
 
@@ -77,6 +79,9 @@ class AttentionKernel(ABC):
             prepared: what :meth:`prepare` returned for this step.
             scale: factor on the scores.
             sliding_window: a query sees this many positions, itself included; None for all.
+            softcap: scores ``s`` become ``softcap * tanh(s / softcap)`` (Gemma 2, arXiv 2408.00118).
+            sinks: ``[num_heads]``, one more score per head that takes its share of the softmax and gives no
+                value (gpt-oss; arXiv 2309.17453).
 
         Returns:
             ``[num_tokens, num_heads, value_head_dim]``.

@@ -1,7 +1,8 @@
 """Blocks gathered into contiguous keys and values, then PyTorch's scaled dot-product attention.
 
 The kernel of the CPU, and the last resort everywhere. Decodes run together, padded to a common length;
-prompt chunks run one by one.
+prompt chunks run one by one. What PyTorch's function cannot do (soft-capped scores, attention sinks) is written
+out, with the scores in fp32.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class SdpaKernel(AttentionKernel):
     name = "sdpa"
     device_types = frozenset({"cpu", "cuda"})
     supports_sliding_window = True
-    supports_softcap = False
-    supports_sinks = False
+    supports_softcap = True
+    supports_sinks = True
     page_multiple = 1
 
     def prepare(self, sequences: Sequences, device: torch.device) -> tuple[_Group, ...]:
@@ -85,25 +86,64 @@ class SdpaKernel(AttentionKernel):
         *,
         scale: float,
         sliding_window: int | None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         num_tokens, num_heads, head_dim = query.shape
         output = query.new_empty(num_tokens, num_heads, value_cache.shape[-1])
         for group in prepared:
             keys, values = group.gather(key_cache), group.gather(value_cache)
             rows = query if group.rows is None else query[group.rows]
-            attended = F.scaled_dot_product_attention(
-                rows.view(*group.positions.shape, num_heads, head_dim).transpose(1, 2),
-                keys,
-                values,
-                attn_mask=group.mask(sliding_window),
-                scale=scale,
-                enable_gqa=keys.shape[1] != num_heads,
-            )
+            queries = rows.view(*group.positions.shape, num_heads, head_dim).transpose(1, 2)
+            mask = group.mask(sliding_window)
+            if softcap is None and sinks is None:
+                attended = F.scaled_dot_product_attention(
+                    queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=keys.shape[1] != num_heads
+                )
+            else:
+                attended = _written_out(queries, keys, values, mask, scale, softcap, sinks)
             attended = attended.transpose(1, 2).flatten(0, 1)
             if group.rows is None:
                 return attended
             output[group.rows] = attended
         return output
+
+
+def _written_out(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention with its scores at hand.
+
+    Args:
+        query: ``[batch, num_heads, query_len, head_dim]``.
+        keys, values: ``[batch, num_kv_heads, num_keys, head_dim]``.
+        mask: boolean, broadcast to ``[batch, num_heads, query_len, num_keys]``.
+        scale, softcap, sinks: as :meth:`AttentionKernel.forward` takes them.
+
+    Returns:
+        ``[batch, num_heads, query_len, value_head_dim]``.
+    """
+    batch, num_heads, query_len, _head_dim = query.shape
+    num_kv_heads = keys.shape[1]
+    # Heads that share keys lie behind one another, so the keys need not be repeated for each.
+    grouped = query.reshape(batch, num_kv_heads, num_heads // num_kv_heads * query_len, -1)
+    scores = (grouped @ keys.transpose(-1, -2)).float() * scale
+    scores = scores.view(batch, num_heads, query_len, -1)
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    if sinks is not None:
+        sink = sinks.float().view(1, num_heads, 1, 1).expand(batch, num_heads, query_len, 1)
+        scores = torch.cat([scores, sink], dim=-1)
+    weights = scores.softmax(-1)[..., : keys.shape[2]].to(values.dtype)
+    return (weights.view(*grouped.shape[:3], -1) @ values).view(batch, num_heads, query_len, -1)
 
 
 def _group(sequences: Sequences, members: list[int], first_rows: list[int], device: torch.device) -> _Group:

@@ -80,6 +80,8 @@ def paged_attention(
         paged.prepared,
         scale=scale,
         sliding_window=sliding_window,
+        softcap=softcap,
+        sinks=s_aux,
     )
     return attended.unsqueeze(0), None
 
