@@ -17,9 +17,11 @@ from engine.outputs import (
     EngineStats,
     FinishReason,
     Health,
+    Logprob,
     ModelInfo,
     PrefillProgress,
     Timings,
+    TokenLogprobs,
 )
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
@@ -39,10 +41,12 @@ __all__ = [
     "FinishReason",
     "Health",
     "InvalidRequestError",
+    "Logprob",
     "ModelInfo",
     "ModelLoadError",
     "PrefillProgress",
     "SamplingParams",
     "Timings",
+    "TokenLogprobs",
     "find_model",
 ]

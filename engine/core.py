@@ -14,9 +14,10 @@ from engine.capacity import plan_capacity
 from engine.errors import ContextLengthError, EngineError, InvalidRequestError, LogitsError
 from engine.interface import ChatMessage
 from engine.kv_cache import BlockPool
+from engine.logprobs import Scores, score
 from engine.metrics import EngineMetrics
 from engine.model.loading import LoadedModel
-from engine.outputs import Delta, EngineStats, FinishReason, PrefillProgress
+from engine.outputs import Delta, EngineStats, FinishReason, Logprob, PrefillProgress, TokenLogprobs
 from engine.request import Request
 from engine.runner import Runner
 from engine.sampler import Sampler, SamplingRow
@@ -24,6 +25,7 @@ from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler, SchedulerCounters, StepPlan
 from engine.settings import EngineSettings
 from engine.text import ChatTemplate, TextStream
+from engine.vocabulary import Vocabulary
 
 
 @dataclass(slots=True)
@@ -33,6 +35,7 @@ class Submission:
     request: Request
     sampling: SamplingRow
     text: TextStream
+    logprobs: tuple[TokenLogprobs, ...] = ()  #: of the newest token, when they were asked for
 
 
 @dataclass(slots=True)
@@ -68,6 +71,7 @@ class EngineCore:
         self._runner = Runner(model, self.kernel, num_blocks=capacity.num_blocks, block_size=settings.kv_block_size)
         self._sampler = Sampler()
         self._template = ChatTemplate(model.tokenizer)
+        self._vocabulary = Vocabulary(model.tokenizer, model.vocab_size)
         self.default_params = SamplingParams.from_generation_config(model.generation_config)
         self._submissions: dict[str, Submission] = {}
         self._finished: dict[str, int] = {reason.value: 0 for reason in FinishReason}
@@ -190,7 +194,9 @@ class EngineCore:
         while ids:
             rows = [self._submissions[id_].sampling for id_ in ids]
             try:
-                return dict(zip(ids, self._sampler.sample(logits, rows), strict=True))
+                tokens = self._sampler.sample(logits, rows)
+                self._score(logits, ids, tokens)
+                return dict(zip(ids, tokens, strict=True))
             except LogitsError as error:
                 broken = set(error.request_ids)
                 for id_ in broken:
@@ -202,6 +208,30 @@ class EngineCore:
                 ids = [ids[index] for index in kept]
                 logits = logits[kept]
         return {}
+
+    def _score(self, logits: Tensor, ids: Sequence[str], tokens: Sequence[int]) -> None:
+        """Log-probabilities of what was sampled, for the requests that asked for them. The others cost nothing."""
+        asked = [
+            (index, submission, submission.request.params.logprobs)
+            for index, submission in enumerate(self._submissions[id_] for id_ in ids)
+        ]
+        wanted = [(index, submission, count) for index, submission, count in asked if count is not None]
+        if not wanted:
+            return
+        rows = [index for index, _, _ in wanted]
+        scored = score(logits[rows], [tokens[index] for index in rows], [count for _, _, count in wanted])
+        for (_, submission, _), scores in zip(wanted, scored, strict=True):
+            submission.logprobs = (self._named(scores),)
+
+    def _named(self, scores: Scores) -> TokenLogprobs:
+        return TokenLogprobs(
+            token=self._logprob(scores.token_id, scores.logprob),
+            rank=scores.rank,
+            top=tuple(self._logprob(token_id, logprob) for token_id, logprob in scores.top),
+        )
+
+    def _logprob(self, token_id: int, logprob: float) -> Logprob:
+        return Logprob(token_id, logprob, self._vocabulary.name(token_id), self._vocabulary.data(token_id))
 
     def forget(self) -> None:
         """Drop what the prefix cache knows and what was counted, after warming up."""
@@ -251,18 +281,23 @@ class EngineCore:
         # Told at once, for whoever stops the reply and so never sees its timings.
         cached = request.num_cached_tokens if request.num_output_tokens == 1 else None
         if not request.is_finished:
-            return Delta(request.id, text, (token,), cached_prompt_tokens=cached)
-        return self._last_delta(request, text, (token,), cached)
+            return Delta(request.id, text, (token,), logprobs=submission.logprobs, cached_prompt_tokens=cached)
+        return self._last_delta(request, text, (token,), submission.logprobs, cached)
 
     def _end(self, request_id: str, reason: FinishReason) -> bool:
         request = self._scheduler.finish(request_id, reason)
         if request is None:
             return False
-        self._last_delta(request, "", ())
+        self._last_delta(request)
         return True
 
     def _last_delta(
-        self, request: Request, text: str, token_ids: tuple[int, ...], cached_prompt_tokens: int | None = None
+        self,
+        request: Request,
+        text: str = "",
+        token_ids: tuple[int, ...] = (),
+        logprobs: tuple[TokenLogprobs, ...] = (),
+        cached_prompt_tokens: int | None = None,
     ) -> Delta:
         del self._submissions[request.id]
         assert request.finish_reason is not None
@@ -273,6 +308,7 @@ class EngineCore:
             request.id,
             text,
             token_ids,
+            logprobs=logprobs,
             finish_reason=request.finish_reason,
             stop_reason=request.stop_reason,
             cached_prompt_tokens=cached_prompt_tokens,

@@ -388,4 +388,5 @@ def _completion(prompt: Sequence[int], deltas: Sequence[Delta]) -> Completion:
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason,
         timings=last.timings,
+        logprobs=tuple(itertools.chain.from_iterable(delta.logprobs for delta in deltas)),
     )

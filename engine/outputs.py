@@ -45,6 +45,26 @@ class PrefillProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Logprob:
+    """A token and the natural logarithm of the probability the model gives it."""
+
+    token_id: int
+    logprob: float
+    text: str  #: what the token adds to a text, U+FFFD for bytes that are no character; a special token's name
+    data: bytes  #: the bytes it adds, which may be part of a character; empty for a special token
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """One token of a prompt or a reply under the model's own distribution: ``log_softmax`` of its logits in fp32,
+    before temperature, penalties, bans and filters."""
+
+    token: Logprob
+    rank: int  #: 1 is the likeliest; equally likely tokens share the better rank
+    top: tuple[Logprob, ...]  #: the likeliest tokens, as many as were asked for, likeliest first
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """One step of a growing reply.
 
@@ -57,6 +77,7 @@ class Delta:
     token_ids: tuple[int, ...] = ()
     finish_reason: FinishReason | None = None  #: set on the last delta only
     stop_reason: str | int | None = None  #: the stop string or stop token id that ended the reply
+    logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each of ``token_ids`` when asked for, else empty
     cached_prompt_tokens: int | None = None  #: set on the delta that brings the first token
     progress: PrefillProgress | None = None  #: while the prompt is being read
     timings: Timings | None = None  #: set on the last delta only
@@ -73,6 +94,7 @@ class Completion:
     finish_reason: FinishReason
     stop_reason: str | int | None
     timings: Timings
+    logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each of ``token_ids`` when asked for, else empty
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ def _merge(deltas: Sequence[Delta]) -> Delta:
         request_id=last.request_id,
         text="".join(delta.text for delta in deltas),
         token_ids=tuple(token for delta in deltas for token in delta.token_ids),
+        logprobs=tuple(scores for delta in deltas for scores in delta.logprobs),
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason,
         cached_prompt_tokens=next((d.cached_prompt_tokens for d in deltas if d.cached_prompt_tokens is not None), None),

@@ -1,7 +1,7 @@
 """Logits to tokens for a mixed batch, each row by its own parameters.
 
 The order is the one transformers and vLLM share: logit bias; repetition, presence and frequency penalty; the
-ban on ending before ``min_tokens``; temperature; top-k; top-p; min-p. A greedy row takes the likeliest token
+ban on ending before ``min_tokens``; temperature; top-k; top-p; min-p; typical-p. A greedy row takes the likeliest token
 after the penalties.
 
 A token is drawn by inverting the cumulative distribution, in the order of the vocabulary, at one uniform number
@@ -65,6 +65,7 @@ class SamplingRow:
         self.top_k = int(_resolved(params.top_k, "top_k"))
         self.top_p = _resolved(params.top_p, "top_p")
         self.min_p = _resolved(params.min_p, "min_p")
+        self.typical_p = _resolved(params.typical_p, "typical_p")
         self.repetition_penalty = _resolved(params.repetition_penalty, "repetition_penalty")
         self.presence_penalty = _resolved(params.presence_penalty, "presence_penalty")
         self.frequency_penalty = _resolved(params.frequency_penalty, "frequency_penalty")
@@ -223,12 +224,14 @@ def _draw(scores: Tensor, highest: Tensor, rows: Sequence[SamplingRow]) -> list[
     tokens = [0] * len(rows)
     if ranked:
         values, ids = _survivors(_select(scaled, ranked), [rows[index] for index in ranked])
+        values = _keep_typical(values, [rows[index] for index in ranked])
         picked = ids.gather(-1, _invert(values, _select(noise, ranked)))
         _put(tokens, ranked, picked)
     if unranked:
         values = _select(scaled, unranked)
         if any(rows[index].min_p > 0 for index in unranked):
             values = values.masked_fill(values < _floor([rows[index] for index in unranked], values), -math.inf)
+        values = _keep_typical(values, [rows[index] for index in unranked])
         _put(tokens, unranked, _invert(values, _select(noise, unranked)))
     return tokens
 
@@ -283,6 +286,32 @@ def _threshold(values: Tensor, whole: Tensor | None, rows: Sequence[SamplingRow]
         last = (before < top_p).sum(-1, keepdim=True).clamp_(min=1) - 1
         lowest = torch.where(top_p < 1, torch.maximum(lowest, values.gather(-1, last)), lowest)
     return torch.maximum(lowest, _floor(rows, values))
+
+
+def _keep_typical(scaled: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+    """Locally typical sampling: -inf for what is much likelier or much less likely than expected.
+
+    Meister, Pimentel, Wiher and Cotterell, "Locally Typical Sampling" (TACL 2023): tokens are taken in the order of
+    ``|-log p - H|``, with ``H`` the entropy of the distribution, until they have the mass ``typical_p``; the token
+    that completes it stays. As in transformers, the distribution is the one that the filters before have left.
+
+    Args:
+        scaled: ``[n, c]``, -inf where a token has been dropped; left unchanged.
+        rows: ``n`` rows; those with ``typical_p`` 1 keep everything and cost nothing.
+    """
+    chosen = [index for index, row in enumerate(rows) if row.typical_p < 1]
+    if not chosen:
+        return scaled
+    part = scaled[chosen]
+    log_p = part.double().log_softmax(-1)
+    p = log_p.exp()
+    entropy = -(p * log_p).nansum(-1, keepdim=True)  # 0 log 0 is 0
+    surprise = (log_p + entropy).abs()
+    ordered, order = surprise.sort(dim=-1)
+    typical_p = _column_of([rows[index].typical_p for index in chosen], scaled).double()
+    last = (p.gather(-1, order).cumsum(-1) < typical_p).sum(-1, keepdim=True).clamp_(max=scaled.shape[-1] - 1)
+    part = part.masked_fill(surprise > ordered.gather(-1, last), -math.inf)
+    return scaled.index_copy(0, torch.tensor(chosen, device=scaled.device), part)
 
 
 def _invert(scores: Tensor, noise: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
 MAX_SEED = 2**63 - 1
+MAX_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,8 @@ class SamplingParams:
         top_p: 0 to 1; keep the likeliest tokens that together have this probability, at least one.
         top_k: keep this many of the likeliest tokens (and what ties with the last); 0 or -1 keeps all.
         min_p: 0 to 1; drop tokens less likely than this share of the likeliest one's probability.
+        typical_p: 0 to 1; of what the other filters leave, keep the tokens whose surprise is nearest to the expected
+            one and that together have this probability, at least one.
         repetition_penalty: 0.01 to 100; tokens of the prompt and the reply become less likely above 1.
         presence_penalty: -2 to 2; taken from the logit of every token the reply contains.
         frequency_penalty: -2 to 2; taken from a token's logit once for each time the reply contains it.
@@ -37,9 +40,11 @@ class SamplingParams:
         stop_token_ids: tokens that end the reply as the model's own end of sequence does.
         ignore_eos: go on after the model's end of sequence.
         seed: 0 to 2**63 - 1; makes the reply's noise reproducible.
+        logprobs: 0 to 20; tell each token's log-probability, and those of this many likeliest tokens. They are the
+            model's own, before any of these parameters.
         logit_bias: token id to -100..100, added to the logit before everything else.
 
-    ``typical_p``, ``n``, ``logprobs``, ``bad_words`` and ``response_format`` are not built yet: anything but the
+    ``n``, ``bad_words`` and ``response_format`` are not built yet: anything but the
     value that asks for nothing raises :class:`UnsupportedParameterError`.
 
     Raises:
@@ -72,6 +77,7 @@ class SamplingParams:
         self._set("top_p", _number("top_p", self.top_p, 0, 1))
         self._set("top_k", _top_k(self.top_k))
         self._set("min_p", _number("min_p", self.min_p, 0, 1))
+        self._set("typical_p", _number("typical_p", self.typical_p, 0, 1))
         self._set("repetition_penalty", _number("repetition_penalty", self.repetition_penalty, 0.01, 100))
         self._set("presence_penalty", _number("presence_penalty", self.presence_penalty, -2, 2))
         self._set("frequency_penalty", _number("frequency_penalty", self.frequency_penalty, -2, 2))
@@ -87,6 +93,7 @@ class SamplingParams:
         if not isinstance(self.ignore_eos, bool):
             raise _wrong("ignore_eos", self.ignore_eos, "true or false")
         self._set("seed", _integer("seed", self.seed, 0, MAX_SEED))
+        self._set("logprobs", _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS))
         self._set("logit_bias", _logit_bias(self.logit_bias))
 
     @classmethod
@@ -107,6 +114,7 @@ class SamplingParams:
                 top_p=_stated(config, "top_p", 1.0),
                 top_k=_stated(config, "top_k", 0),
                 min_p=_stated(config, "min_p", 0.0),
+                typical_p=_stated(config, "typical_p", 1.0),
                 repetition_penalty=_stated(config, "repetition_penalty", 1.0),
                 presence_penalty=_stated(config, "presence_penalty", 0.0),
                 frequency_penalty=_stated(config, "frequency_penalty", 0.0),
@@ -138,9 +146,7 @@ class SamplingParams:
 
     def _refuse_what_is_not_built(self) -> None:
         asks_for_nothing = {
-            "typical_p": self.typical_p in (None, 1),
             "n": self.n == 1,
-            "logprobs": self.logprobs is None,
             "bad_words": not self.bad_words,
             "response_format": self.response_format in (None, {"type": "text"}),
         }

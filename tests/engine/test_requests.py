@@ -24,6 +24,14 @@ from tests.support.models import make_model
 
 PROMPT = [70, 71, 72, 73, 74]
 GREEDY = SamplingParams(temperature=0, ignore_eos=True, max_tokens=40)
+FILTERS: list[dict[str, object]] = [
+    {},
+    {"top_k": 30},
+    {"top_p": 0.9, "repetition_penalty": 1.2},
+    {"min_p": 0.02},
+    {"typical_p": 0.8},
+    {"typical_p": 0.9, "top_k": 100, "logprobs": 4},
+]
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +136,7 @@ async def test_a_seed_reproduces_a_reply_alone_and_under_load(engine: Engine) ->
     """The company changes batch, chunks, blocks and, with so few blocks, puts requests out and back."""
     mixes = [
         SamplingParams(seed=seed, max_tokens=40, ignore_eos=True, temperature=1.3, **filters)  # type: ignore[arg-type]
-        for seed, filters in enumerate([{}, {"top_k": 30}, {"top_p": 0.9, "repetition_penalty": 1.2}, {"min_p": 0.02}])
+        for seed, filters in enumerate(FILTERS)
     ]
     alone = [tokens(await read(engine.complete(PROMPT, params))) for params in mixes]
     assert len({tuple(reply) for reply in alone}) == len(mixes)

@@ -28,6 +28,10 @@ NAN = float("nan")
         ("top_k", 2.0, "a whole number"),
         ("top_k", True, "a whole number"),
         ("min_p", -1, "between 0 and 1"),
+        ("typical_p", 1.5, "between 0 and 1"),
+        ("logprobs", 21, "between 0 and 20"),
+        ("logprobs", -1, "between 0 and 20"),
+        ("logprobs", True, "a whole number"),
         ("repetition_penalty", 0, "between 0.01 and 100"),
         ("presence_penalty", 2.5, "between -2 and 2"),
         ("frequency_penalty", -3, "between -2 and 2"),
@@ -63,10 +67,8 @@ def test_a_wrong_value_is_refused_with_field_value_and_range(field: str, value: 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("typical_p", 0.9),
         ("n", 2),
         ("n", 0),
-        ("logprobs", 0),
         ("bad_words", ["x"]),
         ("response_format", {"type": "json_object"}),
     ],
@@ -132,7 +134,7 @@ def test_the_models_own_defaults_are_what_its_file_states(stated: dict, expected
     for name, value in expected.items():
         assert getattr(params, name) == value
     open_fields = {field.name for field in fields(params) if getattr(params, field.name) is None}
-    assert open_fields <= {"typical_p", "max_tokens", "seed", "logprobs", "logit_bias", "response_format"}
+    assert open_fields <= {"max_tokens", "seed", "logprobs", "logit_bias", "response_format"}
 
 
 def test_an_impossible_generation_config_is_a_defect_of_the_model() -> None:
