@@ -3,18 +3,22 @@
 from engine.engine import Engine
 from engine.errors import (
     ContextLengthError,
+    EngineBusyError,
     EngineError,
     EngineOverloadedError,
     EngineStoppedError,
     InvalidRequestError,
     ModelLoadError,
+    ReplyInterruptedError,
 )
 from engine.interface import ChatEngine, ChatMessage
 from engine.model.loading import find_model
 from engine.outputs import (
     Completion,
     Delta,
+    EngineState,
     EngineStats,
+    EngineStatus,
     FinishReason,
     Health,
     Logprob,
@@ -33,10 +37,13 @@ __all__ = [
     "ContextLengthError",
     "Delta",
     "Engine",
+    "EngineBusyError",
     "EngineError",
     "EngineOverloadedError",
     "EngineSettings",
+    "EngineState",
     "EngineStats",
+    "EngineStatus",
     "EngineStoppedError",
     "FinishReason",
     "Health",
@@ -45,6 +52,7 @@ __all__ = [
     "ModelInfo",
     "ModelLoadError",
     "PrefillProgress",
+    "ReplyInterruptedError",
     "SamplingParams",
     "Timings",
     "TokenLogprobs",

@@ -74,6 +74,7 @@ class EngineCore:
         self._vocabulary = Vocabulary(model.tokenizer, model.vocab_size)
         self.default_params = SamplingParams.from_generation_config(model.generation_config)
         self._submissions: dict[str, Submission] = {}
+        self._in_step: tuple[str, ...] = ()  # who was computed last
         self._finished: dict[str, int] = {reason.value: 0 for reason in FinishReason}
         self.metrics = EngineMetrics(self.stats)
 
@@ -168,12 +169,31 @@ class EngineCore:
         """End a request and free its blocks; False when it is no longer in flight."""
         return self._end(request_id, FinishReason.ABORT)
 
+    def abort_all(self) -> None:
+        """End every request and free its blocks."""
+        for request_id in list(self._submissions):
+            self.abort(request_id)
+
+    def evacuate(self) -> tuple[list[Submission], list[Submission]]:
+        """After a failed step: those that were in it, and all others, ready for another core.
+
+        Gives up the cache. What remains can still render and encode, until the other core is there.
+        """
+        in_step = set(self._in_step)
+        everyone = [self._submissions[request.id] for request in self._scheduler.evacuate()]
+        failed = [one for one in everyone if one.request.id in in_step]
+        self._finished[FinishReason.ERROR.value] += len(failed)
+        self._submissions.clear()
+        del self._runner
+        return failed, [one for one in everyone if one.request.id not in in_step]
+
     def step(self) -> StepResult:
         """Compute one step."""
         result = StepResult()
         plan = self._scheduler.plan()
         if not plan.chunks:
             return result
+        self._in_step = tuple(chunk.request.id for chunk in plan.chunks)
         logits = self._runner.execute(plan)
         previous = {chunk.request.id: chunk.request.last_token for chunk in plan.sampling}
         advanced = self._scheduler.commit(plan, self._sample(plan, logits, result))

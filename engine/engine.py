@@ -1,42 +1,27 @@
-"""``Engine``: one worker thread owns the device; everybody else talks to it through an asyncio face."""
+"""``Engine``: streams replies of one model to many readers at once."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
-import logging
-import queue
-import threading
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 
-import torch
 from prometheus_client import CollectorRegistry
 from tqdm import tqdm
 
-from engine.capacity import suitable_num_threads
-from engine.core import EngineCore, StepResult, Submission
-from engine.errors import EngineError, EngineOverloadedError, EngineStoppedError
+from engine.background import in_background
+from engine.core import EngineCore
+from engine.errors import EngineStoppedError
 from engine.interface import ChatMessage
-from engine.model.loading import Progress, load_model
-from engine.outputs import Completion, Delta, EngineStats, Health, ModelInfo
-from engine.reader import Reader
+from engine.model.loading import Progress
+from engine.outputs import Completion, Delta, EngineState, EngineStats, EngineStatus, Health, ModelInfo
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Abort:
-    request_id: str
-
-
-class _Stop:
-    """Ends the worker."""
+from engine.supervisor import Supervisor
+from engine.worker import Worker
 
 
 def _no_progress(_stage: str, _fraction: float) -> None:
@@ -44,42 +29,32 @@ def _no_progress(_stage: str, _fraction: float) -> None:
 
 
 class Engine:
-    """Streams replies of one model to many readers at once.
+    """The asyncio face of the engine. Nothing here blocks; the computing is done on the worker's thread.
 
     Use it as ``async with Engine(settings) as engine``, or call :meth:`start` and :meth:`stop`.
 
     Args:
         settings: default: from ``ENGINE_*`` in the environment.
-        progress: called during start with what is happening and how far it is, 0 to 1.
+        progress: called whenever a model is loaded with what is happening and how far it is, 0 to 1.
     """
 
     def __init__(self, settings: EngineSettings | None = None, *, progress: Progress = _no_progress) -> None:
-        self.settings = settings or EngineSettings()
-        self._progress = progress
-        self._core: EngineCore | None = None
-        self._thread: threading.Thread | None = None
-        self._inbox: queue.SimpleQueue[Submission | _Abort | _Stop] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # guards the four fields below
-        self._readers: dict[str, Reader] = {}
-        self._idle = threading.Event()
-        self._accepting = False
-        self._failure: str | None = None
+        self._supervisor = Supervisor(settings or EngineSettings(), progress)
         self._ids = itertools.count(1)
-        self._num_threads = 1
 
     # -- life -------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load the model, warm it up and begin to accept requests.
+        """Load the model, warm it up and begin to accept requests. Cancelling gives up within seconds.
 
         Raises:
             ModelLoadError: the model cannot be loaded or cannot run here.
         """
-        await asyncio.to_thread(self._start)
+        await in_background(self._supervisor.start, cancel=self._supervisor.cancel)
 
     async def stop(self) -> None:
         """End the worker and release the model. Requests in flight end with :class:`EngineStoppedError`."""
-        await asyncio.to_thread(self._stop)
+        await in_background(self._supervisor.stop)
 
     async def __aenter__(self) -> Engine:
         await self.start()
@@ -92,96 +67,97 @@ class Engine:
 
     async def drain(self, timeout: float) -> bool:
         """Take no new requests and wait for those in flight; True when all ended within ``timeout`` seconds."""
-        with self._lock:
-            self._accepting = False
-        return await asyncio.to_thread(self._idle.wait, timeout)
+        return await in_background(partial(self._supervisor.drain, timeout))
 
-    def _start(self) -> None:
-        if self._thread is not None:
-            raise RuntimeError("the engine is already started")
-        model = load_model(self.settings, self._progress)
-        self._num_threads = self.settings.num_threads or suitable_num_threads(model)
-        torch.set_num_threads(self._num_threads)
-        core = EngineCore(model, self.settings)
-        self._core = core
-        self._inbox = queue.SimpleQueue()
-        self._idle.set()
-        self._warm_up(core)
-        self._failure = None
-        self._accepting = True
-        self._thread = threading.Thread(target=self._work, args=(core,), name="deskmate-engine", daemon=True)
-        self._thread.start()
-        log.info(
-            "model %s: %s on %s, attention %s, %d KV blocks of %d tokens, context %d",
-            model.name,
-            str(model.dtype).removeprefix("torch."),
-            model.device,
-            core.kernel.name,
-            core.stats().num_kv_blocks,
-            core.stats().kv_block_size,
-            core.max_model_len,
-        )
+    async def sleep(self, timeout: float = 30.0) -> None:
+        """Release the weights and the cache; the memory goes back to the system.
 
-    def _stop(self) -> None:
-        with self._lock:
-            self._accepting = False
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._inbox.put(_Stop())
-            thread.join()
-        self._core = None
-        gc.collect()
+        Replies in flight get ``timeout`` seconds, then they end with :class:`ReplyInterruptedError`. Requests that
+        come while it sleeps are refused with :class:`EngineStoppedError`: loading a model takes too long to do it
+        unasked. Asleep already, nothing happens.
 
-    def _warm_up(self, core: EngineCore) -> None:
-        """Run a long prompt and a few decodes, so that the first person does not pay for lazy set-up."""
-        length = min(self.settings.max_batched_tokens, core.max_model_len - 4)
-        params = SamplingParams(max_tokens=4, ignore_eos=True, temperature=1.0, top_p=0.9)
-        prompt = [0] * length
-        core.add(core.submission("warm-up", prompt, core.resolve(prompt, params)))
-        done = 0
-        while core.has_work:
-            self._progress("Warming up", done / 4)
-            core.step()
-            done += 1
-        core.forget()
-        self._progress("Warming up", 1.0)
+        Raises:
+            EngineStoppedError: it is not started.
+            EngineBusyError: a model is being loaded or ended just now.
+        """
+        await in_background(partial(self._supervisor.sleep, timeout))
+
+    async def wake(self) -> None:
+        """Load the model again, after :meth:`sleep` or after a failure that the engine could not get over itself.
+
+        Raises:
+            ModelLoadError: the model cannot be loaded any more.
+            EngineStoppedError, EngineBusyError: as :meth:`sleep`.
+        """
+        await in_background(self._supervisor.wake)
+
+    async def swap(self, model: str | EngineSettings, *, timeout: float = 30.0) -> None:
+        """Serve another model from now on.
+
+        Replies in flight get ``timeout`` seconds, then they end with :class:`ReplyInterruptedError`; requests that
+        come meanwhile are refused with :class:`EngineStoppedError`. When the new model cannot be loaded, the old
+        one serves again (still, where memory holds both).
+
+        Args:
+            model: a folder or hub id, everything else staying as it is; or settings as a whole. With a name alone,
+                the context window and revision are those of the new model, not those set for the old one.
+
+        Raises:
+            ModelLoadError: the new model cannot be loaded or cannot run here; says why.
+            EngineStoppedError, EngineBusyError: as :meth:`sleep`.
+        """
+        if isinstance(model, str):
+            model = self.settings.model_copy(update={"model": model, "revision": None, "max_model_len": None})
+        await in_background(partial(self._supervisor.swap, model, timeout))
 
     # -- what is loaded, and how it is doing ----------------------------------------------------------------
 
     @property
+    def settings(self) -> EngineSettings:
+        """Those of the model that is loaded, or will be; settable until the start."""
+        return self._supervisor.settings
+
+    @settings.setter
+    def settings(self, settings: EngineSettings) -> None:
+        if self._supervisor.state is not EngineState.STOPPED:
+            raise RuntimeError("the engine is started; use swap()")
+        self._supervisor.settings = settings
+
+    @property
     def info(self) -> ModelInfo:
-        core = self._running_core()
-        return ModelInfo(
-            name=core.model.name,
-            max_model_len=core.max_model_len,
-            vocab_size=core.model.vocab_size,
-            dtype=str(core.model.dtype).removeprefix("torch."),
-            device=str(core.model.device),
-            attention=core.kernel.name,
-            num_parameters=core.model.num_parameters,
-            has_chat_template=bool(core.model.tokenizer.chat_template),
-        )
+        """What is loaded, or was when the engine went to sleep."""
+        info = self._supervisor.info
+        if info is None:
+            raise EngineStoppedError("The engine is not started.")
+        return info
 
     @property
     def default_sampling_params(self) -> SamplingParams:
         """The model's own defaults, with every field set that has one."""
-        return self._running_core().default_params
+        params = self._supervisor.default_params
+        if params is None:
+            raise EngineStoppedError("The engine is not started.")
+        return params
 
     @property
     def registry(self) -> CollectorRegistry:
-        """Prometheus metrics, ``deskmate_*``."""
-        return self._running_core().metrics.registry
+        """Prometheus metrics, ``deskmate_*``, over restarts, sleeps and swaps."""
+        return self._supervisor.metrics.registry
+
+    @property
+    def status(self) -> EngineStatus:
+        return self._supervisor.status
 
     def stats(self) -> EngineStats:
-        return self._running_core().stats()
+        """Counters grow from the first start, over restarts, sleeps and swaps."""
+        if self._supervisor.info is None:
+            raise EngineStoppedError("The engine is not started.")
+        return self._supervisor.stats()
 
     def health(self) -> Health:
-        with self._lock:
-            if self._failure is not None:
-                return Health(ready=False, error=self._failure)
-            if not self._accepting:
-                return Health(ready=False, error="The engine is not accepting requests: it is starting or stopping.")
-            return Health(ready=True)
+        status = self._supervisor.status
+        ready = status.state is EngineState.READY
+        return Health(ready=ready, error=None if ready else status.reason)
 
     # -- requests -------------------------------------------------------------------------------------------
 
@@ -194,9 +170,9 @@ class Engine:
             ContextLengthError, InvalidRequestError, EngineOverloadedError, EngineStoppedError: before the first
                 delta; :class:`EngineStoppedError` also later, when the engine fails or stops.
         """
-        core = self._running_core()
-        prompt, resolved = await asyncio.to_thread(core.render_chat, messages, params)
-        async with aclosing(self._stream(core, prompt, resolved)) as deltas:
+        worker = self._supervisor.running_worker()
+        prompt, resolved = await asyncio.to_thread(worker.core.render_chat, messages, params)
+        async with aclosing(self._stream(worker, prompt, resolved)) as deltas:
             async for delta in deltas:
                 yield delta
 
@@ -204,18 +180,17 @@ class Engine:
         self, prompt: str | Sequence[int], params: SamplingParams | None = None
     ) -> AsyncGenerator[Delta]:
         """Stream a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
-        core = self._running_core()
-        tokens, resolved = await asyncio.to_thread(core.encode, prompt, params)
-        async with aclosing(self._stream(core, tokens, resolved)) as deltas:
+        worker = self._supervisor.running_worker()
+        tokens, resolved = await asyncio.to_thread(worker.core.encode, prompt, params)
+        async with aclosing(self._stream(worker, tokens, resolved)) as deltas:
             async for delta in deltas:
                 yield delta
 
     async def check_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> int:
         """Would :meth:`chat` accept this now? Returns the prompt's length in tokens, or raises as it would."""
-        core = self._running_core()
-        prompt, _resolved = await asyncio.to_thread(core.render_chat, messages, params)
-        with self._lock:
-            self._refuse_when_full()
+        worker = self._supervisor.running_worker()
+        prompt, _resolved = await asyncio.to_thread(worker.core.render_chat, messages, params)
+        worker.admit(prompt)
         return len(prompt)
 
     def generate(
@@ -242,8 +217,8 @@ class Engine:
         each = [params] * len(asked) if params is None or isinstance(params, SamplingParams) else list(params)
         if len(each) != len(asked):
             raise ValueError(f"{len(asked)} prompts need as many params (got {len(each)})")
-        if self._thread is None:
-            self._start()
+        if self._supervisor.state is EngineState.STOPPED:
+            self._supervisor.start()
         return asyncio.run(self._generate(asked, each, show_progress))
 
     async def _generate(
@@ -254,17 +229,23 @@ class Engine:
 
         async def one(prompt: str | Sequence[int], chosen: SamplingParams | None) -> Completion:
             async with room:
-                core = self._running_core()
-                tokens, resolved = core.encode(prompt, chosen)
-                deltas = [delta async for delta in self._stream(core, tokens, resolved)]
+                worker = self._supervisor.running_worker()
+                tokens, resolved = worker.core.encode(prompt, chosen)
+                deltas = [delta async for delta in self._stream(worker, tokens, resolved)]
             bar.update()
             return _completion(tokens, deltas)
 
         with bar:
             return await asyncio.gather(*(one(*pair) for pair in zip(prompts, params, strict=True)))
 
-    async def _stream(self, core: EngineCore, prompt: Sequence[int], params: SamplingParams) -> AsyncGenerator[Delta]:
-        reader = self._submit(core, prompt, params)
+    @property
+    def _core(self) -> EngineCore:
+        """What computes now; not to be kept."""
+        return self._supervisor.running_worker().core
+
+    async def _stream(self, worker: Worker, prompt: Sequence[int], params: SamplingParams) -> AsyncGenerator[Delta]:
+        submission = worker.core.submission(f"req-{next(self._ids)}", prompt, params)
+        reader = worker.submit(submission, asyncio.get_running_loop())
         try:
             while True:
                 delta = await reader.next()
@@ -273,107 +254,7 @@ class Engine:
                     return
         finally:
             if not reader.ended:
-                self._inbox.put(_Abort(reader.request_id))
-
-    def _submit(self, core: EngineCore, prompt: Sequence[int], params: SamplingParams) -> Reader:
-        submission = core.submission(f"req-{next(self._ids)}", prompt, params)
-        reader = Reader(submission.request.id, asyncio.get_running_loop())
-        with self._lock:
-            self._refuse_when_full()
-            self._readers[reader.request_id] = reader
-            self._idle.clear()
-        self._inbox.put(submission)
-        return reader
-
-    def _refuse_when_full(self) -> None:
-        """Called with the lock held."""
-        if self._failure is not None:
-            raise EngineStoppedError(self._failure)
-        if not self._accepting:
-            raise EngineStoppedError("The engine is stopping and takes no new requests.")
-        room = self.settings.max_num_seqs + self.settings.max_waiting
-        if len(self._readers) >= room:
-            raise EngineOverloadedError(
-                f"The engine is full: {len(self._readers)} requests are running or waiting, of at most {room}. "
-                "Try again in a moment."
-            )
-
-    def _running_core(self) -> EngineCore:
-        if self._core is None:
-            raise EngineStoppedError("The engine is not started.")
-        return self._core
-
-    # -- the worker thread ----------------------------------------------------------------------------------
-
-    def _work(self, core: EngineCore) -> None:
-        torch.set_num_threads(self._num_threads)  # OpenMP keeps the number for each thread that calls it
-        try:
-            while self._take_commands(core):
-                self._deliver(core, core.step())
-                if not core.has_work:
-                    core.check()
-        except Exception as error:
-            log.exception("the engine failed")
-            self._fail(f"The engine failed and stopped: {error}")
-        else:
-            self._fail_readers(EngineStoppedError("The engine was stopped before the reply was finished."))
-
-    def _take_commands(self, core: EngineCore) -> bool:
-        """Apply what has been asked; sleeps only when there is nothing to compute. False ends the worker."""
-        while True:
-            try:
-                command = self._inbox.get(block=not core.has_work)
-            except queue.Empty:
-                return True
-            match command:
-                case Submission():
-                    core.add(command)
-                case _Abort(request_id):
-                    core.abort(request_id)
-                    self._forget(request_id)
-                    if not core.has_work:
-                        core.check()
-                case _Stop():
-                    return False
-
-    def _deliver(self, core: EngineCore, result: StepResult) -> None:
-        """Hand a step's deltas to their event loops, one crossing for each loop."""
-        deltas = result.deltas
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Reader, Delta]]] = {}
-        with self._lock:
-            for delta in deltas:
-                reader = self._readers[delta.request_id]
-                by_loop.setdefault(reader.loop, []).append((reader, delta))
-        for delta in deltas:
-            if delta.finish_reason is not None:
-                self._forget(delta.request_id)
-        for request_id, error in result.failures:
-            self._readers[request_id].fail(error)
-            self._forget(request_id)
-        for loop, handed in by_loop.items():
-            if not Reader.hand_over(loop, handed):
-                for reader, _delta in handed:
-                    core.abort(reader.request_id)
-                    self._forget(reader.request_id)
-
-    def _forget(self, request_id: str) -> None:
-        with self._lock:
-            self._readers.pop(request_id, None)
-            if not self._readers:
-                self._idle.set()
-
-    def _fail(self, sentence: str) -> None:
-        with self._lock:
-            self._failure = sentence
-            self._accepting = False
-        self._fail_readers(EngineStoppedError(sentence))
-
-    def _fail_readers(self, error: EngineError) -> None:
-        with self._lock:
-            readers, self._readers = list(self._readers.values()), {}
-            self._idle.set()
-        for reader in readers:
-            reader.fail(error)
+                worker.abort(reader.request_id)
 
 
 def _completion(prompt: Sequence[int], deltas: Sequence[Delta]) -> Completion:

@@ -11,6 +11,10 @@ class ModelLoadError(EngineError):
     """The model cannot be loaded or cannot run here (no such folder, pickle weights, no attention hook...)."""
 
 
+class LoadCancelledError(ModelLoadError):
+    """Somebody ended the program, or the engine, while the model was being loaded."""
+
+
 class InvalidRequestError(EngineError, ValueError):
     """The request can never be served as asked (empty prompt, a parameter that is not built, ...)."""
 
@@ -33,6 +37,26 @@ class EngineOverloadedError(EngineError):
 
 class EngineStoppedError(EngineError):
     """The engine is draining, stopped, or died; requests in flight end with this error."""
+
+
+class ReplyInterruptedError(EngineStoppedError):
+    """The reply was cut off on purpose: the engine stops, sleeps, or loads another model."""
+
+
+class EngineFailedError(EngineStoppedError):
+    """A step failed, and this request was in it. The engine starts again by itself."""
+
+
+class EngineBusyError(EngineError):
+    """The engine is already starting, stopping, or loading a model; ask again when it is done."""
+
+
+class DeadlineError(EngineError):
+    """The request's deadline passed before its first token."""
+
+
+class PoisonedPromptError(InvalidRequestError):
+    """The prompt made the engine fail more than once and is refused for a while."""
 
 
 class UnsupportedParameterError(InvalidRequestError):

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+
+class EngineState(StrEnum):
+    """What the engine is doing."""
+
+    STOPPED = "stopped"
+    STARTING = "starting"  #: also when it wakes up
+    READY = "ready"
+    DRAINING = "draining"  #: finishes what it has and takes nothing new
+    ASLEEP = "asleep"  #: weights and cache are released; ``wake`` loads them again
+    SWAPPING = "swapping"  #: another model is being loaded
+    RESTARTING = "restarting"  #: a step failed; requests that come now wait
+    FAILED = "failed"  #: starting again did not help; ``wake`` tries once more
 
 
 class FinishReason(StrEnum):
@@ -11,6 +24,7 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  #: the model ended its turn, or a stop string / stop token was met
     LENGTH = "length"  #: ``max_tokens`` or the end of the context window was reached
+    DEADLINE = "deadline"  #: the request's time was over; its text so far is kept
     ABORT = "abort"  #: the reader left or asked to stop
     ERROR = "error"  #: the request failed: its stream ends by raising, not with a delta
 
@@ -126,6 +140,40 @@ class EngineStats:
     num_preemptions: int
     num_steps: int
     requests_finished: dict[str, int]  #: by finish reason
+
+    @staticmethod
+    def nothing() -> EngineStats:
+        """Of an engine that has done nothing."""
+        finished = {reason.value: 0 for reason in FinishReason}
+        return EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0, 0, 0, finished)
+
+    def with_totals_of(self, earlier: EngineStats) -> EngineStats:
+        """These gauges, with the counters of both."""
+        sums = {name: getattr(self, name) + getattr(earlier, name) for name in _TOTALS}
+        finished = {
+            reason: self.requests_finished.get(reason, 0) + earlier.requests_finished.get(reason, 0)
+            for reason in self.requests_finished | earlier.requests_finished
+        }
+        return replace(self, **sums, requests_finished=finished)
+
+    def without_gauges(self) -> EngineStats:
+        """These counters alone."""
+        return EngineStats.nothing().with_totals_of(self)
+
+
+_TOTALS = ("prompt_tokens", "cached_prompt_tokens", "generation_tokens", "num_preemptions", "num_steps")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """What the engine is doing, for people and probes."""
+
+    state: EngineState
+    model: str  #: as it was asked for: a folder or a hub id
+    reason: str | None = None  #: why it is not ready, as a sentence
+    stage: str | None = None  #: while something is being loaded: what is happening
+    progress: float | None = None  #: how far ``stage`` is, 0 to 1
+    num_restarts: int = 0  #: after failed steps, since the engine was made
 
 
 @dataclass(frozen=True, slots=True)

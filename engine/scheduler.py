@@ -223,6 +223,22 @@ class Scheduler:
         request.stop_reason = stop_reason
         return request
 
+    def evacuate(self) -> list[Request]:
+        """Take out everything in flight, by arrival, as it was before its first step but with the tokens it has.
+
+        For another scheduler with a cache of its own: this one's pool has failed, and its books are abandoned.
+        """
+        requests = sorted(self._requests.values(), key=lambda request: request.arrival)
+        for request in requests:
+            request.blocks = []
+            request.num_computed_tokens = 0
+            request.num_registered_blocks = 0
+            request.status = RequestStatus.WAITING
+        self._requests.clear()
+        self._running.clear()
+        self._waiting.clear()
+        return requests
+
     def check(self) -> None:
         """Verify that blocks and requests agree (``IntegrityError`` if not). With nothing in flight, all are free."""
         self.pool.check(request.blocks for request in self._requests.values())

@@ -139,6 +139,26 @@ def find_model(model: str) -> Path | str:
     return model
 
 
+def weights_size(settings: EngineSettings) -> int | None:
+    """Bytes that the model's weights will take in memory, as far as can be said without loading them.
+
+    None for a hub model, whose files may not be here yet.
+
+    Raises:
+        ModelLoadError: as :func:`find_model`, and where the configuration shows that the model cannot run.
+    """
+    source = find_model(settings.model)
+    config = _load_config(source, settings)
+    _refuse_what_cannot_run(config, settings.model)
+    _load_tokenizer(source, settings)
+    if not isinstance(source, Path):
+        return None
+    on_disk = sum(file.stat().st_size for file in source.glob("*.safetensors"))
+    stored: torch.dtype = getattr(config, "dtype", None) or torch.float32
+    wanted = _choose_dtype(settings.dtype, _choose_device(settings.device))
+    return on_disk * wanted.itemsize // stored.itemsize
+
+
 def _refuse_incomplete_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise ModelLoadError(f"{folder} has no config.json, so it is not a Hugging Face model folder.")

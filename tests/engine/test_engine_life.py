@@ -67,7 +67,7 @@ async def until_first_token(engine: Engine, params: SamplingParams = ENDLESS) ->
 
 async def settled(engine: Engine) -> None:
     """Wait until nothing is in flight: aborts cross over to the worker thread."""
-    assert await asyncio.to_thread(engine._idle.wait, 10)
+    assert await asyncio.to_thread(engine._supervisor.running_worker().wait_idle, 10)
 
 
 def books(engine: Engine) -> None:
@@ -151,31 +151,6 @@ async def test_stopping_ends_every_reader_with_an_error(model: Path) -> None:
     await engine.stop()
 
 
-async def test_a_fatal_error_fails_every_reader_and_the_engine_starts_again(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tasks = [await until_first_token(engine) for _ in range(3)]
-    assert engine._core is not None
-
-    def explode(_plan: object) -> None:
-        raise RuntimeError("the device fell off")
-
-    monkeypatch.setattr(engine._core._runner, "execute", explode)
-    for task in tasks:
-        with pytest.raises(EngineStoppedError, match="the device fell off"):
-            await task
-    health = engine.health()
-    assert not health.ready
-    assert "the device fell off" in (health.error or "")
-    with pytest.raises(EngineStoppedError, match="the device fell off"):
-        await read(engine.complete(PROMPT, SHORT))
-
-    await engine.stop()
-    await engine.start()
-    assert engine.health().ready
-    assert (await read(engine.complete(PROMPT, SHORT)))[-1].finish_reason is FinishReason.LENGTH
-
-
 async def test_unusable_scores_fail_their_own_request_only(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine._core is not None
     runner = engine._core._runner
@@ -208,7 +183,7 @@ async def test_one_more_than_fits_is_refused_and_room_comes_back(model: Path) ->
     async with Engine(settings(model, max_num_seqs=2, max_waiting=1)) as engine:
         tasks = [await until_first_token(engine) for _ in range(2)]
         waiting = asyncio.create_task(read(engine.complete(PROMPT, SHORT)))
-        await eventually(lambda: len(engine._readers) == 3)
+        await eventually(lambda: len(engine._supervisor.running_worker().readers) == 3)
         with pytest.raises(EngineOverloadedError, match="of at most 3"):
             await read(engine.complete(PROMPT, SHORT))
         with pytest.raises(EngineOverloadedError):

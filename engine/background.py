@@ -1,0 +1,47 @@
+"""Long work for an event loop that must stay free to end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
+
+GIVE_UP_SECONDS = 5.0
+"""How long a cancelled caller waits for the work to notice."""
+
+
+async def in_background(work: Callable[[], T], *, cancel: Callable[[], None] | None = None) -> T:
+    """Like ``asyncio.to_thread``, for work that may take minutes.
+
+    The thread is a daemon of its own: a program can end without it, which it could not with the loop's own pool
+    of threads. A caller that is cancelled calls ``cancel`` and waits a few seconds for the work to end; without
+    ``cancel`` the work goes on to its end.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:
+            _tell(done.set_exception, error)
+        else:
+            _tell(done.set_result, result)
+
+    def _tell(tell: Callable[..., None], outcome: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(lambda: None if done.done() else tell(outcome))
+
+    threading.Thread(target=run, name="deskmate-life", daemon=True).start()
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        if cancel is not None:
+            cancel()
+            await asyncio.wait({done}, timeout=GIVE_UP_SECONDS)
+        done.add_done_callback(lambda done: done.cancelled() or done.exception())
+        raise
