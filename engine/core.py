@@ -36,6 +36,7 @@ class Submission:
     sampling: SamplingRow
     text: TextStream
     logprobs: tuple[TokenLogprobs, ...] = ()  #: of the newest token, when they were asked for
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  #: of the prompt so far, when asked for
 
 
 @dataclass(slots=True)
@@ -152,7 +153,10 @@ class EngineCore:
             num_prompt_tokens=request.num_prompt_tokens,
             stop_token_ids=stop_token_ids,
         )
-        return Submission(request, sampling, TextStream(self.model.tokenizer, params.stop, params.min_tokens))
+        submission = Submission(request, sampling, TextStream(self.model.tokenizer, params.stop, params.min_tokens))
+        if params.prompt_logprobs is not None:
+            submission.prompt_logprobs.append(TokenLogprobs(self._logprob(prompt[0], None), None, ()))
+        return submission
 
     # -- for the one thread that owns the device ------------------------------------------------------------
 
@@ -195,6 +199,9 @@ class EngineCore:
             return result
         self._in_step = tuple(chunk.request.id for chunk in plan.chunks)
         logits = self._runner.execute(plan)
+        if len(logits) > len(plan.sampling):
+            self._score_prompts(plan, logits[len(plan.sampling) :])
+            logits = logits[: len(plan.sampling)]
         previous = {chunk.request.id: chunk.request.last_token for chunk in plan.sampling}
         advanced = self._scheduler.commit(plan, self._sample(plan, logits, result))
 
@@ -243,6 +250,19 @@ class EngineCore:
         for (_, submission, _), scores in zip(wanted, scored, strict=True):
             submission.logprobs = (self._named(scores),)
 
+    def _score_prompts(self, plan: StepPlan, logits: Tensor) -> None:
+        """Log-probabilities of the prompts' tokens in this step, from the logits of the tokens before them."""
+        chunks = [chunk for chunk in plan.chunks if chunk.scored]
+        tokens: list[int] = []
+        counts: list[int] = []
+        for chunk in chunks:
+            tokens += chunk.request.prompt_token_ids[chunk.scored.start + 1 : chunk.scored.stop + 1]
+            counts += [chunk.request.params.prompt_logprobs or 0] * len(chunk.scored)
+        scored = iter(score(logits, tokens, counts))
+        for chunk in chunks:
+            known = self._submissions[chunk.request.id].prompt_logprobs
+            known += (self._named(next(scored)) for _ in chunk.scored)
+
     def _named(self, scores: Scores) -> TokenLogprobs:
         return TokenLogprobs(
             token=self._logprob(scores.token_id, scores.logprob),
@@ -250,7 +270,7 @@ class EngineCore:
             top=tuple(self._logprob(token_id, logprob) for token_id, logprob in scores.top),
         )
 
-    def _logprob(self, token_id: int, logprob: float) -> Logprob:
+    def _logprob(self, token_id: int, logprob: float | None) -> Logprob:
         return Logprob(token_id, logprob, self._vocabulary.name(token_id), self._vocabulary.data(token_id))
 
     def forget(self) -> None:
@@ -300,40 +320,32 @@ class EngineCore:
                 text += submission.text.finish()
         # Told at once, for whoever stops the reply and so never sees its timings.
         cached = request.num_cached_tokens if request.num_output_tokens == 1 else None
-        if not request.is_finished:
-            return Delta(request.id, text, (token,), logprobs=submission.logprobs, cached_prompt_tokens=cached)
-        return self._last_delta(request, text, (token,), submission.logprobs, cached)
+        delta = Delta(
+            request.id,
+            text,
+            (token,),
+            logprobs=submission.logprobs,
+            prompt_logprobs=tuple(submission.prompt_logprobs),
+            cached_prompt_tokens=cached,
+        )
+        submission.prompt_logprobs.clear()
+        return self._last(request, delta) if request.is_finished else delta
 
     def _end(self, request_id: str, reason: FinishReason) -> bool:
         request = self._scheduler.finish(request_id, reason)
         if request is None:
             return False
-        self._last_delta(request)
+        self._last(request, Delta(request_id))
         return True
 
-    def _last_delta(
-        self,
-        request: Request,
-        text: str = "",
-        token_ids: tuple[int, ...] = (),
-        logprobs: tuple[TokenLogprobs, ...] = (),
-        cached_prompt_tokens: int | None = None,
-    ) -> Delta:
+    def _last(self, request: Request, delta: Delta) -> Delta:
+        """Close the books on a request; ``delta`` with what a last delta says."""
         del self._submissions[request.id]
         assert request.finish_reason is not None
         timings = request.timings(monotonic())
         self._finished[request.finish_reason.value] += 1
         self.metrics.finished(request.finish_reason, timings)
-        return Delta(
-            request.id,
-            text,
-            token_ids,
-            logprobs=logprobs,
-            finish_reason=request.finish_reason,
-            stop_reason=request.stop_reason,
-            cached_prompt_tokens=cached_prompt_tokens,
-            timings=timings,
-        )
+        return replace(delta, finish_reason=request.finish_reason, stop_reason=request.stop_reason, timings=timings)
 
     def _observe(self, request: Request, previous_token: float | None) -> None:
         assert request.last_token is not None

@@ -270,4 +270,5 @@ def _completion(prompt: Sequence[int], deltas: Sequence[Delta]) -> Completion:
         stop_reason=last.stop_reason,
         timings=last.timings,
         logprobs=tuple(itertools.chain.from_iterable(delta.logprobs for delta in deltas)),
+        prompt_logprobs=tuple(itertools.chain.from_iterable(delta.prompt_logprobs for delta in deltas)),
     )

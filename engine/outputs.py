@@ -63,7 +63,7 @@ class Logprob:
     """A token and the natural logarithm of the probability the model gives it."""
 
     token_id: int
-    logprob: float
+    logprob: float | None  #: None for the first token of a prompt, which nothing predicts
     text: str  #: what the token adds to a text, U+FFFD for bytes that are no character; a special token's name
     data: bytes  #: the bytes it adds, which may be part of a character; empty for a special token
 
@@ -74,7 +74,7 @@ class TokenLogprobs:
     before temperature, penalties, bans and filters."""
 
     token: Logprob
-    rank: int  #: 1 is the likeliest; equally likely tokens share the better rank
+    rank: int | None  #: 1 is the likeliest; equally likely tokens share the better rank
     top: tuple[Logprob, ...]  #: the likeliest tokens, as many as were asked for, likeliest first
 
 
@@ -92,6 +92,7 @@ class Delta:
     finish_reason: FinishReason | None = None  #: set on the last delta only
     stop_reason: str | int | None = None  #: the stop string or stop token id that ended the reply
     logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each of ``token_ids`` when asked for, else empty
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each token of the prompt, with the first token
     cached_prompt_tokens: int | None = None  #: set on the delta that brings the first token
     progress: PrefillProgress | None = None  #: while the prompt is being read
     timings: Timings | None = None  #: set on the last delta only
@@ -109,6 +110,7 @@ class Completion:
     stop_reason: str | int | None
     timings: Timings
     logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each of ``token_ids`` when asked for, else empty
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each of ``prompt_token_ids`` when asked for
 
 
 @dataclass(frozen=True, slots=True)

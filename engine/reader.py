@@ -74,6 +74,7 @@ def _merge(deltas: Sequence[Delta]) -> Delta:
         text="".join(delta.text for delta in deltas),
         token_ids=tuple(token for delta in deltas for token in delta.token_ids),
         logprobs=tuple(scores for delta in deltas for scores in delta.logprobs),
+        prompt_logprobs=next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs), ()),
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason,
         cached_prompt_tokens=next((d.cached_prompt_tokens for d in deltas if d.cached_prompt_tokens is not None), None),

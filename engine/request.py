@@ -50,6 +50,7 @@ class Request:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 
+    num_scored_tokens: int = 1  #: prompt tokens whose log-probability is known; nothing predicts the first
     num_cached_tokens: int = 0  #: prompt tokens found in the prefix cache when first scheduled
     num_preemptions: int = 0
     first_scheduled: float | None = None
@@ -72,6 +73,11 @@ class Request:
     @property
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Log-probabilities of the prompt were asked for, and some are not known yet."""
+        return self.params.prompt_logprobs is not None and self.num_scored_tokens < self.num_prompt_tokens
 
     @property
     def is_finished(self) -> bool:

@@ -40,7 +40,12 @@ class Runner:
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> Tensor:
-        """Compute a plan: fill the cache, and return logits ``[len(plan.sampling), vocab_size]``."""
+        """Compute a plan: fill the cache, and return logits.
+
+        Returns:
+            ``[len(plan.sampling) + n, vocab_size]``: a row for each chunk that samples, then one for each of the
+            ``n`` positions that chunks score, both in the order of the chunks.
+        """
         device = self._model.device
         batch = Batch.of(plan, self._block_size, device)
         metadata = PagedMetadata(

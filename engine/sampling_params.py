@@ -42,6 +42,8 @@ class SamplingParams:
         seed: 0 to 2**63 - 1; makes the reply's noise reproducible.
         logprobs: 0 to 20; tell each token's log-probability, and those of this many likeliest tokens. They are the
             model's own, before any of these parameters.
+        prompt_logprobs: 0 to 20; tell the same of the prompt's tokens. The prompt is then computed whole, also where
+            the prefix cache holds its beginning.
         logit_bias: token id to -100..100, added to the logit before everything else.
 
     ``n``, ``bad_words`` and ``response_format`` are not built yet: anything but the
@@ -67,6 +69,7 @@ class SamplingParams:
     seed: int | None = None
     n: int = 1
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     logit_bias: Mapping[int, float] | None = None
     bad_words: tuple[str, ...] | list[str] = ()
     response_format: Mapping[str, object] | None = None
@@ -94,6 +97,7 @@ class SamplingParams:
             raise _wrong("ignore_eos", self.ignore_eos, "true or false")
         self._set("seed", _integer("seed", self.seed, 0, MAX_SEED))
         self._set("logprobs", _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS))
+        self._set("prompt_logprobs", _integer("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS))
         self._set("logit_bias", _logit_bias(self.logit_bias))
 
     @classmethod

@@ -20,6 +20,10 @@ from engine.kv_cache import BlockPool, hash_block
 from engine.outputs import FinishReason
 from engine.request import Request, RequestStatus
 
+SCORED_TOKENS_PER_STEP = 128
+"""Longest chunk of a prompt whose log-probabilities are asked for: each of its rows has logits as wide as the
+vocabulary."""
+
 
 class Clock(Protocol):
     """Seconds that never go back."""
@@ -36,6 +40,7 @@ class Chunk:
     token_ids: tuple[int, ...]
     block_table: tuple[int, ...]  #: blocks for positions 0 .. end, perhaps more
     samples: bool  #: the chunk reaches the end of the sequence, so its last row gives the next token
+    scored: range = range(0)  #: positions whose logits are needed to tell how likely the prompt's next token was
 
     @property
     def end(self) -> int:
@@ -195,6 +200,8 @@ class Scheduler:
             if request.status is not RequestStatus.RUNNING:
                 continue
             request.num_computed_tokens = chunk.end
+            if chunk.scored:
+                request.num_scored_tokens = chunk.scored.stop + 1
             self._register_full_blocks(request)
             if not chunk.samples:
                 continue
@@ -270,6 +277,8 @@ class Scheduler:
         self._hash_known_tokens(request)
         # The last token is always computed: its logits are what we are after.
         reusable = (len(request.token_ids) - 1) // self.pool.block_size
+        if request.scores_prompt:  # what the cache holds has no logits
+            reusable = min(reusable, (request.num_scored_tokens - 1) // self.pool.block_size)
         cached = self.pool.match(request.block_hashes[:reusable])
         missing = self.pool.blocks_for(len(request.token_ids)) - len(cached)
         if missing > self.pool.num_free_after_share(cached):
@@ -289,6 +298,11 @@ class Scheduler:
 
     def _chunk(self, request: Request, budget: int) -> Chunk:
         start = request.num_computed_tokens
+        scored = range(0)
+        if request.scores_prompt:
+            budget = min(budget, SCORED_TOKENS_PER_STEP)
+            last = min(start + budget, request.num_prompt_tokens - 1)
+            scored = range(max(start, request.num_scored_tokens - 1), last)
         end = min(start + budget, len(request.token_ids))
         return Chunk(
             request=request,
@@ -296,6 +310,7 @@ class Scheduler:
             token_ids=tuple(request.token_ids[start:end]),
             block_table=tuple(request.blocks),
             samples=end == len(request.token_ids),
+            scored=scored,
         )
 
     def _hash_known_tokens(self, request: Request) -> None:

@@ -115,9 +115,60 @@ async def test_tokens_are_named_by_their_text_and_bytes(engine: Engine) -> None:
     assert any(top.data and "\ufffd" in top.text for top in named.values()), "no half character among the top"
 
 
+# -- of the prompt ----------------------------------------------------------------------------------------
+
+
+LONG = [70, 71, 5, *range(80, 150), 7, 7, 9]
+
+
+async def test_the_prompts_are_the_models_own_in_chunks_and_past_the_prefix_cache(engine: Engine, model: Path) -> None:
+    """Chunks of at most 16 tokens, among others; the cache knows this prompt already."""
+    plain = await read(engine.complete(LONG, SamplingParams(max_tokens=3, seed=1)))
+    company = [
+        asyncio.create_task(read(engine.complete([n, *LONG], SamplingParams(max_tokens=40, ignore_eos=True))))
+        for n in range(3)
+    ]
+    for count in (0, 4):
+        deltas = await read(engine.complete(LONG, SamplingParams(max_tokens=3, seed=1, prompt_logprobs=count)))
+        assert tokens(deltas) == tokens(plain)
+        told = [delta for delta in deltas if delta.prompt_logprobs]
+        assert len(told) == 1
+        assert told[0].token_ids
+        scores = told[0].prompt_logprobs
+        assert [one.token.token_id for one in scores] == LONG
+        assert (scores[0].token.logprob, scores[0].rank, scores[0].top) == (None, None, ())
+        expected = reference(model, LONG)
+        for position in range(1, len(LONG)):
+            assert_scores(scores[position], LONG[position], expected[position - 1], count)
+    for deltas in await asyncio.gather(*company):
+        assert not any(delta.prompt_logprobs for delta in deltas)
+
+
+async def test_a_prompt_put_out_by_others_keeps_what_is_known_of_it(engine: Engine, model: Path) -> None:
+    """So few blocks that requests give way and come back: each prompt token is scored once, and rightly."""
+    asked = SamplingParams(max_tokens=50, ignore_eos=True, prompt_logprobs=1, logprobs=1)
+    replies = await asyncio.gather(*(read(engine.complete([n, *LONG[:60]], asked)) for n in range(6)))
+    assert engine.stats().num_preemptions > 0
+    for n, deltas in enumerate(replies):
+        prompt = [n, *LONG[:60]]
+        expected = reference(model, prompt + tokens(deltas))
+        known = [*next(delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs), *logprobs(deltas)]
+        assert len(known) == len(prompt) + 50
+        for position in range(1, len(known)):
+            assert_scores(known[position], (prompt + tokens(deltas))[position], expected[position - 1], 1)
+
+
+async def test_a_prompt_of_one_token_has_nothing_to_tell(engine: Engine) -> None:
+    deltas = await read(engine.complete([70], SamplingParams(max_tokens=1, prompt_logprobs=2)))
+    assert [one.token.logprob for one in deltas[-1].prompt_logprobs] == [None]
+
+
 async def test_offline_too(engine: Engine) -> None:
-    completion = (await asyncio.to_thread(engine.generate, [PROMPT], SHAPED, show_progress=False))[0]
+    completion = (
+        await asyncio.to_thread(engine.generate, [PROMPT], replace(SHAPED, prompt_logprobs=1), show_progress=False)
+    )[0]
     assert [scores.token.token_id for scores in completion.logprobs] == list(completion.token_ids)
+    assert [scores.token.token_id for scores in completion.prompt_logprobs] == PROMPT
 
 
 def test_more_rows_than_are_scored_at_once_each_with_its_own_count() -> None:

@@ -32,6 +32,7 @@ NAN = float("nan")
         ("logprobs", 21, "between 0 and 20"),
         ("logprobs", -1, "between 0 and 20"),
         ("logprobs", True, "a whole number"),
+        ("prompt_logprobs", 21, "between 0 and 20"),
         ("repetition_penalty", 0, "between 0.01 and 100"),
         ("presence_penalty", 2.5, "between -2 and 2"),
         ("frequency_penalty", -3, "between -2 and 2"),
@@ -134,7 +135,7 @@ def test_the_models_own_defaults_are_what_its_file_states(stated: dict, expected
     for name, value in expected.items():
         assert getattr(params, name) == value
     open_fields = {field.name for field in fields(params) if getattr(params, field.name) is None}
-    assert open_fields <= {"max_tokens", "seed", "logprobs", "logit_bias", "response_format"}
+    assert open_fields <= {"max_tokens", "seed", "logprobs", "prompt_logprobs", "logit_bias", "response_format"}
 
 
 def test_an_impossible_generation_config_is_a_defect_of_the_model() -> None:
