@@ -216,6 +216,7 @@ class Supervisor:
             yield
         finally:
             self._stage = None
+            self._cancelled.clear()
             self._exclusive.release()
 
     def _exchange(self, core: EngineCore | None, settings: EngineSettings, needed: int | None) -> None:
