@@ -12,8 +12,6 @@ from transformers import (
     BertConfig,
     BloomConfig,
     BloomForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
     MambaConfig,
     MambaForCausalLM,
     T5Config,
@@ -139,15 +137,6 @@ def test_model_that_is_no_language_model(copy: Path) -> None:
     config["model_type"] = "vit"
     (copy / "config.json").write_text(json.dumps(config))
     assert "vit model" in refusal(copy)
-
-
-def test_soft_capping_is_refused_until_a_kernel_can(copy: Path) -> None:
-    config = Gemma2Config(
-        **TINY, intermediate_size=16, num_attention_heads=2, num_key_value_heads=1, head_dim=8, pad_token_id=0
-    )
-    Gemma2ForCausalLM(config).save_pretrained(copy)
-    with pytest.raises(ModelLoadError, match="soft-capping"):
-        EngineCore(load(copy), EngineSettings(num_kv_blocks=600))
 
 
 class TestRoom:
