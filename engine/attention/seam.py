@@ -21,6 +21,7 @@ class LayerProbe:
         self.layers: dict[int, LayerShape] = {}
         self.softcap = False
         self.sinks = False
+        self.is_causal = True
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, sliding_window: int | None
@@ -69,6 +70,7 @@ def paged_attention(
     if isinstance(paged, LayerProbe):
         paged.softcap |= bool(softcap)
         paged.sinks |= s_aux is not None
+        paged.is_causal &= getattr(module, "is_causal", True)
         return paged.attend(layer, query, key, value, scale, sliding_window), None
     cache = paged.layers[layer]
     cache.keys.flatten(0, 1).index_copy_(0, paged.slots, key[0].transpose(0, 1))

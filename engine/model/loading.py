@@ -358,6 +358,11 @@ def _probe_layers(
             f"{name} ({config.model_type}) cannot run here: {len(probe.layers)} of its {expected} layers use the "
             "attention hook; the others keep their state elsewhere."
         )
+    if not probe.is_causal:
+        raise ModelLoadError(
+            f"{name} ({config.model_type}) cannot run here: its tokens look at those behind them, as in embedding "
+            "models. Choose a model made to generate text."
+        )
     layers = tuple(probe.layers[index] for index in range(expected))
     needs = AttentionNeeds(
         sliding_window=any(layer.sliding_window is not None for layer in layers),

@@ -139,6 +139,19 @@ def test_model_that_is_no_language_model(copy: Path) -> None:
     assert "vit model" in refusal(copy)
 
 
+def test_model_that_reads_in_both_directions(tmp_path: Path) -> None:
+    path = make_model(tmp_path / "model", "gemma3", config={"use_bidirectional_attention": True})
+    assert "look at those behind them" in refusal(path)
+
+
+def test_linear_attention_beside_full_attention(tmp_path: Path) -> None:
+    path = make_model(tmp_path / "model", "qwen3")
+    config = json.loads((path / "config.json").read_text())
+    config["model_type"], config["layer_types"] = "qwen3_next", ["linear_attention", "full_attention"]
+    (path / "config.json").write_text(json.dumps(config))
+    assert "layers of the kind linear_attention" in refusal(path)
+
+
 class TestRoom:
     def test_one_sequence_that_does_not_fit(self, llama: Path) -> None:
         model = load(llama)
