@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from app.main import create_app
 from app.settings import AppSettings
+from engine import ChatEngine
 from tests.support.fake_engine import FakeEngine
 
 
@@ -39,17 +40,26 @@ class _Uvicorn(uvicorn.Server):
 async def live_server(data_dir: Path, **settings: Any) -> AsyncIterator[Live]:
     """``settings`` are fields of ``AppSettings``."""
     engine = FakeEngine()
+    async with serving(data_dir, engine, **settings) as (url, app, http):
+        yield Live(url, app, engine, http)
+
+
+@asynccontextmanager
+async def serving(
+    data_dir: Path, engine: ChatEngine, **settings: Any
+) -> AsyncIterator[tuple[str, FastAPI, httpx.AsyncClient]]:
+    """The same with any engine, started and stopped with it if need be: its address, the application, a client."""
     app = create_app(AppSettings(data_dir=data_dir, _env_file=None, **settings), engine)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1)
     server = _Uvicorn(config)
     async with app.router.lifespan_context(app):
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        running = asyncio.create_task(server.serve(sockets=[listener]))
         async with httpx.AsyncClient(base_url=url, timeout=30) as http:
-            yield Live(url, app, engine, http)
+            yield url, app, http
         server.should_exit = True
-        await serving
+        await running
 
 
 def forget(engine: FakeEngine) -> None:

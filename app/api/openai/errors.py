@@ -47,4 +47,4 @@ def invalid_value(error: ValueError) -> OpenAIError:
     return OpenAIError(400, "invalid_value", reason, name if name in _PARAMETERS else None)
 
 
-_PARAMETERS = {field.name for field in fields(SamplingParams)}
+_PARAMETERS = {field.name for field in fields(SamplingParams)} | {"top_logprobs"}

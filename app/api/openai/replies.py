@@ -4,23 +4,49 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from app.api.openai.errors import translated
+from app.api.openai.logprobs import TextLogprobs, chat_logprobs, prompt_logprobs_by_id
+from app.api.openai.requests import CommonRequest, TextRequest
 from app.api.sse import close, sse_event
 from app.error_shapes import openai_error
-from engine import Delta, EngineError, Timings
+from engine import Delta, EngineError, Timings, TokenLogprobs
 
 Kind = Literal["chat", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What the caller asked for beside the text."""
+
+    token_ids: bool = False
+    logprobs: bool = False
+    prompt_logprobs: bool = False
+    echo: bool = False  #: the text begins with the prompt
+    prompt_text: str | None = None  #: the prompt when it came as text
+
+    @classmethod
+    def asked_by(cls, body: CommonRequest) -> Extras:
+        echo = isinstance(body, TextRequest) and bool(body.echo)
+        return cls(
+            token_ids=bool(body.return_token_ids),
+            logprobs=body.reply_logprobs() is not None,
+            prompt_logprobs=body.prompt_logprobs is not None,
+            echo=echo,
+            prompt_text=body.echoed_text() if isinstance(body, TextRequest) and echo else None,
+        )
 
 
 class Reply:
     """One reply on its way out."""
 
-    def __init__(self, kind: Kind, model: str, request_id: str, *, token_ids: bool) -> None:
-        """``token_ids``: the caller asked to have them returned."""
+    def __init__(self, kind: Kind, model: str, request_id: str, extras: Extras) -> None:
         self._kind = kind
-        self._token_ids = token_ids
+        self._extras = extras
+        self._text_logprobs = TextLogprobs()
+        self._echoed = not extras.echo  # nothing is left to put before the text
         self._head = {
             "id": f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{request_id}",
             "created": int(time.time()),
@@ -35,18 +61,31 @@ class Reply:
         """
         text: list[str] = []
         token_ids: list[int] = []
+        logprobs: list[TokenLogprobs] = []
+        prompt_logprobs: tuple[TokenLogprobs, ...] = ()
         last = Delta(request_id="")
         async for delta in deltas:
             text.append(delta.text)
             token_ids.extend(delta.token_ids)
+            logprobs.extend(delta.logprobs)
+            prompt_logprobs = prompt_logprobs or delta.prompt_logprobs
             last = delta
-        said = "".join(text)
-        content = {"message": {"role": "assistant", "content": said}} if self._kind == "chat" else {"text": said}
+        whole = replace(
+            last,
+            text="".join(text),
+            token_ids=tuple(token_ids),
+            logprobs=tuple(logprobs),
+            prompt_logprobs=prompt_logprobs,
+        )
+        content = {"message": {"role": "assistant", "content": whole.text}} if self._kind == "chat" else None
+        choice = self._choice(whole, content)
+        told = {"prompt_logprobs": prompt_logprobs_by_id(prompt_logprobs)} if self._extras.prompt_logprobs else {}
         return {
             **self._head,
             "object": "chat.completion" if self._kind == "chat" else "text_completion",
-            "choices": [self._choice(content, token_ids, last)],
+            "choices": [choice if self._kind == "chat" else {**choice, **told}],
             "usage": usage(last.timings),
+            **(told if self._kind == "chat" else {}),
         }
 
     async def chunks(self, deltas: AsyncIterator[Delta], *, include_usage: bool) -> AsyncGenerator[bytes]:
@@ -55,16 +94,17 @@ class Reply:
         An error on the way is sent as an event, in the shape of an error answer.
         """
         no_usage = {"usage": None} if include_usage else {}
+        tokens_matter = self._extras.token_ids or self._extras.logprobs or self._extras.echo
         try:
             if self._kind == "chat":
-                opening = {"delta": {"role": "assistant", "content": ""}}
-                yield self._chunk([self._choice(opening, (), None)], no_usage)
+                opening = Delta(request_id="")
+                yield self._chunk([self._choice(opening, {"delta": {"role": "assistant", "content": ""}})], no_usage)
             timings: Timings | None = None
             async for delta in deltas:
                 timings = delta.timings or timings
-                ids = delta.token_ids if self._token_ids else ()
-                if delta.text or ids or delta.finish_reason is not None:
-                    yield self._chunk([self._choice(self._said(delta), ids, delta)], no_usage)
+                if delta.text or (tokens_matter and delta.token_ids) or delta.finish_reason is not None:
+                    content = {"delta": {"content": delta.text} if delta.text else {}}
+                    yield self._chunk([self._choice(delta, content if self._kind == "chat" else None)], no_usage)
             if include_usage:
                 yield self._chunk([], {"usage": usage(timings)})
         except EngineError as error:
@@ -73,24 +113,42 @@ class Reply:
             await close(deltas)
         yield sse_event("[DONE]")
 
-    def _said(self, delta: Delta) -> dict[str, Any]:
-        if self._kind == "text":
-            return {"text": delta.text}
-        return {"delta": {"content": delta.text} if delta.text else {}}
-
-    def _choice(
-        self, content: dict[str, Any], token_ids: tuple[int, ...] | list[int], end: Delta | None
-    ) -> dict[str, Any]:
+    def _choice(self, delta: Delta, content: dict[str, Any] | None) -> dict[str, Any]:
+        """``content``: of a chat; a completion has its text."""
+        logprobs = self._logprobs(delta)
         choice = {
             "index": 0,
-            **content,
-            "logprobs": None,
-            "finish_reason": end.finish_reason if end else None,
-            "stop_reason": end.stop_reason if end else None,
+            **(content or {"text": self._echo(delta) + delta.text}),
+            "logprobs": logprobs,
+            "finish_reason": delta.finish_reason,
+            "stop_reason": delta.stop_reason,
         }
-        if self._token_ids:
-            choice["token_ids"] = list(token_ids)
+        if self._extras.token_ids:
+            choice["token_ids"] = list(delta.token_ids)
         return choice
+
+    def _logprobs(self, delta: Delta) -> dict[str, Any] | None:
+        if not self._extras.logprobs or not delta.token_ids:
+            return None
+        if self._kind == "chat":
+            return chat_logprobs(delta.logprobs)
+        if self._echoed:
+            return self._text_logprobs.told(delta.logprobs, begins=delta.text)
+        prompt = self._text_logprobs.told(delta.prompt_logprobs, begins=self._prompt_text(delta))
+        reply = self._text_logprobs.told(delta.logprobs)
+        return {name: prompt[name] + reply[name] for name in prompt}
+
+    def _echo(self, delta: Delta) -> str:
+        """The prompt, once, with the first token."""
+        if self._echoed or not delta.token_ids:
+            return ""
+        self._echoed = True
+        return self._prompt_text(delta)
+
+    def _prompt_text(self, delta: Delta) -> str:
+        if self._extras.prompt_text is not None:
+            return self._extras.prompt_text
+        return b"".join(one.token.data for one in delta.prompt_logprobs).decode(errors="replace")
 
     def _chunk(self, choices: list[dict[str, Any]], extra: dict[str, Any]) -> bytes:
         kind = "chat.completion.chunk" if self._kind == "chat" else "text_completion"

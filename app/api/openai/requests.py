@@ -6,6 +6,7 @@ give a reply that is not what was asked for.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from engine import ChatMessage, SamplingParams
+
+MAX_TOP_LOGPROBS = 20
 
 
 class Strict(BaseModel):
@@ -54,10 +57,8 @@ class CommonRequest(Strict):
     not_built = {
         "audio": (),
         "best_of": (1,),
-        "echo": (False,),
         "function_call": ("none",),
         "functions": ([],),
-        "logprobs": (False,),
         "modalities": (["text"],),
         "n": (1,),
         "parallel_tool_calls": (True, False),  # without tools it asks for nothing
@@ -69,7 +70,6 @@ class CommonRequest(Strict):
         "suffix": ("",),
         "tool_choice": ("none",),
         "tools": ([],),
-        "top_logprobs": (0,),
         "verbosity": (),
         "web_search_options": (),
     }
@@ -83,6 +83,7 @@ class CommonRequest(Strict):
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    typical_p: float | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -93,6 +94,7 @@ class CommonRequest(Strict):
     ignore_eos: bool | None = None
     seed: int | None = None
     logit_bias: dict[str, float] | None = Field(None, description="Token id → bias.")
+    prompt_logprobs: int | None = Field(None, description="How many likeliest tokens to tell for each of the prompt's.")
     return_token_ids: bool | None = Field(None, description="Also return each choice's token ids.")
 
     @model_validator(mode="after")
@@ -116,6 +118,7 @@ class CommonRequest(Strict):
             "top_p",
             "top_k",
             "min_p",
+            "typical_p",
             "repetition_penalty",
             "presence_penalty",
             "frequency_penalty",
@@ -128,11 +131,26 @@ class CommonRequest(Strict):
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.logit_bias is not None:
             given["logit_bias"] = {_token_id(key): bias for key, bias in self.logit_bias.items()}
-        return SamplingParams(max_tokens=self.reply_limit(), **given)
+        return SamplingParams(
+            max_tokens=self.reply_limit(),
+            logprobs=self.reply_logprobs(),
+            prompt_logprobs=self.asked_prompt_logprobs(),
+            **given,
+        )
 
     def reply_limit(self) -> int | None:
         """The longest reply in tokens, or None for the model's default."""
         return self.max_tokens
+
+    @abstractmethod
+    def reply_logprobs(self) -> int | None:
+        """How many likeliest tokens to tell for each of the reply's; None for no log-probabilities."""
+
+    def asked_prompt_logprobs(self) -> int | None:
+        """The same for the prompt's."""
+        if self.prompt_logprobs is not None and self.stream:
+            raise ValueError("prompt_logprobs is for whole answers: set stream to false, or leave it out")
+        return self.prompt_logprobs
 
 
 class TextPart(Strict):
@@ -164,6 +182,8 @@ class Message(Strict):
 class ChatRequest(CommonRequest):
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, description="0 to 20 likeliest tokens for each of the reply's.")
 
     @model_validator(mode="after")
     def _one_limit(self) -> ChatRequest:
@@ -174,15 +194,41 @@ class ChatRequest(CommonRequest):
     def reply_limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
+    def reply_logprobs(self) -> int | None:
+        top = self.top_logprobs or 0
+        if not 0 <= top <= MAX_TOP_LOGPROBS:
+            raise ValueError(f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS} (got {top})")
+        if top and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: set logprobs to true, or leave top_logprobs out")
+        return top if self.logprobs else None
+
 
 class TextRequest(CommonRequest):
     prompt: str | list[int] | list[str] = Field(description="One prompt: a text, or token ids.")
+    logprobs: int | None = Field(None, description="0 to 20 likeliest tokens for each of the reply's.")
+    echo: bool | None = Field(None, description="Begin the text with the prompt; with logprobs, tell the prompt's too.")
 
     @model_validator(mode="after")
     def _one_prompt(self) -> TextRequest:
         if isinstance(self.prompt, list) and self.prompt and isinstance(self.prompt[0], str) and len(self.prompt) > 1:
             raise ValueError("several prompts in one request are not built yet; send one request for each")
         return self
+
+    def reply_logprobs(self) -> int | None:
+        return self.logprobs
+
+    def asked_prompt_logprobs(self) -> int | None:
+        if not self.echo:
+            return super().asked_prompt_logprobs()
+        if self.prompt_logprobs is not None:
+            raise ValueError("prompt_logprobs and echo with logprobs ask for the same; send one of them")
+        # The text of token ids comes with their log-probabilities.
+        return 0 if self.logprobs is None and self.echoed_text() is None else self.logprobs
+
+    def echoed_text(self) -> str | None:
+        """The prompt's text, unless it came as token ids."""
+        prompt = self.single_prompt()
+        return prompt if isinstance(prompt, str) else None
 
     def single_prompt(self) -> str | list[int]:
         if isinstance(self.prompt, list) and self.prompt and isinstance(self.prompt[0], str):

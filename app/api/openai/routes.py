@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 
 from app.api.deps import Closing, ServicesDep
 from app.api.openai.errors import OpenAIError, invalid_value, translated
-from app.api.openai.replies import Kind, Reply, error_event
+from app.api.openai.replies import Extras, Kind, Reply, error_event
 from app.api.openai.requests import ChatRequest, CommonRequest, TextRequest
 from app.api.sse import EventStream, close
 from app.error_shapes import error_response
@@ -103,7 +103,7 @@ async def _respond(
         first = await _unless_client_leaves(request, _next(deltas))
         if first is None:
             return Response(status_code=CLIENT_LEFT)
-        reply = Reply(kind, engine.info.name, first.request_id, token_ids=bool(body.return_token_ids))
+        reply = Reply(kind, engine.info.name, first.request_id, Extras.asked_by(body))
         everything = _chain(first, deltas)
         if body.stream:
             streaming = True

@@ -1,0 +1,87 @@
+"""Log-probabilities in OpenAI's two shapes: one for chats, an older one for completions."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+from typing import Any
+
+from engine import Logprob, TokenLogprobs
+
+IMPOSSIBLE = -9999.0
+"""JSON has no infinity; this is what OpenAI sends for a token that the model can never choose."""
+
+
+def chat_logprobs(scores: Iterable[TokenLogprobs]) -> dict[str, Any]:
+    """``choices[].logprobs`` of a chat completion."""
+    content = [{**_entry(one.token), "top_logprobs": [_entry(top) for top in one.top]} for one in scores]
+    return {"content": content, "refusal": None}
+
+
+def prompt_logprobs_by_id(scores: Iterable[TokenLogprobs]) -> list[dict[str, Any] | None]:
+    """``prompt_logprobs`` as vLLM has it: by token id; null for the first token, which nothing predicts."""
+    return [None if one.token.logprob is None else _by_token_id(one) for one in scores]
+
+
+class TextLogprobs:
+    """``choices[].logprobs`` of a completion, which also tells where in the text each token begins.
+
+    Offsets are counted from the tokens' bytes: tokens that share a character share its offset.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._offset = 0
+        self._at_start = True
+
+    def told(self, scores: Iterable[TokenLogprobs], *, begins: str = "") -> dict[str, Any]:
+        """The next tokens.
+
+        Args:
+            scores: in order.
+            begins: the text these belong to, or its beginning. Some decoders drop the space before the very first
+                word; what the text does not have is not counted.
+        """
+        told: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for one in scores:
+            told["tokens"].append(_name(one.token))
+            told["token_logprobs"].append(_finite(one.token.logprob))
+            best = {_name(top): _finite(top.logprob) for top in one.top}
+            if one.top and _name(one.token) not in best:
+                best[_name(one.token)] = _finite(one.token.logprob)
+            told["top_logprobs"].append(best if one.token.logprob is not None else None)
+            told["text_offset"].append(self._offset)
+            added = self._decoder.decode(one.token.data)
+            dropped = self._at_start and added.startswith(" ") and begins != "" and not begins.startswith(" ")
+            self._offset += len(added) - dropped
+            self._at_start = self._at_start and not added
+        return told
+
+
+def _entry(token: Logprob) -> dict[str, Any]:
+    return {
+        "token": _name(token),
+        "logprob": _finite(token.logprob),
+        "bytes": list(token.data) if token.data else None,
+    }
+
+
+def _by_token_id(one: TokenLogprobs) -> dict[str, Any]:
+    ranked = [(top, rank) for rank, top in enumerate(one.top, start=1) if top.token_id != one.token.token_id]
+    return {
+        str(token.token_id): {"logprob": _finite(token.logprob), "rank": rank, "decoded_token": token.text}
+        for token, rank in [(one.token, one.rank), *ranked]
+    }
+
+
+def _name(token: Logprob) -> str:
+    """A token's text; a part of a character is spelled out, as OpenAI does."""
+    try:
+        token.data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.data)
+    return token.text
+
+
+def _finite(logprob: float | None) -> float | None:
+    return None if logprob is None else max(logprob, IMPOSSIBLE)
