@@ -5,13 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from time import monotonic
 
 from torch import Tensor
 
 from engine.attention.selection import select_kernel
 from engine.capacity import plan_capacity
-from engine.errors import ContextLengthError, EngineError, InvalidRequestError, LogitsError
+from engine.errors import ContextLengthError, DeadlineError, EngineError, InvalidRequestError, LogitsError
 from engine.interface import ChatMessage
 from engine.kv_cache import BlockPool
 from engine.logprobs import Scores, score
@@ -25,6 +26,7 @@ from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler, SchedulerCounters, StepPlan
 from engine.settings import EngineSettings
 from engine.text import ChatTemplate, TextStream
+from engine.utilisation import StepLoad
 from engine.vocabulary import Vocabulary
 
 
@@ -45,6 +47,15 @@ class StepResult:
 
     deltas: list[Delta] = field(default_factory=list)
     failures: list[tuple[str, EngineError]] = field(default_factory=list)
+
+
+def overdue(request: Request) -> DeadlineError:
+    """For a request whose deadline passed before its first token."""
+    assert request.deadline is not None
+    return DeadlineError(
+        f"The reply had not begun when its {request.deadline - request.arrival:g} seconds were over. Try again when "
+        "fewer requests are waiting, or allow more time."
+    )
 
 
 class EngineCore:
@@ -75,6 +86,7 @@ class EngineCore:
         self._vocabulary = Vocabulary(model.tokenizer, model.vocab_size)
         self.default_params = SamplingParams.from_generation_config(model.generation_config)
         self._submissions: dict[str, Submission] = {}
+        self._deadlines: dict[str, float] = {}  # of those in flight that have one
         self._in_step: tuple[str, ...] = ()  # who was computed last
         self._finished: dict[str, int] = {reason.value: 0 for reason in FinishReason}
         self.metrics = EngineMetrics(self.stats)
@@ -130,8 +142,20 @@ class EngineCore:
             )
         return resolved
 
-    def submission(self, request_id: str, prompt: Sequence[int], params: SamplingParams) -> Submission:
-        """Wrap up a request whose parameters went through :meth:`resolve`."""
+    def submission(
+        self, request_id: str, prompt: Sequence[int], params: SamplingParams, deadline: float | None = None
+    ) -> Submission:
+        """Wrap up a request whose parameters went through :meth:`resolve`.
+
+        Args:
+            deadline: seconds from now, after which the reply is ended where it stands.
+
+        Raises:
+            InvalidRequestError: the deadline is not a time to come.
+        """
+        if deadline is not None and not 0 < deadline < inf:
+            raise InvalidRequestError(f"deadline must be a number of seconds greater than 0 (got {deadline:g})")
+        arrival = monotonic()
         room = self.max_model_len - len(prompt)
         stop_token_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
@@ -143,7 +167,8 @@ class EngineCore:
             seed=params.seed if params.seed is not None else secrets.randbits(63),
             max_tokens=min(params.max_tokens or room, room),
             stop_token_ids=stop_token_ids,
-            arrival=monotonic(),
+            arrival=arrival,
+            deadline=None if deadline is None else arrival + deadline,
         )
         sampling = SamplingRow(
             request_id,
@@ -168,6 +193,8 @@ class EngineCore:
         """Queue a request; ``ValueError`` when it can never be served."""
         self._scheduler.add(submission.request)
         self._submissions[submission.request.id] = submission
+        if submission.request.deadline is not None:
+            self._deadlines[submission.request.id] = submission.request.deadline
 
     def abort(self, request_id: str) -> bool:
         """End a request and free its blocks; False when it is no longer in flight."""
@@ -188,22 +215,27 @@ class EngineCore:
         failed = [one for one in everyone if one.request.id in in_step]
         self._finished[FinishReason.ERROR.value] += len(failed)
         self._submissions.clear()
+        self._deadlines.clear()
         del self._runner
         return failed, [one for one in everyone if one.request.id not in in_step]
 
     def step(self) -> StepResult:
         """Compute one step."""
         result = StepResult()
+        self._end_overdue(result)
         plan = self._scheduler.plan()
         if not plan.chunks:
             return result
         self._in_step = tuple(chunk.request.id for chunk in plan.chunks)
+        began = monotonic()
         logits = self._runner.execute(plan)
         if len(logits) > len(plan.sampling):
             self._score_prompts(plan, logits[len(plan.sampling) :])
             logits = logits[: len(plan.sampling)]
         previous = {chunk.request.id: chunk.request.last_token for chunk in plan.sampling}
-        advanced = self._scheduler.commit(plan, self._sample(plan, logits, result))
+        tokens = self._sample(plan, logits, result)
+        self._measure(plan, monotonic() - began)
+        advanced = self._scheduler.commit(plan, tokens)
 
         for chunk in plan.chunks:
             request = chunk.request
@@ -214,6 +246,32 @@ class EngineCore:
             self._observe(request, previous[request.id])
             result.deltas.append(self._advance(request))
         return result
+
+    def _end_overdue(self, result: StepResult) -> None:
+        """A reply whose time is over ends with what it has; a request that has nothing fails with a sentence."""
+        if not self._deadlines:
+            return
+        now = monotonic()
+        for id_ in [id_ for id_, deadline in self._deadlines.items() if deadline <= now]:
+            submission = self._submissions[id_]
+            request = self._scheduler.finish(id_, FinishReason.DEADLINE)
+            assert request is not None
+            delta = self._last(request, Delta(id_, submission.text.finish()))
+            if request.num_output_tokens:
+                result.deltas.append(delta)
+            else:
+                result.failures.append((id_, overdue(request)))
+
+    def _measure(self, plan: StepPlan, seconds: float) -> None:
+        self.metrics.step(
+            StepLoad(
+                seconds=seconds,
+                sequences=len(plan.chunks) / self._scheduler.max_num_seqs,
+                tokens=plan.num_tokens / self._scheduler.max_batched_tokens,
+                prompt_tokens=sum(max(0, min(c.end, c.request.num_prompt_tokens) - c.start) for c in plan.chunks),
+                generated_tokens=len(plan.sampling),
+            )
+        )
 
     def _sample(self, plan: StepPlan, logits: Tensor, result: StepResult) -> dict[str, int]:
         """The next token of each sampling request. One with unusable scores fails alone, not the whole batch."""
@@ -341,6 +399,7 @@ class EngineCore:
     def _last(self, request: Request, delta: Delta) -> Delta:
         """Close the books on a request; ``delta`` with what a last delta says."""
         del self._submissions[request.id]
+        self._deadlines.pop(request.id, None)
         assert request.finish_reason is not None
         timings = request.timings(monotonic())
         self._finished[request.finish_reason.value] += 1

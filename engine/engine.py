@@ -162,27 +162,37 @@ class Engine:
     # -- requests -------------------------------------------------------------------------------------------
 
     async def chat(
-        self, messages: Sequence[ChatMessage], params: SamplingParams | None = None
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None = None,
+        *,
+        deadline: float | None = None,
     ) -> AsyncGenerator[Delta]:
         """Stream a reply to a conversation. Leaving the loop aborts the request.
+
+        Args:
+            messages: the conversation, oldest first.
+            params: default: the model's own.
+            deadline: seconds. A reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text.
 
         Raises:
             ContextLengthError, InvalidRequestError, EngineOverloadedError, EngineStoppedError: before the first
                 delta; :class:`EngineStoppedError` also later, when the engine fails or stops.
+            DeadlineError: the deadline passed before the first token.
         """
         worker = self._supervisor.running_worker()
         prompt, resolved = await asyncio.to_thread(worker.core.render_chat, messages, params)
-        async with aclosing(self._stream(worker, prompt, resolved)) as deltas:
+        async with aclosing(self._stream(worker, prompt, resolved, deadline)) as deltas:
             async for delta in deltas:
                 yield delta
 
     async def complete(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None
+        self, prompt: str | Sequence[int], params: SamplingParams | None = None, *, deadline: float | None = None
     ) -> AsyncGenerator[Delta]:
         """Stream a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
         worker = self._supervisor.running_worker()
         tokens, resolved = await asyncio.to_thread(worker.core.encode, prompt, params)
-        async with aclosing(self._stream(worker, tokens, resolved)) as deltas:
+        async with aclosing(self._stream(worker, tokens, resolved, deadline)) as deltas:
             async for delta in deltas:
                 yield delta
 
@@ -243,8 +253,10 @@ class Engine:
         """What computes now; not to be kept."""
         return self._supervisor.running_worker().core
 
-    async def _stream(self, worker: Worker, prompt: Sequence[int], params: SamplingParams) -> AsyncGenerator[Delta]:
-        submission = worker.core.submission(f"req-{next(self._ids)}", prompt, params)
+    async def _stream(
+        self, worker: Worker, prompt: Sequence[int], params: SamplingParams, deadline: float | None = None
+    ) -> AsyncGenerator[Delta]:
+        submission = worker.core.submission(f"req-{next(self._ids)}", prompt, params, deadline)
         reader = worker.submit(submission, asyncio.get_running_loop())
         try:
             while True:

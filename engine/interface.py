@@ -34,11 +34,24 @@ class ChatEngine(Protocol):
         """Prometheus metrics of the engine, ``deskmate_*``."""
         ...
 
-    def chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> AsyncIterator[Delta]:
-        """Stream a reply to a conversation. Raises on the first ``anext`` what :meth:`check_chat` raises."""
+    def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None = None,
+        *,
+        deadline: float | None = None,
+    ) -> AsyncIterator[Delta]:
+        """Stream a reply to a conversation. Raises on the first ``anext`` what :meth:`check_chat` raises.
+
+        Args:
+            deadline: seconds; a reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text, one
+                that has not begun by then raises ``DeadlineError``.
+        """
         ...
 
-    def complete(self, prompt: str | Sequence[int], params: SamplingParams | None = None) -> AsyncIterator[Delta]:
+    def complete(
+        self, prompt: str | Sequence[int], params: SamplingParams | None = None, *, deadline: float | None = None
+    ) -> AsyncIterator[Delta]:
         """Stream a continuation of ``prompt``, without a chat template."""
         ...
 

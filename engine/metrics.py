@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from engine.outputs import EngineStats, FinishReason, Timings
+from engine.utilisation import Meter, StepLoad
 
 # Seconds. Token gaps start at a millisecond; whole replies end at minutes.
 GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
@@ -21,6 +22,8 @@ class EngineMetrics:
 
     def __init__(self, stats: Callable[[], EngineStats]) -> None:
         self.registry = CollectorRegistry()
+        self.meter = Meter()
+        self._busy_seconds = 0.0
         self._time_to_first_token = Histogram(
             "deskmate_time_to_first_token_seconds",
             "From arrival to the first token.",
@@ -55,16 +58,39 @@ class EngineMetrics:
             "num_requests_running": ("Requests in the running batch.", lambda now: now.num_requests_running),
             "num_requests_waiting": ("Requests in the queue.", lambda now: now.num_requests_waiting),
             "kv_cache_usage_perc": ("Share of KV blocks in use, 0 to 1.", lambda now: now.kv_cache_usage),
+            "device_busy_perc": (
+                "Share of the last minute in which a step was computed, 0 to 1.",
+                lambda now: now.utilisation.device_busy,
+            ),
+            "batch_occupancy_perc": (
+                "Requests in a step as a share of max_num_seqs, mean of the last minute, 0 to 1.",
+                lambda now: now.utilisation.batch_occupancy,
+            ),
+            "batch_tokens_perc": (
+                "Tokens in a step as a share of max_batched_tokens, mean of the last minute, 0 to 1.",
+                lambda now: now.utilisation.token_occupancy,
+            ),
         }
         for name, (help_text, read) in gauges.items():
             gauge = Gauge(f"deskmate_{name}", help_text, registry=self.registry)
             gauge.set_function(lambda read=read: read(stats()))  # type: ignore[misc]
-        self.registry.register(_Counters(stats))
+        self.registry.register(_Counters(stats, self))
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time in which steps were computed."""
+        return self._busy_seconds
+
+    def step(self, load: StepLoad) -> None:
+        self.meter.step(load)
+        self._busy_seconds += load.seconds
 
     def token_gap(self, seconds: float) -> None:
+        self.meter.token_gap(seconds)
         self._inter_token_latency.observe(seconds)
 
     def first_token(self, seconds: float) -> None:
+        self.meter.first_token(seconds)
         self._time_to_first_token.observe(seconds)
 
     def finished(self, reason: FinishReason, timings: Timings) -> None:
@@ -74,20 +100,23 @@ class EngineMetrics:
 
 
 class _Counters(Collector):
-    """Totals that the scheduler keeps anyway."""
+    """Totals that are kept anyway."""
 
-    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+    def __init__(self, stats: Callable[[], EngineStats], metrics: EngineMetrics) -> None:
         self._stats = stats
+        self._metrics = metrics
 
     def collect(self) -> list[Metric]:
         now = self._stats()
-        totals = {
+        totals: dict[str, tuple[str, float]] = {
             "prompt_tokens": ("Prompt tokens, cached ones included.", now.prompt_tokens),
             "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", now.prompt_tokens),
             "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", now.cached_prompt_tokens),
             "generation_tokens": ("Generated tokens.", now.generation_tokens),
             "num_preemptions": ("Requests that gave up their blocks and were computed again.", now.num_preemptions),
             "engine_steps": ("Forward passes.", now.num_steps),
+            "device_busy_seconds": ("Time in which steps were computed.", self._metrics.busy_seconds),
+            "engine_restarts": ("Restarts after a failed step.", now.num_restarts),
         }
         return [
             CounterMetricFamily(f"deskmate_{name}", help_text, value=value)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+from engine.utilisation import Utilisation
 
 
 class EngineState(StrEnum):
@@ -142,6 +144,8 @@ class EngineStats:
     num_preemptions: int
     num_steps: int
     requests_finished: dict[str, int]  #: by finish reason
+    num_restarts: int = 0  #: after failed steps
+    utilisation: Utilisation = field(default_factory=Utilisation)
 
     @staticmethod
     def nothing() -> EngineStats:

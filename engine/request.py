@@ -30,6 +30,7 @@ class Request:
         max_tokens: most tokens to generate, already limited by the context window.
         stop_token_ids: tokens that end the reply (the model's end-of-sequence tokens among them unless ignored).
         arrival: seconds on the engine's monotonic clock.
+        deadline: on the same clock, when the reply must have ended; None for no limit.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Request:
     max_tokens: int
     stop_token_ids: frozenset[int]
     arrival: float
+    deadline: float | None = None
 
     status: RequestStatus = RequestStatus.WAITING
     token_ids: list[int] = field(init=False)  #: prompt, then what was generated

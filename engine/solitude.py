@@ -28,11 +28,6 @@ class Solitude:
         self._alone: Submission | None = None
         self._alone_until = 0
 
-    @property
-    def held(self) -> list[Submission]:
-        """Those that are not in the core yet, in the order they came."""
-        return [*(one for _, one in self._waiting), *self._arrived]
-
     def arrive(self, submission: Submission) -> None:
         self._arrived.append(submission)
 
@@ -44,6 +39,15 @@ class Solitude:
         self._arrived = deque(one for one in self._arrived if one.request.id != request_id)
         self._waiting = deque(pair for pair in self._waiting if pair[1].request.id != request_id)
         return len(self._arrived) + len(self._waiting) < before
+
+    def take_overdue(self) -> list[Submission]:
+        """Those held whose deadline has passed; they are held no more."""
+        held = [*(one for _, one in self._waiting), *self._arrived]
+        now = self._clock()
+        overdue = [one for one in held if one.request.deadline is not None and one.request.deadline <= now]
+        for submission in overdue:
+            self.leave(submission.request.id)
+        return overdue
 
     def restart(self, submissions: Iterable[Submission]) -> None:
         """The core was made anew: these come before all that arrived since."""

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -91,13 +92,19 @@ class Supervisor:
             reason=reason,
             stage=stage[0] if stage else None,
             progress=stage[1] if stage else None,
-            num_restarts=self._restarts + (worker.num_restarts if worker else 0),
+            num_restarts=self._num_restarts,
         )
 
     def stats(self) -> EngineStats:
         """Counters from the first start on, over restarts, sleeps and swaps; gauges are now."""
         worker = self.worker
-        return self._totals if worker is None else worker.stats().with_totals_of(self._totals)
+        counted = self._totals if worker is None else worker.stats().with_totals_of(self._totals)
+        return replace(counted, num_restarts=self._num_restarts, utilisation=self.metrics.meter.read())
+
+    @property
+    def _num_restarts(self) -> int:
+        worker = self.worker
+        return self._restarts + (worker.num_restarts if worker is not None else 0)
 
     def running_worker(self) -> Worker:
         """The worker, whether or not it takes requests.

@@ -13,7 +13,7 @@ from time import monotonic
 
 import torch
 
-from engine.core import EngineCore, StepResult, Submission
+from engine.core import EngineCore, StepResult, Submission, overdue
 from engine.errors import (
     EngineError,
     EngineFailedError,
@@ -204,6 +204,8 @@ class Worker:
                     return False
 
     def _let_in(self) -> None:
+        for overdue_one in self._solitude.take_overdue():
+            self._fail(overdue_one.request.id, overdue(overdue_one.request))
         for submission in self._solitude.let_in(busy=self.core.has_work):
             try:
                 self.core.add(submission)

@@ -104,13 +104,17 @@ class FakeEngine:
         self._admit(tokens)
         return tokens
 
-    async def chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> AsyncIterator[Delta]:
+    async def chat(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, *, deadline: float | None = None
+    ) -> AsyncIterator[Delta]:
         tokens = await self.check_chat(messages, params)
         self.calls.append((list(messages), params))
         async for delta in self._reply(tokens):
             yield delta
 
-    async def complete(self, prompt: str | Sequence[int], params: SamplingParams | None = None) -> AsyncIterator[Delta]:
+    async def complete(
+        self, prompt: str | Sequence[int], params: SamplingParams | None = None, *, deadline: float | None = None
+    ) -> AsyncIterator[Delta]:
         tokens = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
         self._admit(tokens)
         async for delta in self._reply(tokens):

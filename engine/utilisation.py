@@ -1,0 +1,116 @@
+"""How much of the machine the engine used lately. Written by the worker's thread, read by any, without a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import NamedTuple
+
+WINDOW_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Utilisation:
+    """The last :data:`WINDOW_SECONDS` seconds, or since the start where that is less."""
+
+    device_busy: float = 0.0  #: share of the time in which a step was computed, 0..1
+    batch_occupancy: float = 0.0  #: sequences per step / ``max_num_seqs``, mean over the steps, 0..1
+    token_occupancy: float = 0.0  #: tokens per step / ``max_batched_tokens``, mean over the steps, 0..1
+    prompt_tokens_per_second: float = 0.0  #: prompt tokens computed; cached ones take no time
+    generation_tokens_per_second: float = 0.0  #: of all replies together
+    time_to_first_token_seconds: float | None = None  #: mean of the replies that began; None without any
+    inter_token_latency_seconds: float | None = None  #: mean gap between the tokens of a reply; None without any
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoad:
+    """What one step took."""
+
+    seconds: float  #: forward and sampling
+    sequences: float  #: share of ``max_num_seqs``
+    tokens: float  #: share of the token budget
+    prompt_tokens: int
+    generated_tokens: int
+
+
+class _Second(NamedTuple):
+    """Sums over one second of the clock."""
+
+    second: int
+    busy: float = 0.0
+    steps: int = 0
+    sequences: float = 0.0
+    tokens: float = 0.0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    first_tokens: int = 0
+    first_token_seconds: float = 0.0
+    gaps: int = 0
+    gap_seconds: float = 0.0
+
+
+class Meter:
+    """A ring of seconds. A slot is replaced as a whole, so a reader in another thread never sees half of one.
+
+    Args:
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._ring = [_Second(-1)] * (WINDOW_SECONDS + 1)
+
+    def step(self, load: StepLoad) -> None:
+        now = self._now()
+        self._keep(
+            now._replace(
+                busy=now.busy + load.seconds,
+                steps=now.steps + 1,
+                sequences=now.sequences + load.sequences,
+                tokens=now.tokens + load.tokens,
+                prompt_tokens=now.prompt_tokens + load.prompt_tokens,
+                generated_tokens=now.generated_tokens + load.generated_tokens,
+            )
+        )
+
+    def first_token(self, seconds: float) -> None:
+        now = self._now()
+        self._keep(
+            now._replace(first_tokens=now.first_tokens + 1, first_token_seconds=now.first_token_seconds + seconds)
+        )
+
+    def token_gap(self, seconds: float) -> None:
+        now = self._now()
+        self._keep(now._replace(gaps=now.gaps + 1, gap_seconds=now.gap_seconds + seconds))
+
+    def read(self) -> Utilisation:
+        now = self._clock()
+        window = min(float(WINDOW_SECONDS), max(now - self._began, 1e-3))
+        past = [slot for slot in self._ring if slot.second > now - WINDOW_SECONDS - 1 and slot.second >= 0]
+        steps = sum(slot.steps for slot in past)
+        first_tokens = sum(slot.first_tokens for slot in past)
+        gaps = sum(slot.gaps for slot in past)
+        return Utilisation(
+            # A step counts for the second in which it ends, so a long one may exceed the window it began before.
+            device_busy=min(1.0, sum(slot.busy for slot in past) / window),
+            batch_occupancy=sum(slot.sequences for slot in past) / steps if steps else 0.0,
+            token_occupancy=sum(slot.tokens for slot in past) / steps if steps else 0.0,
+            prompt_tokens_per_second=sum(slot.prompt_tokens for slot in past) / window,
+            generation_tokens_per_second=sum(slot.generated_tokens for slot in past) / window,
+            time_to_first_token_seconds=_mean(sum(slot.first_token_seconds for slot in past), first_tokens),
+            inter_token_latency_seconds=_mean(sum(slot.gap_seconds for slot in past), gaps),
+        )
+
+    def _now(self) -> _Second:
+        second = int(self._clock())
+        slot = self._ring[second % len(self._ring)]
+        return slot if slot.second == second else _Second(second)
+
+    def _keep(self, slot: _Second) -> None:
+        self._ring[slot.second % len(self._ring)] = slot
+
+
+def _mean(total: float, count: int) -> float | None:
+    return total / count if count else None
