@@ -45,6 +45,18 @@ class EngineUnavailable(AppError):
     code = "engine_unavailable"
 
 
+class ModelUnusable(AppError):
+    """The model cannot be loaded, or cannot run here; the one before stays."""
+
+    status = 422
+    code = "model_unusable"
+
+
+class NotSupported(AppError):
+    status = 501
+    code = "not_supported"
+
+
 class StorageUnavailable(AppError):
     """The database does not answer, is locked, or its disk is full. Nothing was changed."""
 

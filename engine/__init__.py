@@ -3,6 +3,7 @@
 from engine.engine import Engine
 from engine.errors import (
     ContextLengthError,
+    DeadlineError,
     EngineBusyError,
     EngineError,
     EngineOverloadedError,
@@ -11,7 +12,7 @@ from engine.errors import (
     ModelLoadError,
     ReplyInterruptedError,
 )
-from engine.interface import ChatEngine, ChatMessage
+from engine.interface import ChatEngine, ChatMessage, ModelHost
 from engine.model.loading import find_model
 from engine.outputs import (
     Completion,
@@ -29,12 +30,14 @@ from engine.outputs import (
 )
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
+from engine.utilisation import Utilisation
 
 __all__ = [
     "ChatEngine",
     "ChatMessage",
     "Completion",
     "ContextLengthError",
+    "DeadlineError",
     "Delta",
     "Engine",
     "EngineBusyError",
@@ -49,6 +52,7 @@ __all__ = [
     "Health",
     "InvalidRequestError",
     "Logprob",
+    "ModelHost",
     "ModelInfo",
     "ModelLoadError",
     "PrefillProgress",
@@ -56,5 +60,6 @@ __all__ = [
     "SamplingParams",
     "Timings",
     "TokenLogprobs",
+    "Utilisation",
     "find_model",
 ]

@@ -91,7 +91,14 @@ class Engine:
         """
         await in_background(self._supervisor.wake)
 
-    async def swap(self, model: str | EngineSettings, *, timeout: float = 30.0) -> None:
+    async def swap(
+        self,
+        model: str | EngineSettings,
+        *,
+        revision: str | None = None,
+        max_model_len: int | None = None,
+        timeout: float = 30.0,
+    ) -> None:
         """Serve another model from now on.
 
         Replies in flight get ``timeout`` seconds, then they end with :class:`ReplyInterruptedError`; requests that
@@ -99,15 +106,16 @@ class Engine:
         one serves again (still, where memory holds both).
 
         Args:
-            model: a folder or hub id, everything else staying as it is; or settings as a whole. With a name alone,
-                the context window and revision are those of the new model, not those set for the old one.
+            model: a folder or hub id, everything else staying as it is; or settings as a whole.
+            revision, max_model_len: beside a name: of this model; default: its newest, and its own window.
 
         Raises:
             ModelLoadError: the new model cannot be loaded or cannot run here; says why.
             EngineStoppedError, EngineBusyError: as :meth:`sleep`.
         """
         if isinstance(model, str):
-            model = self.settings.model_copy(update={"model": model, "revision": None, "max_model_len": None})
+            chosen = {"model": model, "revision": revision, "max_model_len": max_model_len}
+            model = self.settings.model_copy(update=chosen)
         await in_background(partial(self._supervisor.swap, model, timeout))
 
     # -- what is loaded, and how it is doing ----------------------------------------------------------------

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol, TypedDict
+from typing import Protocol, TypedDict, runtime_checkable
 
 from prometheus_client import CollectorRegistry
 
-from engine.outputs import Delta, EngineStats, Health, ModelInfo
+from engine.outputs import Delta, EngineStats, EngineStatus, Health, ModelInfo
 from engine.sampling_params import SamplingParams
 
 
@@ -66,10 +66,49 @@ class ChatEngine(Protocol):
         """
         ...
 
+    @property
+    def status(self) -> EngineStatus:
+        """What it is doing."""
+        ...
+
     def stats(self) -> EngineStats: ...
 
     def health(self) -> Health: ...
 
     async def drain(self, timeout: float) -> bool:
         """Take no new requests and wait for those in flight; True when all ended within ``timeout`` seconds."""
+        ...
+
+
+@runtime_checkable
+class ModelHost(Protocol):
+    """An engine that holds its model itself, and so can let go of it and take another."""
+
+    async def sleep(self, timeout: float = 30.0) -> None:
+        """Release the weights and the cache. Replies in flight get ``timeout`` seconds, then they are interrupted.
+
+        Raises:
+            EngineBusyError: a model is being loaded or ended just now.
+            EngineStoppedError: the engine is not started.
+        """
+        ...
+
+    async def wake(self) -> None:
+        """Load the model again, after a sleep or a failure.
+
+        Raises:
+            ModelLoadError: it cannot be loaded any more.
+            EngineBusyError, EngineStoppedError: as :meth:`sleep`.
+        """
+        ...
+
+    async def swap(
+        self, model: str, *, revision: str | None = None, max_model_len: int | None = None, timeout: float = 30.0
+    ) -> None:
+        """Serve another model: a folder or a hub id. The old one serves on when it cannot be loaded.
+
+        Raises:
+            ModelLoadError: it cannot be loaded or cannot run here; says why.
+            EngineBusyError, EngineStoppedError: as :meth:`sleep`.
+        """
         ...

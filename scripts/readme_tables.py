@@ -1,4 +1,4 @@
-"""Writes the tables of README.md from the code they describe: settings, HTTP routes, commands.
+"""Writes the tables of README.md from the code they describe: settings, HTTP routes, commands, metrics.
 
 make readme    or, to fail when the README is behind: .venv/bin/python scripts/readme_tables.py --check
 """
@@ -17,11 +17,13 @@ from typer.core import TyperCommand, TyperGroup
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
+from app.api.observe import HttpMetrics  # noqa: E402
 from app.cli import cli  # noqa: E402
 from app.flags import flag_name, variable_name  # noqa: E402
 from app.main import create_app  # noqa: E402
 from app.settings import AppSettings  # noqa: E402
-from engine import Engine, EngineSettings  # noqa: E402
+from engine import Engine, EngineSettings, EngineStats  # noqa: E402
+from engine.metrics import EngineMetrics  # noqa: E402
 
 README = ROOT / "README.md"
 
@@ -45,6 +47,18 @@ def routes_table() -> str:
             (f"`{method.upper()} {path}`", _first_paragraph(operation.get("description", "")))
             for path, operations in paths.items()
             for method, operation in operations.items()
+        ),
+    )
+
+
+def metrics_table() -> str:
+    registries = (EngineMetrics(EngineStats.nothing).registry, HttpMetrics().registry)
+    metrics = sorted((metric for one in registries for metric in one.collect()), key=lambda metric: metric.name)
+    return _table(
+        ("Metric", "Kind", "What it says"),
+        (
+            (f"`{metric.name}{'_total' * (metric.type == 'counter')}`", metric.type, metric.documentation)
+            for metric in metrics
         ),
     )
 
@@ -81,6 +95,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "engine settings": lambda: settings_table(EngineSettings),
     "routes": routes_table,
     "commands": commands_table,
+    "metrics": metrics_table,
 }
 
 

@@ -78,6 +78,11 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/events", _USER),
     Rule("GET", "/api/conversations", _USER),
     Rule("GET PATCH DELETE", "/api/conversations/{conversation_id}", _USER),
+    # The engine and its model: whoever has an account here may change it, until there are roles.
+    Rule("GET", "/api/engine", _USER),
+    Rule("POST", "/api/engine/sleep", _USER),
+    Rule("POST", "/api/engine/wake", _USER),
+    Rule("POST", "/api/engine/swap", _USER),
     # OpenAI's API.
     Rule("GET", "/v1/models", _USER),
     Rule("GET", "/v1/models/{model:path}", _USER),

@@ -15,13 +15,24 @@ from app.store.turn_records import TurnOutcome, TurnRecords
 from app.turns.buffer import ReplyBuffer
 from app.turns.events import TurnEnd, TurnNotice, TurnProgress
 from app.turns.measure import ReplyMeasure, stats_from
-from engine import ChatEngine, ChatMessage, Delta, EngineError, FinishReason, SamplingParams
+from engine import (
+    ChatEngine,
+    ChatMessage,
+    Delta,
+    EngineError,
+    FinishReason,
+    ReplyInterruptedError,
+    SamplingParams,
+)
 
 _log = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS = 0.25
 MAX_RETRY_SECONDS = 10.0
 HEARTBEAT_SECONDS = 10.0  # a turn without new text is still written this often: a sign that its owner lives
+
+#: What a reply that was not cut off ends with.
+_ENDS = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.DEADLINE)
 
 NOT_SAVED_YET = "This reply could not be saved just now; trying again. It goes on meanwhile."
 SAVED_AGAIN = "Saving works again."
@@ -157,12 +168,15 @@ class LiveTurn:
     def _outcome(self, generation: asyncio.Task[None]) -> TurnOutcome:
         text = self.buffer.text
         last = self._last
-        if last is not None and last.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+        if last is not None and last.finish_reason in _ENDS:
             # Whatever happened after the end, a stop that came too late included, takes nothing back.
             reason = last.finish_reason
             stats = stats_from(last.timings, reason) if last.timings else self._measure.cut(reason)
             return TurnOutcome(text=text, status=MessageStatus.COMPLETE, stats=stats)
         failure = None if generation.cancelled() else generation.exception()
+        if isinstance(failure, ReplyInterruptedError):
+            stats = self._measure.cut(FinishReason.ABORT)
+            return TurnOutcome(text=text, status=MessageStatus.INTERRUPTED, stats=stats, error=str(failure))
         if failure is not None:
             if not isinstance(failure, EngineError):
                 _log.error("turn %s failed", self.ref.turn_id, exc_info=failure)

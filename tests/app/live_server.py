@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from app.main import create_app
 from app.settings import AppSettings
-from engine import ChatEngine
+from engine import ChatEngine, EngineState
 from tests.support.fake_engine import FakeEngine
 
 
@@ -70,4 +70,9 @@ def forget(engine: FakeEngine) -> None:
     engine.started.clear()
     engine.refuse = None
     engine.ready = True
+    engine.state = EngineState.READY
+    engine.name("fake")
+    engine.life.clear()
+    engine.life_error = None
+    engine.deadlines.clear()
     engine.aborted = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from prometheus_client import CollectorRegistry
@@ -15,7 +15,9 @@ from engine import (
     ContextLengthError,
     Delta,
     EngineError,
+    EngineState,
     EngineStats,
+    EngineStatus,
     EngineStoppedError,
     FinishReason,
     Health,
@@ -54,10 +56,15 @@ class FakeEngine:
         self.scripts: deque[Script] = deque()
         self.refuse: Exception | None = None  #: raised by ``check_chat`` and at the start of a reply
         self.ready = True
+        self.deadlines: list[float | None] = []  #: of the replies that began
         self.calls: list[tuple[list[ChatMessage], SamplingParams | None]] = []
         self.running = 0
         self.aborted = 0  #: replies left before they ended
         self.started = asyncio.Event()  #: set when a reply begins
+        self.state = EngineState.READY
+        self.source = "models/fake"
+        self.life: list[tuple[object, ...]] = []  #: what it was asked to become
+        self.life_error: EngineError | None = None  #: raised by ``sleep``, ``wake`` and ``swap``
         self._ids = count(1)
         self._registry = CollectorRegistry()
         self._info = ModelInfo(
@@ -109,6 +116,7 @@ class FakeEngine:
     ) -> AsyncIterator[Delta]:
         tokens = await self.check_chat(messages, params)
         self.calls.append((list(messages), params))
+        self.deadlines.append(deadline)
         async for delta in self._reply(tokens):
             yield delta
 
@@ -120,23 +128,41 @@ class FakeEngine:
         async for delta in self._reply(tokens):
             yield delta
 
+    @property
+    def status(self) -> EngineStatus:
+        return EngineStatus(self.state, model=self.source, reason=self.health().error)
+
+    def name(self, name: str) -> None:
+        """Call the model something else."""
+        self._info = replace(self._info, name=name)
+
+    async def sleep(self, timeout: float = 30.0) -> None:
+        await self._live("sleep", timeout)
+        self.state = EngineState.ASLEEP
+
+    async def wake(self) -> None:
+        await self._live("wake")
+        self.state = EngineState.READY
+
+    async def swap(
+        self, model: str, *, revision: str | None = None, max_model_len: int | None = None, timeout: float = 30.0
+    ) -> None:
+        await self._live("swap", model, revision, max_model_len, timeout)
+        self.source = model
+        self.name(model.rsplit("/", 1)[-1])
+        self.state = EngineState.READY
+
+    async def _live(self, *call: object) -> None:
+        self.life.append(call)
+        if self.life_error is not None:
+            raise self.life_error
+
     def stats(self) -> EngineStats:
-        return EngineStats(
-            num_requests_running=self.running,
-            num_requests_waiting=0,
-            kv_cache_usage=0.0,
-            num_kv_blocks=0,
-            kv_block_size=16,
-            prompt_tokens=0,
-            cached_prompt_tokens=0,
-            generation_tokens=0,
-            num_preemptions=0,
-            num_steps=0,
-            requests_finished={},
-        )
+        return replace(EngineStats.nothing(), num_requests_running=self.running)
 
     def health(self) -> Health:
-        return Health(ready=self.ready, error=None if self.ready else "The engine has stopped.")
+        ready = self.ready and self.state is EngineState.READY
+        return Health(ready=ready, error=None if ready else "The engine has stopped.")
 
     async def drain(self, timeout: float) -> bool:
         self.ready = False

@@ -7,6 +7,7 @@ from dataclasses import fields
 from app.errors import AppError
 from engine import (
     ContextLengthError,
+    DeadlineError,
     EngineError,
     EngineOverloadedError,
     EngineStoppedError,
@@ -34,6 +35,8 @@ def translated(error: EngineError, param: str | None = None) -> OpenAIError:
             return OpenAIError(503, "overloaded", str(error))
         case EngineStoppedError():
             return OpenAIError(503, "engine_unavailable", str(error))
+        case DeadlineError():
+            return OpenAIError(504, "deadline_exceeded", str(error), "deadline")
         case InvalidRequestError():
             return invalid_value(error)
         case _:

@@ -12,7 +12,7 @@ from app.api.openai.logprobs import TextLogprobs, chat_logprobs, prompt_logprobs
 from app.api.openai.requests import CommonRequest, TextRequest
 from app.api.sse import close, sse_event
 from app.error_shapes import openai_error
-from engine import Delta, EngineError, Timings, TokenLogprobs
+from engine import Delta, EngineError, FinishReason, Timings, TokenLogprobs
 
 Kind = Literal["chat", "text"]
 
@@ -120,8 +120,7 @@ class Reply:
             "index": 0,
             **(content or {"text": self._echo(delta) + delta.text}),
             "logprobs": logprobs,
-            "finish_reason": delta.finish_reason,
-            "stop_reason": delta.stop_reason,
+            **_ending(delta),
         }
         if self._extras.token_ids:
             choice["token_ids"] = list(delta.token_ids)
@@ -153,6 +152,13 @@ class Reply:
     def _chunk(self, choices: list[dict[str, Any]], extra: dict[str, Any]) -> bytes:
         kind = "chat.completion.chunk" if self._kind == "chat" else "text_completion"
         return sse_event({**self._head, "object": kind, "choices": choices, **extra})
+
+
+def _ending(delta: Delta) -> dict[str, Any]:
+    """OpenAI's clients know no deadline: to them it is a limit that was reached."""
+    if delta.finish_reason is FinishReason.DEADLINE:
+        return {"finish_reason": FinishReason.LENGTH, "stop_reason": FinishReason.DEADLINE}
+    return {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
 
 
 def error_event(error: EngineError) -> bytes:

@@ -94,6 +94,12 @@ class CommonRequest(Strict):
     ignore_eos: bool | None = None
     seed: int | None = None
     logit_bias: dict[str, float] | None = Field(None, description="Token id → bias.")
+    deadline: float | None = Field(
+        None,
+        gt=0,
+        description="Seconds. A reply that takes longer ends as at its maximum length, with the stop_reason "
+        "'deadline'; one that has not begun by then is an error.",
+    )
     prompt_logprobs: int | None = Field(None, description="How many likeliest tokens to tell for each of the prompt's.")
     return_token_ids: bool | None = Field(None, description="Also return each choice's token ids.")
 

@@ -26,6 +26,9 @@ CLIENT_LEFT = 499
 #: When this process began: the nearest thing to a date that a folder of weights has.
 STARTED = int(time.time())
 
+#: What OpenAI's clients, which try errors of 500 and above again by themselves, should know before they do.
+_RETRY = {503: {"Retry-After": "1"}, 504: {"x-should-retry": "false"}}
+
 _STOPPING = EngineStoppedError("The server is shutting down, and the reply was cut off.")
 
 T = TypeVar("T")
@@ -36,9 +39,13 @@ def install_openai(app: FastAPI) -> None:
 
     @app.exception_handler(OpenAIError)
     async def openai_error(request: Request, error: OpenAIError) -> JSONResponse:
-        retry = {"Retry-After": "1"} if error.status == 503 else None
         return error_response(
-            request.url.path, error.status, error.code, error.message, param=error.param, headers=retry
+            request.url.path,
+            error.status,
+            error.code,
+            error.message,
+            param=error.param,
+            headers=_RETRY.get(error.status),
         )
 
     app.include_router(router)
@@ -62,7 +69,7 @@ async def chat_completions(body: ChatRequest, request: Request, services: Servic
     """Reply to a conversation."""
     engine = services.engine
     _check_model(body.model, engine)
-    deltas = engine.chat([message.for_engine() for message in body.messages], _sampling(body))
+    deltas = engine.chat([message.for_engine() for message in body.messages], _sampling(body), deadline=body.deadline)
     try:
         return await _respond("chat", body, deltas, request, engine, closing)
     except EngineError as error:
@@ -74,7 +81,7 @@ async def completions(body: TextRequest, request: Request, services: ServicesDep
     """Continue a text, without a chat template."""
     engine = services.engine
     _check_model(body.model, engine)
-    deltas = engine.complete(body.single_prompt(), _sampling(body))
+    deltas = engine.complete(body.single_prompt(), _sampling(body), deadline=body.deadline)
     try:
         return await _respond("text", body, deltas, request, engine, closing)
     except EngineError as error:

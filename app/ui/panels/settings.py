@@ -1,4 +1,7 @@
-"""The right panel: how replies are sampled and which system prompt they follow (see ``static/settings.js``)."""
+"""The right panel: how replies are sampled and which system prompt they follow (see ``static/settings.js``).
+
+Below these settings of a conversation stands the model, which is the same for all of them (``static/model.js``).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,24 @@ import gradio as gr
 from gradio.components import Component
 
 from app.ui.client_events import on_client
+
+_MODEL = """
+<section id="dm-model" aria-labelledby="dm-model-title">
+  <h3 id="dm-model-title">Model</h3>
+  <p id="dm-model-state" role="status"></p>
+  <p id="dm-model-about"></p>
+  <progress id="dm-model-progress" max="1" value="0" aria-label="Loading the model" hidden></progress>
+  <label for="dm-model-name">Another model</label>
+  <input id="dm-model-name" type="text" autocomplete="off" autocapitalize="off" spellcheck="false"
+    aria-describedby="dm-model-info" placeholder="Folder or hub id">
+  <p id="dm-model-info">A folder on this machine, or a hub id such as Qwen/Qwen3-0.6B. Conversations stay.</p>
+  <div id="dm-model-buttons">
+    <button type="button" id="dm-model-load">Load</button>
+    <button type="button" id="dm-model-rest">Sleep</button>
+  </div>
+  <p id="dm-model-error" role="alert"></p>
+</section>
+"""
 
 _PRESETS_INFO = "A starting point for the controls below."
 
@@ -26,6 +47,7 @@ def settings_panel() -> None:
         gr.HTML('<p id="dm-settings-note" role="status"></p>', apply_default_css=False, js_on_load=None)
         controls = _controls()
         reset = gr.Button("Reset to the model's defaults", elem_id="dm-reset")
+        gr.HTML(_MODEL, apply_default_css=False, js_on_load=None)
         # Only code can press it: it puts the settings of the opened conversation into the controls.
         show = gr.Button("Show settings", elem_id="dm-show-settings", visible="hidden")
 

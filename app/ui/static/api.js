@@ -38,6 +38,10 @@ const conversationPath = (id) => `/api/conversations/${encodeURIComponent(id)}`;
 export const api = {
   options: () => request("GET", "/ui/options"),
   ready: () => request("GET", "/ready"),
+  engine: () => request("GET", "/api/engine"),
+  sleep: () => request("POST", "/api/engine/sleep", {}),
+  wake: () => request("POST", "/api/engine/wake", {}),
+  swap: (model) => request("POST", "/api/engine/swap", { model }),
   listConversations: (parameters) => request("GET", `/api/conversations?${query(parameters)}`),
   getConversation: (id, parameters = {}) => request("GET", `${conversationPath(id)}?${query(parameters)}`),
   renameConversation: (id, title) => request("PATCH", conversationPath(id), { title }),

@@ -5,6 +5,7 @@ import { Chat } from "./chat.js";
 import { Composer } from "./composer.js";
 import { Conversations } from "./conversations.js";
 import { byId, debounce, drawn, make, storage } from "./dom.js";
+import { Model } from "./model.js";
 import { Panels } from "./panels.js";
 import { Settings } from "./settings.js";
 import { tabs } from "./tabs.js";
@@ -38,6 +39,13 @@ class Page {
       deleted: (id) => this.#deleted(id),
       failed: (error) => this.failed(error),
       listFailed: (error) => (error.status === 0 ? this.#showState("not reachable") : this.failed(error)),
+    });
+    this.model = new Model({
+      isOpen: () => this.panels.settings.open,
+      changed: () => {
+        this.modelChanged();
+        tabs.tell("model-changed");
+      },
     });
     this.chat = new Chat(this);
     this.refreshSoon = debounce(150, () => this.conversations.refresh());
@@ -179,6 +187,21 @@ class Page {
     }
   }
 
+  // Another model is loaded, or this one went to sleep or came back.
+  async modelChanged() {
+    try {
+      this.options = await api.options();
+    } catch (error) {
+      this.failed(error);
+      return;
+    }
+    this.settings.useOptions(this.options);
+    this.#welcome();
+    this.#state = ""; // the model's name stands beside it
+    if (this.chat.activeTurnId) this.#showState("replying");
+    else await this.checkReady();
+  }
+
   missing() {
     history.replaceState(null, "", "/");
     this.go(null);
@@ -215,6 +238,8 @@ class Page {
       event.preventDefault();
       this.go(null);
     });
+    byId("dm-toggle-settings").addEventListener("click", () => this.model.look());
+    tabs.on("model-changed", () => this.modelChanged());
     tabs.on("conversation-changed", ({ id, title }) => {
       this.refreshSoon();
       if (id !== this.chat.conversationId) return;
@@ -229,6 +254,7 @@ class Page {
       if (document.visibilityState !== "visible") return;
       this.refreshSoon();
       this.checkReady();
+      if (this.panels.settings.open) this.model.look();
     });
   }
 }

@@ -6,7 +6,7 @@ import { announce, byId, icon, make } from "./dom.js";
 
 const SPOKEN_CHARACTERS = 1000; // of a finished reply, to a screen reader
 
-const ENDINGS = { stop: "ended by itself", length: "reached its maximum length", abort: "stopped", error: "failed" };
+const ENDINGS = { stop: "ended by itself", length: "reached its maximum length", abort: "stopped", error: "failed", deadline: "its time was over" };
 
 const number = new Intl.NumberFormat("en");
 const plural = (count, word) => `${number.format(count)} ${word}${count === 1 ? "" : "s"}`;
@@ -25,6 +25,12 @@ const NOTES = {
   stopped: "Stopped. What had been written is kept.",
   interrupted: "Interrupted: Deskmate was shut down before the reply was complete. What had been saved is shown.",
 };
+
+function ending(status, error, empty) {
+  if (status === "error") return `The reply failed. ${error ?? ""}`.trim();
+  if (status === "interrupted" && error) return `Interrupted. ${error} What had been written is kept.`;
+  return NOTES[status] ?? (empty ? "The reply is empty." : "");
+}
 
 function userMessage(message) {
   const text = make("div", { class: "dm-text" });
@@ -93,8 +99,7 @@ export class Reply {
   #close({ status, stats, error }) {
     this.element.dataset.status = status;
     this.waiting.hidden = true;
-    const failed = `The reply failed. ${error ?? ""}`.trim();
-    this.notice(status === "error" ? failed : (NOTES[status] ?? (this.source === "" ? "The reply is empty." : "")));
+    this.notice(ending(status, error, this.source === ""));
     this.stats.textContent = stats ? statsLine(stats) : "";
     this.copy.hidden = this.source === "";
     this.foot.hidden = this.copy.hidden && !stats;

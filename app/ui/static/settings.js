@@ -75,6 +75,12 @@ export class Settings {
     if (this.unsaved) this.saveSoon();
   }
 
+  // Another model is loaded, with other defaults.
+  useOptions(options) {
+    this.options = options;
+    this.#show();
+  }
+
   reset() {
     this.#change({ ...EMPTY });
     this.#show();

@@ -1,0 +1,120 @@
+// The model in the settings panel: what is loaded, what it is doing, and another one to load.
+
+import { api } from "./api.js";
+import { byId } from "./dom.js";
+
+const LOOK_AGAIN_MS = 1000;
+
+const STATES = {
+  stopped: "stopped",
+  starting: "loading",
+  ready: "ready",
+  draining: "finishing its replies",
+  asleep: "asleep",
+  swapping: "loading another model",
+  restarting: "starting again after a failure",
+  failed: "failed",
+};
+const RESTING = new Set(["asleep", "failed"]);
+const STEADY = new Set(["ready", ...RESTING]);
+
+const number = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const percent = (share) => `${Math.round(100 * share)} %`;
+
+export class Model {
+  #timer = null;
+  #asking = false; // a button of this tab was pressed and has no answer yet
+  #shown = "";
+
+  // `isOpen()`: the panel can be seen; `changed()`: the model or its state is another than before.
+  constructor({ isOpen, changed }) {
+    this.isOpen = isOpen;
+    this.changed = changed;
+    this.input = byId("dm-model-name");
+    this.load = byId("dm-model-load");
+    this.rest = byId("dm-model-rest");
+    this.error = byId("dm-model-error");
+    this.load.addEventListener("click", () => this.#swap());
+    this.rest.addEventListener("click", () => this.#ask(() => (this.resting ? api.wake() : api.sleep())));
+    this.input.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.isComposing) return;
+      event.preventDefault();
+      this.#swap();
+    });
+  }
+
+  // Shows how it is now, and goes on looking while somebody can see it or something is being loaded.
+  async look() {
+    clearTimeout(this.#timer);
+    let engine = null;
+    try {
+      engine = await api.engine();
+      this.#show(engine);
+    } catch (error) {
+      byId("dm-model-state").textContent = error.message;
+    }
+    clearTimeout(this.#timer); // another look may have begun meanwhile
+    const moving = this.#asking || (engine !== null && !STEADY.has(engine.state));
+    if (moving || (this.isOpen() && !document.hidden)) this.#timer = setTimeout(() => this.look(), LOOK_AGAIN_MS);
+  }
+
+  async #swap() {
+    const name = this.input.value.trim();
+    if (name === "") {
+      this.#complain("Write a folder or a hub id first.");
+      this.input.focus();
+      return;
+    }
+    if (this.load.disabled) return;
+    if (await this.#ask(() => api.swap(name))) this.input.value = "";
+  }
+
+  async #ask(question) {
+    this.#complain("");
+    this.#asking = true;
+    this.#enable(false);
+    const answer = question();
+    this.look();
+    try {
+      await answer;
+      return true;
+    } catch (error) {
+      this.#complain(error.message);
+      return false;
+    } finally {
+      this.#asking = false;
+      await this.look();
+    }
+  }
+
+  #complain(sentence) {
+    this.error.textContent = sentence;
+  }
+
+  #enable(steady) {
+    this.load.disabled = !steady || this.#asking;
+    this.rest.disabled = this.load.disabled;
+  }
+
+  #show({ state, reason, stage, progress, source, model, stats }) {
+    this.resting = RESTING.has(state);
+    this.#write("dm-model-state", `${model.name} · ${STATES[state] ?? state}`);
+    const about = `${number.format(model.num_parameters)} parameters, ${model.dtype} on ${model.device}, context of ${model.max_model_len.toLocaleString("en")} tokens.`;
+    const used = stats.utilisation;
+    const work = `In the last minute it computed ${percent(used.device_busy)} of the time, ${Math.round(used.generation_tokens_per_second * 60)} tokens.`;
+    const doing = stage && !STEADY.has(state) ? `${stage} …` : null;
+    this.#write("dm-model-about", doing ?? (state === "ready" ? `${about} ${work}` : (reason ?? "")));
+    byId("dm-model-progress").hidden = doing === null;
+    byId("dm-model-progress").value = progress ?? 0;
+    this.rest.textContent = this.resting ? "Wake up" : "Sleep";
+    this.#enable(STEADY.has(state));
+    const shown = `${source} ${model.name} ${state}`;
+    if (this.#shown !== "" && shown !== this.#shown) this.changed();
+    this.#shown = shown;
+  }
+
+  // A screen reader hears what is written into a status, also where it is the same.
+  #write(id, text) {
+    if (byId(id).textContent !== text) byId(id).textContent = text;
+  }
+}
