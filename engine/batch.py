@@ -17,16 +17,16 @@ class Batch:
 
     input_ids: Tensor  #: int64 ``[1, num_tokens]``
     position_ids: Tensor  #: int64 ``[1, num_tokens]``
-    slots: Tensor  #: int64 ``[num_tokens]``: ``block * block_size + offset`` of each token in the cache
+    slots: tuple[Tensor, ...]  #: for each group int64 ``[num_tokens]``: ``block * block_size + offset`` in the cache
     logits_rows: Tensor  #: int64 ``[n]``: the packed rows whose logits are needed: sampled ones, then scored ones
-    sequences: Sequences
+    sequences: tuple[Sequences, ...]  #: for each group
 
     @classmethod
-    def of(cls, plan: StepPlan, block_size: int, device: torch.device) -> Batch:
+    def of(cls, plan: StepPlan, block_size: int, num_groups: int, device: torch.device) -> Batch:
         """Pack a plan. Plain lists first, then one tensor each: per-token tensor calls would cost more."""
         input_ids: list[int] = []
         positions: list[int] = []
-        slots: list[int] = []
+        slots: list[list[int]] = [[] for _ in range(num_groups)]
         sampled_rows: list[int] = []
         scored_rows: list[int] = []
         for chunk in plan.chunks:
@@ -34,11 +34,17 @@ class Batch:
                 len(input_ids) + chunk.scored.start - chunk.start, len(input_ids) + chunk.scored.stop - chunk.start
             )
             input_ids += chunk.token_ids
-            for position in range(chunk.start, chunk.end):
-                positions.append(position)
-                slots.append(chunk.block_table[position // block_size] * block_size + position % block_size)
+            positions += range(chunk.start, chunk.end)
+            for table, group_slots in zip(chunk.block_tables, slots, strict=True):
+                group_slots += [
+                    table[position // block_size] * block_size + position % block_size
+                    for position in range(chunk.start, chunk.end)
+                ]
             if chunk.samples:
                 sampled_rows.append(len(input_ids) - 1)
+
+        query_lens = tuple(len(chunk.token_ids) for chunk in plan.chunks)
+        kv_lens = tuple(chunk.end for chunk in plan.chunks)
 
         def tensor(values: list[int]) -> Tensor:
             return torch.tensor(values, dtype=torch.int64, device=device)
@@ -46,12 +52,15 @@ class Batch:
         return cls(
             input_ids=tensor(input_ids).unsqueeze(0),
             position_ids=tensor(positions).unsqueeze(0),
-            slots=tensor(slots),
+            slots=tuple(tensor(group_slots) for group_slots in slots),
             logits_rows=tensor(sampled_rows + scored_rows),
-            sequences=Sequences(
-                query_lens=tuple(len(chunk.token_ids) for chunk in plan.chunks),
-                kv_lens=tuple(chunk.end for chunk in plan.chunks),
-                block_tables=tuple(chunk.block_table for chunk in plan.chunks),
-                block_size=block_size,
+            sequences=tuple(
+                Sequences(
+                    query_lens=query_lens,
+                    kv_lens=kv_lens,
+                    block_tables=tuple(chunk.block_tables[group] for chunk in plan.chunks),
+                    block_size=block_size,
+                )
+                for group in range(num_groups)
             ),
         )

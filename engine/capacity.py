@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from engine.cache_layout import CacheLayout, blocks_for_sequence
 from engine.errors import ModelLoadError
 from engine.model.loading import LoadedModel
 from engine.settings import EngineSettings
@@ -56,7 +58,7 @@ def suitable_num_threads(model: LoadedModel) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def plan_capacity(model: LoadedModel, settings: EngineSettings) -> Capacity:
+def plan_capacity(model: LoadedModel, layout: CacheLayout, settings: EngineSettings) -> Capacity:
     """Size the cache: as asked, else for ``max_num_seqs`` full-length sequences, as far as memory goes.
 
     Raises:
@@ -70,8 +72,12 @@ def plan_capacity(model: LoadedModel, settings: EngineSettings) -> Capacity:
             f"{model.max_position_embeddings} or less."
         )
     max_model_len = asked_len or model.max_position_embeddings
-    block_bytes = model.kv_bytes_per_token * block_size
-    blocks_per_sequence = -(-max_model_len // block_size)
+    block_bytes = layout.width * model.dtype.itemsize * block_size
+
+    def blocks_for(num_tokens: int) -> int:
+        return blocks_for_sequence(layout.windows, num_tokens, settings.max_batched_tokens, block_size)
+
+    blocks_per_sequence = blocks_for(max_model_len)
     if settings.num_kv_blocks is not None:
         usable = settings.num_kv_blocks - 1
         free = available_memory(model.device)
@@ -84,7 +90,7 @@ def plan_capacity(model: LoadedModel, settings: EngineSettings) -> Capacity:
         budget = _budget(model.device, settings)
         usable = min(budget // block_bytes - 1, blocks_per_sequence * settings.max_num_seqs)
     if usable < blocks_per_sequence:
-        fits = max(usable, 0) * block_size
+        fits = bisect_right(range(max_model_len + 1), max(usable, 0), key=blocks_for) - 1
         if asked_len is not None or fits < 16:
             raise ModelLoadError(
                 f"One sequence of {max_model_len} tokens needs {blocks_per_sequence * block_bytes / GIB:.2f} GiB "

@@ -11,6 +11,8 @@ from time import monotonic
 from torch import Tensor
 
 from engine.attention.selection import select_kernel
+from engine.block_tables import held_blocks
+from engine.cache_layout import CacheLayout
 from engine.capacity import plan_capacity
 from engine.errors import ContextLengthError, DeadlineError, EngineError, InvalidRequestError, LogitsError
 from engine.interface import ChatMessage
@@ -67,7 +69,8 @@ class EngineCore:
     """
 
     def __init__(self, model: LoadedModel, settings: EngineSettings) -> None:
-        capacity = plan_capacity(model, settings)
+        layout = CacheLayout.of(model.layers)
+        capacity = plan_capacity(model, layout, settings)
         self.model = model
         self.max_model_len = capacity.max_model_len
         self.kernel = select_kernel(settings.attention, model.needs, model.device, settings.kv_block_size)
@@ -79,8 +82,11 @@ class EngineCore:
             max_num_seqs=settings.max_num_seqs,
             max_batched_tokens=settings.max_batched_tokens,
             max_model_len=capacity.max_model_len,
+            windows=layout.windows,
         )
-        self._runner = Runner(model, self.kernel, num_blocks=capacity.num_blocks, block_size=settings.kv_block_size)
+        self._runner = Runner(
+            model, self.kernel, layout, num_blocks=capacity.num_blocks, block_size=settings.kv_block_size
+        )
         self._sampler = Sampler()
         self._template = ChatTemplate(model.tokenizer)
         self._vocabulary = Vocabulary(model.tokenizer, model.vocab_size)
@@ -286,7 +292,7 @@ class EngineCore:
                 broken = set(error.request_ids)
                 for id_ in broken:
                     # What it computed may be NaN, which would spread: masked keys are multiplied by zero, not skipped.
-                    self._runner.erase(self._pool.discard(self._submissions[id_].request.blocks))
+                    self._runner.erase(self._pool.discard(held_blocks(self._submissions[id_].request)))
                     self._end(id_, FinishReason.ERROR)
                     result.failures.append((id_, error))
                 kept = [index for index, id_ in enumerate(ids) if id_ not in broken]

@@ -11,10 +11,15 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 
 NULL_BLOCK = 0
 """Block 0 is never handed out: block tables are padded with it, so that padding always points at valid memory."""
+
+MOST_CANDIDATES = 16
+"""So many of the latest blocks behind a common beginning are compared token by token."""
 
 
 class IntegrityError(AssertionError):
@@ -26,13 +31,34 @@ def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
     return blake2b(parent + array("q", token_ids).tobytes(), digest_size=16).digest()
 
 
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """Rows to be copied, in all layers of the block's group, before the step that carries the copy computes."""
+
+    source: int
+    destination: int
+    num_rows: int  #: from the first on
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What is known of a block's rows, from the first on."""
+
+    group: int
+    parent: bytes  #: address of the block before it
+    token_ids: tuple[int, ...]
+    address: bytes | None  #: of a full block
+
+
 class BlockPool:
-    """Reference-counted KV blocks with an index of full blocks by content.
+    """Reference-counted KV blocks with an index by content: full blocks by address, beginnings by their parent.
+
+    A block belongs to one group of layers at a time; content is looked for within a group.
 
     Args:
         num_blocks: size of the pool, the null block included; at least 2.
         block_size: tokens per block.
-        enable_prefix_caching: when off, nothing is indexed and :meth:`match` finds nothing.
+        enable_prefix_caching: when off, nothing is indexed and nothing is found.
     """
 
     def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True) -> None:
@@ -44,8 +70,9 @@ class BlockPool:
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self._ref_counts = [0] * num_blocks
-        self._hash_of: list[bytes | None] = [None] * num_blocks
-        self._block_of: dict[bytes, int] = {}
+        self._content: list[_Content | None] = [None] * num_blocks
+        self._block_of: dict[tuple[int, bytes], int] = {}
+        self._behind: dict[tuple[int, bytes], dict[int, None]] = {}  # by parent, oldest first
         # Least recently freed first: those are reused, and lose their content, first.
         self._free: OrderedDict[int, None] = OrderedDict((block, None) for block in range(1, num_blocks))
 
@@ -68,26 +95,57 @@ class BlockPool:
         """How many blocks ``num_tokens`` tokens occupy."""
         return -(-num_tokens // self.block_size)
 
-    def match(self, hashes: Iterable[bytes]) -> list[int]:
-        """The longest run of cached blocks for these addresses, from the first on. Takes no reference."""
-        found: list[int] = []
-        for content in hashes:
-            block = self._block_of.get(content)
-            if block is None:
-                break
-            found.append(block)
-        return found
+    def find(self, group: int, address: bytes) -> int | None:
+        """The full block with this content. Takes no reference."""
+        return self._block_of.get((group, address))
 
-    def num_free_after_share(self, blocks: Sequence[int]) -> int:
+    def find_beginning(self, group: int, parent: bytes, token_ids: Sequence[int]) -> tuple[int, int]:
+        """A block behind ``parent``, full or not, that begins with as many of these tokens as possible.
+
+        Returns:
+            The block and the number of its first rows that hold these tokens; 0 rows when there is none. Takes no
+            reference.
+        """
+        best, most = NULL_BLOCK, 0
+        for block in islice(reversed(self._behind.get((group, parent), {})), MOST_CANDIDATES):
+            content = self._content[block]
+            assert content is not None
+            rows = 0
+            for ours, theirs in zip(token_ids, content.token_ids, strict=False):
+                if ours != theirs:
+                    break
+                rows += 1
+            if rows > most:
+                best, most = block, rows
+        return best, most
+
+    def num_free_after_share(self, blocks: Iterable[int]) -> int:
         """Free blocks that would remain if these cached blocks were taken."""
         return self.num_free - sum(1 for block in blocks if self._ref_counts[block] == 0)
 
-    def share(self, blocks: Sequence[int]) -> None:
-        """Take one more reference on each block found by :meth:`match`."""
+    def share(self, blocks: Iterable[int]) -> None:
+        """Take one more reference on each block."""
         for block in blocks:
             if self._ref_counts[block] == 0:
                 del self._free[block]
             self._ref_counts[block] += 1
+
+    def is_shared(self, block: int) -> bool:
+        """More than one holds it: its rows must not change."""
+        return self._ref_counts[block] > 1
+
+    def take_over(self, block: int, num_rows: int) -> bool:
+        """Take a free block whose content is exactly its first ``num_rows`` rows, to go on writing behind them.
+
+        False when it is held by somebody, or holds more that others may look for.
+        """
+        content = self._content[block]
+        if self._ref_counts[block] or content is None or content.address or len(content.token_ids) != num_rows:
+            return False
+        del self._free[block]
+        self._forget(block)
+        self._ref_counts[block] = 1
+        return True
 
     def allocate(self, count: int) -> list[int]:
         """Take ``count`` blocks, forgetting what they cached.
@@ -119,13 +177,25 @@ class BlockPool:
             if count == 1:
                 self._free[block] = None
 
-    def register(self, block: int, content: bytes) -> None:
+    def register(self, block: int, group: int, parent: bytes, token_ids: Sequence[int], address: bytes) -> None:
         """Index a full block under its address. The first block with a given content stays the indexed one."""
-        if self.enable_prefix_caching and content not in self._block_of and self._hash_of[block] is None:
-            self._hash_of[block] = content
-            self._block_of[content] = block
+        if not self.enable_prefix_caching or (group, address) in self._block_of:
+            return
+        self._forget(block)  # what was known of its first rows
+        self._remember(block, _Content(group, parent, tuple(token_ids), address))
+        self._block_of[group, address] = block
 
-    def discard(self, blocks: Sequence[int]) -> list[int]:
+    def register_beginning(self, block: int, group: int, parent: bytes, token_ids: Sequence[int]) -> None:
+        """Make the first rows of a block findable, unless another offers as much."""
+        content = self._content[block]
+        if content is not None and (content.address or len(content.token_ids) >= len(token_ids)):
+            return
+        _block, rows = self.find_beginning(group, parent, token_ids)
+        if rows < len(token_ids):
+            self._forget(block)
+            self._remember(block, _Content(group, parent, tuple(token_ids), None))
+
+    def discard(self, blocks: Iterable[int]) -> list[int]:
         """Forget the content of those blocks that one request alone holds, and return them."""
         own = [block for block in blocks if self._ref_counts[block] == 1]
         for block in own:
@@ -135,13 +205,25 @@ class BlockPool:
     def forget(self) -> None:
         """Drop all cached content (not the references), as when the tensors are replaced."""
         self._block_of.clear()
-        self._hash_of = [None] * self.num_blocks
+        self._behind.clear()
+        self._content = [None] * self.num_blocks
+
+    def _remember(self, block: int, content: _Content) -> None:
+        if self.enable_prefix_caching:
+            self._content[block] = content
+            self._behind.setdefault((content.group, content.parent), {})[block] = None
 
     def _forget(self, block: int) -> None:
-        content = self._hash_of[block]
-        if content is not None:
-            self._hash_of[block] = None
-            del self._block_of[content]
+        content = self._content[block]
+        if content is None:
+            return
+        self._content[block] = None
+        if content.address is not None:
+            del self._block_of[content.group, content.address]
+        siblings = self._behind[content.group, content.parent]
+        del siblings[block]
+        if not siblings:
+            del self._behind[content.group, content.parent]
 
     def check(self, holders: Iterable[Sequence[int]] = ()) -> None:
         """Verify the books against what requests say they hold.
@@ -165,6 +247,11 @@ class BlockPool:
                 )
             if (block in self._free) != (expected[block] == 0):
                 raise IntegrityError(f"block {block} is in the wrong list for {expected[block]} holders")
-        for content, block in self._block_of.items():
-            if self._hash_of[block] != content:
+        for (group, address), block in self._block_of.items():
+            content = self._content[block]
+            if content is None or (content.group, content.address) != (group, address):
                 raise IntegrityError(f"the index points at block {block}, which holds something else")
+        known = {block for block, content in enumerate(self._content) if content is not None}
+        listed = [block for blocks in self._behind.values() for block in blocks]
+        if len(listed) != len(known) or set(listed) != known:
+            raise IntegrityError("the lists of blocks behind one another do not hold what is known")

@@ -8,6 +8,8 @@ from enum import Enum, auto
 from engine.outputs import FinishReason, Timings
 from engine.sampling_params import SamplingParams
 
+PRIORITY_SECONDS = 60.0
+
 
 class RequestStatus(Enum):
     WAITING = auto()
@@ -31,6 +33,8 @@ class Request:
         stop_token_ids: tokens that end the reply (the model's end-of-sequence tokens among them unless ignored).
         arrival: seconds on the engine's monotonic clock.
         deadline: on the same clock, when the reply must have ended; None for no limit.
+        priority: lower comes first, see :attr:`rank`.
+        cache_salt: only requests with equal salt share what is cached.
     """
 
     id: str
@@ -41,13 +45,15 @@ class Request:
     stop_token_ids: frozenset[int]
     arrival: float
     deadline: float | None = None
+    priority: int = 0
+    cache_salt: bytes = b""
 
     status: RequestStatus = RequestStatus.WAITING
     token_ids: list[int] = field(init=False)  #: prompt, then what was generated
     num_computed_tokens: int = 0
-    blocks: list[int] = field(default_factory=list)  #: the block table
+    tables: list[list[int]] = field(default_factory=list)  #: a block table for each group of layers; none while waiting
     block_hashes: list[bytes] = field(default_factory=list)  #: addresses of the full blocks known so far
-    num_registered_blocks: int = 0  #: how many of ``blocks`` were offered to the prefix index
+    num_registered_blocks: int = 0  #: how many blocks of a table were offered to the prefix index
 
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
@@ -80,6 +86,15 @@ class Request:
     def scores_prompt(self) -> bool:
         """Log-probabilities of the prompt were asked for, and some are not known yet."""
         return self.params.prompt_logprobs is not None and self.num_scored_tokens < self.num_prompt_tokens
+
+    @property
+    def rank(self) -> float:
+        """Requests are served in this order: by arrival, each step of priority counting as later by a minute.
+
+        So a more urgent request overtakes those that came up to a minute earlier for each step, and nobody is
+        overtaken for ever.
+        """
+        return self.arrival + self.priority * PRIORITY_SECONDS
 
     @property
     def is_finished(self) -> bool:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.attention.base import AttentionKernel, LayerCache, PagedMetadata
+from engine.attention.base import AttentionKernel, GroupStep, LayerCache, PagedMetadata
 from engine.batch import Batch
+from engine.cache_layout import CacheLayout
+from engine.kv_cache import BlockCopy
 from engine.model.loading import LoadedModel
 from engine.scheduler import StepPlan
 
@@ -19,24 +21,40 @@ class Runner:
     Args:
         model: loaded with our attention function.
         kernel: runs the attention.
+        layout: how the model's layers share block tables and memory.
         num_blocks, block_size: size of the cache; must agree with the block pool.
     """
 
-    def __init__(self, model: LoadedModel, kernel: AttentionKernel, *, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self, model: LoadedModel, kernel: AttentionKernel, layout: CacheLayout, *, num_blocks: int, block_size: int
+    ) -> None:
         self._model = model
         self._kernel = kernel
         self._block_size = block_size
-        self.layers: Sequence[LayerCache] = tuple(
-            LayerCache.zeros(shape, num_blocks, block_size, model.dtype, model.device) for shape in model.layers
+        self._num_groups = len(layout.groups)
+        self._group_of_layer = layout.group_of_layer()
+        group = max(layout.groups, key=lambda group: len(group.layers))
+        self._tensors = tuple(
+            LayerCache.zeros(layout.shapes[layer], num_blocks, block_size, model.dtype, model.device)
+            for layer in group.layers
         )
+        #: of each layer; layers of several groups share them
+        self.layers: Sequence[LayerCache] = tuple(self._tensors[index] for index in layout.tensor_of_layer())
 
     @torch.inference_mode()
     def erase(self, blocks: Sequence[int]) -> None:
         """Zero blocks in every layer."""
         index = torch.tensor(blocks, dtype=torch.int64, device=self._model.device)
-        for layer in self.layers:
-            layer.keys.index_fill_(0, index, 0)
-            layer.values.index_fill_(0, index, 0)
+        for tensor in self._tensors:
+            tensor.keys.index_fill_(0, index, 0)
+            tensor.values.index_fill_(0, index, 0)
+
+    def _copy(self, copies: Sequence[BlockCopy]) -> None:
+        """In order: the destination of one may be the source of the next."""
+        for copy in copies:
+            for tensor in self._tensors:
+                for rows in (tensor.keys, tensor.values):
+                    rows[copy.destination, : copy.num_rows] = rows[copy.source, : copy.num_rows]
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> Tensor:
@@ -47,11 +65,15 @@ class Runner:
             ``n`` positions that chunks score, both in the order of the chunks.
         """
         device = self._model.device
-        batch = Batch.of(plan, self._block_size, device)
+        self._copy(plan.copies)
+        batch = Batch.of(plan, self._block_size, self._num_groups, device)
         metadata = PagedMetadata(
             kernel=self._kernel,
             layers=self.layers,
-            slots=batch.slots,
-            prepared=self._kernel.prepare(batch.sequences, device),
+            group_of_layer=self._group_of_layer,
+            groups=tuple(
+                GroupStep(slots, self._kernel.prepare(sequences, device))
+                for slots, sequences in zip(batch.slots, batch.sequences, strict=True)
+            ),
         )
         return self._model.logits(batch.input_ids, batch.position_ids, batch.logits_rows, metadata)

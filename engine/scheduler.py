@@ -4,19 +4,21 @@ There is no prefill phase and no decode phase (the idea is vLLM's V1 scheduler):
 tokens, and each request's ``num_computed_tokens`` chases its length. Decodes come first, because each costs
 one token and somebody is reading; prompts fill what is left, in order of arrival.
 
-Order is the fairness: nobody in the queue is overtaken, and when blocks run out the latest arrival gives
-way. So the earliest request always advances, and every request is the earliest one day.
+Order is the fairness: requests are ranked by arrival and priority (see ``Request.rank``), nobody in the queue is
+overtaken by a later rank, and when blocks run out the latest rank gives way. So the earliest request always
+advances, and every request is the earliest one day.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol
 
-from engine.kv_cache import BlockPool, hash_block
+from engine.block_tables import BlockTables
+from engine.kv_cache import BlockCopy, BlockPool
 from engine.outputs import FinishReason
 from engine.request import Request, RequestStatus
 
@@ -38,7 +40,7 @@ class Chunk:
     request: Request
     start: int  #: position of the first token; all before it are in the cache
     token_ids: tuple[int, ...]
-    block_table: tuple[int, ...]  #: blocks for positions 0 .. end, perhaps more
+    block_tables: tuple[tuple[int, ...], ...]  #: for each group of layers the blocks of positions 0 .. end, or more
     samples: bool  #: the chunk reaches the end of the sequence, so its last row gives the next token
     scored: range = range(0)  #: positions whose logits are needed to tell how likely the prompt's next token was
 
@@ -52,6 +54,7 @@ class StepPlan:
     """One forward pass: decodes and prompt chunks, packed."""
 
     chunks: tuple[Chunk, ...]
+    copies: tuple[BlockCopy, ...] = ()  #: to be made first, in this order
 
     @property
     def num_tokens(self) -> int:
@@ -82,6 +85,7 @@ class Scheduler:
         max_num_seqs: most requests running at once.
         max_batched_tokens: token budget of a step; at least ``max_num_seqs``, so that every decode has its turn.
         max_model_len: longest sequence, prompt and reply together.
+        windows: for each group of layers how far a token sees, itself included; None for all.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Scheduler:
         max_num_seqs: int,
         max_batched_tokens: int,
         max_model_len: int,
+        windows: Sequence[int | None] = (None,),
         clock: Clock = monotonic,
     ) -> None:
         if max_batched_tokens < max_num_seqs:
@@ -98,7 +103,8 @@ class Scheduler:
                 f"max_batched_tokens ({max_batched_tokens}) must be at least max_num_seqs ({max_num_seqs}): "
                 "every running request needs one token of the budget"
             )
-        if pool.blocks_for(max_model_len) > pool.num_usable:
+        tables = BlockTables(pool, windows)
+        if tables.most_blocks(max_model_len, max_batched_tokens) > pool.num_usable:
             raise ValueError(
                 f"{pool.num_usable} KV blocks of {pool.block_size} tokens cannot hold "
                 f"one sequence of {max_model_len} tokens"
@@ -110,8 +116,9 @@ class Scheduler:
         self.counters = SchedulerCounters()
         self._clock = clock
         self._requests: dict[str, Request] = {}
-        self._waiting: deque[Request] = deque()  # by arrival; preempted requests return to the front
-        self._running: list[Request] = []  # by arrival
+        self._tables = tables
+        self._waiting: list[Request] = []  # by rank
+        self._running: list[Request] = []  # by rank
 
     @property
     def num_waiting(self) -> int:
@@ -148,40 +155,49 @@ class Scheduler:
                 f"at most {self.max_model_len} fit"
             )
         self._requests[request.id] = request
-        self._waiting.append(request)
+        insort(self._waiting, request, key=_rank)
 
     def plan(self) -> StepPlan:
         """Choose the next step and take the blocks it needs. Empty only when nothing is in flight."""
         budget = self.max_batched_tokens
         chunks: list[Chunk] = []
-        preempted = False
+        copies: list[BlockCopy] = []
+        planned: set[str] = set()
+        short = False
 
-        for request in [request for request in self._running if request.num_uncomputed_tokens == 1]:
-            missing = self.pool.blocks_for(len(request.token_ids)) - len(request.blocks)
-            while request.status is RequestStatus.RUNNING and missing > self.pool.num_free:
-                preempted = True
-                self._preempt(self._running[-1])
-            if request.status is RequestStatus.RUNNING:
-                request.blocks += self.pool.allocate(missing)
-                chunks.append(self._chunk(request, 1))
-                budget -= 1
+        decodes = [request for request in self._running if request.num_uncomputed_tokens == 1]
+        prompts = [request for request in self._running if request.num_uncomputed_tokens > 1]
+        for request in (*decodes, *prompts):
+            if budget == 0 or request.status is not RequestStatus.RUNNING:
+                continue
+            end = request.num_computed_tokens + self._chunk_length(request, budget)
+            while request.status is RequestStatus.RUNNING:
+                if self._tables.missing(request, end) <= self.pool.num_free:
+                    copies += self._tables.grow(request, end)
+                    chunks.append(self._chunk(request, end))
+                    planned.add(request.id)
+                    budget -= len(chunks[-1].token_ids)
+                    break
+                short = True
+                victim = next(one for one in (*reversed(self._running), request) if one.id not in planned)
+                if _rank(victim) < _rank(request):
+                    break  # those who have the blocks are in this step already; they will not keep them for ever
+                self._preempt(victim)
 
-        for request in self._running:
-            if request.num_uncomputed_tokens > 1 and budget > 0:
-                chunks.append(self._chunk(request, budget))
-                budget -= len(chunks[-1].token_ids)
-
-        # Blocks that were just taken from somebody are for those who run, not for the next in the queue.
-        while self._waiting and not preempted and budget > 0 and len(self._running) < self.max_num_seqs:
+        # Blocks that somebody lacks are for those who run, not for the next in the queue.
+        while self._waiting and not short and budget > 0 and len(self._running) < self.max_num_seqs:
             request = self._waiting[0]
-            if not self._admit(request):
+            made = self._admit(request, budget)
+            if made is None:
                 break
-            self._waiting.popleft()
-            chunks.append(self._chunk(request, budget))
+            copies += made
+            del self._waiting[0]
+            end = request.num_computed_tokens + self._chunk_length(request, budget)
+            chunks.append(self._chunk(request, end))
             budget -= len(chunks[-1].token_ids)
 
         self.counters.steps += bool(chunks)
-        return StepPlan(tuple(chunks))
+        return StepPlan(tuple(chunks), tuple(copies))
 
     def commit(self, plan: StepPlan, tokens: Mapping[str, int]) -> list[Request]:
         """Apply what a step computed.
@@ -195,14 +211,14 @@ class Scheduler:
         """
         now = self._clock()
         advanced: list[Request] = []
+        self._tables.settle()
         for chunk in plan.chunks:
             request = chunk.request
             if request.status is not RequestStatus.RUNNING:
                 continue
-            request.num_computed_tokens = chunk.end
+            self._tables.advance(request, chunk.end)
             if chunk.scored:
                 request.num_scored_tokens = chunk.scored.stop + 1
-            self._register_full_blocks(request)
             if not chunk.samples:
                 continue
             token = tokens[request.id]
@@ -224,20 +240,21 @@ class Scheduler:
         if request is None:
             return None
         (self._running if request.status is RequestStatus.RUNNING else self._waiting).remove(request)
-        self._release(request)
+        # What made a request fail may be in its blocks.
+        self._tables.release(request, keep=reason is not FinishReason.ERROR)
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
         request.stop_reason = stop_reason
         return request
 
     def evacuate(self) -> list[Request]:
-        """Take out everything in flight, by arrival, as it was before its first step but with the tokens it has.
+        """Take out everything in flight, by rank, as it was before its first step but with the tokens it has.
 
         For another scheduler with a cache of its own: this one's pool has failed, and its books are abandoned.
         """
-        requests = sorted(self._requests.values(), key=lambda request: request.arrival)
+        requests = sorted(self._requests.values(), key=_rank)
         for request in requests:
-            request.blocks = []
+            request.tables = []
             request.num_computed_tokens = 0
             request.num_registered_blocks = 0
             request.status = RequestStatus.WAITING
@@ -248,86 +265,56 @@ class Scheduler:
 
     def check(self) -> None:
         """Verify that blocks and requests agree (``IntegrityError`` if not). With nothing in flight, all are free."""
-        self.pool.check(request.blocks for request in self._requests.values())
+        self._tables.check(list(self._requests.values()))
 
     # -- inner workings ---------------------------------------------------------------------------------
 
     def _preempt(self, request: Request) -> None:
-        """Take the blocks of the latest arrival. It will be computed again, from what the cache still holds."""
+        """Take the blocks of the latest rank. It will be computed again, from what the cache still holds."""
         self._running.remove(request)
-        self._release(request)
+        self._tables.release(request)
         request.status = RequestStatus.WAITING
         request.num_preemptions += 1
         self.counters.preemptions += 1
-        # The latest of the running arrived before all that wait: the front of the queue is its place.
-        self._waiting.appendleft(request)
+        insort(self._waiting, request, key=_rank)
 
-    def _release(self, request: Request) -> None:
-        self.pool.free(request.blocks)
-        request.blocks = []
-        request.num_computed_tokens = 0
-        request.num_registered_blocks = 0
-
-    def _admit(self, request: Request) -> bool:
-        """Start a waiting request if blocks for its whole sequence can be had now.
-
-        All of them are taken at once, so that a prompt that has begun is never in want of room: only decodes
-        allocate later, and only decodes can force somebody out.
-        """
-        self._hash_known_tokens(request)
+    def _admit(self, request: Request, budget: int) -> list[BlockCopy] | None:
+        """Start a waiting request if blocks for it can be had now; returns the copies its first step needs."""
         # The last token is always computed: its logits are what we are after.
-        reusable = (len(request.token_ids) - 1) // self.pool.block_size
+        reusable = len(request.token_ids) - 1
         if request.scores_prompt:  # what the cache holds has no logits
-            reusable = min(reusable, (request.num_scored_tokens - 1) // self.pool.block_size)
-        cached = self.pool.match(request.block_hashes[:reusable])
-        missing = self.pool.blocks_for(len(request.token_ids)) - len(cached)
-        if missing > self.pool.num_free_after_share(cached):
-            return False
-        self.pool.share(cached)
-        request.blocks = cached + self.pool.allocate(missing)
-        request.num_computed_tokens = len(cached) * self.pool.block_size
-        request.num_registered_blocks = len(cached)
+            reusable = min(reusable, request.num_scored_tokens - 1)
+        copies = self._tables.attach(request, reusable=reusable, budget=budget)
+        if copies is None:
+            return None
         request.status = RequestStatus.RUNNING
-        self._running.append(request)
+        insort(self._running, request, key=_rank)
         if request.first_scheduled is None:
             request.first_scheduled = self._clock()
             request.num_cached_tokens = request.num_computed_tokens
             self.counters.prompt_tokens += request.num_prompt_tokens
             self.counters.cached_prompt_tokens += request.num_cached_tokens
-        return True
+        return copies
 
-    def _chunk(self, request: Request, budget: int) -> Chunk:
+    def _chunk_length(self, request: Request, budget: int) -> int:
+        if request.scores_prompt:
+            budget = min(budget, SCORED_TOKENS_PER_STEP)
+        return min(budget, request.num_uncomputed_tokens)
+
+    def _chunk(self, request: Request, end: int) -> Chunk:
         start = request.num_computed_tokens
         scored = range(0)
         if request.scores_prompt:
-            budget = min(budget, SCORED_TOKENS_PER_STEP)
-            last = min(start + budget, request.num_prompt_tokens - 1)
-            scored = range(max(start, request.num_scored_tokens - 1), last)
-        end = min(start + budget, len(request.token_ids))
+            scored = range(max(start, request.num_scored_tokens - 1), min(end, request.num_prompt_tokens - 1))
         return Chunk(
             request=request,
             start=start,
             token_ids=tuple(request.token_ids[start:end]),
-            block_table=tuple(request.blocks),
+            block_tables=tuple(tuple(table) for table in request.tables),
             samples=end == len(request.token_ids),
             scored=scored,
         )
 
-    def _hash_known_tokens(self, request: Request) -> None:
-        """Extend the addresses to all full blocks of the tokens known so far."""
-        if not self.pool.enable_prefix_caching:
-            return
-        size = self.pool.block_size
-        hashes = request.block_hashes
-        tokens: Sequence[int] = request.token_ids
-        for end in range((len(hashes) + 1) * size, len(tokens) + 1, size):
-            hashes.append(hash_block(hashes[-1] if hashes else b"", tokens[end - size : end]))
 
-    def _register_full_blocks(self, request: Request) -> None:
-        """Offer the blocks that became full and computed to the prefix index."""
-        full = request.num_computed_tokens // self.pool.block_size
-        if full > request.num_registered_blocks and self.pool.enable_prefix_caching:
-            self._hash_known_tokens(request)
-            for index in range(request.num_registered_blocks, full):
-                self.pool.register(request.blocks[index], request.block_hashes[index])
-            request.num_registered_blocks = full
+def _rank(request: Request) -> float:
+    return request.rank

@@ -116,10 +116,18 @@ def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
 
 
 @dataclass(frozen=True, slots=True)
+class GroupStep:
+    """One step in the layers of one group, which share block tables."""
+
+    slots: Tensor  #: int64 ``[num_tokens]``: where each token's key and value go, ``block * block_size + offset``
+    prepared: Any  #: what the kernel made of the group's block tables
+
+
+@dataclass(frozen=True, slots=True)
 class PagedMetadata:
     """One step, as the registered attention function receives it: an explicit forward argument, no globals."""
 
     kernel: AttentionKernel
     layers: Sequence[LayerCache]
-    slots: Tensor  #: int64 ``[num_tokens]``: where each token's key and value go, ``block * block_size + offset``
-    prepared: Any
+    group_of_layer: Sequence[int]
+    groups: Sequence[GroupStep]

@@ -73,13 +73,14 @@ def paged_attention(
         paged.is_causal &= getattr(module, "is_causal", True)
         return paged.attend(layer, query, key, value, scale, sliding_window), None
     cache = paged.layers[layer]
-    cache.keys.flatten(0, 1).index_copy_(0, paged.slots, key[0].transpose(0, 1))
-    cache.values.flatten(0, 1).index_copy_(0, paged.slots, value[0].transpose(0, 1))
+    group = paged.groups[paged.group_of_layer[layer]]
+    cache.keys.flatten(0, 1).index_copy_(0, group.slots, key[0].transpose(0, 1))
+    cache.values.flatten(0, 1).index_copy_(0, group.slots, value[0].transpose(0, 1))
     attended = paged.kernel.forward(
         query[0].transpose(0, 1),
         cache.keys,
         cache.values,
-        paged.prepared,
+        group.prepared,
         scale=scale,
         sliding_window=sliding_window,
         softcap=softcap,

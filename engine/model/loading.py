@@ -53,12 +53,6 @@ class LoadedModel:
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes of keys and values that one token takes in all layers."""
-        width = sum(shape.num_kv_heads * (shape.head_dim + shape.value_head_dim) for shape in self.layers)
-        return width * self.dtype.itemsize
-
     def logits(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, paged: PagedMetadata) -> Tensor:
         """One packed forward.
 

@@ -162,7 +162,7 @@ async def test_unusable_scores_fail_their_own_request_only(engine: Engine, monke
             if chunk.request.prompt_token_ids[0] == 66 and chunk.request.num_output_tokens == 2:
                 logits[row] = torch.nan
                 for layer in runner.layers:  # as a broken kernel would leave it
-                    layer.values[chunk.request.blocks] = torch.nan
+                    layer.values[chunk.request.tables[0]] = torch.nan
         return logits
 
     monkeypatch.setattr(runner, "execute", poison)

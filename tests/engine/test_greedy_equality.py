@@ -20,7 +20,9 @@ from torch import Tensor
 
 from engine import EngineSettings, FinishReason, SamplingParams
 from engine.attention.sdpa import SdpaKernel
+from engine.cache_layout import CacheLayout, blocks_for_sequence
 from engine.core import EngineCore
+from engine.kv_cache import NULL_BLOCK
 from engine.model.loading import LoadedModel, load_model
 from tests.support.models import FAMILIES, WINDOW, make_model
 from tests.support.reference import TIE, Comparison, Reference, Reply
@@ -97,12 +99,15 @@ def run_scenario(pair: Pair, seed: int, comparison: Comparison) -> Counter[str]:
     rng = random.Random(seed)
     block_size = rng.choice([1, 3, 4, 16])
     max_num_seqs = rng.randint(1, 6)
+    spare = rng.choice([0, 0, 20 // block_size, 400 // block_size])
+    budget = max_num_seqs + rng.choice([0, 1, 4, 20, 300])
+    windows = CacheLayout.of(pair.model.layers).windows
     core = make_core(
         pair,
         block_size=block_size,
-        num_kv_blocks=-(-MAX_LEN // block_size) + 1 + rng.choice([0, 0, 20 // block_size, 400 // block_size]),
+        num_kv_blocks=blocks_for_sequence(windows, MAX_LEN, budget, block_size) + 1 + spare,
         max_num_seqs=max_num_seqs,
-        max_batched_tokens=max_num_seqs + rng.choice([0, 1, 4, 20, 300]),
+        max_batched_tokens=budget,
     )
     prompts = prompts_for(pair, rng)
     asked: dict[str, tuple[list[int], int]] = {}
@@ -128,6 +133,7 @@ def run_scenario(pair: Pair, seed: int, comparison: Comparison) -> Counter[str]:
         seen["shared steps"] += len(deltas) > 1
         for delta in deltas:
             assert delta.request_id in live
+            seen["partial hits"] += bool((delta.cached_prompt_tokens or 0) % block_size)
             if delta.progress is not None:
                 seen["partial prefills"] += 1
                 # What was computed of this prompt stays in the prefix cache, and nothing else may.
@@ -145,6 +151,7 @@ def run_scenario(pair: Pair, seed: int, comparison: Comparison) -> Counter[str]:
                 )
                 del asked[delta.request_id]
         core.check()
+        seen["blocks given back"] += any(NULL_BLOCK in table for r in core._scheduler.requests for table in r.tables)
     for name, (prompt, max_tokens) in asked.items():  # the aborted ones
         expected = pair.reference.greedy(prompt, max_tokens)
         comparison.check(got[name], expected, finished=False, context=f"{pair.name}, seed {seed}, {name}")
@@ -161,14 +168,17 @@ def check_scenarios(pair: Pair, seeds: Sequence[int]) -> None:
     for seed in seeds:
         seen += run_scenario(pair, seed, comparison)
     # The scenarios must have been what they are for.
-    for event in ("aborts", "preemptions", "prefix hits", "partial prefills", "mixed steps", "shared steps"):
+    events = ["aborts", "preemptions", "prefix hits", "partial hits", "partial prefills", "mixed steps", "shared steps"]
+    if pair.model.needs.sliding_window:
+        events.append("blocks given back")
+    for event in events:
         assert seen[event] >= 3, (event, seen)
-    assert comparison.tokens > 80 * len(seeds)
+    assert comparison.tokens > 50 * len(seeds)
     assert comparison.ties <= 1 + comparison.tokens // 2000
 
 
 def test_replies_are_transformers_replies_whatever_happens(pair: Pair) -> None:
-    check_scenarios(pair, (1, 14, 19))  # these three hold every event
+    check_scenarios(pair, (1, 9, 12))  # these three hold every event
 
 
 @pytest.mark.full
@@ -209,7 +219,8 @@ def corrupt(core: EngineCore, name: str, layer: int, part: str, position: int) -
     assert position < request.num_computed_tokens
     size = core.stats().kv_block_size
     rows = getattr(core._runner.layers[layer], part)
-    row = rows[request.blocks[position // size], position % size]
+    table = request.tables[core._runner._group_of_layer[layer]]
+    row = rows[table[position // size], position % size]
     generator = torch.Generator().manual_seed(layer * 1000 + position)
     row.copy_(torch.randn(row.shape, generator=generator) * row.std())
 

@@ -7,12 +7,15 @@ early or never written shows up at once.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.kv_cache import BlockPool, IntegrityError
+from engine.cache_layout import blocks_for_sequence
+from engine.kv_cache import NULL_BLOCK, BlockPool, IntegrityError
 from engine.outputs import FinishReason
 from engine.request import Request, RequestStatus
 from engine.sampling_params import SamplingParams
@@ -41,29 +44,44 @@ def make_scheduler(
     budget: int = 8,
     max_len: int = 32,
     caching: bool = True,
+    windows: tuple[int | None, ...] = (None,),
 ) -> Scheduler:
     pool = BlockPool(num_blocks, block_size, enable_prefix_caching=caching)
-    return Scheduler(pool, max_num_seqs=seqs, max_batched_tokens=budget, max_model_len=max_len)
+    return Scheduler(pool, max_num_seqs=seqs, max_batched_tokens=budget, max_model_len=max_len, windows=windows)
 
 
 class SimulatedCache:
-    """What the runner would have in its tensors: for each slot, the sequence up to that token."""
+    """What the runner would have in its tensors: for each slot, the group and the sequence up to that token."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, windows: tuple[int | None, ...] = (None,)) -> None:
         self._block_size = block_size
-        self._slots: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._windows = windows
+        self._slots: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
 
     def execute(self, plan: StepPlan) -> None:
+        for copy in plan.copies:
+            assert 0 < copy.num_rows < self._block_size or self._block_size == 1
+            for row in range(copy.num_rows):
+                self._slots[copy.destination, row] = self._slots[copy.source, row]
+        written: set[tuple[int, int]] = set()
         for chunk in plan.chunks:
             sequence = tuple(chunk.request.token_ids[: chunk.end])
             assert sequence[chunk.start :] == chunk.token_ids
-            for position in range(chunk.start, chunk.end):
-                self._slots[self._slot(chunk.block_table, position)] = sequence[: position + 1]
+            for group in range(len(self._windows)):
+                for position in range(chunk.start, chunk.end):
+                    slot = self._slot(chunk.block_tables[group], position)
+                    assert slot[0] != NULL_BLOCK
+                    assert slot not in written, "two requests write the same row"
+                    written.add(slot)
+                    self._slots[slot] = (group, sequence[: position + 1])
         for chunk in plan.chunks:
             sequence = tuple(chunk.request.token_ids[: chunk.end])
-            for position in range(chunk.end):
-                held = self._slots.get(self._slot(chunk.block_table, position))
-                assert held == sequence[: position + 1], f"position {position} of {chunk.request.id} reads {held}"
+            for group, window in enumerate(self._windows):
+                first = 0 if window is None else max(0, chunk.start - window + 1)
+                for position in range(first, chunk.end):
+                    held = self._slots.get(self._slot(chunk.block_tables[group], position))
+                    expected = (group, sequence[: position + 1])
+                    assert held == expected, f"position {position} of {chunk.request.id} reads {held}"
 
     def _slot(self, table: tuple[int, ...], position: int) -> tuple[int, int]:
         return table[position // self._block_size], position % self._block_size
@@ -76,22 +94,44 @@ class SchedulerMachine(RuleBasedStateMachine):
         seqs=st.integers(1, 5),
         extra_budget=st.integers(0, 8),
         caching=st.booleans(),
+        windows=st.sampled_from([(None,), (None,), (5,), (None, 3), (None, 1, 6)]),
     )
-    def start(self, num_blocks: int, block_size: int, seqs: int, extra_budget: int, caching: bool) -> None:
-        self.max_len = (num_blocks - 1) * block_size
-        self.scheduler = make_scheduler(
-            num_blocks, block_size, seqs=seqs, budget=seqs + extra_budget, max_len=self.max_len, caching=caching
+    def start(
+        self,
+        num_blocks: int,
+        block_size: int,
+        seqs: int,
+        extra_budget: int,
+        caching: bool,
+        windows: tuple[int | None, ...],
+    ) -> None:
+        budget = seqs + extra_budget
+        lengths = range(2, 61)
+        fits = bisect_right(
+            lengths, num_blocks - 1, key=lambda length: blocks_for_sequence(windows, length, budget, block_size)
         )
-        self.cache = SimulatedCache(block_size)
+        assume(fits > 0)
+        self.max_len = lengths[fits - 1]
+        self.scheduler = make_scheduler(
+            num_blocks,
+            block_size,
+            seqs=seqs,
+            budget=budget,
+            max_len=self.max_len,
+            caching=caching,
+            windows=windows,
+        )
+        self.cache = SimulatedCache(block_size, windows)
         self.clock = 0.0
         self.order: list[str] = []
 
-    @rule(data=st.data(), max_tokens=st.integers(1, 12))
-    def add(self, data: st.DataObject, max_tokens: int) -> None:
+    @rule(data=st.data(), max_tokens=st.integers(1, 12), priority=st.sampled_from([0, 0, 0, -1, 1]))
+    def add(self, data: st.DataObject, max_tokens: int, priority: int) -> None:
         # Two tokens only, so that prompts often begin alike.
         prompt = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=self.max_len - 1))
         self.clock += 1
         request = make_request(f"r{self.clock:g}", prompt, min(max_tokens, self.max_len - len(prompt)), self.clock)
+        request.priority = priority
         self.scheduler.add(request)
         self.order.append(request.id)
 
@@ -112,7 +152,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         else:
             self.scheduler.finish(victim.id, FinishReason.ABORT)
         assert victim.is_finished
-        assert not victim.blocks
+        assert not victim.tables
 
     def _step(self, next_token) -> None:
         plan = self.scheduler.plan()
@@ -136,8 +176,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_is_overtaken(self) -> None:
         if hasattr(self, "scheduler"):
-            arrivals = [request.arrival for request in self.scheduler.requests]
-            assert arrivals == sorted(arrivals)
+            for queue in (self.scheduler._running, self.scheduler._waiting):
+                ranks = [request.rank for request in queue]
+                assert ranks == sorted(ranks)
 
     def teardown(self) -> None:
         """Nobody starves: without new arrivals all finish, in a number of steps that the work explains."""
@@ -203,7 +244,7 @@ def test_a_second_turn_computes_only_what_is_new() -> None:
     second = make_request("second", [*first.token_ids, 7, 7], 1, 2.0)
     scheduler.add(second)
     plan = scheduler.plan()
-    # 12 of the 13 earlier tokens were computed (the last sampled one never is): three full blocks of four.
+    # 12 of the 13 earlier tokens were computed; the last sampled one never is.
     assert second.num_cached_tokens == 12
     assert plan.chunks[0].start == 12
 
@@ -213,9 +254,12 @@ def test_a_wholly_cached_prompt_still_computes_its_last_token() -> None:
     scheduler.add(make_request("first", [1] * 8, 1, 1.0))
     run_to_end(scheduler)
     scheduler.add(make_request("again", [1] * 8, 1, 2.0))
-    (chunk,) = scheduler.plan().chunks
-    assert chunk.start == 4
+    plan = scheduler.plan()
+    (chunk,) = plan.chunks
+    assert chunk.start == 7
     assert chunk.samples
+    # The block that others may look for is copied, for the last of its rows is written again.
+    assert [copy.num_rows for copy in plan.copies] == [3]
 
 
 def test_when_blocks_run_out_the_latest_gives_way_and_returns() -> None:
@@ -259,27 +303,59 @@ def test_stop_tokens_wait_for_the_minimum_length() -> None:
 
 
 class TestPool:
+    @staticmethod
+    def register(pool: BlockPool, block: int, address: bytes, parent: bytes = b"") -> None:
+        pool.register(block, 0, parent, [1] * pool.block_size, address)
+
     def test_freed_blocks_keep_their_content_until_they_are_reused(self) -> None:
         pool = BlockPool(4, 2)
         blocks = pool.allocate(3)
-        pool.register(blocks[0], b"a")
-        pool.register(blocks[1], b"b")
+        self.register(pool, blocks[0], b"a")
+        self.register(pool, blocks[1], b"b", b"a")
         pool.free(blocks)
-        assert pool.match([b"a", b"b", b"c"]) == blocks[:2]
+        assert [pool.find(0, address) for address in (b"a", b"b", b"c")] == [*blocks[:2], None]
+        assert pool.find(1, b"a") is None, "another group's content"
         reused = pool.allocate(2)  # the tail goes first
         assert blocks[0] not in reused
-        assert pool.match([b"a", b"b"]) == blocks[:1]
+        assert [pool.find(0, address) for address in (b"a", b"b")] == [blocks[0], None]
 
     def test_sharing_takes_a_block_off_the_free_list(self) -> None:
         pool = BlockPool(3, 2)
         (block, other) = pool.allocate(2)
-        pool.register(block, b"a")
+        self.register(pool, block, b"a")
         pool.free([block, other])
         pool.share([block])
+        assert not pool.is_shared(block)
         pool.share([block])
+        assert pool.is_shared(block)
         assert pool.num_free == 1
         pool.free([block])
         pool.check([[block]])
+
+    def test_the_longest_beginning_is_found(self) -> None:
+        pool = BlockPool(6, 4)
+        one, two, three = pool.allocate(3)
+        pool.register_beginning(one, 0, b"p", [1, 2])
+        pool.register(two, 0, b"p", [1, 2, 3, 4], b"full")
+        pool.register_beginning(three, 0, b"p", [1, 2, 3])  # nothing that two does not offer
+        assert pool.find_beginning(0, b"p", [1, 2, 3, 9]) == (two, 3)
+        assert pool.find_beginning(0, b"p", [1, 2]) in [(one, 2), (two, 2)]
+        assert pool.find_beginning(0, b"p", [7]) == (0, 0)
+        assert pool.find_beginning(0, b"q", [1]) == (0, 0)
+        pool.check([[one, two, three]])
+
+    def test_only_what_nobody_holds_or_looks_for_is_taken_over(self) -> None:
+        pool = BlockPool(6, 4)
+        one, two = pool.allocate(2)
+        pool.register_beginning(one, 0, b"p", [1, 2])
+        pool.register(two, 0, b"p", [3, 4, 5, 6], b"full")
+        assert not pool.take_over(one, 2), "it is held"
+        pool.free([one, two])
+        assert not pool.take_over(one, 1), "it holds more"
+        assert not pool.take_over(two, 4), "it is full"
+        assert pool.take_over(one, 2)
+        assert pool.find_beginning(0, b"p", [1, 2]) == (0, 0)
+        pool.check([[one]])
 
     def test_wrong_books_are_noticed(self) -> None:
         pool = BlockPool(4, 2)
@@ -296,5 +372,7 @@ class TestPool:
     def test_without_prefix_caching_nothing_is_found(self) -> None:
         pool = BlockPool(3, 2, enable_prefix_caching=False)
         (block,) = pool.allocate(1)
-        pool.register(block, b"a")
-        assert pool.match([b"a"]) == []
+        self.register(pool, block, b"a")
+        pool.register_beginning(block, 0, b"", [1])
+        assert pool.find(0, b"a") is None
+        assert pool.find_beginning(0, b"", [1, 1]) == (0, 0)

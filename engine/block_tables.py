@@ -1,0 +1,229 @@
+"""Which blocks each request holds: one table for each group of layers, found in the prefix cache or taken anew.
+
+The scheduler decides who runs; this decides where the keys and values lie. A window group's table holds the null
+block where no later token looks any more: positions stay what they are, and the mask hides them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from engine.cache_layout import blocks_for_sequence
+from engine.kv_cache import NULL_BLOCK, BlockCopy, BlockPool, hash_block
+from engine.request import Request
+
+
+class BlockTables:
+    """Books of all requests over one pool.
+
+    Args:
+        pool: the blocks.
+        windows: for each group of layers how far a token sees, itself included; None for all.
+    """
+
+    def __init__(self, pool: BlockPool, windows: Sequence[int | None] = (None,)) -> None:
+        self.pool = pool
+        self.windows = tuple(windows)
+        self._lent: list[int] = []  # sources of copies that the coming step makes
+
+    def most_blocks(self, num_tokens: int, most_new: int) -> int:
+        """Blocks that one sequence holds at most while it grows to ``num_tokens``, ``most_new`` in a step."""
+        return blocks_for_sequence(self.windows, num_tokens, most_new, self.pool.block_size)
+
+    # -- beginning ----------------------------------------------------------------------------------------
+
+    def attach(self, request: Request, *, reusable: int, budget: int) -> list[BlockCopy] | None:
+        """Give a request its tables: what the cache holds of its tokens, and room for those of its first step.
+
+        A group with full attention gets room for all its tokens, so that a prompt that has begun is not in want
+        of it later; a window group, which gives blocks back as it goes, for the first ``budget`` tokens.
+
+        Args:
+            reusable: most tokens that may be taken from the cache.
+
+        Returns:
+            Copies that must be made before the step; None when there are not enough free blocks, and nothing
+            was taken.
+        """
+        self._hash_known_tokens(request)
+        size = self.pool.block_size
+        full, tables = self._longest_match(request, reusable // size)
+        parent = request.block_hashes[full - 1] if full else request.cache_salt
+        rest = request.token_ids[full * size : min(reusable, (full + 1) * size)]
+        found = [self.pool.find_beginning(group, parent, rest) for group in range(len(self.windows))]
+        rows = min(rows for _block, rows in found)
+        sources = [block for block, _rows in found] if rows else []
+        copies = self._take(request, tables, full, sources, rows, budget)
+        if copies is None and sources:  # a source that nobody holds stands in the way of its own copy
+            copies = self._take(request, tables, full, [], 0, budget)
+        return copies
+
+    def _longest_match(self, request: Request, most: int) -> tuple[int, list[list[int]]]:
+        """The longest prefix of full blocks that every group has as far as it looks, and the tables for it."""
+        size = self.pool.block_size
+        addresses = request.block_hashes[:most]
+        found = [[self.pool.find(group, address) for address in addresses] for group in range(len(self.windows))]
+        lasting = len(addresses)
+        runs: list[tuple[int, list[int]]] = []  # window, and for each block how many before it are there too
+        for window, blocks in zip(self.windows, found, strict=True):
+            run = [0]
+            for block in blocks:
+                run.append(0 if block is None else run[-1] + 1)
+            if window is None:
+                lasting = min(lasting, run.index(0, 1) - 1 if 0 in run[1:] else len(addresses))
+            else:
+                runs.append((window, run))
+        full = lasting
+        while any(run[full] < full - _first_seen(window, full * size, size) for window, run in runs):
+            full -= 1
+        tables = []
+        for window, blocks in zip(self.windows, found, strict=True):
+            first = 0 if window is None else _first_seen(window, full * size, size)
+            tables.append([NULL_BLOCK] * first + [block for block in blocks[first:full] if block is not None])
+        return full, tables
+
+    def _take(
+        self, request: Request, tables: list[list[int]], full: int, sources: list[int], rows: int, budget: int
+    ) -> list[BlockCopy] | None:
+        pool = self.pool
+        computed = full * pool.block_size + rows
+        end = len(request.token_ids)
+        wanted = [
+            pool.blocks_for(end if window is None else min(computed + budget, end)) - full for window in self.windows
+        ]
+        matched = [block for table in tables for block in table if block != NULL_BLOCK]
+        if sum(wanted) > pool.num_free_after_share([*matched, *sources]):
+            return None
+        pool.share(matched)
+        copies: list[BlockCopy] = []
+        taken_over = [pool.take_over(block, rows) for block in sources]
+        pool.share(block for block, taken in zip(sources, taken_over, strict=True) if not taken)
+        for group, count in enumerate(wanted):
+            if sources and taken_over[group]:
+                blocks = [sources[group], *pool.allocate(count - 1)]
+            else:
+                blocks = pool.allocate(count)
+                if sources:
+                    copies.append(BlockCopy(sources[group], blocks[0], rows))
+                    self._lent.append(sources[group])
+            tables[group] += blocks
+        request.tables = tables
+        request.num_computed_tokens = computed
+        request.num_registered_blocks = full
+        return copies
+
+    def fork(self, parent: Request, child: Request) -> None:
+        """Let a child begin with all that its parent has computed. What both may still write is copied then."""
+        for table in parent.tables:
+            self.pool.share(block for block in table if block != NULL_BLOCK)
+        child.tables = [list(table) for table in parent.tables]
+        child.block_hashes = list(parent.block_hashes)
+        child.num_computed_tokens = parent.num_computed_tokens
+        child.num_registered_blocks = parent.num_registered_blocks
+
+    # -- growing ------------------------------------------------------------------------------------------
+
+    def missing(self, request: Request, end: int) -> int:
+        """Blocks to be allocated before the tokens up to ``end`` can be computed."""
+        needed = self.pool.blocks_for(end)
+        return sum(max(0, needed - len(table)) for table in request.tables) + len(self._to_copy(request))
+
+    def grow(self, request: Request, end: int) -> list[BlockCopy]:
+        """Allocate what is :meth:`missing`; returns the copies that must be made before the step."""
+        copies: list[BlockCopy] = []
+        size = self.pool.block_size
+        for group in self._to_copy(request):
+            table = request.tables[group]
+            at = request.num_computed_tokens // size
+            (own,) = self.pool.allocate(1)
+            copies.append(BlockCopy(table[at], own, request.num_computed_tokens % size))
+            self._lent.append(table[at])  # the reference passes from the request to the copy
+            table[at] = own
+        needed = self.pool.blocks_for(end)
+        for table in request.tables:
+            if needed > len(table):
+                table += self.pool.allocate(needed - len(table))
+        return copies
+
+    def _to_copy(self, request: Request) -> list[int]:
+        """Groups whose next row lies in a block that others read too."""
+        at, row = divmod(request.num_computed_tokens, self.pool.block_size)
+        if row == 0:
+            return []
+        return [group for group, table in enumerate(request.tables) if self.pool.is_shared(table[at])]
+
+    def advance(self, request: Request, num_computed_tokens: int) -> None:
+        """Tokens were computed: make full blocks findable, and give back what no later token sees."""
+        request.num_computed_tokens = num_computed_tokens
+        size = self.pool.block_size
+        full = num_computed_tokens // size
+        if full > request.num_registered_blocks and self.pool.enable_prefix_caching:
+            self._hash_known_tokens(request)
+            for index in range(request.num_registered_blocks, full):
+                parent = request.block_hashes[index - 1] if index else request.cache_salt
+                tokens = request.token_ids[index * size : (index + 1) * size]
+                for group, table in enumerate(request.tables):
+                    if table[index] != NULL_BLOCK:
+                        self.pool.register(table[index], group, parent, tokens, request.block_hashes[index])
+            request.num_registered_blocks = full
+        for window, table in zip(self.windows, request.tables, strict=True):
+            if window is not None:
+                index = _first_seen(window, num_computed_tokens, size) - 1
+                unseen = []
+                while index >= 0 and table[index] != NULL_BLOCK:
+                    unseen.append(table[index])
+                    table[index] = NULL_BLOCK
+                    index -= 1
+                self.pool.free(unseen)
+
+    # -- ending -------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """The step's copies were made."""
+        self.pool.free(self._lent)
+        self._lent.clear()
+
+    def release(self, request: Request, *, keep: bool = True) -> None:
+        """Give back every block. With ``keep``, the last, not quite full one stays findable until it is reused."""
+        at, rows = divmod(request.num_computed_tokens, self.pool.block_size)
+        if keep and rows and request.tables and self.pool.enable_prefix_caching:
+            parent = request.block_hashes[at - 1] if at else request.cache_salt
+            tokens = request.token_ids[at * self.pool.block_size : request.num_computed_tokens]
+            for group, table in enumerate(request.tables):
+                self.pool.register_beginning(table[at], group, parent, tokens)
+        for table in request.tables:
+            self.pool.free([block for block in table if block != NULL_BLOCK])
+        request.tables = []
+        request.num_computed_tokens = 0
+        request.num_registered_blocks = 0
+
+    def check(self, requests: Sequence[Request]) -> None:
+        """Verify the pool's books against the tables (``IntegrityError`` if they disagree)."""
+        self.pool.check([*(held_blocks(request) for request in requests), self._lent])
+
+    def _hash_known_tokens(self, request: Request) -> None:
+        """Extend the addresses to all full blocks of the tokens known so far."""
+        if not self.pool.enable_prefix_caching:
+            return
+        size = self.pool.block_size
+        hashes = request.block_hashes
+        tokens = request.token_ids
+        for end in range((len(hashes) + 1) * size, len(tokens) + 1, size):
+            hashes.append(hash_block(hashes[-1] if hashes else request.cache_salt, tokens[end - size : end]))
+
+
+def held_blocks(request: Request) -> list[int]:
+    """Every block of a request, in all groups."""
+    return list(_held(request))
+
+
+def _held(request: Request) -> Iterator[int]:
+    for table in request.tables:
+        for block in table:
+            if block != NULL_BLOCK:
+                yield block
+
+
+def _first_seen(window: int, position: int, block_size: int) -> int:
+    """Index of the first block that a query at ``position``, or any later one, looks at."""
+    return max(0, position - window + 1) // block_size
