@@ -88,7 +88,7 @@ class EngineCore:
             model, self.kernel, layout, num_blocks=capacity.num_blocks, block_size=settings.kv_block_size
         )
         self._sampler = Sampler()
-        self._template = ChatTemplate(model.tokenizer)
+        self._template = ChatTemplate(model.tokenizer, model.vocab_size)
         self._vocabulary = Vocabulary(model.tokenizer, model.vocab_size)
         self.default_params = SamplingParams.from_generation_config(model.generation_config)
         self._submissions: dict[str, Submission] = {}
@@ -110,6 +110,10 @@ class EngineCore:
         prompt = self._template.render(messages)
         params = self.resolve(prompt, params)
         return prompt, replace(params, stop=(*params.stop, *self._template.stop))
+
+    def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """Of the token ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
+        return self._template.reply_tokens(text, token_ids)
 
     def encode(self, prompt: str | Sequence[int], params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
         """The same for a plain text or token ids, without a template."""

@@ -211,6 +211,11 @@ class Engine:
         worker.admit(prompt)
         return len(prompt)
 
+    async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """Of the token ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
+        worker = self._supervisor.running_worker()
+        return await asyncio.to_thread(worker.core.reply_tokens, text, token_ids)
+
     def generate(
         self,
         prompts: Iterable[str | Sequence[int]],

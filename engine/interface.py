@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol, TypedDict, runtime_checkable
+from typing import NotRequired, Protocol, TypedDict, runtime_checkable
 
 from prometheus_client import CollectorRegistry
 
@@ -12,10 +12,16 @@ from engine.sampling_params import SamplingParams
 
 
 class ChatMessage(TypedDict):
-    """One message of a conversation as chat templates take it."""
+    """One message of a conversation as chat templates take it.
+
+    ``token_ids``, of a reply, are what the model sampled when it wrote that (see :meth:`ChatEngine.reply_tokens`): the
+    prompt holds them again where the template shows the reply unchanged, and so hits the prefix cache. Ids that do
+    not spell the content are ignored, so another model or an edited text do no harm.
+    """
 
     role: str
     content: str
+    token_ids: NotRequired[Sequence[int]]
 
 
 class ChatEngine(Protocol):
@@ -62,6 +68,17 @@ class ChatEngine(Protocol):
             ContextLengthError: the rendered prompt leaves no room for a reply.
             InvalidRequestError: anything else that can never be served.
             EngineOverloadedError: the waiting queue is full.
+            EngineStoppedError: the engine takes no requests.
+        """
+        ...
+
+    async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """Of the token ids sampled for a reply, those that spell exactly its ``text``, for the next turn.
+
+        Leaves out the token that ended it, a stop string, and what was held back when it was stopped. Empty where
+        no such ids exist, or none are known.
+
+        Raises:
             EngineStoppedError: the engine takes no requests.
         """
         ...

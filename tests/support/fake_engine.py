@@ -128,6 +128,11 @@ class FakeEngine:
         async for delta in self._reply(tokens):
             yield delta
 
+    async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
+        if not self.ready:
+            raise EngineStoppedError("The engine has stopped.")
+        return tuple(token_ids)
+
     @property
     def status(self) -> EngineStatus:
         return EngineStatus(self.state, model=self.source, reason=self.health().error)
