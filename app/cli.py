@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail("There is not enough memory. Lower --max-model-len or --kv-cache-memory, or choose a smaller model.")
     except KeyboardInterrupt:
         sys.exit(130)  # what shells report for Ctrl+C
+    except asyncio.CancelledError:
+        sys.exit(143)  # and for SIGTERM
 
 
 def _fail(message: str) -> None:

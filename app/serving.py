@@ -72,6 +72,7 @@ async def serve(
 
     Raises:
         StartupError, EngineError: the application cannot start.
+        asyncio.CancelledError: SIGTERM came while it started.
     """
     # Gradio reads these when it is imported, and importing it takes seconds that the checks before should not wait.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -88,13 +89,34 @@ async def serve(
         proxy_headers=False,
         timeout_graceful_shutdown=_CLOSE_SECONDS,
     )
-    async with app.router.lifespan_context(app):
+    starting = _CancelledBySigterm()
+    async with starting, app.router.lifespan_context(app):
+        starting.end()
         server = _Server(config, on_ready, lambda: wind_down(app))
         try:
             await server.serve(sockets=[listener])
         except OSError as error:
             host, port = listener.getsockname()[:2]
             raise _cannot_listen(host, port, error) from error
+
+
+class _CancelledBySigterm:
+    """While the application starts, SIGTERM ends it as Ctrl+C does; later the server has handlers of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._loop.add_signal_handler(signal.SIGTERM, task.cancel)
+
+    async def __aexit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """No more. A second time, nothing happens."""
+        self._loop.remove_signal_handler(signal.SIGTERM)
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> StartupError:

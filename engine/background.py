@@ -10,7 +10,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-GIVE_UP_SECONDS = 5.0
+GIVE_UP_SECONDS = 2.0
 """How long a cancelled caller waits for the work to notice."""
 
 

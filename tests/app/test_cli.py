@@ -290,9 +290,26 @@ def test_a_signal_ends_the_server_and_marks_the_reply(model: Path, tmp_path: Pat
     assert saved == ("interrupted", shown)
 
 
-@pytest.mark.full
-def test_an_interrupt_while_the_model_loads(model: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-u", "-m", "app", "serve", "--model", str(model), "--port", "0"]
+#: Loads for ten minutes, deaf to everything, as from a disk that hangs.
+_ENDLESS_LOAD = """
+import sys, time
+import engine.supervisor
+from app.cli import main
+
+def load_model(settings, progress):
+    progress("Reading", 0.0)
+    time.sleep(600)
+
+engine.supervisor.load_model = load_model
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.full)]
+)
+def test_a_signal_while_the_model_loads_ends_at_once(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+    command = [sys.executable, "-u", "-c", _ENDLESS_LOAD, "serve", "--port", "0"]
     process = subprocess.Popen(
         [*command, "--data-dir", str(tmp_path / "data")],
         stdout=subprocess.PIPE,
@@ -300,12 +317,15 @@ def test_an_interrupt_while_the_model_loads(model: Path, tmp_path: Path) -> None
         text=True,
         cwd=Path(__file__).parents[2],
     )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("Reading"):
-            process.send_signal(signal.SIGINT)
-            break
-    rest, _ = process.communicate(timeout=120)
-    assert process.returncode == 130, rest
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("Reading"):
+                process.send_signal(sent)
+                break
+        rest, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == code, rest
     assert "Traceback" not in rest
     assert "is ready at" not in rest
