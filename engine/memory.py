@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import sys
 import traceback
 
 import torch
+
+log = logging.getLogger(__name__)
 
 
 def release_memory() -> None:
     """Collect what nobody refers to any more, and hand it back to the system and to the GPU's other users."""
     gc.collect()
     if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+        try:
+            torch.cuda.empty_cache()
+        except RuntimeError as error:  # after some faults the GPU answers nothing any more, this neither
+            log.warning("the GPU's memory cannot be handed back: %s", error)
     if sys.platform == "linux":
         # glibc keeps freed memory for the next allocation; other C libraries have no such function.
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

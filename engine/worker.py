@@ -290,7 +290,10 @@ class Worker:
             self.restarting = None
             log.warning("the engine started again after a failed step: %s", reason)
             return True
-        self._give_up(f"The engine failed ({reason}) and could not start again: {why}")
+        self._give_up(
+            f"The engine failed ({reason}) and could not start again: {why}. Wake it up to try once more, or start the "
+            "program again."
+        )
         return False
 
     def _give_up(self, sentence: str) -> None:
