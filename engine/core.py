@@ -11,10 +11,19 @@ from time import monotonic
 from torch import Tensor
 
 from engine.attention.selection import select_kernel
+from engine.bad_words import TokenSequenceBan, token_sequences
 from engine.block_tables import held_blocks
 from engine.cache_layout import CacheLayout
 from engine.capacity import plan_capacity
-from engine.errors import ContextLengthError, DeadlineError, EngineError, InvalidRequestError, LogitsError
+from engine.errors import (
+    ContextLengthError,
+    DeadlineError,
+    EngineError,
+    InvalidRequestError,
+    LogitsError,
+    ModelLoadError,
+)
+from engine.forbidden_words import WordBan, WordLists, read_word_list
 from engine.interface import ChatMessage
 from engine.kv_cache import BlockPool
 from engine.logprobs import Scores, score
@@ -23,13 +32,14 @@ from engine.model.loading import LoadedModel
 from engine.outputs import Delta, EngineStats, FinishReason, Logprob, PrefillProgress, TokenLogprobs
 from engine.request import Request
 from engine.runner import Runner
-from engine.sampler import Sampler, SamplingRow
+from engine.sampler import Sampler, SamplingRow, TokenBan
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler, SchedulerCounters, StepPlan
 from engine.settings import EngineSettings
 from engine.text import ChatTemplate, TextStream
 from engine.utilisation import StepLoad
 from engine.vocabulary import Vocabulary
+from engine.words import WordGuard
 
 
 @dataclass(slots=True)
@@ -90,6 +100,7 @@ class EngineCore:
         self._sampler = Sampler()
         self._template = ChatTemplate(model.tokenizer, model.vocab_size)
         self._vocabulary = Vocabulary(model.tokenizer, model.vocab_size)
+        self._word_lists = _word_lists(self._vocabulary, settings)
         self.default_params = SamplingParams.from_generation_config(model.generation_config)
         self._submissions: dict[str, Submission] = {}
         self._deadlines: dict[str, float] = {}  # of those in flight that have one
@@ -131,6 +142,10 @@ class EngineCore:
         """
         resolved = (params or SamplingParams()).with_defaults(self.default_params)
         resolved.check_vocabulary(self.model.vocab_size)
+        try:
+            self._word_lists.get(resolved.forbidden_words)  # made here, where nobody waits for the device
+        except ValueError as error:
+            raise InvalidRequestError(f"forbidden_words cannot be used: {error}") from error
         if not prompt:
             raise InvalidRequestError("The prompt is empty: send at least one token.")
         for token in (min(prompt), max(prompt)):
@@ -187,11 +202,29 @@ class EngineCore:
             token_ids=request.token_ids,
             num_prompt_tokens=request.num_prompt_tokens,
             stop_token_ids=stop_token_ids,
+            bans=self._bans(request),
         )
-        submission = Submission(request, sampling, TextStream(self.model.tokenizer, params.stop, params.min_tokens))
+        words = self._word_lists.get(params.forbidden_words)
+        guard = WordGuard(words.matcher) if words else None
+        submission = Submission(
+            request, sampling, TextStream(self.model.tokenizer, params.stop, params.min_tokens, guard)
+        )
         if params.prompt_logprobs is not None:
             submission.prompt_logprobs.append(TokenLogprobs(self._logprob(prompt[0], None), None, ()))
         return submission
+
+    def _bans(self, request: Request) -> list[TokenBan]:
+        """What keeps words out of a reply; made anew for each reply, whose text it follows."""
+        bans: list[TokenBan] = []
+        words = self._word_lists.get(request.params.forbidden_words)
+        if words is not None:
+            bans.append(WordBan(words, request.max_tokens, request.stop_token_ids))
+        if request.params.bad_words:
+            encode = self._template.encode_plain
+            sequences = {each for word in request.params.bad_words for each in token_sequences(word, encode)}
+            # A tokenizer may know more tokens than its model, which then never writes them.
+            bans.append(TokenSequenceBan(each for each in sequences if max(each) < self.model.vocab_size))
+        return bans
 
     # -- for the one thread that owns the device ------------------------------------------------------------
 
@@ -422,3 +455,10 @@ class EngineCore:
             self.metrics.first_token(request.last_token - request.arrival)
         else:
             self.metrics.token_gap(request.last_token - previous_token)
+
+
+def _word_lists(vocabulary: Vocabulary, settings: EngineSettings) -> WordLists:
+    try:
+        return WordLists(vocabulary, read_word_list(settings.forbidden_words or ""))
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"ENGINE_FORBIDDEN_WORDS cannot be used: {error}.") from error

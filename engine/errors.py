@@ -64,8 +64,12 @@ class UnsupportedParameterError(InvalidRequestError):
 
 
 class LogitsError(EngineError):
-    """The model produced no usable logits for some requests (``request_ids``): a defect of the model or the kernel."""
+    """There is no next token for some requests (``request_ids``): mostly a defect of the model or the kernel."""
 
     def __init__(self, message: str, *, request_ids: tuple[str, ...]) -> None:
         super().__init__(message)
         self.request_ids = request_ids
+
+
+class EveryTokenBannedError(LogitsError):
+    """What the requests forbid leaves no token that could come next."""

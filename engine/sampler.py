@@ -1,8 +1,8 @@
 """Logits to tokens for a mixed batch, each row by its own parameters.
 
-The order is the one transformers and vLLM share: logit bias; repetition, presence and frequency penalty; the
-ban on ending before ``min_tokens``; temperature; top-k; top-p; min-p; typical-p. A greedy row takes the likeliest token
-after the penalties.
+The order is the one transformers and vLLM share: logit bias; repetition, presence and frequency penalty; bans
+(of ending before ``min_tokens``, of words); temperature; top-k; top-p; min-p; typical-p. A greedy row takes the
+likeliest token after the bans.
 
 A token is drawn by inverting the cumulative distribution, in the order of the vocabulary, at one uniform number
 per row. That number depends on the row's seed and position alone, so the noise of a reply is the same whatever
@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.errors import LogitsError
+from engine.errors import EveryTokenBannedError, LogitsError
 from engine.penalties import TokenCounts
 from engine.sampling_params import SamplingParams
 
@@ -29,6 +29,15 @@ GREEDY_BELOW = 1e-5
 
 _FIRST_CANDIDATES = 256
 _MORE_CANDIDATES = 8
+_NO_TOKENS = np.empty(0, dtype=np.int64)
+
+
+class TokenBan(Protocol):
+    """Something that keeps tokens out of one reply."""
+
+    def banned(self, token_ids: Sequence[int], num_prompt_tokens: int) -> NDArray[np.int64]:
+        """Token ids that may not follow. ``token_ids``: prompt and reply, which only grow from call to call."""
+        ...
 
 
 class SamplingRow:
@@ -42,6 +51,7 @@ class SamplingRow:
             request's own, growing one.
         num_prompt_tokens: where the reply begins in ``token_ids``.
         stop_token_ids: tokens that end the reply; banned while it is shorter than ``params.min_tokens``.
+        bans: what else keeps tokens out of this reply; the row's own, because they follow its text.
     """
 
     def __init__(
@@ -53,13 +63,15 @@ class SamplingRow:
         token_ids: Sequence[int],
         num_prompt_tokens: int,
         stop_token_ids: frozenset[int] = frozenset(),
+        bans: Sequence[TokenBan] = (),
     ) -> None:
         self.request_id = request_id
         self.seed = seed
         self.token_ids = token_ids
         self.num_prompt_tokens = num_prompt_tokens
         self.min_tokens = params.min_tokens
-        self.banned_ids = np.array(sorted(stop_token_ids), dtype=np.int64)
+        self._stop_ids = np.array(sorted(stop_token_ids), dtype=np.int64)
+        self._bans = tuple(bans)
         self.temperature = _resolved(params.temperature, "temperature")
         self.is_greedy = self.temperature < GREEDY_BELOW
         self.top_k = int(_resolved(params.top_k, "top_k"))
@@ -81,9 +93,13 @@ class SamplingRow:
         """Tokens generated so far."""
         return len(self.token_ids) - self.num_prompt_tokens
 
-    @property
-    def bans_the_end(self) -> bool:
-        return self.position < self.min_tokens and self.banned_ids.size > 0
+    def banned(self) -> NDArray[np.int64]:
+        """Token ids that may not come next."""
+        bans_the_end = self.position < self.min_tokens
+        if not self._bans:
+            return self._stop_ids if bans_the_end else _NO_TOKENS
+        parts = [ban.banned(self.token_ids, self.num_prompt_tokens) for ban in self._bans]
+        return np.concatenate([*parts, self._stop_ids] if bans_the_end else parts)
 
     @property
     def counts(self) -> TokenCounts | None:
@@ -109,6 +125,7 @@ class Sampler:
 
         Raises:
             LogitsError: a row holds NaN or +inf, or nothing but -inf; names the requests.
+            EveryTokenBannedError: all that a row may take is banned; names the requests.
         """
         if logits.shape[0] != len(rows):
             raise ValueError(f"{len(rows)} rows need as many rows of logits (got {logits.shape[0]})")
@@ -116,7 +133,7 @@ class Sampler:
             return []
         scores = _adjust(logits, rows)
         highest, likeliest = scores.max(dim=-1)
-        _refuse_unusable(highest, rows)
+        _refuse_unusable(highest, logits, rows)
         tokens: list[int] = likeliest.tolist()
         random = [index for index, row in enumerate(rows) if not row.is_greedy]
         if random:
@@ -150,7 +167,7 @@ def _adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     """Bias, penalties and bans. Returns ``logits`` itself, in its own dtype, when nobody asks for any."""
     biased = [index for index, row in enumerate(rows) if row.bias_ids.size]
     penalized = [(index, counts) for index, row in enumerate(rows) if (counts := row.counts) is not None]
-    banned = [index for index, row in enumerate(rows) if row.bans_the_end]
+    banned = [(index, ids) for index, row in enumerate(rows) if (ids := row.banned()).size]
     if not (biased or penalized or banned):
         return logits
     scores = logits.to(torch.float32, copy=True)
@@ -160,7 +177,7 @@ def _adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     if penalized:
         _penalize(scores, rows, penalized)
     if banned:
-        scores[_positions(banned, [rows[index].banned_ids for index in banned], scores)] = -math.inf
+        scores[_positions([index for index, _ in banned], [ids for _, ids in banned], scores)] = -math.inf
     return scores
 
 
@@ -191,11 +208,19 @@ def _column(parts: Sequence[NDArray[Any]], scores: Tensor) -> Tensor:
     return torch.from_numpy(np.concatenate(parts)).to(scores.device, torch.float32)
 
 
-def _refuse_unusable(highest: Tensor, rows: Sequence[SamplingRow]) -> None:
+def _refuse_unusable(highest: Tensor, logits: Tensor, rows: Sequence[SamplingRow]) -> None:
     """The maximum of a row is finite if and only if the row has a token to take and neither NaN nor +inf."""
     usable = torch.isfinite(highest)
     if not bool(usable.all()):
-        broken = tuple(row.request_id for row, good in zip(rows, usable.tolist(), strict=True) if not good)
+        unusable = [index for index, good in enumerate(usable.tolist()) if not good]
+        defective = [index for index in unusable if not math.isfinite(float(logits[index].max()))]
+        broken = tuple(rows[index].request_id for index in defective or unusable)
+        if not defective:
+            raise EveryTokenBannedError(
+                f"No token can come next in {', '.join(broken)}: all are banned, by forbidden words, bad words or "
+                "min_tokens. Forbid less.",
+                request_ids=broken,
+            )
         raise LogitsError(
             f"The model produced no usable scores for {', '.join(broken)} (NaN or infinity). "
             "The weights may be damaged, or the number format too small for this model: try ENGINE_DTYPE=float32.",

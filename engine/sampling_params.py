@@ -16,6 +16,8 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
 MAX_SEED = 2**63 - 1
 MAX_LOGPROBS = 20
+MAX_WORDS = 256
+MAX_WORD_LENGTH = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +47,13 @@ class SamplingParams:
         prompt_logprobs: 0 to 20; tell the same of the prompt's tokens. The prompt is then computed whole, also where
             the prefix cache holds its beginning.
         logit_bias: token id to -100..100, added to the logit before everything else.
+        bad_words: up to 256 words of at most 128 characters; the tokens that usually write them, with and without a
+            space before, are never completed. Another casing or another split into tokens is not seen.
+        forbidden_words: up to 256 words of at most 128 characters that the reply's text never contains, in whatever
+            casing and however split into tokens; as whole words, see ``engine.words``.
 
-    ``n``, ``bad_words`` and ``response_format`` are not built yet: anything but the
-    value that asks for nothing raises :class:`UnsupportedParameterError`.
+    ``n`` and ``response_format`` are not built yet: anything but the value that asks for nothing raises
+    :class:`UnsupportedParameterError`.
 
     Raises:
         InvalidRequestError: a ``ValueError`` that names the field, the value and what is allowed.
@@ -72,6 +78,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     logit_bias: Mapping[int, float] | None = None
     bad_words: tuple[str, ...] | list[str] = ()
+    forbidden_words: tuple[str, ...] | list[str] = ()
     response_format: Mapping[str, object] | None = None
 
     def __post_init__(self) -> None:
@@ -98,6 +105,8 @@ class SamplingParams:
         self._set("seed", _integer("seed", self.seed, 0, MAX_SEED))
         self._set("logprobs", _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS))
         self._set("prompt_logprobs", _integer("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS))
+        self._set("bad_words", _words("bad_words", self.bad_words))
+        self._set("forbidden_words", _words("forbidden_words", self.forbidden_words))
         self._set("logit_bias", _logit_bias(self.logit_bias))
 
     @classmethod
@@ -151,7 +160,6 @@ class SamplingParams:
     def _refuse_what_is_not_built(self) -> None:
         asks_for_nothing = {
             "n": self.n == 1,
-            "bad_words": not self.bad_words,
             "response_format": self.response_format in (None, {"type": "text"}),
         }
         for name, nothing in asks_for_nothing.items():
@@ -202,6 +210,16 @@ def _stop_strings(value: object) -> tuple[str, ...]:
         if not isinstance(string, str) or not 1 <= len(string) <= MAX_STOP_LENGTH:
             raise _wrong("stop", string, f"strings of 1 to {MAX_STOP_LENGTH} characters")
     return strings
+
+
+def _words(name: str, value: object) -> tuple[str, ...]:
+    words = _items(name, value, "a list of words")
+    if len(words) > MAX_WORDS:
+        raise _wrong(name, f"{len(words)} words", f"at most {MAX_WORDS} words")
+    for word in words:
+        if not isinstance(word, str) or not word.strip() or len(word) > MAX_WORD_LENGTH:
+            raise _wrong(name, word, f"words of 1 to {MAX_WORD_LENGTH} characters, not only white space")
+    return words
 
 
 def _token_ids(value: object) -> tuple[int, ...]:

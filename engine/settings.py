@@ -40,6 +40,11 @@ class EngineSettings(BaseSettings):
     num_kv_blocks: int | None = Field(None, ge=2, description="Exact number of KV blocks; overrides the memory.")
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of the GPU's memory to use.")
     enable_prefix_caching: bool = Field(True, description="Reuse the KV of prompts that begin alike.")
+    forbidden_words: str | None = Field(
+        None,
+        description="Words that no reply may contain, in any casing: separated by commas, or @ and the path of a file "
+        "with one on each line.",
+    )
     num_threads: int | None = Field(
         None, ge=1, description="CPU threads for the model; default: all cores, or one for a tiny model."
     )

@@ -13,6 +13,7 @@ from jinja2 import TemplateError
 from engine.errors import InvalidRequestError
 from engine.interface import ChatMessage
 from engine.reply_tokens import Reply, ReplyTokens, TextOnly, sentinels, split_at
+from engine.words import WordGuard
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -135,6 +136,14 @@ class ChatTemplate:
         except (TypeError, ValueError) as error:  # such as half of a surrogate pair
             raise InvalidRequestError(f"The tokenizer cannot read this text: {error}") from error
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Token ids of a piece of text, without special tokens around it."""
+        try:
+            with self._lock:
+                return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=False)]
+        except (TypeError, ValueError) as error:
+            raise InvalidRequestError(f"The tokenizer cannot read this text: {error}") from error
+
 
 def _check_messages(messages: Sequence[ChatMessage]) -> None:
     if not messages:
@@ -184,7 +193,7 @@ class IncrementalDetokenizer:
     def _push(self, token: int) -> str:
         text = self._decode([*self._window, token])
         doubtful = len(text) - len(text.rstrip(REPLACEMENT))
-        if text == self._text and not doubtful and self._decode([token, token]) == "":
+        if text == self._text and self._decode([token, token]) == "":
             return ""  # special, or not in the vocabulary: as if it had not come
         self._window.append(token)
         self._text = text
@@ -291,9 +300,17 @@ class TextStream:
         tokenizer: the model's.
         stop: strings to end before.
         min_tokens: text of this many first tokens is not searched for stop strings.
+        guard: holds back text that must not end the reply.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        stop: Sequence[str] = (),
+        min_tokens: int = 0,
+        guard: WordGuard | None = None,
+    ) -> None:
+        self._guard = guard
         self._detokenizer = IncrementalDetokenizer(tokenizer)
         self._checker = StopChecker(stop)
         self._free_tokens = min_tokens
@@ -310,8 +327,11 @@ class TextStream:
                 parts.append(text)
             else:
                 parts.append(self._checker.push(text))
-        return StreamPiece("".join(parts), self._checker.met)
+        return StreamPiece(self._guarded("".join(parts)), self._checker.met)
 
     def finish(self) -> str:
         """The rest of the text when the reply has ended without a stop string; empty after one."""
-        return self._checker.push(self._detokenizer.finish()) + self._checker.release()
+        return self._guarded(self._checker.push(self._detokenizer.finish()) + self._checker.release())
+
+    def _guarded(self, text: str) -> str:
+        return text if self._guard is None else self._guard.push(text)

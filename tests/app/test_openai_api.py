@@ -168,6 +168,8 @@ async def test_a_reply_can_be_sent_back_as_it_came(live: Live, client: openai.As
         ({"extra_body": {"guided_json": {}}}, "guided_json"),
         ({"extra_body": {"typical_p": 1.5}}, "typical_p"),
         ({"extra_body": {"ignore_eos": 1}}, "ignore_eos"),
+        ({"extra_body": {"bad_words": "word"}}, "bad_words"),
+        ({"extra_body": {"forbidden_words": [""]}}, "forbidden_words"),
         ({"extra_body": {"min_tokens": -1}}, "min_tokens"),
         ({"extra_body": {"stop_token_ids": [-1]}}, "stop_token_ids"),
         ({"extra_body": {"stop_token_ids": 7}}, "stop_token_ids"),

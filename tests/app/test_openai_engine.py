@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import unicodedata
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -181,6 +183,7 @@ async def test_offsets_where_the_text_drops_the_first_space() -> None:
         ({"extra_body": {"stop_token_ids": [5000]}}, "stop_token_ids"),
         ({"extra_body": {"top_logprobs": 2}}, "top_logprobs"),
         ({"logit_bias": {"5000": 1}}, "logit_bias"),
+        ({"extra_body": {"forbidden_words": ["\u200b"]}}, "forbidden_words"),
     ],
 )
 async def test_what_a_completion_cannot_be_asked(door: Door, asked: dict[str, Any], param: str) -> None:
@@ -189,6 +192,28 @@ async def test_what_a_completion_cannot_be_asked(door: Door, asked: dict[str, An
     body: Any = caught.value.body
     assert body["param"] == param
     assert param in body["message"]
+
+
+async def test_forbidden_and_bad_words(door: Door) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "prompt": "a", "max_tokens": 40, "temperature": 1.5}
+    letters = ["a", "e", "t", "o", "s"]
+
+    def holds_one(text: str) -> bool:
+        """Accents belong to their letter, "t" with one is another word; and what is invisible parts no word."""
+        text = "".join(each for each in text if each.isspace() or unicodedata.category(each) not in ("Cc", "Cf"))
+        return any(word in letters for word in re.findall(r"(?:[^\W_]|[\u0300-\u036f])+", text.casefold()))
+
+    met = 0
+    for seed in range(12):
+        free = await door.client.completions.create(**asked, seed=seed)
+        met += holds_one(free.choices[0].text)
+        reply = await door.client.completions.create(**asked, seed=seed, extra_body={"forbidden_words": letters})
+        assert not holds_one(reply.choices[0].text), reply.choices[0].text
+    assert met
+    greedy: Any = {**asked, "temperature": 0, "max_tokens": 1, "logprobs": 1}
+    first = (await door.client.completions.create(**greedy)).choices[0].text
+    other = await door.client.completions.create(**greedy, extra_body={"bad_words": [first]})
+    assert other.choices[0].text != first
 
 
 async def test_ends_and_token_ids_as_vllm_spells_them(door: Door) -> None:

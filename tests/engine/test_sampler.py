@@ -85,8 +85,10 @@ def reference_probabilities(x: np.ndarray, params: SamplingParams) -> np.ndarray
     kept = [token for token in nucleus if p[token] >= params.min_p * p.max()]
     if params.typical_p < 1:
         q = p[kept] / p[kept].sum()
-        entropy = -(q * np.log(q)).sum()
-        order = np.argsort(np.abs(-np.log(q) - entropy), kind="stable")
+        with np.errstate(divide="ignore"):
+            log_q = np.log(q)
+        entropy = -(q[q > 0] * log_q[q > 0]).sum()
+        order = np.argsort(np.abs(-log_q - entropy), kind="stable")
         before = np.cumsum(q[order]) - q[order]
         kept = [kept[index] for index in order[: max(1, int((before < params.typical_p).sum()))]]
     filtered = np.zeros_like(p)

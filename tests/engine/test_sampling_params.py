@@ -33,6 +33,11 @@ NAN = float("nan")
         ("logprobs", -1, "between 0 and 20"),
         ("logprobs", True, "a whole number"),
         ("prompt_logprobs", 21, "between 0 and 20"),
+        ("bad_words", "word", "a list of words"),
+        ("bad_words", [" "], "1 to 128 characters"),
+        ("forbidden_words", ["x" * 129], "1 to 128 characters"),
+        ("forbidden_words", [7], "1 to 128 characters"),
+        ("forbidden_words", ["x"] * 257, "at most 256"),
         ("repetition_penalty", 0, "between 0.01 and 100"),
         ("presence_penalty", 2.5, "between -2 and 2"),
         ("frequency_penalty", -3, "between -2 and 2"),
@@ -70,7 +75,6 @@ def test_a_wrong_value_is_refused_with_field_value_and_range(field: str, value: 
     [
         ("n", 2),
         ("n", 0),
-        ("bad_words", ["x"]),
         ("response_format", {"type": "json_object"}),
     ],
 )
@@ -80,7 +84,7 @@ def test_what_is_not_built_is_refused_by_name(field: str, value: object) -> None
 
 
 def test_asking_for_nothing_of_what_is_not_built_is_fine() -> None:
-    SamplingParams(typical_p=1.0, n=1, logprobs=None, bad_words=[], response_format={"type": "text"})
+    SamplingParams(n=1, response_format={"type": "text"})
 
 
 def test_values_are_normalized_and_cannot_be_changed() -> None:

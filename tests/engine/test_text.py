@@ -130,6 +130,14 @@ def test_a_character_in_parts_is_held_until_it_is_whole() -> None:
     assert pieces(tokenizer, ids) == ["a", *[""] * (len(ids) - 3), "😀", "b", ""]
 
 
+def test_tokens_without_text_do_not_come_between_the_parts_of_a_character() -> None:
+    tokenizer = byte_level()
+    first, *rest = tokenizer.encode("😀", add_special_tokens=False)
+    silent = tokenizer.convert_tokens_to_ids("<|im_start|>")
+    ids = [first, *[silent, len(tokenizer) + 3] * 20, *rest]
+    assert "".join(pieces(tokenizer, ids)) == "😀" == whole(tokenizer, ids)
+
+
 def test_bytes_that_never_become_a_character_come_at_the_end() -> None:
     tokenizer = byte_level()
     ids = tokenizer.encode("a😀", add_special_tokens=False)[:-1]

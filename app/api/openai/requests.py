@@ -93,6 +93,10 @@ class CommonRequest(Strict):
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     seed: int | None = None
+    bad_words: list[str] | None = Field(None, description="Words whose usual tokens are never completed.")
+    forbidden_words: list[str] | None = Field(
+        None, description="Words the reply never contains, in any casing and however split into tokens."
+    )
     logit_bias: dict[str, float] | None = Field(None, description="Token id → bias.")
     deadline: float | None = Field(
         None,
@@ -133,6 +137,8 @@ class CommonRequest(Strict):
             "stop_token_ids",
             "ignore_eos",
             "seed",
+            "bad_words",
+            "forbidden_words",
         )
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.logit_bias is not None:
