@@ -78,9 +78,10 @@ class Suspects:
             if record is None or record.failures < MOST_FAILURES:
                 return
             minutes = max(1, round((record.expires - self._clock()) / 60))
+            span = "minute" if minutes == 1 else f"{minutes} minutes"
         raise PoisonedPromptError(
             f"This message made the engine fail {record.failures} times, so it is not tried again for the next "
-            f"{minutes} minutes. Change it, or begin a new chat."
+            f"{span}. Change it, or begin a new chat."
         )
 
     def _find(self, key: bytes) -> _Record | None:

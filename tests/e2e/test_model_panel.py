@@ -31,6 +31,7 @@ def changing_server(endless_model: Path, tmp_path_factory: pytest.TempPathFactor
         server.stop()
 
 
+@pytest.mark.full
 def test_a_reply_that_another_model_cuts_off_says_so(
     changing_server: Server, endless_model: Path, other_model: Path, new_browser: NewBrowser
 ) -> None:

@@ -186,7 +186,7 @@ def no_room_for_the_cache(two: Path) -> EngineSettings:
     return EngineSettings(model=str(two), dtype="float32", num_kv_blocks=2, max_model_len=400)
 
 
-@pytest.mark.parametrize("beside", [True, False], ids=["beside", "one at a time"])
+@pytest.mark.parametrize("beside", [True, False], ids=["beside", "one after the other"])
 @pytest.mark.parametrize("fault", [no_such_folder, damaged_weights, no_room_for_the_cache])
 async def test_a_model_that_cannot_be_loaded_leaves_the_old_one_serving(
     engine: Engine, two: Path, monkeypatch: pytest.MonkeyPatch, fault, beside: bool
