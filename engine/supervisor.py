@@ -22,7 +22,7 @@ from engine.errors import (
 )
 from engine.memory import forget_frames, release_memory
 from engine.metrics import EngineMetrics
-from engine.model.loading import LoadedModel, Progress, load_model, weights_size
+from engine.model.loading import LoadedModel, Progress, load_model, prepare_model
 from engine.outputs import EngineState, EngineStats, EngineStatus, ModelInfo
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
@@ -197,7 +197,7 @@ class Supervisor:
             before = self._state
             if before is not EngineState.ASLEEP:
                 self.running_worker()
-            needed = weights_size(settings)  # refuses what is not there, before anything is ended
+            needed = self._prepare(settings)  # while the old one serves
             self._state = EngineState.SWAPPING
             refusal = _REFUSALS[EngineState.SWAPPING]
             try:
@@ -226,7 +226,17 @@ class Supervisor:
             self._cancelled.clear()
             self._exclusive.release()
 
-    def _exchange(self, core: EngineCore | None, settings: EngineSettings, needed: int | None) -> None:
+    def _prepare(self, settings: EngineSettings) -> int:
+        try:
+            return prepare_model(settings, self._report)
+        except EngineError:
+            raise
+        except Exception as error:
+            raise _as_load_error(error, settings.model) from error
+        finally:
+            self._stage = None
+
+    def _exchange(self, core: EngineCore | None, settings: EngineSettings, needed: int) -> None:
         """Go from ``core`` to another model. On failure it serves on where it was kept; else there is no worker."""
         if not _fits(needed, core):
             core = None
@@ -359,8 +369,8 @@ def _as_load_error(error: BaseException, model: str) -> EngineError:
     return ModelLoadError(f"{model} cannot be loaded: {reason}")
 
 
-def _fits(needed: int | None, core: EngineCore | None) -> bool:
+def _fits(needed: int, core: EngineCore | None) -> bool:
     """Is there room for other weights of ``needed`` bytes beside this core's?"""
-    if core is None or needed is None or core.model.device.type != "cpu":
+    if core is None or core.model.device.type != "cpu":
         return False  # on a GPU the cache has taken what was free
     return 1.2 * needed < available_memory(core.model.device)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -133,24 +134,39 @@ def find_model(model: str) -> Path | str:
     return model
 
 
-def weights_size(settings: EngineSettings) -> int | None:
-    """Bytes that the model's weights will take in memory, as far as can be said without loading them.
+def prepare_model(settings: EngineSettings, progress: Progress) -> int:
+    """All that can be done before the model is loaded: refuse what cannot run, and download what is not here.
 
-    None for a hub model, whose files may not be here yet.
+    Returns:
+        Bytes that the weights will take in memory.
 
     Raises:
-        ModelLoadError: as :func:`find_model`, and where the configuration shows that the model cannot run.
+        ModelLoadError: as :func:`load_model`, but for what only the weights can tell.
     """
     source = find_model(settings.model)
     config = _load_config(source, settings)
     _refuse_what_cannot_run(config, settings.model)
     _load_tokenizer(source, settings)
-    if not isinstance(source, Path):
-        return None
-    on_disk = sum(file.stat().st_size for file in source.glob("*.safetensors"))
+    folder = source if isinstance(source, Path) else _download(source, settings, progress)
+    on_disk = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     stored: torch.dtype = getattr(config, "dtype", None) or torch.float32
     wanted = _choose_dtype(settings.dtype, _choose_device(settings.device))
     return on_disk * wanted.itemsize // stored.itemsize
+
+
+def _download(model: str, settings: EngineSettings, progress: Progress) -> Path:
+    """The folder in the hub's cache that holds the weights."""
+    progress(f"Downloading {model}", 0.0)
+    try:
+        folder = snapshot_download(
+            model,
+            revision=settings.revision,
+            allow_patterns=["*.safetensors", "*.safetensors.index.json"],
+            ignore_patterns=["*/*", "consolidated*"],  # the same weights once more, in other formats
+        )
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"The weights of {model} cannot be downloaded: {_first_line(error)}") from error
+    return Path(folder)
 
 
 def _refuse_incomplete_folder(folder: Path) -> None:

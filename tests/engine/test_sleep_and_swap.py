@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import shutil
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 
@@ -24,6 +26,7 @@ from engine import (
     SamplingParams,
 )
 from engine import supervisor as supervisor_module
+from engine.model import loading
 from tests.support.models import make_model
 from tests.support.waiting import eventually
 
@@ -139,6 +142,43 @@ async def test_a_swap_wakes_it_up(engine: Engine, two: Path) -> None:
     await engine.sleep()
     await engine.swap(str(two))
     assert engine.info.name == "two"
+    assert len(await reply(engine)) == 5
+
+
+@pytest.fixture
+def hub(two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model of the hub that lies in the cache; without a network. Returns its id."""
+    folder = tmp_path / "hub/models--somebody--two"
+    shutil.copytree(two, folder / "snapshots/abc")
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text("abc")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    return "somebody/two"
+
+
+async def test_a_model_of_the_hub_is_fetched_while_the_old_one_serves(
+    engine: Engine, hub: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, entered = threading.Event(), threading.Event()
+    fetch = loading.snapshot_download
+
+    def slowly(*args, **options):  # type: ignore[no-untyped-def]
+        entered.set()
+        assert held.wait(20)
+        return fetch(*args, **options)
+
+    monkeypatch.setattr(loading, "snapshot_download", slowly)
+    swap = asyncio.create_task(engine.swap(hub))
+    assert await asyncio.to_thread(entered.wait, 20)
+    assert engine.health().ready
+    assert engine.status.stage == "Downloading somebody/two"
+    assert len(await reply(engine)) == 5
+    held.set()
+    await swap
+    assert engine.info.name == "somebody/two"
+    with pytest.raises(ModelLoadError, match="nobody/nothing"):
+        await engine.swap("nobody/nothing")
     assert len(await reply(engine)) == 5
 
 

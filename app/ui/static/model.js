@@ -18,6 +18,9 @@ const STATES = {
 const RESTING = new Set(["asleep", "failed"]);
 const STEADY = new Set(["ready", ...RESTING]);
 
+// A model that is fetched from the hub is on its way while the old one is still ready.
+const isMoving = ({ state, stage }) => stage !== null || !STEADY.has(state);
+
 const number = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const percent = (share) => `${Math.round(100 * share)} %`;
 
@@ -54,7 +57,7 @@ export class Model {
       byId("dm-model-state").textContent = error.message;
     }
     clearTimeout(this.#timer); // another look may have begun meanwhile
-    const moving = this.#asking || (engine !== null && !STEADY.has(engine.state));
+    const moving = this.#asking || (engine !== null && isMoving(engine));
     if (moving || (this.isOpen() && !document.hidden)) this.#timer = setTimeout(() => this.look(), LOOK_AGAIN_MS);
   }
 
@@ -102,12 +105,12 @@ export class Model {
     const about = `${number.format(model.num_parameters)} parameters, ${model.dtype} on ${model.device}, context of ${model.max_model_len.toLocaleString("en")} tokens.`;
     const used = stats.utilisation;
     const work = `In the last minute it computed ${percent(used.device_busy)} of the time, ${Math.round(used.generation_tokens_per_second * 60)} tokens.`;
-    const doing = stage && !STEADY.has(state) ? `${stage} …` : null;
+    const doing = stage ? `${stage} …` : null;
     this.#write("dm-model-about", doing ?? (state === "ready" ? `${about} ${work}` : (reason ?? "")));
     byId("dm-model-progress").hidden = doing === null;
     byId("dm-model-progress").value = progress ?? 0;
     this.rest.textContent = this.resting ? "Wake up" : "Sleep";
-    this.#enable(STEADY.has(state));
+    this.#enable(!isMoving({ state, stage }));
     const shown = `${source} ${model.name} ${state}`;
     if (this.#shown !== "" && shown !== this.#shown) this.changed();
     this.#shown = shown;
