@@ -24,7 +24,6 @@ class BlockTables:
     def __init__(self, pool: BlockPool, windows: Sequence[int | None] = (None,)) -> None:
         self.pool = pool
         self.windows = tuple(windows)
-        self._lent: list[int] = []  # sources of copies that the coming step makes
 
     def most_blocks(self, num_tokens: int, most_new: int) -> int:
         """Blocks that one sequence holds at most while it grows to ``num_tokens``, ``most_new`` in a step."""
@@ -97,7 +96,9 @@ class BlockTables:
         pool.share(matched)
         copies: list[BlockCopy] = []
         taken_over = [pool.take_over(block, rows) for block in sources]
-        pool.share(block for block, taken in zip(sources, taken_over, strict=True) if not taken)
+        # Held until all blocks are taken, so that none of them is a source. Copies come before anything is written.
+        copied = [block for block, taken in zip(sources, taken_over, strict=True) if not taken]
+        pool.share(copied)
         for group, count in enumerate(wanted):
             if sources and taken_over[group]:
                 blocks = [sources[group], *pool.allocate(count - 1)]
@@ -105,8 +106,8 @@ class BlockTables:
                 blocks = pool.allocate(count)
                 if sources:
                     copies.append(BlockCopy(sources[group], blocks[0], rows))
-                    self._lent.append(sources[group])
             tables[group] += blocks
+        pool.free(copied)
         request.tables = tables
         request.num_computed_tokens = computed
         request.num_registered_blocks = full
@@ -137,7 +138,7 @@ class BlockTables:
             at = request.num_computed_tokens // size
             (own,) = self.pool.allocate(1)
             copies.append(BlockCopy(table[at], own, request.num_computed_tokens % size))
-            self._lent.append(table[at])  # the reference passes from the request to the copy
+            self.pool.free([table[at]])
             table[at] = own
         needed = self.pool.blocks_for(end)
         for table in request.tables:
@@ -178,11 +179,6 @@ class BlockTables:
 
     # -- ending -------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """The step's copies were made."""
-        self.pool.free(self._lent)
-        self._lent.clear()
-
     def release(self, request: Request, *, keep: bool = True) -> None:
         """Give back every block. With ``keep``, the last, not quite full one stays findable until it is reused."""
         at, rows = divmod(request.num_computed_tokens, self.pool.block_size)
@@ -199,7 +195,7 @@ class BlockTables:
 
     def check(self, requests: Sequence[Request]) -> None:
         """Verify the pool's books against the tables (``IntegrityError`` if they disagree)."""
-        self.pool.check([*(held_blocks(request) for request in requests), self._lent])
+        self.pool.check(held_blocks(request) for request in requests)
 
     def _hash_known_tokens(self, request: Request) -> None:
         """Extend the addresses to all full blocks of the tokens known so far."""

@@ -211,7 +211,6 @@ class Scheduler:
         """
         now = self._clock()
         advanced: list[Request] = []
-        self._tables.settle()
         for chunk in plan.chunks:
             request = chunk.request
             if request.status is not RequestStatus.RUNNING:

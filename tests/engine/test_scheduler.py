@@ -123,17 +123,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.cache = SimulatedCache(block_size, windows)
         self.clock = 0.0
-        self.order: list[str] = []
+        self.known: list[list[int]] = []
 
     @rule(data=st.data(), max_tokens=st.integers(1, 12), priority=st.sampled_from([0, 0, 0, -1, 1]))
     def add(self, data: st.DataObject, max_tokens: int, priority: int) -> None:
-        # Two tokens only, so that prompts often begin alike.
-        prompt = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=self.max_len - 1))
+        # Two tokens only, so that prompts often begin alike; many are the next turn of an earlier one.
+        earlier = data.draw(st.sampled_from(self.known)) if self.known and data.draw(st.booleans()) else []
+        stem = earlier[: data.draw(st.integers(0, min(len(earlier), self.max_len - 2)))] if earlier else []
+        rest = st.lists(st.integers(0, 1), min_size=1, max_size=self.max_len - 1 - len(stem))
+        prompt = [*stem, *data.draw(rest)]
         self.clock += 1
         request = make_request(f"r{self.clock:g}", prompt, min(max_tokens, self.max_len - len(prompt)), self.clock)
         request.priority = priority
         self.scheduler.add(request)
-        self.order.append(request.id)
+        self.known.append(request.token_ids)
 
     @precondition(lambda self: self.scheduler.has_work)
     @rule(data=st.data())
@@ -155,8 +158,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not victim.tables
 
     def _step(self, next_token) -> None:
+        before = list(self.scheduler._running)
+        first = min(self.scheduler.requests, key=lambda request: request.rank)
+        preemptions = first.num_preemptions
         plan = self.scheduler.plan()
         assert plan.chunks, "requests are in flight, but nothing is planned"
+        assert first.num_preemptions == preemptions, "the earliest gave way"
+        planned = {chunk.request.id for chunk in plan.chunks}
+        left_out = [request.id for request in before if request.id not in planned]
+        if left_out and plan.num_tokens < self.scheduler.max_batched_tokens:
+            assert planned <= {request.id for request in before}, f"others came in while {left_out} lacked blocks"
         assert plan.num_tokens <= self.scheduler.max_batched_tokens
         assert self.scheduler.num_running <= self.scheduler.max_num_seqs
         assert len({chunk.request.id for chunk in plan.chunks}) == len(plan.chunks)
@@ -274,6 +285,20 @@ def test_when_blocks_run_out_the_latest_gives_way_and_returns() -> None:
     assert late.num_preemptions > 0
     assert late.num_output_tokens == 12
     assert late.finish_reason is FinishReason.LENGTH
+
+
+def test_a_more_urgent_request_overtakes_for_a_minute_and_no_longer() -> None:
+    scheduler = make_scheduler(seqs=1, budget=40)
+    for name, arrival, priority in [("first", 0.0, 0), ("idle", 1.0, 1), ("urgent", 30.0, -1), ("later", 62.0, 0)]:
+        request = make_request(name, [1], 1, arrival)
+        request.priority = priority
+        scheduler.add(request)
+    order = []
+    while scheduler.has_work:
+        plan = scheduler.plan()
+        order += [chunk.request.id for chunk in plan.chunks]
+        scheduler.commit(plan, {chunk.request.id: 1 for chunk in plan.sampling})
+    assert order == ["urgent", "first", "idle", "later"]
 
 
 def test_what_can_never_be_served_is_refused_with_numbers() -> None:
