@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -32,10 +31,11 @@ from engine.model.loading import LoadedModel
 from engine.outputs import Delta, EngineStats, FinishReason, Logprob, PrefillProgress, TokenLogprobs
 from engine.request import Request
 from engine.runner import Runner
-from engine.sampler import Sampler, SamplingRow, TokenBan
+from engine.sampler import Sampler, TokenBan
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler, SchedulerCounters, StepPlan
 from engine.settings import EngineSettings
+from engine.submission import Submission, submit
 from engine.text import ChatTemplate, TextStream
 from engine.utilisation import StepLoad
 from engine.vocabulary import Vocabulary
@@ -43,19 +43,8 @@ from engine.words import WordGuard
 
 
 @dataclass(slots=True)
-class Submission:
-    """A request, with what turns its logits into tokens and its tokens into text."""
-
-    request: Request
-    sampling: SamplingRow
-    text: TextStream
-    logprobs: tuple[TokenLogprobs, ...] = ()  #: of the newest token, when they were asked for
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  #: of the prompt so far, when asked for
-
-
-@dataclass(slots=True)
 class StepResult:
-    """What one step brought: at most one delta for each request, and the requests that broke."""
+    """What one step brought: at most one delta for each reply, and the streams that broke."""
 
     deltas: list[Delta] = field(default_factory=list)
     failures: list[tuple[str, EngineError]] = field(default_factory=list)
@@ -103,6 +92,7 @@ class EngineCore:
         self._word_lists = _word_lists(self._vocabulary, settings)
         self.default_params = SamplingParams.from_generation_config(model.generation_config)
         self._submissions: dict[str, Submission] = {}
+        self._streams: dict[str, set[str]] = {}  # of each stream the replies that are still being written
         self._deadlines: dict[str, float] = {}  # of those in flight that have one
         self._in_step: tuple[str, ...] = ()  # who was computed last
         self._finished: dict[str, int] = {reason.value: 0 for reason in FinishReason}
@@ -168,12 +158,18 @@ class EngineCore:
         return resolved
 
     def submission(
-        self, request_id: str, prompt: Sequence[int], params: SamplingParams, deadline: float | None = None
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        deadline: float | None = None,
+        priority: int = 0,
     ) -> Submission:
         """Wrap up a request whose parameters went through :meth:`resolve`.
 
         Args:
             deadline: seconds from now, after which the reply is ended where it stands.
+            priority: lower comes first, see ``Request.rank``.
 
         Raises:
             InvalidRequestError: the deadline is not a time to come.
@@ -185,33 +181,26 @@ class EngineCore:
         stop_token_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             stop_token_ids |= self.model.eos_token_ids
-        request = Request(
-            id=request_id,
-            prompt_token_ids=tuple(prompt),
-            params=params,
-            seed=params.seed if params.seed is not None else secrets.randbits(63),
+        submission = submit(
+            request_id,
+            prompt,
+            params,
+            bans=self._bans,
+            text=lambda: self._text_stream(params),
             max_tokens=min(params.max_tokens or room, room),
             stop_token_ids=stop_token_ids,
             arrival=arrival,
             deadline=None if deadline is None else arrival + deadline,
-        )
-        sampling = SamplingRow(
-            request_id,
-            params,
-            seed=request.seed,
-            token_ids=request.token_ids,
-            num_prompt_tokens=request.num_prompt_tokens,
-            stop_token_ids=stop_token_ids,
-            bans=self._bans(request),
-        )
-        words = self._word_lists.get(params.forbidden_words)
-        guard = WordGuard(words.matcher) if words else None
-        submission = Submission(
-            request, sampling, TextStream(self.model.tokenizer, params.stop, params.min_tokens, guard)
+            priority=priority,
         )
         if params.prompt_logprobs is not None:
             submission.prompt_logprobs.append(TokenLogprobs(self._logprob(prompt[0], None), None, ()))
         return submission
+
+    def _text_stream(self, params: SamplingParams) -> TextStream:
+        words = self._word_lists.get(params.forbidden_words)
+        guard = WordGuard(words.matcher) if words else None
+        return TextStream(self.model.tokenizer, params.stop, params.min_tokens, guard)
 
     def _bans(self, request: Request) -> list[TokenBan]:
         """What keeps words out of a reply; made anew for each reply, whose text it follows."""
@@ -235,32 +224,35 @@ class EngineCore:
     def add(self, submission: Submission) -> None:
         """Queue a request; ``ValueError`` when it can never be served."""
         self._scheduler.add(submission.request)
-        self._submissions[submission.request.id] = submission
+        for one in (submission, *submission.forks):
+            self._submissions[one.request.id] = one
+            self._streams.setdefault(one.stream_id, set()).add(one.request.id)
         if submission.request.deadline is not None:
-            self._deadlines[submission.request.id] = submission.request.deadline
+            self._deadlines[submission.stream_id] = submission.request.deadline
 
-    def abort(self, request_id: str) -> bool:
-        """End a request and free its blocks; False when it is no longer in flight."""
-        return self._end(request_id, FinishReason.ABORT)
+    def abort(self, stream_id: str) -> bool:
+        """End a request, all its replies, and free their blocks; False when it is no longer in flight."""
+        return bool(self._end(stream_id, FinishReason.ABORT))
 
     def abort_all(self) -> None:
         """End every request and free its blocks."""
-        for request_id in list(self._submissions):
-            self.abort(request_id)
+        for stream_id in list(self._streams):
+            self.abort(stream_id)
 
     def evacuate(self) -> tuple[list[Submission], list[Submission]]:
-        """After a failed step: those that were in it, and all others, ready for another core.
+        """After a failed step: those that were in it with their siblings, and all others, ready for another core.
 
         Gives up the cache. What remains can still render and encode, until the other core is there.
         """
-        in_step = set(self._in_step)
         everyone = [self._submissions[request.id] for request in self._scheduler.evacuate()]
-        failed = [one for one in everyone if one.request.id in in_step]
+        broken = {self._submissions[id_].stream_id for id_ in self._in_step if id_ in self._submissions}
+        failed = [one for one in everyone if one.stream_id in broken]
         self._finished[FinishReason.ERROR.value] += len(failed)
         self._submissions.clear()
+        self._streams.clear()
         self._deadlines.clear()
         del self._runner
-        return failed, [one for one in everyone if one.request.id not in in_step]
+        return failed, [one for one in everyone if one.stream_id not in broken]
 
     def step(self) -> StepResult:
         """Compute one step."""
@@ -275,7 +267,7 @@ class EngineCore:
         if len(logits) > len(plan.sampling):
             self._score_prompts(plan, logits[len(plan.sampling) :])
             logits = logits[: len(plan.sampling)]
-        previous = {chunk.request.id: chunk.request.last_token for chunk in plan.sampling}
+        previous = {chunk.request.id: chunk.request.last_token for chunk in plan.sampling}  # forks have none
         tokens = self._sample(plan, logits, result)
         self._measure(plan, monotonic() - began)
         advanced = self._scheduler.commit(plan, tokens)
@@ -284,9 +276,9 @@ class EngineCore:
             request = chunk.request
             if not chunk.samples and request.num_output_tokens == 0:
                 progress = PrefillProgress(chunk.end, request.num_prompt_tokens)
-                result.deltas.append(Delta(request.id, progress=progress))
+                result.deltas.append(Delta(self._submissions[request.id].stream_id, progress=progress))
         for request in advanced:
-            self._observe(request, previous[request.id])
+            self._observe(request, previous.get(request.id))
             result.deltas.append(self._advance(request))
         return result
 
@@ -295,15 +287,13 @@ class EngineCore:
         if not self._deadlines:
             return
         now = monotonic()
-        for id_ in [id_ for id_, deadline in self._deadlines.items() if deadline <= now]:
-            submission = self._submissions[id_]
-            request = self._scheduler.finish(id_, FinishReason.DEADLINE)
-            assert request is not None
-            delta = self._last(request, Delta(id_, submission.text.finish()))
-            if request.num_output_tokens:
-                result.deltas.append(delta)
+        for stream_id in [id_ for id_, deadline in self._deadlines.items() if deadline <= now]:
+            ended = self._end(stream_id, FinishReason.DEADLINE)
+            begun = [(request, delta) for request, delta in ended if request.num_output_tokens]
+            if begun:
+                result.deltas += [delta for _request, delta in begun]
             else:
-                result.failures.append((id_, overdue(request)))
+                result.failures.append((stream_id, overdue(ended[0][0])))
 
     def _measure(self, plan: StepPlan, seconds: float) -> None:
         self.metrics.step(
@@ -318,7 +308,14 @@ class EngineCore:
 
     def _sample(self, plan: StepPlan, logits: Tensor, result: StepResult) -> dict[str, int]:
         """The next token of each sampling request. One with unusable scores fails alone, not the whole batch."""
-        ids = [chunk.request.id for chunk in plan.sampling]
+        ids: list[str] = []
+        origin: list[int] = []  # forks are sampled from the logits of the prompt they share
+        for row, chunk in enumerate(plan.sampling):
+            family = [chunk.request.id, *(fork.id for fork in chunk.request.forks)]
+            ids += family
+            origin += [row] * len(family)
+        if len(ids) > len(plan.sampling):
+            logits = logits[origin]
         while ids:
             rows = [self._submissions[id_].sampling for id_ in ids]
             try:
@@ -326,13 +323,13 @@ class EngineCore:
                 self._score(logits, ids, tokens)
                 return dict(zip(ids, tokens, strict=True))
             except LogitsError as error:
-                broken = set(error.request_ids)
-                for id_ in broken:
+                for stream_id in {self._submissions[id_].stream_id for id_ in error.request_ids}:
+                    held = {b for id_ in self._streams[stream_id] for b in held_blocks(self._submissions[id_].request)}
+                    self._end(stream_id, FinishReason.ERROR)
                     # What it computed may be NaN, which would spread: masked keys are multiplied by zero, not skipped.
-                    self._runner.erase(self._pool.discard(held_blocks(self._submissions[id_].request)))
-                    self._end(id_, FinishReason.ERROR)
-                    result.failures.append((id_, error))
-                kept = [index for index, id_ in enumerate(ids) if id_ not in broken]
+                    self._runner.erase(self._pool.discard(held))
+                    result.failures.append((stream_id, error))
+                kept = [index for index, id_ in enumerate(ids) if id_ in self._submissions]
                 ids = [ids[index] for index in kept]
                 logits = logits[kept]
         return {}
@@ -408,6 +405,7 @@ class EngineCore:
         """Turn a request's newest token into text, and end the request where that completes a stop string."""
         token = request.token_ids[-1]
         submission = self._submissions[request.id]
+        submission.forks = []  # they have begun
         text, stop_string = "", None
         if request.finish_reason is FinishReason.STOP:
             text = submission.text.finish()  # the stop token itself is not part of the text
@@ -422,32 +420,47 @@ class EngineCore:
         # Told at once, for whoever stops the reply and so never sees its timings.
         cached = request.num_cached_tokens if request.num_output_tokens == 1 else None
         delta = Delta(
-            request.id,
+            submission.stream_id,
             text,
             (token,),
             logprobs=submission.logprobs,
             prompt_logprobs=tuple(submission.prompt_logprobs),
             cached_prompt_tokens=cached,
+            index=submission.index,
+            num_unfinished=len(self._streams[submission.stream_id]),
         )
         submission.prompt_logprobs.clear()
         return self._last(request, delta) if request.is_finished else delta
 
-    def _end(self, request_id: str, reason: FinishReason) -> bool:
-        request = self._scheduler.finish(request_id, reason)
-        if request is None:
-            return False
-        self._last(request, Delta(request_id))
-        return True
+    def _end(self, stream_id: str, reason: FinishReason) -> list[tuple[Request, Delta]]:
+        """End all replies of a request, and free their blocks; each with its last delta, none when it has ended."""
+        ended = []
+        for submission in [self._submissions[id_] for id_ in sorted(self._streams.get(stream_id, ()))]:
+            request = self._scheduler.finish(submission.request.id, reason) or submission.request
+            request.finish_reason = reason  # a fork that had not begun is unknown to the scheduler
+            delta = Delta(stream_id, submission.text.finish(), index=submission.index)
+            ended.append((request, self._last(request, delta)))
+        return ended
 
     def _last(self, request: Request, delta: Delta) -> Delta:
-        """Close the books on a request; ``delta`` with what a last delta says."""
-        del self._submissions[request.id]
-        self._deadlines.pop(request.id, None)
+        """Close the books on a reply; ``delta`` with what a last delta says."""
+        stream_id = self._submissions.pop(request.id).stream_id
+        siblings = self._streams[stream_id]
+        siblings.remove(request.id)
+        if not siblings:
+            del self._streams[stream_id]
+            self._deadlines.pop(stream_id, None)
         assert request.finish_reason is not None
         timings = request.timings(monotonic())
         self._finished[request.finish_reason.value] += 1
         self.metrics.finished(request.finish_reason, timings)
-        return replace(delta, finish_reason=request.finish_reason, stop_reason=request.stop_reason, timings=timings)
+        return replace(
+            delta,
+            finish_reason=request.finish_reason,
+            stop_reason=request.stop_reason,
+            timings=timings,
+            num_unfinished=len(siblings),
+        )
 
     def _observe(self, request: Request, previous_token: float | None) -> None:
         assert request.last_token is not None

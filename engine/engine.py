@@ -175,6 +175,7 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         deadline: float | None = None,
+        priority: int = 0,
     ) -> AsyncGenerator[Delta]:
         """Stream a reply to a conversation. Leaving the loop aborts the request.
 
@@ -182,6 +183,7 @@ class Engine:
             messages: the conversation, oldest first.
             params: default: the model's own.
             deadline: seconds. A reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text.
+            priority: lower comes first: each step counts as arriving a minute earlier.
 
         Raises:
             ContextLengthError, InvalidRequestError, EngineOverloadedError, EngineStoppedError: before the first
@@ -190,17 +192,22 @@ class Engine:
         """
         worker = self._supervisor.running_worker()
         prompt, resolved = await asyncio.to_thread(worker.core.render_chat, messages, params)
-        async with aclosing(self._stream(worker, prompt, resolved, deadline)) as deltas:
+        async with aclosing(self._stream(worker, prompt, resolved, deadline, priority)) as deltas:
             async for delta in deltas:
                 yield delta
 
     async def complete(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, *, deadline: float | None = None
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
     ) -> AsyncGenerator[Delta]:
         """Stream a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
         worker = self._supervisor.running_worker()
         tokens, resolved = await asyncio.to_thread(worker.core.encode, prompt, params)
-        async with aclosing(self._stream(worker, tokens, resolved, deadline)) as deltas:
+        async with aclosing(self._stream(worker, tokens, resolved, deadline, priority)) as deltas:
             async for delta in deltas:
                 yield delta
 
@@ -224,6 +231,8 @@ class Engine:
         show_progress: bool = True,
     ) -> list[Completion]:
         """Complete many prompts offline, batched, in the order given. Starts the engine when it is not started.
+
+        Where ``n`` replies to a prompt were asked for, they stand behind one another in the list.
 
         Args:
             prompts: texts or token ids, without a chat template.
@@ -250,16 +259,17 @@ class Engine:
         room = asyncio.Semaphore(self.settings.max_num_seqs + self.settings.max_waiting)
         bar = tqdm(total=len(prompts), desc="Generating", disable=not show_progress)
 
-        async def one(prompt: str | Sequence[int], chosen: SamplingParams | None) -> Completion:
+        async def one(prompt: str | Sequence[int], chosen: SamplingParams | None) -> list[Completion]:
             async with room:
                 worker = self._supervisor.running_worker()
                 tokens, resolved = worker.core.encode(prompt, chosen)
                 deltas = [delta async for delta in self._stream(worker, tokens, resolved)]
             bar.update()
-            return _completion(tokens, deltas)
+            return [_completion(tokens, index, deltas) for index in range(resolved.n)]
 
         with bar:
-            return await asyncio.gather(*(one(*pair) for pair in zip(prompts, params, strict=True)))
+            completed = await asyncio.gather(*(one(*pair) for pair in zip(prompts, params, strict=True)))
+        return list(itertools.chain.from_iterable(completed))
 
     @property
     def _core(self) -> EngineCore:
@@ -267,27 +277,34 @@ class Engine:
         return self._supervisor.running_worker().core
 
     async def _stream(
-        self, worker: Worker, prompt: Sequence[int], params: SamplingParams, deadline: float | None = None
+        self,
+        worker: Worker,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        deadline: float | None = None,
+        priority: int = 0,
     ) -> AsyncGenerator[Delta]:
-        submission = worker.core.submission(f"req-{next(self._ids)}", prompt, params, deadline)
+        submission = worker.core.submission(f"req-{next(self._ids)}", prompt, params, deadline, priority)
         reader = worker.submit(submission, asyncio.get_running_loop())
         try:
             while True:
                 delta = await reader.next()
                 yield delta
-                if delta.finish_reason is not None:
+                if delta.is_last:
                     return
         finally:
             if not reader.ended:
                 worker.abort(reader.request_id)
 
 
-def _completion(prompt: Sequence[int], deltas: Sequence[Delta]) -> Completion:
+def _completion(prompt: Sequence[int], index: int, everyone: Sequence[Delta]) -> Completion:
+    deltas = [delta for delta in everyone if delta.index == index]
     last = deltas[-1]
     assert last.finish_reason is not None
     assert last.timings is not None
     return Completion(
         request_id=last.request_id,
+        index=index,
         prompt_token_ids=tuple(prompt),
         text="".join(delta.text for delta in deltas),
         token_ids=tuple(itertools.chain.from_iterable(delta.token_ids for delta in deltas)),
@@ -295,5 +312,5 @@ def _completion(prompt: Sequence[int], deltas: Sequence[Delta]) -> Completion:
         stop_reason=last.stop_reason,
         timings=last.timings,
         logprobs=tuple(itertools.chain.from_iterable(delta.logprobs for delta in deltas)),
-        prompt_logprobs=tuple(itertools.chain.from_iterable(delta.prompt_logprobs for delta in deltas)),
+        prompt_logprobs=tuple(itertools.chain.from_iterable(delta.prompt_logprobs for delta in everyone)),
     )

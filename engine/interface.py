@@ -46,17 +46,24 @@ class ChatEngine(Protocol):
         params: SamplingParams | None = None,
         *,
         deadline: float | None = None,
+        priority: int = 0,
     ) -> AsyncIterator[Delta]:
         """Stream a reply to a conversation. Raises on the first ``anext`` what :meth:`check_chat` raises.
 
         Args:
             deadline: seconds; a reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text, one
                 that has not begun by then raises ``DeadlineError``.
+            priority: lower comes first.
         """
         ...
 
     def complete(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, *, deadline: float | None = None
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
     ) -> AsyncIterator[Delta]:
         """Stream a continuation of ``prompt``, without a chat template."""
         ...

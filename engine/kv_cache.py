@@ -196,11 +196,11 @@ class BlockPool:
             self._remember(block, _Content(group, parent, tuple(token_ids), None))
 
     def discard(self, blocks: Iterable[int]) -> list[int]:
-        """Forget the content of those blocks that one request alone holds, and return them."""
-        own = [block for block in blocks if self._ref_counts[block] == 1]
-        for block in own:
+        """Forget the content of those blocks that nobody holds any more, and return them."""
+        free = [block for block in blocks if self._ref_counts[block] == 0]
+        for block in free:
             self._forget(block)
-        return own
+        return free
 
     def forget(self) -> None:
         """Drop all cached content (not the references), as when the tensors are replaced."""

@@ -98,6 +98,13 @@ class Delta:
     cached_prompt_tokens: int | None = None  #: set on the delta that brings the first token
     progress: PrefillProgress | None = None  #: while the prompt is being read
     timings: Timings | None = None  #: set on the last delta only
+    index: int = 0  #: which of the ``n`` replies to the prompt
+    num_unfinished: int = 1  #: how many of the ``n`` replies are still being written
+
+    @property
+    def is_last(self) -> bool:
+        """No reply of the request is being written any more."""
+        return self.num_unfinished == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,7 @@ class Completion:
     """A finished reply, as returned by ``Engine.generate``."""
 
     request_id: str
+    index: int  #: which of the ``n`` replies to the prompt
     prompt_token_ids: tuple[int, ...]
     text: str
     token_ids: tuple[int, ...]

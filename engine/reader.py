@@ -17,17 +17,17 @@ class Reader:
         self.request_id = request_id
         self.loop = loop
         self.ended = False  #: the last delta or the error has arrived
-        self._pending: list[Delta] = []
+        self._pending: dict[int, list[Delta]] = {}  # by index, those that waited longest first
         self._error: EngineError | None = None
         self._arrived = asyncio.Event()
 
     async def next(self) -> Delta:
-        """Everything that is new, as one delta. Raises the error that ended the request, once all text was read."""
+        """Everything that is new of one reply, as one delta. Raises the error that ended the request, once all text
+        was read."""
         await self._arrived.wait()
         if self._pending:
-            merged = _merge(self._pending)
-            self._pending.clear()
-            if self._error is None:
+            merged = _merge(self._pending.pop(next(iter(self._pending))))
+            if self._error is None and not self._pending:
                 self._arrived.clear()
             return merged
         assert self._error is not None
@@ -60,8 +60,8 @@ def _call(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None], argu
 
 def _receive(handed: Sequence[tuple[Reader, Delta]]) -> None:
     for reader, delta in handed:
-        reader._pending.append(delta)
-        reader.ended = delta.finish_reason is not None
+        reader._pending.setdefault(delta.index, []).append(delta)
+        reader.ended = delta.is_last
         reader._arrived.set()
 
 
@@ -80,4 +80,6 @@ def _merge(deltas: Sequence[Delta]) -> Delta:
         cached_prompt_tokens=next((d.cached_prompt_tokens for d in deltas if d.cached_prompt_tokens is not None), None),
         progress=last.progress,
         timings=last.timings,
+        index=last.index,
+        num_unfinished=last.num_unfinished,
     )

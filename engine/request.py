@@ -55,6 +55,8 @@ class Request:
     block_hashes: list[bytes] = field(default_factory=list)  #: addresses of the full blocks known so far
     num_registered_blocks: int = 0  #: how many blocks of a table were offered to the prefix index
 
+    forks: list[Request] = field(default_factory=list)  #: more replies to the same prompt, begun when it is computed
+
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 

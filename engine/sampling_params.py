@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
 MAX_SEED = 2**63 - 1
+MAX_REPLIES = 16
 MAX_LOGPROBS = 20
 MAX_WORDS = 256
 MAX_WORD_LENGTH = 128
@@ -41,6 +42,8 @@ class SamplingParams:
         stop: one string or up to 16, of at most 256 characters each; the reply ends before the first one met.
         stop_token_ids: tokens that end the reply as the model's own end of sequence does.
         ignore_eos: go on after the model's end of sequence.
+        n: 1 to 16 replies to the same prompt, which is computed once; each has noise of its own, the first that of
+            the seed itself.
         seed: 0 to 2**63 - 1; makes the reply's noise reproducible.
         logprobs: 0 to 20; tell each token's log-probability, and those of this many likeliest tokens. They are the
             model's own, before any of these parameters.
@@ -52,7 +55,7 @@ class SamplingParams:
         forbidden_words: up to 256 words of at most 128 characters that the reply's text never contains, in whatever
             casing and however split into tokens; as whole words, see ``engine.words``.
 
-    ``n`` and ``response_format`` are not built yet: anything but the value that asks for nothing raises
+    ``response_format`` is not built yet: anything but the value that asks for nothing raises
     :class:`UnsupportedParameterError`.
 
     Raises:
@@ -92,6 +95,8 @@ class SamplingParams:
         self._set("presence_penalty", _number("presence_penalty", self.presence_penalty, -2, 2))
         self._set("frequency_penalty", _number("frequency_penalty", self.frequency_penalty, -2, 2))
         self._set("max_tokens", _integer("max_tokens", self.max_tokens, 1))
+        n = _integer("n", self.n, 1, MAX_REPLIES)
+        self._set("n", 1 if n is None else n)
         min_tokens = _integer("min_tokens", self.min_tokens, 0)
         self._set("min_tokens", 0 if min_tokens is None else min_tokens)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -159,7 +164,6 @@ class SamplingParams:
 
     def _refuse_what_is_not_built(self) -> None:
         asks_for_nothing = {
-            "n": self.n == 1,
             "response_format": self.response_format in (None, {"type": "text"}),
         }
         for name, nothing in asks_for_nothing.items():

@@ -204,7 +204,7 @@ class Scheduler:
 
         Args:
             plan: the plan that was executed; requests aborted since are passed over.
-            tokens: the sampled token of each request in ``plan.sampling``.
+            tokens: the sampled token of each request in ``plan.sampling``, and of its forks.
 
         Returns:
             The requests that got a token, in order; finished ones have given up their blocks.
@@ -220,17 +220,13 @@ class Scheduler:
                 request.num_scored_tokens = chunk.scored.stop + 1
             if not chunk.samples:
                 continue
-            token = tokens[request.id]
-            request.token_ids.append(token)
-            self.counters.generation_tokens += 1
-            request.last_token = now
-            if request.first_token is None:
-                request.first_token = now
-            advanced.append(request)
-            if token in request.stop_token_ids and request.num_output_tokens >= request.params.min_tokens:
-                self.finish(request.id, FinishReason.STOP, token)
-            elif request.num_output_tokens >= request.max_tokens:
-                self.finish(request.id, FinishReason.LENGTH)
+            family = [request, *request.forks]
+            for fork in request.forks:
+                self._begin(fork, request)
+            request.forks = []
+            for one in family:
+                self._append(one, tokens[one.id], now)
+            advanced += family
         return advanced
 
     def finish(self, request_id: str, reason: FinishReason, stop_reason: str | int | None = None) -> Request | None:
@@ -267,6 +263,30 @@ class Scheduler:
         self._tables.check(list(self._requests.values()))
 
     # -- inner workings ---------------------------------------------------------------------------------
+
+    def _append(self, request: Request, token: int, now: float) -> None:
+        request.token_ids.append(token)
+        self.counters.generation_tokens += 1
+        request.last_token = now
+        if request.first_token is None:
+            request.first_token = now
+        if token in request.stop_token_ids and request.num_output_tokens >= request.params.min_tokens:
+            self.finish(request.id, FinishReason.STOP, token)
+        elif request.num_output_tokens >= request.max_tokens:
+            self.finish(request.id, FinishReason.LENGTH)
+
+    def _begin(self, fork: Request, parent: Request) -> None:
+        """Start a fork with all that its parent has computed; without a seat it waits, and finds that cached."""
+        self._requests[fork.id] = fork
+        fork.first_scheduled = parent.first_scheduled
+        fork.num_cached_tokens = parent.num_cached_tokens
+        fork.num_scored_tokens = parent.num_scored_tokens
+        if len(self._running) < self.max_num_seqs:
+            self._tables.fork(parent, fork)
+            fork.status = RequestStatus.RUNNING
+            insort(self._running, fork, key=_rank)
+        else:
+            insort(self._waiting, fork, key=_rank)
 
     def _preempt(self, request: Request) -> None:
         """Take the blocks of the latest rank. It will be computed again, from what the cache still holds."""

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 
-from engine.core import Submission
 from engine.outputs import FinishReason
+from engine.submission import Submission
 from engine.suspects import Suspects
 
 PATIENCE_SECONDS = 30.0
@@ -31,13 +31,13 @@ class Solitude:
     def arrive(self, submission: Submission) -> None:
         self._arrived.append(submission)
 
-    def leave(self, request_id: str) -> bool:
+    def leave(self, stream_id: str) -> bool:
         """Forget one that nobody waits for any more; False when it was not held here."""
-        if self._alone is not None and self._alone.request.id == request_id:
+        if self._alone is not None and self._alone.stream_id == stream_id:
             self._alone = None
         before = len(self._arrived) + len(self._waiting)
-        self._arrived = deque(one for one in self._arrived if one.request.id != request_id)
-        self._waiting = deque(pair for pair in self._waiting if pair[1].request.id != request_id)
+        self._arrived = deque(one for one in self._arrived if one.stream_id != stream_id)
+        self._waiting = deque(pair for pair in self._waiting if pair[1].stream_id != stream_id)
         return len(self._arrived) + len(self._waiting) < before
 
     def take_overdue(self) -> list[Submission]:
@@ -46,7 +46,7 @@ class Solitude:
         now = self._clock()
         overdue = [one for one in held if one.request.deadline is not None and one.request.deadline <= now]
         for submission in overdue:
-            self.leave(submission.request.id)
+            self.leave(submission.stream_id)
         return overdue
 
     def restart(self, submissions: Iterable[Submission]) -> None:

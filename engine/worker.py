@@ -13,7 +13,7 @@ from time import monotonic
 
 import torch
 
-from engine.core import EngineCore, StepResult, Submission, overdue
+from engine.core import EngineCore, StepResult, overdue
 from engine.errors import (
     EngineError,
     EngineFailedError,
@@ -26,6 +26,7 @@ from engine.model.loading import LoadedModel
 from engine.outputs import Delta, EngineStats
 from engine.reader import Reader
 from engine.solitude import Solitude
+from engine.submission import Submission
 from engine.suspects import Suspects
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class Worker:
     def submit(self, submission: Submission, loop: asyncio.AbstractEventLoop) -> Reader:
         """Queue a request whose deltas are read on ``loop``. Raises as :meth:`admit`."""
         self.suspects.refuse(submission.request.prompt_token_ids)
-        reader = Reader(submission.request.id, loop)
+        reader = Reader(submission.stream_id, loop)
         with self._lock:
             self._admit()
             self.readers[reader.request_id] = reader
@@ -205,13 +206,13 @@ class Worker:
 
     def _let_in(self) -> None:
         for overdue_one in self._solitude.take_overdue():
-            self._fail(overdue_one.request.id, overdue(overdue_one.request))
+            self._fail(overdue_one.stream_id, overdue(overdue_one.request))
         for submission in self._solitude.let_in(busy=self.core.has_work):
             try:
                 self.core.add(submission)
             except ValueError as error:
-                self._solitude.leave(submission.request.id)
-                self._fail(submission.request.id, InvalidRequestError(str(error)))
+                self._solitude.leave(submission.stream_id)
+                self._fail(submission.stream_id, InvalidRequestError(str(error)))
 
     def _deliver(self, result: StepResult) -> None:
         """Hand a step's deltas to their event loops, one crossing for each loop."""
@@ -222,7 +223,7 @@ class Worker:
                 if reader is not None:
                     by_loop.setdefault(reader.loop, []).append((reader, delta))
         for delta in result.deltas:
-            if delta.finish_reason is not None:
+            if delta.is_last:
                 self._forget(delta.request_id)
         for request_id, error in result.failures:
             self._fail(request_id, error)
@@ -263,7 +264,7 @@ class Worker:
             self.suspects.accuse(prompt, length)
         sentence = f"The engine failed while it wrote this reply ({reason}). It starts again by itself; try again."
         for one in failed:
-            self._fail(one.request.id, EngineFailedError(sentence))
+            self._fail(one.stream_id, EngineFailedError(sentence))
         self._solitude.restart(waiting)
         del failed, waiting
 

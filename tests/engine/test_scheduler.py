@@ -50,6 +50,11 @@ def make_scheduler(
     return Scheduler(pool, max_num_seqs=seqs, max_batched_tokens=budget, max_model_len=max_len, windows=windows)
 
 
+def sampled(plan: StepPlan) -> list[str]:
+    """Who gets a token: the requests whose chunk ends their sequence, and those that begin with them."""
+    return [one.id for chunk in plan.sampling for one in (chunk.request, *chunk.request.forks)]
+
+
 class SimulatedCache:
     """What the runner would have in its tensors: for each slot, the group and the sequence up to that token."""
 
@@ -125,18 +130,28 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.clock = 0.0
         self.known: list[list[int]] = []
 
-    @rule(data=st.data(), max_tokens=st.integers(1, 12), priority=st.sampled_from([0, 0, 0, -1, 1]))
-    def add(self, data: st.DataObject, max_tokens: int, priority: int) -> None:
+    @rule(
+        data=st.data(),
+        max_tokens=st.integers(1, 12),
+        priority=st.sampled_from([0, 0, 0, -1, 1]),
+        num_forks=st.sampled_from([0, 0, 0, 1, 3]),
+    )
+    def add(self, data: st.DataObject, max_tokens: int, priority: int, num_forks: int) -> None:
         # Two tokens only, so that prompts often begin alike; many are the next turn of an earlier one.
         earlier = data.draw(st.sampled_from(self.known)) if self.known and data.draw(st.booleans()) else []
         stem = earlier[: data.draw(st.integers(0, min(len(earlier), self.max_len - 2)))] if earlier else []
         rest = st.lists(st.integers(0, 1), min_size=1, max_size=self.max_len - 1 - len(stem))
         prompt = [*stem, *data.draw(rest)]
         self.clock += 1
-        request = make_request(f"r{self.clock:g}", prompt, min(max_tokens, self.max_len - len(prompt)), self.clock)
-        request.priority = priority
-        self.scheduler.add(request)
-        self.known.append(request.token_ids)
+        family = []
+        for index in range(1 + num_forks):
+            name = f"r{self.clock:g}.{index}"
+            one = make_request(name, prompt, min(max_tokens, self.max_len - len(prompt)), self.clock)
+            one.priority = priority
+            self.known.append(one.token_ids)
+            family.append(one)
+        family[0].forks = family[1:]
+        self.scheduler.add(family[0])
 
     @precondition(lambda self: self.scheduler.has_work)
     @rule(data=st.data())
@@ -151,7 +166,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             plan = self.scheduler.plan()
             self.cache.execute(plan)
             self.scheduler.finish(victim.id, FinishReason.ABORT)
-            self.scheduler.commit(plan, {chunk.request.id: 1 for chunk in plan.sampling})
+            self.scheduler.commit(plan, dict.fromkeys(sampled(plan), 1))
         else:
             self.scheduler.finish(victim.id, FinishReason.ABORT)
         assert victim.is_finished
@@ -172,7 +187,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.num_running <= self.scheduler.max_num_seqs
         assert len({chunk.request.id for chunk in plan.chunks}) == len(plan.chunks)
         self.cache.execute(plan)
-        tokens = {chunk.request.id: next_token() for chunk in plan.sampling}
+        tokens = {id_: next_token() for id_ in sampled(plan)}
         for request in self.scheduler.commit(plan, tokens):
             assert request.num_output_tokens <= request.max_tokens
             assert len(request.token_ids) <= self.max_len
@@ -195,8 +210,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Nobody starves: without new arrivals all finish, in a number of steps that the work explains."""
         if not hasattr(self, "scheduler"):
             return
-        work = sum(len(request.token_ids) + request.max_tokens for request in self.scheduler.requests)
-        steps_left = 4 * (work + 1) * (self.scheduler.num_running + self.scheduler.num_waiting + 1)
+        requests = [one for request in self.scheduler.requests for one in (request, *request.forks)]
+        work = sum(len(request.token_ids) + request.max_tokens for request in requests)
+        steps_left = 4 * (work + 1) * (len(requests) + 1)
         while self.scheduler.has_work:
             assert steps_left > 0, "requests starve"
             steps_left -= 1

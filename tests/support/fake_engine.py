@@ -112,7 +112,12 @@ class FakeEngine:
         return tokens
 
     async def chat(
-        self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, *, deadline: float | None = None
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None = None,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
     ) -> AsyncIterator[Delta]:
         tokens = await self.check_chat(messages, params)
         self.calls.append((list(messages), params))
@@ -121,7 +126,12 @@ class FakeEngine:
             yield delta
 
     async def complete(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, *, deadline: float | None = None
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
     ) -> AsyncIterator[Delta]:
         tokens = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
         self._admit(tokens)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ class Extras:
     prompt_logprobs: bool = False
     echo: bool = False  #: the text begins with the prompt
     prompt_text: str | None = None  #: the prompt when it came as text
+    choices: int = 1
 
     @classmethod
     def asked_by(cls, body: CommonRequest) -> Extras:
@@ -35,18 +37,20 @@ class Extras:
             logprobs=body.reply_logprobs() is not None,
             prompt_logprobs=body.prompt_logprobs is not None,
             echo=echo,
+            choices=body.n or 1,
             prompt_text=body.echoed_text() if isinstance(body, TextRequest) and echo else None,
         )
 
 
 class Reply:
-    """One reply on its way out."""
+    """What one request brings on its way out: ``n`` choices."""
 
     def __init__(self, kind: Kind, model: str, request_id: str, extras: Extras) -> None:
         self._kind = kind
         self._extras = extras
-        self._text_logprobs = TextLogprobs()
-        self._echoed = not extras.echo  # nothing is left to put before the text
+        self._text_logprobs: defaultdict[int, TextLogprobs] = defaultdict(TextLogprobs)
+        self._echoed: set[int] = set()  # choices whose text has begun with the prompt
+        self._prompt_logprobs: tuple[TokenLogprobs, ...] = ()
         self._head = {
             "id": f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{request_id}",
             "created": int(time.time()),
@@ -59,32 +63,30 @@ class Reply:
         Raises:
             EngineError: what the engine raised on the way.
         """
-        text: list[str] = []
-        token_ids: list[int] = []
-        logprobs: list[TokenLogprobs] = []
-        prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-        last = Delta(request_id="")
+        choices: dict[int, list[Delta]] = {}
         async for delta in deltas:
-            text.append(delta.text)
-            token_ids.extend(delta.token_ids)
-            logprobs.extend(delta.logprobs)
-            prompt_logprobs = prompt_logprobs or delta.prompt_logprobs
-            last = delta
-        whole = replace(
-            last,
-            text="".join(text),
-            token_ids=tuple(token_ids),
-            logprobs=tuple(logprobs),
-            prompt_logprobs=prompt_logprobs,
-        )
-        content = {"message": {"role": "assistant", "content": whole.text}} if self._kind == "chat" else None
-        choice = self._choice(whole, content)
-        told = {"prompt_logprobs": prompt_logprobs_by_id(prompt_logprobs)} if self._extras.prompt_logprobs else {}
+            choices.setdefault(delta.index, []).append(delta)
+            self._prompt_logprobs = self._prompt_logprobs or delta.prompt_logprobs
+        told = {}
+        if self._extras.prompt_logprobs:
+            told["prompt_logprobs"] = prompt_logprobs_by_id(self._prompt_logprobs)
+        made = []
+        for _index, parts in sorted(choices.items()):
+            whole = replace(
+                parts[-1],
+                text="".join(part.text for part in parts),
+                token_ids=tuple(token for part in parts for token in part.token_ids),
+                logprobs=tuple(scores for part in parts for scores in part.logprobs),
+            )
+            if self._kind == "chat":
+                made.append(self._choice(whole, {"message": {"role": "assistant", "content": whole.text}}))
+            else:
+                made.append({**self._choice(whole, None), **told})
         return {
             **self._head,
             "object": "chat.completion" if self._kind == "chat" else "text_completion",
-            "choices": [choice if self._kind == "chat" else {**choice, **told}],
-            "usage": usage(last.timings),
+            "choices": made,
+            "usage": usage([parts[-1].timings for parts in choices.values()]),
             **(told if self._kind == "chat" else {}),
         }
 
@@ -97,11 +99,15 @@ class Reply:
         tokens_matter = self._extras.token_ids or self._extras.logprobs or self._extras.echo
         try:
             if self._kind == "chat":
-                opening = Delta(request_id="")
-                yield self._chunk([self._choice(opening, {"delta": {"role": "assistant", "content": ""}})], no_usage)
-            timings: Timings | None = None
+                for index in range(self._extras.choices):
+                    opening = Delta(request_id="", index=index)
+                    role = {"delta": {"role": "assistant", "content": ""}}
+                    yield self._chunk([self._choice(opening, role)], no_usage)
+            timings: list[Timings | None] = []
             async for delta in deltas:
-                timings = delta.timings or timings
+                self._prompt_logprobs = self._prompt_logprobs or delta.prompt_logprobs
+                if delta.finish_reason is not None:
+                    timings.append(delta.timings)
                 if delta.text or (tokens_matter and delta.token_ids) or delta.finish_reason is not None:
                     content = {"delta": {"content": delta.text} if delta.text else {}}
                     yield self._chunk([self._choice(delta, content if self._kind == "chat" else None)], no_usage)
@@ -117,7 +123,7 @@ class Reply:
         """``content``: of a chat; a completion has its text."""
         logprobs = self._logprobs(delta)
         choice = {
-            "index": 0,
+            "index": delta.index,
             **(content or {"text": self._echo(delta) + delta.text}),
             "logprobs": logprobs,
             **_ending(delta),
@@ -131,23 +137,24 @@ class Reply:
             return None
         if self._kind == "chat":
             return chat_logprobs(delta.logprobs)
-        if self._echoed:
-            return self._text_logprobs.told(delta.logprobs, begins=delta.text)
-        prompt = self._text_logprobs.told(delta.prompt_logprobs, begins=self._prompt_text(delta))
-        reply = self._text_logprobs.told(delta.logprobs)
+        text_logprobs = self._text_logprobs[delta.index]
+        if not self._extras.echo or delta.index in self._echoed:
+            return text_logprobs.told(delta.logprobs, begins=delta.text)
+        prompt = text_logprobs.told(self._prompt_logprobs, begins=self._prompt_text())
+        reply = text_logprobs.told(delta.logprobs)
         return {name: prompt[name] + reply[name] for name in prompt}
 
     def _echo(self, delta: Delta) -> str:
-        """The prompt, once, with the first token."""
-        if self._echoed or not delta.token_ids:
+        """The prompt, once for each choice, with its first token."""
+        if not self._extras.echo or delta.index in self._echoed or not delta.token_ids:
             return ""
-        self._echoed = True
-        return self._prompt_text(delta)
+        self._echoed.add(delta.index)
+        return self._prompt_text()
 
-    def _prompt_text(self, delta: Delta) -> str:
+    def _prompt_text(self) -> str:
         if self._extras.prompt_text is not None:
             return self._extras.prompt_text
-        return b"".join(one.token.data for one in delta.prompt_logprobs).decode(errors="replace")
+        return b"".join(one.token.data for one in self._prompt_logprobs).decode(errors="replace")
 
     def _chunk(self, choices: list[dict[str, Any]], extra: dict[str, Any]) -> bytes:
         kind = "chat.completion.chunk" if self._kind == "chat" else "text_completion"
@@ -167,13 +174,16 @@ def error_event(error: EngineError) -> bytes:
     return sse_event({"error": openai_error(problem.status, problem.code, problem.message)})
 
 
-def usage(timings: Timings | None) -> dict[str, Any] | None:
-    """Tokens read, found in the cache, and written."""
-    if timings is None:
+def usage(choices: Sequence[Timings | None]) -> dict[str, Any] | None:
+    """Tokens read, once for all choices, found in the cache, and written by all of them."""
+    known = [timings for timings in choices if timings is not None]
+    if not known:
         return None
+    prompt_tokens = known[0].prompt_tokens
+    completion_tokens = sum(timings.completion_tokens for timings in known)
     return {
-        "prompt_tokens": timings.prompt_tokens,
-        "completion_tokens": timings.completion_tokens,
-        "total_tokens": timings.prompt_tokens + timings.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": timings.cached_prompt_tokens},
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": known[0].cached_prompt_tokens},
     }

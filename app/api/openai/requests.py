@@ -60,7 +60,6 @@ class CommonRequest(Strict):
         "function_call": ("none",),
         "functions": ([],),
         "modalities": (["text"],),
-        "n": (1,),
         "parallel_tool_calls": (True, False),  # without tools it asks for nothing
         "prediction": (),
         "reasoning_effort": ("none",),
@@ -97,12 +96,16 @@ class CommonRequest(Strict):
     forbidden_words: list[str] | None = Field(
         None, description="Words the reply never contains, in any casing and however split into tokens."
     )
+    n: int | None = Field(None, description="1 to 16 replies to the same prompt, which is read once.")
     logit_bias: dict[str, float] | None = Field(None, description="Token id → bias.")
     deadline: float | None = Field(
         None,
         gt=0,
         description="Seconds. A reply that takes longer ends as at its maximum length, with the stop_reason "
         "'deadline'; one that has not begun by then is an error.",
+    )
+    priority: int = Field(
+        0, ge=-1000, le=1000, description="Lower comes first: each step counts as arriving a minute earlier."
     )
     prompt_logprobs: int | None = Field(None, description="How many likeliest tokens to tell for each of the prompt's.")
     return_token_ids: bool | None = Field(None, description="Also return each choice's token ids.")
@@ -139,6 +142,7 @@ class CommonRequest(Strict):
             "seed",
             "bad_words",
             "forbidden_words",
+            "n",
         )
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.logit_bias is not None:

@@ -69,7 +69,8 @@ async def chat_completions(body: ChatRequest, request: Request, services: Servic
     """Reply to a conversation."""
     engine = services.engine
     _check_model(body.model, engine)
-    deltas = engine.chat([message.for_engine() for message in body.messages], _sampling(body), deadline=body.deadline)
+    messages = [message.for_engine() for message in body.messages]
+    deltas = engine.chat(messages, _sampling(body), deadline=body.deadline, priority=body.priority)
     try:
         return await _respond("chat", body, deltas, request, engine, closing)
     except EngineError as error:
@@ -81,7 +82,7 @@ async def completions(body: TextRequest, request: Request, services: ServicesDep
     """Continue a text, without a chat template."""
     engine = services.engine
     _check_model(body.model, engine)
-    deltas = engine.complete(body.single_prompt(), _sampling(body), deadline=body.deadline)
+    deltas = engine.complete(body.single_prompt(), _sampling(body), deadline=body.deadline, priority=body.priority)
     try:
         return await _respond("text", body, deltas, request, engine, closing)
     except EngineError as error:
