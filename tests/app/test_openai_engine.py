@@ -234,3 +234,41 @@ async def test_ends_and_token_ids_as_vllm_spells_them(door: Door) -> None:
         extra_body={"min_tokens": 30, "return_token_ids": True, "stop_token_ids": [ids[9]]},
     )  # fmt: skip
     assert len(longer.choices[0].model_extra["token_ids"]) == 30
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_several_choices(door: Door, stream: bool) -> None:
+    asked = {"messages": HELLO, "model": MODEL, "max_tokens": 12, "seed": 1, "temperature": 1.5}
+    alone = await door.client.chat.completions.create(**asked, extra_body={"ignore_eos": True})
+    answer: Any = await door.client.chat.completions.create(
+        **asked, n=3, stream=stream, extra_body={"ignore_eos": True, "priority": -1},
+        **({"stream_options": {"include_usage": True}} if stream else {}),
+    )  # fmt: skip
+    texts = {0: "", 1: "", 2: ""}
+    if stream:
+        roles, ends, usage = [], [], None
+        async for chunk in answer:
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                texts[choice.index] += choice.delta.content or ""
+                roles += [choice.index] if choice.delta.role else []
+                ends += [choice.index] if choice.finish_reason else []
+        assert roles == sorted(ends) == [0, 1, 2]
+    else:
+        usage = answer.usage
+        texts = {choice.index: choice.message.content for choice in answer.choices}
+    assert texts[0] == alone.choices[0].message.content
+    assert len(set(texts.values())) == 3
+    assert usage.prompt_tokens == alone.usage.prompt_tokens
+    assert usage.completion_tokens == 36
+
+
+async def test_several_choices_of_a_text_each_with_its_prompt(door: Door) -> None:
+    answer = await door.client.completions.create(
+        model=MODEL, prompt="hello", n=2, echo=True, logprobs=1, max_tokens=3, temperature=1.5, seed=2
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    for choice in answer.choices:
+        assert choice.text.startswith("hello")
+        assert choice.logprobs is not None
+        assert choice.logprobs.token_logprobs[0] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,4 @@ def test_offline_replies_stand_behind_one_another(path: Path) -> None:
     completions = engine.generate([PROMPT, [7, 8]], [sampled(2), sampled(1)], show_progress=False)
     assert [(len(each.prompt_token_ids), each.index) for each in completions] == [(11, 0), (11, 1), (2, 0)]
     assert completions[0].token_ids != completions[1].token_ids
+    asyncio.run(engine.stop())

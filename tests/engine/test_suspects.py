@@ -31,7 +31,7 @@ def submission(name: str, prompt: list[int], deadline: float | None = None) -> A
         finish_reason=None,
         deadline=deadline,
     )
-    return SimpleNamespace(request=request)
+    return SimpleNamespace(request=request, stream_id=name)
 
 
 @pytest.fixture
