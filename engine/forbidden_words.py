@@ -108,6 +108,7 @@ class ForbiddenWords:
         self._banned_alone = {
             state: self._hits(state, self._holding) for state in (self.matcher.start, self.matcher.within)
         }
+        _letters()  # made now, where nobody waits for the device
         self._possible: dict[tuple[int, bytes], bool] = {}
         self._masks: dict[tuple[Position, int], NDArray[np.int64]] = {}
 

@@ -31,6 +31,7 @@ FILTERS: list[dict[str, object]] = [
     {"min_p": 0.02},
     {"typical_p": 0.8},
     {"typical_p": 0.9, "top_k": 100, "logprobs": 4},
+    {"forbidden_words": ["a", "e", "the", "o"], "prompt_logprobs": 1},
 ]
 
 
