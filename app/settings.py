@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.domain.long_talks import ContextPolicy
+
 
 class AppSettings(BaseSettings):
     """Where the application listens, what it stores and how patient it is."""
@@ -32,6 +34,10 @@ class AppSettings(BaseSettings):
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="How much is logged: debug, info, warning or error."
+    )
+    context_policy: ContextPolicy = Field(
+        "drop_oldest",
+        description="For conversations longer than the model's context: drop_oldest turns, or refuse the message.",
     )
     max_message_chars: int = Field(200_000, ge=1, description="Longest message that is accepted, in characters.")
 

@@ -26,12 +26,10 @@ class Reply:
 
     Args:
         index: of the message.
-        text: its content.
         token_ids: what the model sampled when it wrote that.
     """
 
     index: int
-    text: str
     token_ids: tuple[int, ...]
 
 
@@ -110,7 +108,7 @@ class ReplyTokens:
                 return
             shown = rendered[start:end].translate(self._markers)
             control = self._begins_with_added.match(following)
-            if control and shown == reply.text and self._are_plain(reply.token_ids) and _REPLACEMENT not in shown:
+            if control and self._are_plain(reply.token_ids) and _REPLACEMENT not in shown:
                 spelled = self._spelled(reply.token_ids, self._added[control[0]])
                 # SentencePiece drops the space before the first word of a text, and here it is not the first.
                 space = len(spelled) - len(shown)

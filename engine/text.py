@@ -71,7 +71,7 @@ class ChatTemplate:
         _check_messages(messages)
         conversation = [{key: value for key, value in message.items() if key != "token_ids"} for message in messages]
         replies = [
-            Reply(index, message["content"], tuple(message.get("token_ids", ())))
+            Reply(index, tuple(message.get("token_ids", ())))
             for index, message in enumerate(messages)
             if message["role"] == "assistant" and message.get("token_ids")
         ]

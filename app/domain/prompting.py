@@ -3,43 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from dataclasses import dataclass
 
 from app.domain.views import Role
 from engine import ChatMessage
 
 
-class PathMessage(Protocol):
+@dataclass(frozen=True, slots=True)
+class PathMessage:
     """What counts of a message here."""
 
-    @property
-    def role(self) -> Role: ...
-
-    @property
-    def content(self) -> str: ...
+    role: Role
+    content: str
+    token_ids: tuple[int, ...] = ()  #: of a reply: what the model sampled when it wrote it, where that is known
 
 
-def chat_messages(system_prompt: str, path: Iterable[PathMessage], text: str) -> list[ChatMessage]:
-    """The messages for a reply to ``text``.
+@dataclass(frozen=True, slots=True)
+class PastTurn:
+    """A message of the person's and the reply it got."""
 
-    After an optional system message, roles alternate and ``text`` comes last, as most templates
-    insist. Replies that were cut short count with what there is of them. A reply without a word
-    (the engine refused, or it was stopped at once) is left out together with the message it did not
-    answer: the person usually sent that again.
+    question: str
+    reply: str
+    token_ids: tuple[int, ...] = ()
+
+
+def past_turns(path: Iterable[PathMessage]) -> list[PastTurn]:
+    """The turns of a conversation that a model can learn from, oldest first.
+
+    Replies that were cut short count with what there is of them. A reply without a word (the engine
+    refused, or it was stopped at once) is left out together with the message it did not answer: the
+    person usually sent that again. A longer path has the same turns, and more.
 
     Args:
-        path: the messages from the root to the one before ``text``.
+        path: the messages from the root on.
     """
-    messages: list[ChatMessage] = []
-    if system_prompt.strip():
-        messages.append(ChatMessage(role="system", content=system_prompt))
+    turns: list[PastTurn] = []
     question: str | None = None
     for message in path:
         if message.role is Role.USER:
             question = message.content
         elif question is not None and message.content.strip():
-            messages.append(ChatMessage(role="user", content=question))
-            messages.append(ChatMessage(role="assistant", content=message.content))
+            turns.append(PastTurn(question, message.content, message.token_ids))
             question = None
+    return turns
+
+
+def chat_messages(system_prompt: str, turns: Iterable[PastTurn], text: str) -> list[ChatMessage]:
+    """The messages for a reply to ``text``.
+
+    After an optional system message, roles alternate and ``text`` comes last, as most templates insist.
+    """
+    messages: list[ChatMessage] = []
+    if system_prompt.strip():
+        messages.append(ChatMessage(role="system", content=system_prompt))
+    for turn in turns:
+        messages.append(ChatMessage(role="user", content=turn.question))
+        reply = ChatMessage(role="assistant", content=turn.reply)
+        messages.append({**reply, "token_ids": turn.token_ids} if turn.token_ids else reply)
     messages.append(ChatMessage(role="user", content=text))
     return messages

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, Dialect, ForeignKey, Index, MetaData, String, Text, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    Dialect,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    text,
+)
 from sqlalchemy import DateTime as SqlDateTime
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
@@ -29,6 +43,19 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class TokenIds(TypeDecorator[tuple[int, ...]]):
+    """Token ids as signed 32-bit integers, little-endian: a fifth of what JSON would take."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[int] | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002
+        return struct.pack(f"<{len(value)}i", *value) if value else None
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> tuple[int, ...] | None:  # noqa: ARG002
+        return struct.unpack(f"<{len(value) // 4}i", value) if value else None
 
 
 class Base(DeclarativeBase):
@@ -106,6 +133,13 @@ class Message(Base):
         String(16), comment="Only 'streaming' may change; the row exists before the first token does."
     )
     content: Mapped[str] = mapped_column(Text, comment="For a reply in flight: the text up to the last checkpoint.")
+    # Deferred: only what goes to the model needs them, and they are as large as the text.
+    token_ids: Mapped[tuple[int, ...] | None] = mapped_column(
+        TokenIds,
+        deferred=True,
+        comment="Of a reply: the token ids that spell content, 4 bytes each, little-endian. The next turn sends them "
+        "again; null where they are not known.",
+    )
     position: Mapped[int] = mapped_column(comment="Depth in the tree, 0 at the root: order without walking.")
     created_at: Mapped[datetime]
 
@@ -145,6 +179,10 @@ class Turn(Base):
     heartbeat_at: Mapped[datetime] = mapped_column(comment="Last sign of life of the owner.")
     ended_at: Mapped[datetime | None]
     checkpoint_offset: Mapped[int] = mapped_column(comment="Characters of the reply that are in message.content.")
+    omitted_messages: Mapped[int | None] = mapped_column(
+        comment="Messages at the beginning of the conversation that the model's context had no room for."
+    )
+    context_length: Mapped[int | None] = mapped_column(comment="Most tokens the model read then, the reply included.")
     finish_reason: Mapped[str | None] = mapped_column(String(16), comment="Why the engine ended it.")
     error: Mapped[str | None] = mapped_column(Text, comment="A sentence for the person; never a traceback.")
     prompt_tokens: Mapped[int | None]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from sqlalchemy import Row, literal, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session, aliased, undefer
 
 from app.domain.views import MessageStatus, MessageView, ReplyStats, Role
 from app.errors import NotFound
@@ -44,10 +44,12 @@ def _no_conversation() -> NotFound:
     return NotFound("There is no such conversation. It may have been deleted.")
 
 
-def path_to(session: Session, message_id: str | None, limit: int | None = None) -> Sequence[MessageRow]:
+def path_to(
+    session: Session, message_id: str | None, limit: int | None = None, *, token_ids: bool = False
+) -> Sequence[MessageRow]:
     """The messages from the root (or ``limit`` messages up) to ``message_id``, oldest first, with their turns.
 
-    The caller has checked whose they are.
+    The caller has checked whose they are, and asks for ``token_ids`` to read those.
     """
     if message_id is None:
         return ()
@@ -63,6 +65,7 @@ def path_to(session: Session, message_id: str | None, limit: int | None = None) 
     path = path.union_all(step)
     return session.execute(
         select(Message, Turn)
+        .options(*([undefer(Message.token_ids)] if token_ids else []))
         .join(path, Message.id == path.c.id)
         .outerjoin(Turn, Turn.message_id == Message.id)
         .order_by(Message.position)
@@ -83,6 +86,8 @@ def message_view(row: MessageRow) -> MessageView:
         turn_id=turn.id if turn else None,
         stats=reply_stats(turn) if turn else None,
         error=turn.error if turn else None,
+        omitted_messages=(turn.omitted_messages or 0) if turn else 0,
+        context_length=turn.context_length if turn else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
@@ -9,12 +10,13 @@ from sqlalchemy import CursorResult, delete, exists, select, update
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
-from app.domain.views import MessageStatus, MessageView, ReplyStats, Role
+from app.domain.prompting import PathMessage
+from app.domain.views import MessageStatus, ReplyStats, Role
 from app.errors import Conflict, InvalidInput, NotFound
 from app.store.conversations import settings_row
 from app.store.database import Database
 from app.store.models import Conversation, Message, Turn
-from app.store.rows import is_id, message_view, owned_conversation, path_to, reply_stats
+from app.store.rows import is_id, owned_conversation, path_to, reply_stats
 
 BUSY = "A reply is still being written in this conversation. Wait for it or stop it, then send again."
 SWEPT = "The server stopped while this reply was being written."
@@ -25,9 +27,11 @@ class TurnContext:
     """What a new message in an existing conversation follows."""
 
     parent_id: str | None
-    path: tuple[MessageView, ...]  #: from the root to the parent
+    path: tuple[PathMessage, ...]  #: from the root to the parent
     settings: ChatSettings
     streaming: bool  #: a reply is being written there now
+    omitted_messages: int = 0  #: left out of what the model read for the parent
+    context_length: int | None = None  #: of the model that wrote the parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,8 @@ class NewTurn:
     settings: ChatSettings
     save_settings: bool
     model: str
+    omitted_messages: int = 0
+    context_length: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +74,7 @@ class TurnOutcome:
     status: MessageStatus
     stats: ReplyStats | None = None
     error: str | None = None
+    token_ids: tuple[int, ...] = ()  #: that spell the text, where they are known
 
 
 class TurnRecords:
@@ -99,11 +106,17 @@ class TurnRecords:
                 if parent.role != Role.ASSISTANT:
                     raise InvalidInput("A message can only follow a reply, not another message of yours.")
                 last = parent.id
+            rows = path_to(session, last, token_ids=True)
+            turn: Turn | None = rows[-1][1] if rows else None
             return TurnContext(
                 parent_id=last,
-                path=tuple(map(message_view, path_to(session, last))),
+                path=tuple(
+                    PathMessage(Role(message.role), message.content, message.token_ids or ()) for message, _ in rows
+                ),
                 settings=ChatSettings.model_validate(conversation.settings),
                 streaming=_is_running(session, conversation.id),
+                omitted_messages=(turn.omitted_messages or 0) if turn else 0,
+                context_length=turn.context_length if turn else None,
             )
 
         return await self._database.read(work)
@@ -167,6 +180,8 @@ class TurnRecords:
                     created_at=now,
                     heartbeat_at=now,
                     checkpoint_offset=0,
+                    omitted_messages=new.omitted_messages,
+                    context_length=new.context_length,
                 )
             )
 
@@ -180,9 +195,8 @@ class TurnRecords:
                 session,
                 user_id,
                 turn_id,
-                text,
+                {"content": text, "status": MessageStatus.STREAMING},
                 {"heartbeat_at": datetime.now(UTC), "checkpoint_offset": len(text)},
-                MessageStatus.STREAMING,
             )
 
         return await self._database.write(work)
@@ -201,7 +215,8 @@ class TurnRecords:
             values |= asdict(outcome.stats)
 
         def work(session: Session) -> bool:
-            return self._write_reply(session, user_id, turn_id, outcome.text, values, outcome.status)
+            message = {"content": outcome.text, "status": outcome.status, "token_ids": outcome.token_ids}
+            return self._write_reply(session, user_id, turn_id, message, values)
 
         return await self._database.write(work)
 
@@ -278,9 +293,8 @@ class TurnRecords:
         session: Session,
         user_id: str,
         turn_id: str,
-        text: str,
-        values: dict[str, object],
-        status: MessageStatus,
+        message: Mapping[str, object],
+        turn: Mapping[str, object],
     ) -> bool:
         # The turn first: its row decides who may write, and holds back a checkpoint that comes too late.
         message_id = session.scalar(
@@ -291,17 +305,14 @@ class TurnRecords:
                 Turn.owner == self._owner,
                 Turn.conversation_id.in_(select(Conversation.id).where(Conversation.user_id == user_id)),
             )
-            .values(values)
+            .values(turn)
             .returning(Turn.message_id)
             .execution_options(synchronize_session=False)
         )
         if message_id is None:
             return False
         session.execute(
-            update(Message)
-            .where(Message.id == message_id)
-            .values(content=text, status=status)
-            .execution_options(synchronize_session=False)
+            update(Message).where(Message.id == message_id).values(message).execution_options(synchronize_session=False)
         )
         return True
 

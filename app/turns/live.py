@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.domain.text import clean_text
 from app.domain.views import MessageStatus
@@ -50,6 +50,8 @@ class TurnRef:
     conversation_id: str
     user_message_id: str
     message_id: str  #: the assistant's reply
+    omitted_messages: int = 0  #: at the conversation's beginning, for which the model's context had no room
+    context_length: int | None = None  #: most tokens the model reads, the reply included
 
 
 class LiveTurn:
@@ -76,6 +78,7 @@ class LiveTurn:
         self._records = records
         self._checkpoint_seconds = checkpoint_seconds
         self._measure = ReplyMeasure(prompt_tokens)
+        self._token_ids: list[int] = []
         self._last: Delta | None = None  # the delta that ended the reply
         self._cut: MessageStatus | None = None  # why it was ended before its end
         self._deleted = False
@@ -116,6 +119,7 @@ class LiveTurn:
             self._measure.see(delta)
             if delta.progress is not None:
                 self.buffer.report(TurnProgress(delta.progress.processed, delta.progress.total))
+            self._token_ids += delta.token_ids
             self.buffer.append(clean_text(delta.text))
             # An error ends the stream by raising right after.
             if delta.finish_reason not in (None, FinishReason.ERROR):
@@ -129,6 +133,7 @@ class LiveTurn:
                 if not generation.done():
                     await self._checkpoint()
             outcome = self._outcome(generation)
+            outcome = replace(outcome, token_ids=await self._reply_tokens(outcome.text))
             await self._finish(outcome)
             end = self._end_event(outcome)
         finally:
@@ -164,6 +169,18 @@ class LiveTurn:
                 self._settled.set()
             await asyncio.sleep(delay)
             delay = min(2 * delay, MAX_RETRY_SECONDS)
+
+    async def _reply_tokens(self, text: str) -> tuple[int, ...]:
+        """The token ids that spell the reply; the next turn does without them where the engine cannot tell."""
+        if self._deleted or not text:
+            return ()
+        try:
+            return await self._engine.reply_tokens(text, self._token_ids)
+        except EngineError:  # it has stopped, or loads another model
+            return ()
+        except Exception:  # whatever it is, it must not cost the reply
+            _log.exception("the token ids of turn %s are not kept", self.ref.turn_id)
+            return ()
 
     def _outcome(self, generation: asyncio.Task[None]) -> TurnOutcome:
         text = self.buffer.text

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from app.errors import AppError, ContextTooLong, EngineUnavailable, InvalidInput, Overloaded
-from engine import ContextLengthError, EngineError, EngineOverloadedError, EngineStoppedError
+from engine import EngineError, EngineOverloadedError, EngineStoppedError
 
 
-def as_app_error(error: EngineError | ValueError, *, begins_conversation: bool) -> AppError:
+def context_too_long(tokens: int, context_length: int, *, subject: str, advice: str) -> ContextTooLong:
+    """What does not fit, by how much, and what to do."""
+    return ContextTooLong(
+        f"{subject} {tokens} tokens long; the model reads at most {context_length}, its reply included. {advice}."
+    )
+
+
+def as_app_error(error: EngineError | ValueError) -> AppError:
     """What to tell the person whose message the engine would not take."""
     match error:
-        case ContextLengthError():
-            subject = "This message is" if begins_conversation else "With the conversation so far, this message is"
-            advice = "Shorten it" if begins_conversation else "Shorten it, or start a new chat"
-            return ContextTooLong(
-                f"{subject} {error.prompt_tokens} tokens long; the model reads at most {error.max_model_len}, "
-                f"its reply included. {advice}."
-            )
         case EngineOverloadedError():
             return Overloaded("Too many replies are waiting to be written. Please send again in a moment.")
         case EngineStoppedError():

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
-from app.domain.prompting import chat_messages
 from app.domain.text import clean_text, title_from
 from app.domain.views import MessageStatus, ReplyStats
 from app.errors import Conflict, EngineUnavailable, InvalidInput
@@ -18,8 +17,8 @@ from app.settings import AppSettings
 from app.store.turn_records import BUSY, NewTurn, TurnContext, TurnRecords
 from app.turns.events import TurnEnd, TurnEvent, TurnProgress, TurnText
 from app.turns.live import LiveTurn, TurnRef
-from app.turns.refusals import as_app_error
-from engine import ChatEngine, ChatMessage, EngineError, SamplingParams
+from app.turns.prompter import Prompter
+from engine import ChatEngine
 
 __all__ = ["TurnRef", "TurnSnapshot", "Turns"]
 
@@ -51,6 +50,7 @@ class Turns:
         self._engine = engine
         self._records = records
         self._prompts = prompts
+        self._prompter = Prompter(engine, settings.context_policy)
         self._live: dict[str, LiveTurn] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: set[asyncio.Task[TurnRef]] = set()
@@ -200,22 +200,23 @@ class Turns:
             if context.streaming:
                 raise Conflict(BUSY)
         used = settings if settings is not None else context.settings
-        messages = chat_messages(self._system_prompt(used), context.path, text)
         params = used.sampling_params()
-        prompt_tokens = await self._check(messages, params, begins_conversation=not context.path)
+        prompt = await self._prompter.prompt(self._system_prompt(used), context, text, params)
         ref = TurnRef(
             turn_id=new_id(),
             conversation_id=conversation_id or new_id(),
             user_message_id=new_id(),
             message_id=new_id(),
+            omitted_messages=prompt.omitted_messages,
+            context_length=prompt.context_length,
         )
         live = LiveTurn(
             ref,
             user_id,
             engine=self._engine,
-            messages=messages,
+            messages=prompt.messages,
             params=params,
-            prompt_tokens=prompt_tokens,
+            prompt_tokens=prompt.tokens,
             records=self._records,
             checkpoint_seconds=self._settings.checkpoint_seconds,
         )
@@ -231,6 +232,8 @@ class Turns:
             settings=used,
             save_settings=settings is not None,
             model=self._engine.info.name,
+            omitted_messages=prompt.omitted_messages,
+            context_length=prompt.context_length,
         )
         # Known before it is written: whoever sees the turn in the database finds it here.
         self._live[ref.turn_id] = live
@@ -266,12 +269,6 @@ class Turns:
         if settings.system_prompt.strip() or settings.system_prompt_name is None:
             return clean_text(settings.system_prompt)
         return self._prompts.get(settings.system_prompt_name).render()
-
-    async def _check(self, messages: list[ChatMessage], params: SamplingParams, *, begins_conversation: bool) -> int:
-        try:
-            return await self._engine.check_chat(messages, params)
-        except (EngineError, ValueError) as error:
-            raise as_app_error(error, begins_conversation=begins_conversation) from error
 
     async def _stored_events(self, user_id: str, turn_id: str, offset: int) -> AsyncIterator[TurnEvent]:
         while True:

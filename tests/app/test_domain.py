@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.presets import PRESETS
-from app.domain.prompting import chat_messages
+from app.domain.prompting import PathMessage, chat_messages, past_turns
 from app.domain.text import TITLE_CHARS, clean_text, title_from
 from app.domain.views import MessageStatus, Role
 from app.errors import InvalidInput, StartupError
@@ -22,21 +21,14 @@ from app.store.search import SNIPPET_AFTER, SNIPPET_BEFORE, snippet
 from app.turns.buffer import ReplyBuffer
 from app.turns.events import TurnEnd, TurnText
 
-
-@dataclass(frozen=True)
-class Said:
-    role: Role
-    content: str
-
-
 paths = st.lists(
-    st.builds(Said, st.sampled_from(Role), st.sampled_from(["", " \n", "a", "b", "long text"])), max_size=12
+    st.builds(PathMessage, st.sampled_from(Role), st.sampled_from(["", " \n", "a", "b", "long text"])), max_size=12
 )
 
 
 @given(st.sampled_from(["", "  ", "Be kind."]), paths)
-def test_roles_alternate_whatever_happened_before(system: str, path: list[Said]) -> None:
-    messages = chat_messages(system, path, "now")
+def test_roles_alternate_whatever_happened_before(system: str, path: list[PathMessage]) -> None:
+    messages = chat_messages(system, past_turns(path), "now")
     if system.strip():
         assert messages.pop(0) == {"role": "system", "content": system}
     assert [message["role"] for message in messages] == ["user", "assistant"] * (len(messages) // 2) + ["user"]
@@ -47,8 +39,8 @@ def test_roles_alternate_whatever_happened_before(system: str, path: list[Said])
 @given(st.lists(st.text(min_size=1).filter(str.strip), max_size=6))
 def test_a_conversation_without_gaps_is_sent_whole(contents: list[str]) -> None:
     contents = contents[: len(contents) // 2 * 2]
-    path = [Said(Role.ASSISTANT if index % 2 else Role.USER, text) for index, text in enumerate(contents)]
-    assert [message["content"] for message in chat_messages("", path, "now")] == [*contents, "now"]
+    path = [PathMessage(Role.ASSISTANT if index % 2 else Role.USER, text) for index, text in enumerate(contents)]
+    assert [message["content"] for message in chat_messages("", past_turns(path), "now")] == [*contents, "now"]
 
 
 @given(st.lists(st.text(), max_size=20), st.integers(min_value=0, max_value=200))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from alembic import command
+from alembic.script import ScriptDirectory
 
 from app.domain.ids import LOCAL_USER_ID
 from app.errors import StartupError
@@ -24,16 +25,33 @@ from app.store.migrate import alembic_config, migrate, sqlite_file
 from tests.support.databases import PostgresServer
 from tests.support.fake_engine import FakeEngine
 
-BROKEN = '''
+HEAD = ScriptDirectory.from_config(alembic_config()).get_current_head()
+
+BROKEN = f'''
 """A migration that fails half way."""
 import sqlalchemy as sa
 from alembic import op
-revision, down_revision, branch_labels, depends_on = "0002", "0001", None, None
+revision, down_revision, branch_labels, depends_on = "next", "{HEAD}", None, None
 def upgrade():
     op.add_column("conversation", sa.Column("half", sa.Text()))
     op.execute("INSERT INTO no_such_table VALUES (1)")
 '''
 WORKING = BROKEN.replace('    op.execute("INSERT INTO no_such_table VALUES (1)")\n', "")
+
+
+CONVERSATION, QUESTION, REPLY, TURN = (f"0198c000-0000-7000-8000-00000000000{number}" for number in range(4))
+NOW = "2026-10-01 12:00:00"
+FIRST_VERSION = (
+    f"""INSERT INTO conversation (id, user_id, title, settings, tip_message_id, created_at, updated_at)
+        VALUES ('{CONVERSATION}', '{LOCAL_USER_ID}', 'Old', '{{}}', '{REPLY}', '{NOW}', '{NOW}')""",
+    f"""INSERT INTO message (id, conversation_id, parent_id, role, status, content, position, created_at)
+        VALUES ('{QUESTION}', '{CONVERSATION}', NULL, 'user', 'complete', 'Are you old?', 0, '{NOW}')""",
+    f"""INSERT INTO message (id, conversation_id, parent_id, role, status, content, position, created_at)
+        VALUES ('{REPLY}', '{CONVERSATION}', '{QUESTION}', 'assistant', 'complete', 'Yes.', 1, '{NOW}')""",
+    f"""INSERT INTO turn (id, conversation_id, message_id, status, model, params, owner, created_at, heartbeat_at,
+        checkpoint_offset, finish_reason, prompt_tokens, completion_tokens) VALUES ('{TURN}', '{CONVERSATION}',
+        '{REPLY}', 'complete', 'guide', '{{}}', '{TURN}', '{NOW}', '{NOW}', 4, 'stop', 7, 2)""",
+)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -85,9 +103,9 @@ def test_an_upgrade_keeps_what_is_there_and_leaves_a_backup(tmp_path: Path, more
     migrate(url)
     with connected(url) as connection:
         connection.execute(sa.text("UPDATE account SET name = 'kept'"))
-    (more_migrations / "0002_half.py").write_text(WORKING)
+    (more_migrations / "next_half.py").write_text(WORKING)
     done = migrate(url)
-    assert (done.before, done.after) == ("0001", "0002")
+    assert (done.before, done.after) == (HEAD, "next")
     assert done.backup is not None
     for file, columns in ((tmp_path / "deskmate.db", True), (done.backup, False)):
         with closing(sqlite3.connect(file)) as connection:
@@ -97,13 +115,41 @@ def test_an_upgrade_keeps_what_is_there_and_leaves_a_backup(tmp_path: Path, more
             assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+async def test_conversations_of_the_first_version_go_on(empty_url: str, tmp_path: Path) -> None:
+    """Written by the first version, listed and answered by this one; its replies have no token ids yet."""
+    with connected(empty_url) as connection:
+        command.upgrade(alembic_config(connection), "0001")
+        for statement in FIRST_VERSION:
+            connection.execute(sa.text(statement))
+    settings = AppSettings(data_dir=tmp_path, database_url=empty_url, _env_file=None)
+    engine = FakeEngine()
+    services = await Services.open(settings, engine)
+    try:
+        [conversation] = (await services.conversations.list(LOCAL_USER_ID)).items
+        view = await services.conversations.get(LOCAL_USER_ID, conversation.id)
+        assert [message.content for message in view.messages] == ["Are you old?", "Yes."]
+        reply = view.messages[1]
+        assert reply.stats is not None
+        assert (reply.stats.prompt_tokens, reply.omitted_messages, reply.context_length) == (7, 0, None)
+        ref = await services.turns.start(LOCAL_USER_ID, text="Still there?", conversation_id=conversation.id)
+        async for _ in services.turns.events(LOCAL_USER_ID, ref.turn_id):
+            pass
+        assert engine.calls[0][0] == [
+            {"role": "user", "content": "Are you old?"},
+            {"role": "assistant", "content": "Yes."},
+            {"role": "user", "content": "Still there?"},
+        ]
+    finally:
+        await services.close()
+
+
 def test_a_migration_that_fails_leaves_the_database_as_it_was(empty_url: str, more_migrations: Path) -> None:
     migrate(empty_url)
-    (more_migrations / "0002_half.py").write_text(BROKEN)
+    (more_migrations / "next_half.py").write_text(BROKEN)
     with pytest.raises(StartupError, match="no_such_table"):
         migrate(empty_url)
     with connected(empty_url) as connection:
-        assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one() == "0001"
+        assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one() == HEAD
         assert "half" not in {column["name"] for column in sa.inspect(connection).get_columns("conversation")}
 
 
@@ -112,7 +158,7 @@ def test_a_backup_that_cannot_be_written_stops_the_upgrade(
 ) -> None:
     url = f"sqlite:///{tmp_path / 'deskmate.db'}"
     migrate(url)
-    (more_migrations / "0002_half.py").write_text(WORKING)
+    (more_migrations / "next_half.py").write_text(WORKING)
 
     def refuse(self: Path, target: Path) -> Path:
         raise OSError(28, "No space left on device")
@@ -122,7 +168,7 @@ def test_a_backup_that_cannot_be_written_stops_the_upgrade(
         migrate(url)
     monkeypatch.undo()
     with connected(url) as connection:
-        assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one() == "0001"
+        assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one() == HEAD
     assert not list(tmp_path.glob("*.unfinished"))
 
 
@@ -130,7 +176,7 @@ def test_a_database_newer_than_the_program_is_refused_and_untouched(empty_url: s
     migrate(empty_url)
     with connected(empty_url) as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(StartupError, match=r"newer version.*9999.*0001"):
+    with pytest.raises(StartupError, match=rf"newer version.*9999.*{HEAD}"):
         migrate(empty_url)
     with connected(empty_url) as connection:
         assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one() == "9999"

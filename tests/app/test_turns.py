@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Engine as SqlEngine
+from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy import select, text
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID as ME
@@ -75,6 +77,67 @@ async def test_what_was_said_before_is_sent_again(services: Services, engine: Fa
     assert params.temperature == 0.5
 
 
+@pytest.mark.parametrize("stop", [False, True])
+async def test_a_reply_is_sent_again_in_its_own_tokens(services: Services, engine: FakeEngine, stop: bool) -> None:
+    engine.say("a", "b", "c", gates={2: asyncio.Event()} if stop else {})
+    first = await services.turns.start(ME, text="go")
+    if stop:
+        reader = services.turns.events(ME, first.turn_id)
+        while (event := await anext(reader)) != TurnText("b", 2):
+            assert isinstance(event, TurnText)
+            if event.offset == 2:
+                break
+        await services.turns.stop(ME, first.turn_id)
+    await read(services, first.turn_id)
+    second = await services.turns.start(ME, text="on", conversation_id=first.conversation_id)
+    await read(services, second.turn_id)
+    reply = engine.calls[1][0][1]
+    assert reply == {
+        "role": "assistant",
+        "content": "abc"[: 2 if stop else 3],
+        "token_ids": (0, 1, 2)[: 2 if stop else 3],
+    }
+
+
+@pytest.mark.parametrize("failure", [EngineStoppedError("It sleeps."), OverflowError("odd ids")])
+async def test_a_reply_is_kept_where_its_tokens_are_not(
+    services: Services, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    async def refuse(text: str, token_ids: object) -> tuple[int, ...]:
+        raise failure
+
+    monkeypatch.setattr(engine, "reply_tokens", refuse)
+    first = await services.turns.start(ME, text="go")
+    assert end_of(await read(services, first.turn_id)).status is MessageStatus.COMPLETE
+    second = await services.turns.start(ME, text="on", conversation_id=first.conversation_id)
+    await read(services, second.turn_id)
+    assert engine.calls[1][0][1] == {"role": "assistant", "content": "Hello, world."}
+
+
+async def test_token_ids_stay_inside(services: Services) -> None:
+    """Opening a conversation does not even read them."""
+    ref = await services.turns.start(ME, text="go")
+    await read(services, ref.turn_id)
+    stored = await services.database.read(
+        lambda session: session.execute(text("SELECT token_ids FROM message ORDER BY position")).scalars().all()
+    )
+    assert [ids and bytes(ids) for ids in stored] == [None, bytes.fromhex("00000000 01000000 02000000 03000000")]
+    statements: list[str] = []
+
+    def note(*event: object) -> None:
+        statements.append(str(event[2]))
+
+    sqlalchemy_event.listen(SqlEngine, "before_cursor_execute", note)
+    try:
+        await services.conversations.list(ME, query="world")
+        await services.conversations.get(ME, ref.conversation_id)
+        await services.conversations.get_message(ME, ref.message_id)
+    finally:
+        sqlalchemy_event.remove(SqlEngine, "before_cursor_execute", note)
+    assert statements
+    assert not any("token_ids" in statement for statement in statements)
+
+
 async def test_a_named_system_prompt_is_rendered_and_an_unknown_one_refused(
     services: Services, engine: FakeEngine
 ) -> None:
@@ -116,14 +179,6 @@ async def test_an_overlong_message_is_refused_with_both_numbers(services: Servic
     with pytest.raises(ContextTooLong, match=r"5001 tokens.*4096.*Shorten it\."):
         await services.turns.start(ME, text="word " * 5000)
     await nothing_is_written(services, engine)
-
-
-async def test_a_conversation_that_has_become_too_long_says_what_to_do(services: Services) -> None:
-    first = await services.turns.start(ME, text="word " * 4000)
-    await read(services, first.turn_id)
-    with pytest.raises(ContextTooLong, match="start a new chat"):
-        await services.turns.start(ME, text="word " * 200, conversation_id=first.conversation_id)
-    assert len((await services.conversations.get(ME, first.conversation_id)).messages) == 2
 
 
 @pytest.mark.parametrize(

@@ -32,13 +32,25 @@ FORGETTING = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
+# SentencePiece does not show the first space of a reply, and this template does not put it back.
+SPACELESS = (
+    "{{ bos_token }}{% for message in messages %}{{ message['role'] + '>' + message['content'] + eos_token }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'assistant>' }}{% endif %}"
+)
+
 
 @cache
 def tokenizer_for(name: str) -> PreTrainedTokenizerBase:
     if name == "guide":
         return AutoTokenizer.from_pretrained(GUIDE)
-    tokenizer = sentencepiece_tokenizer() if name == "sentencepiece" else byte_level_tokenizer()
+    tokenizer = (
+        byte_level_tokenizer() if name in ("byte-level", "stripping", "forgetting") else sentencepiece_tokenizer()
+    )
     tokenizer.add_tokens(ADDED)
+    if name == "spaceless":
+        tokenizer.chat_template = SPACELESS
+    if name == "bytes before":
+        tokenizer.chat_template = SPACELESS.replace(">", "龘")
     if name == "stripping":
         tokenizer.chat_template = STRIPPING
     if name == "forgetting":
@@ -51,7 +63,7 @@ def template_for(name: str) -> ChatTemplate:
     return ChatTemplate(tokenizer_for(name))
 
 
-KINDS = ["byte-level", "sentencepiece", "guide", "stripping", "forgetting"]
+KINDS = ["byte-level", "sentencepiece", "guide", "stripping", "forgetting", "spaceless", "bytes before"]
 
 
 def spelled(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
@@ -134,6 +146,23 @@ def test_a_template_that_shows_the_first_space_gets_the_replys_own_tokens() -> N
     assert tokenizer.encode(" the", add_special_tokens=False) != ids
     prompt = template.render(said("hi"))
     assert template.render(said("hi", (text, ids), "more"))[: len(prompt) + len(ids)] == prompt + ids
+
+
+def test_a_first_space_that_a_template_does_not_show_is_not_smuggled_in() -> None:
+    tokenizer, template = tokenizer_for("spaceless"), template_for("spaceless")
+    ids = tokenizer.convert_tokens_to_ids(["▁t", "h", "e"])
+    messages = said("hi", (spelled(tokenizer, ids), ids), "more")
+    assert template.render(messages) == template.render(without_ids(messages))
+
+
+def test_bytes_that_are_no_character_are_read_again() -> None:
+    """Behind the bytes of a character they would spoil it."""
+    tokenizer, template = tokenizer_for("bytes before"), template_for("bytes before")
+    ids = tokenizer.convert_tokens_to_ids(["<0xE6>", "t"])
+    messages = said("hi", (spelled(tokenizer, ids), ids), "more")
+    got = template.render(messages)
+    assert shown(tokenizer, got) == shown(tokenizer, template.render(without_ids(messages)))
+    assert not contains(got, ids)
 
 
 @pytest.mark.parametrize(
@@ -231,26 +260,29 @@ def test_a_text_that_ends_inside_a_token_has_no_ids() -> None:
 
 async def test_the_next_turn_finds_the_whole_reply_in_the_cache(tmp_path: Path) -> None:
     """Sampled at a high temperature, replies of a random model are anything but what a tokenizer would make."""
-    model = make_model(tmp_path / "model", "qwen2", eos=False)
+    model = make_model(tmp_path / "model", "qwen2", eos=[1_000_000])
     settings = EngineSettings(model=str(model), kv_block_size=4, max_model_len=512, _env_file=None)
+    tokenizer = byte_level_tokenizer()
+    illegible = {token for token in range(len(tokenizer)) if REPLACEMENT in tokenizer.decode([token])}
+    bias = dict.fromkeys(illegible.union(tokenizer.all_special_ids), -100.0)
+    canonical = 0
     async with Engine(settings) as engine:
         for seed in range(4):
             messages: list[ChatMessage] = [{"role": "user", "content": f"Question {seed}?"}]
-            params = SamplingParams(temperature=1.0, max_tokens=40, seed=seed, stop=("zzz",))
+            params = SamplingParams(temperature=1.0, max_tokens=40, seed=seed, logit_bias=bias)
             for _ in range(3):
                 deltas = [delta async for delta in engine.chat(messages, params)]
                 text = "".join(delta.text for delta in deltas)
                 ids = [token for delta in deltas for token in delta.token_ids]
                 kept = await engine.reply_tokens(text, ids)
-                if not kept:
-                    break  # bytes that are no character
+                assert kept == tuple(ids)
                 timings = deltas[-1].timings
                 assert timings is not None
                 reply: ChatMessage = {"role": "assistant", "content": text, "token_ids": kept}
                 messages += [reply, {"role": "user", "content": "And then?"}]
                 again = [delta async for delta in engine.chat(messages, params)]
                 assert again[-1].timings is not None
-                # Of the last token sampled, nothing was computed yet.
-                computed = timings.prompt_tokens + len(ids) - 1
-                covered = min(computed, timings.prompt_tokens + len(kept)) // 4 * 4
-                assert again[-1].timings.cached_prompt_tokens >= covered
+                # In whole blocks; of the last token sampled, nothing was computed yet.
+                assert again[-1].timings.cached_prompt_tokens >= (timings.prompt_tokens + len(ids) - 1) // 4 * 4
+                canonical += kept == tuple(tokenizer.encode(text, add_special_tokens=False))
+    assert canonical < 3

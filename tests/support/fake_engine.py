@@ -151,6 +151,10 @@ class FakeEngine:
         """Call the model something else."""
         self._info = replace(self._info, name=name)
 
+    def resize(self, max_model_len: int) -> None:
+        """Give the model another context."""
+        self._info = replace(self._info, max_model_len=max_model_len)
+
     async def sleep(self, timeout: float = 30.0) -> None:
         await self._live("sleep", timeout)
         self.state = EngineState.ASLEEP

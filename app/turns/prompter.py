@@ -1,0 +1,87 @@
+"""What the engine is sent for a message: the conversation so far, as much of it as fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.domain.long_talks import ContextPolicy, ContextRoom, turns_to_leave_out
+from app.domain.prompting import chat_messages, past_turns
+from app.errors import ContextTooLong
+from app.store.turn_records import TurnContext
+from app.turns.refusals import as_app_error, context_too_long
+from engine import ChatEngine, ChatMessage, ContextLengthError, EngineError, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A conversation that the engine takes."""
+
+    messages: list[ChatMessage]
+    tokens: int
+    omitted_messages: int  #: at the conversation's beginning, for which there was no room
+    context_length: int  #: most tokens the model reads, its reply included
+
+
+class Prompter:
+    """Makes prompts for one engine, under one policy."""
+
+    def __init__(self, engine: ChatEngine, policy: ContextPolicy) -> None:
+        self._engine = engine
+        self._policy = policy
+
+    async def prompt(self, system_prompt: str, context: TurnContext, text: str, params: SamplingParams) -> Prompt:
+        """The prompt for a reply to ``text``, which follows ``context``.
+
+        Raises:
+            ContextTooLong: it does not fit, whatever is left out; or something would have to be, and the policy is
+                to refuse that.
+            InvalidInput, Overloaded, EngineUnavailable: the engine does not take it.
+        """
+        turns = past_turns(context.path)
+        counted: dict[int, int] = {}
+
+        def messages(left_out: int) -> list[ChatMessage]:
+            return chat_messages(system_prompt, turns[left_out:], text)
+
+        async def count(left_out: int) -> int:
+            if left_out not in counted:
+                counted[left_out] = await self._count(messages(left_out), params)
+            return counted[left_out]
+
+        context_length = self._engine.info.max_model_len
+        defaults = self._engine.default_sampling_params
+        room = ContextRoom(context_length, params.max_tokens or defaults.max_tokens)
+        left_out = 0
+        if self._policy == "drop_oldest":
+            # Another model, or another size of its context, begins anew: more may fit, or less.
+            already = context.omitted_messages // 2 if context.context_length == context_length else 0
+            left_out = await turns_to_leave_out(count, len(turns), already=already, room=room)
+        tokens = await count(left_out)
+        if not room.holds(tokens):
+            raise await self._refusal(tokens, context_length, system_prompt, params, with_turns=left_out < len(turns))
+        return Prompt(
+            messages=messages(left_out), tokens=tokens, omitted_messages=2 * left_out, context_length=context_length
+        )
+
+    async def _count(self, messages: list[ChatMessage], params: SamplingParams) -> int:
+        try:
+            return await self._engine.check_chat(messages, params)
+        except ContextLengthError as error:
+            return error.prompt_tokens
+        except (EngineError, ValueError) as error:
+            raise as_app_error(error) from error
+
+    async def _refusal(
+        self, tokens: int, context_length: int, system_prompt: str, params: SamplingParams, *, with_turns: bool
+    ) -> ContextTooLong:
+        """Names the part that is too long: the system prompt, the message, or all that was said."""
+        subject, advice = "This message is", "Shorten it"
+        if system_prompt.strip():
+            alone = await self._count(chat_messages(system_prompt, (), "."), params)
+            if alone >= context_length:
+                advice = "Shorten it in the settings, or choose another"
+                return context_too_long(alone, context_length, subject="The system prompt alone is", advice=advice)
+            subject = "With the system prompt, this message is"
+        if with_turns:
+            subject, advice = "With the conversation so far, this message is", "Shorten it, or start a new chat"
+        return context_too_long(tokens, context_length, subject=subject, advice=advice)
