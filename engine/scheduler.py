@@ -23,7 +23,7 @@ from engine.outputs import FinishReason
 from engine.request import Request, RequestStatus
 
 SCORED_TOKENS_PER_STEP = 128
-"""Longest chunk of a prompt whose log-probabilities are asked for: each of its rows has logits as wide as the
+"""Most tokens of a step from prompts whose log-probabilities are asked for: each has logits as wide as the
 vocabulary."""
 
 
@@ -160,6 +160,7 @@ class Scheduler:
     def plan(self) -> StepPlan:
         """Choose the next step and take the blocks it needs. Empty only when nothing is in flight."""
         budget = self.max_batched_tokens
+        scorable = SCORED_TOKENS_PER_STEP
         chunks: list[Chunk] = []
         copies: list[BlockCopy] = []
         planned: set[str] = set()
@@ -168,15 +169,17 @@ class Scheduler:
         decodes = [request for request in self._running if request.num_uncomputed_tokens == 1]
         prompts = [request for request in self._running if request.num_uncomputed_tokens > 1]
         for request in (*decodes, *prompts):
-            if budget == 0 or request.status is not RequestStatus.RUNNING:
+            length = self._chunk_length(request, budget, scorable)
+            if length == 0 or request.status is not RequestStatus.RUNNING:
                 continue
-            end = request.num_computed_tokens + self._chunk_length(request, budget)
+            end = request.num_computed_tokens + length
             while request.status is RequestStatus.RUNNING:
                 if self._tables.missing(request, end) <= self.pool.num_free:
                     copies += self._tables.grow(request, end)
                     chunks.append(self._chunk(request, end))
                     planned.add(request.id)
-                    budget -= len(chunks[-1].token_ids)
+                    budget -= length
+                    scorable -= length * request.scores_prompt
                     break
                 short = True
                 victim = next(one for one in (*reversed(self._running), request) if one.id not in planned)
@@ -187,14 +190,17 @@ class Scheduler:
         # Blocks that somebody lacks are for those who run, not for the next in the queue.
         while self._waiting and not short and budget > 0 and len(self._running) < self.max_num_seqs:
             request = self._waiting[0]
+            if request.scores_prompt and scorable == 0:
+                break
             made = self._admit(request, budget)
             if made is None:
                 break
             copies += made
             del self._waiting[0]
-            end = request.num_computed_tokens + self._chunk_length(request, budget)
-            chunks.append(self._chunk(request, end))
-            budget -= len(chunks[-1].token_ids)
+            length = self._chunk_length(request, budget, scorable)
+            chunks.append(self._chunk(request, request.num_computed_tokens + length))
+            budget -= length
+            scorable -= length * request.scores_prompt
 
         self.counters.steps += bool(chunks)
         return StepPlan(tuple(chunks), tuple(copies))
@@ -315,9 +321,9 @@ class Scheduler:
             self.counters.cached_prompt_tokens += request.num_cached_tokens
         return copies
 
-    def _chunk_length(self, request: Request, budget: int) -> int:
+    def _chunk_length(self, request: Request, budget: int, scorable: int) -> int:
         if request.scores_prompt:
-            budget = min(budget, SCORED_TOKENS_PER_STEP)
+            budget = min(budget, scorable)
         return min(budget, request.num_uncomputed_tokens)
 
     def _chunk(self, request: Request, end: int) -> Chunk:

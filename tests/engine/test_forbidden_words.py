@@ -177,6 +177,8 @@ def test_what_ends_a_reply_is_judged_by_the_text_it_leaves() -> None:
     ban = WordBan(words, 100, frozenset([token["a"], token["!"], tokenizer.eos_token_id]))
     reply: list[int] = []
     assert not set(token.values()) & set(ban.banned(reply, 0).tolist())
+    assert token["a"] in WordBan(words, 1, frozenset()).banned(reply, 0).tolist(), "the last token, and shown"
+    assert token["a"] not in WordBan(words, 1, frozenset([token["a"]])).banned(reply, 0).tolist()
     reply += words_of(tokenizer, "b the")
     banned = set(ban.banned(reply, 0).tolist())
     assert {token["a"], token["!"], tokenizer.eos_token_id} <= banned

@@ -24,11 +24,13 @@ from engine.scheduler import Scheduler, StepPlan
 STOP_TOKEN = 9
 
 
-def make_request(id_: str, prompt: list[int], max_tokens: int, arrival: float = 0.0) -> Request:
+def make_request(
+    id_: str, prompt: list[int], max_tokens: int, arrival: float = 0.0, *, prompt_logprobs: int | None = None
+) -> Request:
     return Request(
         id=id_,
         prompt_token_ids=tuple(prompt),
-        params=SamplingParams(max_tokens=max_tokens),
+        params=SamplingParams(max_tokens=max_tokens, prompt_logprobs=prompt_logprobs),
         seed=0,
         max_tokens=max_tokens,
         stop_token_ids=frozenset({STOP_TOKEN}),
@@ -129,14 +131,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.cache = SimulatedCache(block_size, windows)
         self.clock = 0.0
         self.known: list[list[int]] = []
+        self.scored: dict[str, int] = {}  # positions of each prompt whose logits were asked for
 
     @rule(
         data=st.data(),
         max_tokens=st.integers(1, 12),
         priority=st.sampled_from([0, 0, 0, -1, 1]),
         num_forks=st.sampled_from([0, 0, 0, 1, 3]),
+        prompt_logprobs=st.sampled_from([None, None, 0]),
     )
-    def add(self, data: st.DataObject, max_tokens: int, priority: int, num_forks: int) -> None:
+    def add(
+        self, data: st.DataObject, max_tokens: int, priority: int, num_forks: int, prompt_logprobs: int | None
+    ) -> None:
         # Two tokens only, so that prompts often begin alike; many are the next turn of an earlier one.
         earlier = data.draw(st.sampled_from(self.known)) if self.known and data.draw(st.booleans()) else []
         stem = earlier[: data.draw(st.integers(0, min(len(earlier), self.max_len - 2)))] if earlier else []
@@ -146,7 +152,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         family = []
         for index in range(1 + num_forks):
             name = f"r{self.clock:g}.{index}"
-            one = make_request(name, prompt, min(max_tokens, self.max_len - len(prompt)), self.clock)
+            length = min(max_tokens, self.max_len - len(prompt))
+            one = make_request(name, prompt, length, self.clock, prompt_logprobs=prompt_logprobs)
             one.priority = priority
             self.known.append(one.token_ids)
             family.append(one)
@@ -164,7 +171,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         victim = data.draw(st.sampled_from(self.scheduler.requests))
         if mid_step:  # the plan is out when the abort arrives; commit must pass it over
             plan = self.scheduler.plan()
-            self.cache.execute(plan)
+            self._execute(plan)
             self.scheduler.finish(victim.id, FinishReason.ABORT)
             self.scheduler.commit(plan, dict.fromkeys(sampled(plan), 1))
         else:
@@ -186,13 +193,26 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert plan.num_tokens <= self.scheduler.max_batched_tokens
         assert self.scheduler.num_running <= self.scheduler.max_num_seqs
         assert len({chunk.request.id for chunk in plan.chunks}) == len(plan.chunks)
-        self.cache.execute(plan)
+        self._execute(plan)
         tokens = {id_: next_token() for id_ in sampled(plan)}
         for request in self.scheduler.commit(plan, tokens):
             assert request.num_output_tokens <= request.max_tokens
             assert len(request.token_ids) <= self.max_len
             if request.token_ids[-1] == STOP_TOKEN:
                 assert request.finish_reason is FinishReason.STOP
+
+    def _execute(self, plan: StepPlan) -> None:
+        """Each position of a prompt that is scored gives its logits once, whatever was cached or put out."""
+        self.cache.execute(plan)
+        for chunk in plan.chunks:
+            known = self.scored.get(chunk.request.id, 0)
+            if chunk.scored:
+                assert chunk.start <= chunk.scored.start == known
+                assert chunk.scored.stop <= chunk.end
+                self.scored[chunk.request.id] = known = chunk.scored.stop
+            is_first = chunk.request.id.endswith(".0")
+            if chunk.samples and is_first and chunk.request.params.prompt_logprobs is not None:
+                assert known == chunk.request.num_prompt_tokens - 1
 
     @invariant()
     def books_are_right(self) -> None:
@@ -261,6 +281,24 @@ def test_decodes_come_before_prompts_and_prompts_are_chunked() -> None:
         [("talker", 1, True), ("reader", 7, False)],
         [("talker", 1, True), ("reader", 6, True)],
     ]
+
+
+def test_prompts_that_are_scored_share_a_bounded_part_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of their tokens has logits as wide as the vocabulary. Others have the rest of the step."""
+    monkeypatch.setattr("engine.scheduler.SCORED_TOKENS_PER_STEP", 10)
+    scheduler = make_scheduler(60, budget=40)
+    for number in range(3):
+        scheduler.add(make_request(f"scored {number}", [number] * 30, 2, number, prompt_logprobs=0))
+    scheduler.add(make_request("plain", [7] * 30, 2, 3.0))
+    scored, steps = 0, 0
+    while scheduler.has_work:
+        plan = scheduler.plan()
+        assert sum(len(chunk.scored) for chunk in plan.chunks) <= 10
+        scored += sum(len(chunk.scored) for chunk in plan.chunks)
+        scheduler.commit(plan, {chunk.request.id: 1 for chunk in plan.sampling})
+        steps += 1
+    assert scored == 3 * 29
+    assert steps <= 14
 
 
 def test_a_second_turn_computes_only_what_is_new() -> None:
