@@ -27,6 +27,11 @@ class ChatSettings(BaseModel):
     system_prompt_name: str | None = None  #: a file in prompts/, or None for free text
     system_prompt: str = ""
 
+    @property
+    def has_system_prompt(self) -> bool:
+        """The model is told something before the conversation."""
+        return self.system_prompt_name is not None or bool(self.system_prompt.strip())
+
     def sampling(self) -> dict[str, Any]:
         """Keyword arguments for ``engine.SamplingParams``; unset fields are left out."""
         fields = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed")

@@ -52,9 +52,9 @@ class MessageView:
     turn_id: str | None = None  #: the turn that wrote (or is writing) an assistant message
     stats: ReplyStats | None = None
     error: str | None = None
-    #: at the beginning of the conversation, that the model's context had no room for; the system prompt was kept
-    omitted_messages: int = 0
+    omitted_messages: int = 0  #: at the conversation's beginning, for which the model's context had no room
     context_length: int | None = None  #: most tokens the model read then, its reply included
+    has_system_prompt: bool = False  #: which is never left out
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from sqlalchemy import Row, literal, select
 from sqlalchemy.orm import Session, aliased, undefer
 
+from app.domain.chat_settings import ChatSettings
 from app.domain.views import MessageStatus, MessageView, ReplyStats, Role
 from app.errors import NotFound
 from app.store.models import Conversation, Message, Turn
@@ -88,6 +89,7 @@ def message_view(row: MessageRow) -> MessageView:
         error=turn.error if turn else None,
         omitted_messages=(turn.omitted_messages or 0) if turn else 0,
         context_length=turn.context_length if turn else None,
+        has_system_prompt=ChatSettings.model_validate(turn.params).has_system_prompt if turn else False,
     )
 
 

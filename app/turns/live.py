@@ -52,6 +52,7 @@ class TurnRef:
     message_id: str  #: the assistant's reply
     omitted_messages: int = 0  #: at the conversation's beginning, for which the model's context had no room
     context_length: int | None = None  #: most tokens the model reads, the reply included
+    has_system_prompt: bool = False  #: which is never left out
 
 
 class LiveTurn:

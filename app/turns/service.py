@@ -209,6 +209,7 @@ class Turns:
             message_id=new_id(),
             omitted_messages=prompt.omitted_messages,
             context_length=prompt.context_length,
+            has_system_prompt=used.has_system_prompt,
         )
         live = LiveTurn(
             ref,

@@ -72,6 +72,7 @@ async def start(live: Live, text: str = "hello", **fields: Any) -> dict[str, str
     ids: dict[str, Any] = response.json()
     assert ids.pop("omitted_messages") == 0
     assert ids.pop("context_length") == 4096
+    assert ids.pop("has_system_prompt") is False
     assert set(ids) == {"turn_id", "conversation_id", "user_message_id", "message_id"}
     return ids
 

@@ -115,6 +115,8 @@ async def test_a_talk_goes_on_beyond_the_context_and_says_so(services: Services,
         reply = await reply_of(services, ref)
         assert reply.omitted_messages == ref.omitted_messages == 2 * starts[-1]
         assert reply.context_length == ref.context_length == 200
+        assert reply.has_system_prompt
+        assert ref.has_system_prompt
     assert starts[0] == 0
     assert starts == sorted(starts)
     # In steps: seven turns fit, then four are left out at once.

@@ -91,7 +91,7 @@ export class Chat {
     }
     this.conversationId = turn.conversation_id;
     this.#add({ id: turn.user_message_id, role: "user", content: text, status: "complete" });
-    this.#add({ id: turn.message_id, role: "assistant", content: "", status: "streaming", turn_id: turn.turn_id });
+    this.#add({ ...turn, id: turn.message_id, role: "assistant", content: "", status: "streaming" });
     this.messages.toLatest();
     announce("Message sent.");
     return { turn, left: false };

@@ -11,13 +11,19 @@ const ENDINGS = { stop: "ended by itself", length: "reached its maximum length",
 const number = new Intl.NumberFormat("en");
 const plural = (count, word) => `${number.format(count)} ${word}${count === 1 ? "" : "s"}`;
 
+function whyEnded(stats, contextLength) {
+  const full = contextLength !== null && stats.prompt_tokens + stats.completion_tokens >= contextLength;
+  if (stats.finish_reason === "length" && full) return "reached the end of the model's context";
+  return ENDINGS[stats.finish_reason] ?? stats.finish_reason;
+}
+
 // "212 tokens · first after 0.31 s · 24.1 tokens/s · 96 of 120 prompt tokens cached · ended by itself"
-function statsLine(stats) {
+function statsLine(stats, contextLength) {
   const parts = [plural(stats.completion_tokens, "token")];
   if (stats.completion_tokens > 0) parts.push(`first after ${(stats.ttft_ms / 1000).toFixed(2)} s`);
   if (stats.tokens_per_second > 0) parts.push(`${stats.tokens_per_second.toFixed(1)} tokens/s`);
   parts.push(`${number.format(stats.cached_prompt_tokens)} of ${plural(stats.prompt_tokens, "prompt token")} cached`);
-  parts.push(ENDINGS[stats.finish_reason] ?? stats.finish_reason);
+  parts.push(whyEnded(stats, contextLength));
   return parts.join(" · ");
 }
 
@@ -32,6 +38,13 @@ function ending(status, error, empty) {
   return NOTES[status] ?? (empty ? "The reply is empty." : "");
 }
 
+function leftOutLine({ omitted_messages: count, context_length: contextLength, has_system_prompt: prompted }) {
+  const [messages, fit, were] = count === 1 ? ["message", "fits", "was"] : ["messages", "fit", "were"];
+  const context = contextLength ? `the model's ${number.format(contextLength)} tokens` : "the model's context";
+  const kept = prompted ? "; the system prompt was kept" : "";
+  return `${number.format(count)} earlier ${messages} no longer ${fit} ${context} and ${were} left out${kept}.`;
+}
+
 function userMessage(message) {
   const text = make("div", { class: "dm-text" });
   text.textContent = message.content;
@@ -40,6 +53,9 @@ function userMessage(message) {
 
 export class Reply {
   constructor(message) {
+    this.contextLength = message.context_length ?? null;
+    this.leftOut = make("p", { class: "dm-left-out", hidden: !message.omitted_messages });
+    if (message.omitted_messages) this.leftOut.textContent = leftOutLine(message);
     this.waiting = make("p", { class: "dm-waiting" }, make("span", { class: "dm-dots" }), make("span", {}));
     this.text = make("div", { class: "dm-text dm-markdown" });
     this.note = make("p", { class: "dm-note", hidden: true });
@@ -49,6 +65,7 @@ export class Reply {
     this.element = make(
       "article",
       { class: "dm-message dm-reply", "aria-label": "Reply", "data-id": message.id },
+      this.leftOut,
       this.waiting,
       this.text,
       this.note,
@@ -100,7 +117,7 @@ export class Reply {
     this.element.dataset.status = status;
     this.waiting.hidden = true;
     this.notice(ending(status, error, this.source === ""));
-    this.stats.textContent = stats ? statsLine(stats) : "";
+    this.stats.textContent = stats ? statsLine(stats, this.contextLength) : "";
     this.copy.hidden = this.source === "";
     this.foot.hidden = this.copy.hidden && !stats;
   }
@@ -130,6 +147,7 @@ export class MessageList {
   add(message) {
     const { element, reply } = this.#build(message);
     this.list.append(element);
+    this.#sayOnce();
     return reply;
   }
 
@@ -137,6 +155,7 @@ export class MessageList {
   addAbove(messages) {
     const fromBottom = this.scroller.scrollHeight - this.scroller.scrollTop;
     this.list.prepend(...messages.map((message) => this.#build(message).element));
+    this.#sayOnce();
     this.scroller.scrollTop = this.scroller.scrollHeight - fromBottom;
   }
 
@@ -155,6 +174,15 @@ export class MessageList {
     if (message.role === "user") return { element: userMessage(message), reply: null };
     const reply = new Reply(message);
     return { element: reply.element, reply };
+  }
+
+  // What was left out is said where it changes, not with every reply.
+  #sayOnce() {
+    let said = "";
+    for (const line of this.list.querySelectorAll(".dm-left-out")) {
+      line.hidden = line.textContent === said || line.textContent === "";
+      said = line.textContent;
+    }
   }
 
   #fromEnd() {
