@@ -12,7 +12,9 @@ import torch
 
 from engine import Delta, Engine, EngineSettings, EngineState, EngineStoppedError, FinishReason, SamplingParams
 from engine import supervisor as supervisor_module
+from engine.core import EngineCore
 from engine.errors import EngineFailedError, PoisonedPromptError
+from engine.model.loading import load_model
 from engine.runner import Runner
 from engine.scheduler import StepPlan
 from tests.support.models import make_model
@@ -106,6 +108,39 @@ async def test_those_in_the_step_fail_and_those_that_waited_are_served(engine: E
     await settled(engine)
     assert engine.status.num_restarts == 1
     assert engine.stats().requests_finished["error"] == 4
+
+
+def test_another_core_goes_on_where_the_failed_one_stood(model: Path) -> None:
+    """Also with requests that had been computed in part: their tokens stay, their blocks are gone."""
+    settings = EngineSettings(model=str(model), dtype="float32", max_num_seqs=4, max_batched_tokens=8)
+    loaded = load_model(settings, lambda *_: None)
+    prompts = [[20, 12, 13], list(range(30, 60)), [40, 41]]
+
+    def cores() -> tuple[EngineCore, EngineCore]:
+        core = EngineCore(loaded, settings)
+        for number, prompt in enumerate(prompts):
+            core.add(core.submission(f"r{number}", prompt, core.resolve(prompt, SHORT)))
+        return core, EngineCore(loaded, settings)
+
+    def finish(core: EngineCore) -> dict[str, list[int]]:
+        requests = [one.request for one in core._submissions.values()]
+        while core.has_work:
+            core.step()
+        return {request.id: request.token_ids for request in requests}
+
+    core, other = cores()
+    expected = finish(core)
+    core, other = cores()
+    for _ in range(3):
+        core.step()
+    core._in_step = ()  # nobody is to blame
+    failed, waiting = core.evacuate()
+    assert (failed, len(waiting)) == ([], 3)
+    assert {one.request.num_output_tokens > 0 for one in waiting} == {True, False}
+    for submission in waiting:
+        other.add(submission)
+    assert finish(other) == expected
+    other.check()
 
 
 async def test_ready_tells_while_it_restarts_and_requests_that_come_wait(

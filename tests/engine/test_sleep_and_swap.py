@@ -232,6 +232,9 @@ async def test_a_model_that_cannot_be_loaded_leaves_the_old_one_serving(
     engine: Engine, two: Path, monkeypatch: pytest.MonkeyPatch, fault, beside: bool
 ) -> None:
     monkeypatch.setattr(supervisor_module, "_fits", lambda *_: beside)
+    loaded = []
+    load = supervisor_module.load_model
+    monkeypatch.setattr(supervisor_module, "load_model", lambda s, p: loaded.append(Path(s.model).name) or load(s, p))
     expected = await reply(engine)
     with pytest.raises(ModelLoadError, match=r"There is no model folder|cannot be loaded|Lower max_model_len"):
         await engine.swap(fault(two))
@@ -239,6 +242,8 @@ async def test_a_model_that_cannot_be_loaded_leaves_the_old_one_serving(
     assert engine.info.name == "one"
     assert Path(engine.settings.model).name == "one"
     assert await reply(engine) == expected
+    if beside:
+        assert "one" not in loaded, "it was kept and need not be read again"
 
 
 async def test_a_failure_nobody_foresaw_leaves_the_old_one_too(
