@@ -20,21 +20,28 @@ class Batch:
     slots: tuple[Tensor, ...]  #: for each group int64 ``[num_tokens]``: ``block * block_size + offset`` in the cache
     logits_rows: Tensor  #: int64 ``[n]``: the packed rows whose logits are needed: sampled ones, then scored ones
     sequences: tuple[Sequences, ...]  #: for each group
+    lengths: Tensor | None  #: int64 ``[num_tokens]``, see ``LoadedModel.logits``
 
     @classmethod
-    def of(cls, plan: StepPlan, block_size: int, num_groups: int, device: torch.device) -> Batch:
+    def of(
+        cls, plan: StepPlan, block_size: int, num_groups: int, device: torch.device, *, tell_lengths: bool = False
+    ) -> Batch:
         """Pack a plan. Plain lists first, then one tensor each: per-token tensor calls would cost more."""
         input_ids: list[int] = []
         positions: list[int] = []
         slots: list[list[int]] = [[] for _ in range(num_groups)]
         sampled_rows: list[int] = []
         scored_rows: list[int] = []
+        lengths: list[int] = []
         for chunk in plan.chunks:
             scored_rows += range(
                 len(input_ids) + chunk.scored.start - chunk.start, len(input_ids) + chunk.scored.stop - chunk.start
             )
             input_ids += chunk.token_ids
             positions += range(chunk.start, chunk.end)
+            if tell_lengths:
+                prompt = chunk.request.num_prompt_tokens
+                lengths += [max(prompt, position + 1) for position in range(chunk.start, chunk.end)]
             for table, group_slots in zip(chunk.block_tables, slots, strict=True):
                 group_slots += [
                     table[position // block_size] * block_size + position % block_size
@@ -63,4 +70,5 @@ class Batch:
                 )
                 for group in range(num_groups)
             ),
+            lengths=tensor(lengths) if tell_lengths else None,
         )

@@ -192,6 +192,7 @@ class EngineCore:
             arrival=arrival,
             deadline=None if deadline is None else arrival + deadline,
             priority=priority,
+            cache_salt=self.model.rotary.cache_salt(len(prompt)) if self.model.rotary is not None else b"",
         )
         if params.prompt_logprobs is not None:
             submission.prompt_logprobs.append(TokenLogprobs(self._logprob(prompt[0], None), None, ()))

@@ -66,7 +66,7 @@ class Runner:
         """
         device = self._model.device
         self._copy(plan.copies)
-        batch = Batch.of(plan, self._block_size, self._num_groups, device)
+        batch = Batch.of(plan, self._block_size, self._num_groups, device, tell_lengths=self._model.rotary is not None)
         metadata = PagedMetadata(
             kernel=self._kernel,
             layers=self.layers,
@@ -76,4 +76,4 @@ class Runner:
                 for slots, sequences in zip(batch.slots, batch.sequences, strict=True)
             ),
         )
-        return self._model.logits(batch.input_ids, batch.position_ids, batch.logits_rows, metadata)
+        return self._model.logits(batch.input_ids, batch.position_ids, batch.logits_rows, metadata, batch.lengths)

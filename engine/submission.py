@@ -40,6 +40,7 @@ def submit(
     arrival: float,
     deadline: float | None,
     priority: int,
+    cache_salt: bytes,
 ) -> Submission:
     """Wrap up ``params.n`` replies to one prompt: the first, which computes it, with the others as its forks.
 
@@ -60,6 +61,7 @@ def submit(
             arrival=arrival,
             deadline=deadline,
             priority=priority,
+            cache_salt=cache_salt,
         )
         sampling = SamplingRow(
             request.id,

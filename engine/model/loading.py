@@ -23,6 +23,7 @@ from engine.attention.base import LayerShape, PagedMetadata
 from engine.attention.seam import ATTENTION_NAME, LayerProbe, register
 from engine.attention.selection import AttentionNeeds
 from engine.errors import ModelLoadError
+from engine.model.rope import LengthDependentRotary, replace_length_dependent
 from engine.settings import EngineSettings
 
 Progress = Callable[[str, float], None]
@@ -49,21 +50,34 @@ class LoadedModel:
     max_position_embeddings: int
     vocab_size: int
     eos_token_ids: frozenset[int]
+    rotary: LengthDependentRotary | None  #: where the rotary embedding depends on the sequence's length
 
     @property
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
-    def logits(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, paged: PagedMetadata) -> Tensor:
+    def logits(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        rows: Tensor,
+        paged: PagedMetadata,
+        lengths: Tensor | None = None,
+    ) -> Tensor:
         """One packed forward.
 
         Args:
             input_ids, position_ids: int64 ``[1, num_tokens]``.
             rows: int64 ``[n]``: only these rows go through the output layer.
+            paged: the step.
+            lengths: int64 ``[num_tokens]``, needed with :attr:`rotary`: how long each token's sequence was when it
+                was first computed, the whole prompt at once and a reply token by token.
 
         Returns:
             ``[n, vocab_size]``.
         """
+        if self.rotary is not None:
+            self.rotary.lengths = lengths
         output = self.module(
             input_ids=input_ids,
             position_ids=position_ids,
@@ -92,6 +106,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     tokenizer = _load_tokenizer(source, settings)
     module = _load_weights(source, settings, dtype, device, progress)
     layers, needs = _probe_layers(module, config, device, settings.model)
+    rotary = replace_length_dependent(module, settings.model)
     generation_config = module.generation_config
     text_config = config.get_text_config()
     return LoadedModel(
@@ -107,6 +122,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         max_position_embeddings=_context_window(text_config),
         vocab_size=int(text_config.vocab_size),
         eos_token_ids=_eos_token_ids(generation_config, tokenizer),
+        rotary=rotary,
     )
 
 
@@ -383,8 +399,15 @@ def _probe_layers(
 
 
 def _context_window(text_config: Any) -> int:
-    window = getattr(text_config, "max_position_embeddings", None)
-    return int(window) if window else 4096
+    """Longest sequence the model was made for; with rotary embeddings that stretch, stretched."""
+    window = int(getattr(text_config, "max_position_embeddings", None) or 4096)
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    match rope.get("rope_type"):
+        case "dynamic":
+            return int(window * rope["factor"])
+        case "yarn":
+            return max(window, int(rope.get("original_max_position_embeddings", 0) * rope["factor"]))
+    return window
 
 
 def _eos_token_ids(generation_config: GenerationConfig, tokenizer: Any) -> frozenset[int]:
