@@ -312,18 +312,24 @@ class WordLists:
     Args:
         vocabulary: the model's.
         always: words forbidden in every reply.
+
+    Raises:
+        ValueError: one of ``always`` has no visible character.
     """
 
     def __init__(self, vocabulary: Vocabulary, always: Sequence[str] = ()) -> None:
         self._plain_vocabulary = vocabulary
         self._vocabulary: FoldedVocabulary | None = None
         self._always = tuple(always)
-        self._lock = threading.Lock()
+        self._folding = threading.Lock()
+        self._lock = threading.Lock()  # never held for long: whoever streams passes here
         self._compiled: OrderedDict[frozenset[str], ForbiddenWords] = OrderedDict()
         self.get(())
 
     def get(self, words: Sequence[str]) -> ForbiddenWords | None:
         """These words and those that are always forbidden; None when there are none.
+
+        A list that is new takes a while: up to a second for a thousand words and a vocabulary of 128 000.
 
         Raises:
             ValueError: a word has no visible character.
@@ -332,12 +338,18 @@ class WordLists:
         if not key:
             return None
         with self._lock:
-            found = self._compiled.get(key)
-            if found is None:
-                if self._vocabulary is None:
-                    self._vocabulary = FoldedVocabulary(self._plain_vocabulary)
-                found = self._compiled[key] = ForbiddenWords(sorted(key), self._vocabulary)
-                if len(self._compiled) > _MOST_WORD_LISTS:
-                    self._compiled.popitem(last=False)
-            self._compiled.move_to_end(key)
-            return found
+            if key in self._compiled:
+                self._compiled.move_to_end(key)
+                return self._compiled[key]
+        made = ForbiddenWords(sorted(key), self._folded())
+        with self._lock:
+            kept = self._compiled.setdefault(key, made)  # somebody else may have been quicker
+            while len(self._compiled) > _MOST_WORD_LISTS:
+                self._compiled.popitem(last=False)
+        return kept
+
+    def _folded(self) -> FoldedVocabulary:
+        with self._folding:
+            if self._vocabulary is None:
+                self._vocabulary = FoldedVocabulary(self._plain_vocabulary)
+            return self._vocabulary

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, GenerationConfig
 from engine import Delta, Engine, EngineError, EngineSettings, InvalidRequestError, ModelLoadError, SamplingParams
 from engine.core import EngineCore
 from engine.errors import EveryTokenBannedError
-from engine.forbidden_words import FoldedVocabulary, ForbiddenWords, Position, WordBan, read_word_list
+from engine.forbidden_words import FoldedVocabulary, ForbiddenWords, Position, WordBan, WordLists, read_word_list
 from engine.sampler import Sampler, SamplingRow
 from engine.text import REPLACEMENT, IncrementalDetokenizer
 from engine.vocabulary import Vocabulary
@@ -291,6 +291,37 @@ async def test_no_reply_holds_one_however_it_ends(model: Path) -> None:
             again = await asyncio.gather(*(read(engine.complete(PROMPT, params)) for params in forbidding[:2]))
             assert [text(reply) for reply in again] == [text(reply) for reply in replies[:2]]
         assert met > 2, "the words are too rare to prove anything"
+
+
+async def test_every_one_of_several_replies_keeps_to_them(model: Path) -> None:
+    """Forked from one prompt, each follows its own text; asking for log-probabilities changes none of them."""
+    async with Engine(settings(model)) as engine:
+        params = SamplingParams(temperature=1.6, max_tokens=40, seed=1, n=4, ignore_eos=True, forbidden_words=COMMON)
+        texts: list[dict[int, str]] = []
+        for asked in (params, replace(params, logprobs=3, prompt_logprobs=1)):
+            texts.append(dict.fromkeys(range(4), ""))
+            async for delta in engine.complete(PROMPT, asked):
+                texts[-1][delta.index] += delta.text
+                assert len(delta.logprobs) == (0 if asked.logprobs is None else len(delta.token_ids))
+        assert texts[0] == texts[1]
+        assert len(set(texts[0].values())) == 4
+        for said in texts[0].values():
+            assert len(said) > 10
+            assert not has_word(said, COMMON, ended=True)
+
+
+async def test_many_threads_make_one_list() -> None:
+    tokenizer = byte_level_tokenizer()
+    lists = WordLists(Vocabulary(tokenizer, len(tokenizer)), ["always"])
+    made = await asyncio.gather(*(asyncio.to_thread(lists.get, ["one", "two"]) for _ in range(8)))
+    assert all(each is made[0] for each in made)
+    assert made[0] is not None
+    assert made[0].matcher.words == {"always", "one", "two"}
+    assert lists.get(()) is not None
+    for number in range(100):
+        lists.get([f"word{number}"])
+    assert len(lists._compiled) <= 32
+    assert WordLists(Vocabulary(tokenizer, len(tokenizer))).get(()) is None
 
 
 async def test_a_reply_without_the_word_is_untouched(model: Path) -> None:
