@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from engine.outputs import EngineStats, FinishReason, Timings
+from engine.outputs import EngineState, EngineStats, FinishReason, Timings
 from engine.utilisation import Meter, StepLoad
 
 # Seconds. Token gaps start at a millisecond; whole replies end at minutes.
@@ -100,7 +100,7 @@ class EngineMetrics:
 
 
 class _Counters(Collector):
-    """Totals that are kept anyway."""
+    """What is kept anyway: totals, and the state."""
 
     def __init__(self, stats: Callable[[], EngineStats], metrics: EngineMetrics) -> None:
         self._stats = stats
@@ -118,7 +118,10 @@ class _Counters(Collector):
             "device_busy_seconds": ("Time in which steps were computed.", self._metrics.busy_seconds),
             "engine_restarts": ("Restarts after a failed step.", now.num_restarts),
         }
-        return [
+        states = GaugeMetricFamily("deskmate_engine_state", "1 for what the engine is doing, 0 else.", labels=["state"])
+        for state in EngineState:
+            states.add_metric([state.value], float(state is now.state))
+        return [states] + [
             CounterMetricFamily(f"deskmate_{name}", help_text, value=value)
             for name, (help_text, value) in totals.items()
         ]

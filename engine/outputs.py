@@ -152,6 +152,7 @@ class EngineStats:
     num_preemptions: int
     num_steps: int
     requests_finished: dict[str, int]  #: by finish reason
+    state: EngineState = EngineState.STOPPED
     num_restarts: int = 0  #: after failed steps
     utilisation: Utilisation = field(default_factory=Utilisation)
 

@@ -99,7 +99,9 @@ class Supervisor:
         """Counters from the first start on, over restarts, sleeps and swaps; gauges are now."""
         worker = self.worker
         counted = self._totals if worker is None else worker.stats().with_totals_of(self._totals)
-        return replace(counted, num_restarts=self._num_restarts, utilisation=self.metrics.meter.read())
+        return replace(
+            counted, state=self.state, num_restarts=self._num_restarts, utilisation=self.metrics.meter.read()
+        )
 
     @property
     def _num_restarts(self) -> int:

@@ -96,7 +96,10 @@ class Worker:
     def stats(self) -> EngineStats:
         """Counters over all its cores, gauges of the present one."""
         core, earlier = self._cores
-        return earlier if core is None else core.stats().with_totals_of(earlier)
+        if core is None:
+            return earlier
+        now = core.stats().with_totals_of(earlier)
+        return now if self.failure is None else now.without_gauges()  # a core that failed keeps no books
 
     # -- for any thread -----------------------------------------------------------------------------------
 

@@ -104,6 +104,8 @@ async def test_asleep_it_refuses_says_so_and_keeps_its_name_and_its_counts(engin
     assert engine.info == info
     assert engine.stats().generation_tokens == before.generation_tokens == 5
     assert engine.registry.get_sample_value("deskmate_generation_tokens_total") == 5
+    assert engine.registry.get_sample_value("deskmate_engine_state", {"state": "asleep"}) == 1
+    assert engine.registry.get_sample_value("deskmate_engine_state", {"state": "ready"}) == 0
     await engine.wake()
     await engine.wake()
     await reply(engine)
