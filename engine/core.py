@@ -14,6 +14,7 @@ from engine.bad_words import TokenSequenceBan, token_sequences
 from engine.block_tables import held_blocks
 from engine.cache_layout import CacheLayout
 from engine.capacity import plan_capacity
+from engine.chat_template import ChatTemplate
 from engine.errors import (
     ContextLengthError,
     DeadlineError,
@@ -36,7 +37,7 @@ from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler, SchedulerCounters, StepPlan
 from engine.settings import EngineSettings
 from engine.submission import Submission, submit
-from engine.text import ChatTemplate, TextStream
+from engine.text import TextStream
 from engine.utilisation import StepLoad
 from engine.vocabulary import Vocabulary
 from engine.words import WordGuard

@@ -1,156 +1,17 @@
-"""Text at both ends of a request: a conversation to tokens, and tokens back to text that is safe to show."""
+"""A reply's tokens to text that is safe to show."""
 
 from __future__ import annotations
 
-import inspect
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jinja2 import TemplateError
-
-from engine.errors import InvalidRequestError
-from engine.interface import ChatMessage
-from engine.reply_tokens import Reply, ReplyTokens, TextOnly, sentinels, split_at
 from engine.words import WordGuard
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-FALLBACK_TEMPLATE = (
-    "{{ bos_token or '' }}"
-    "{% for message in messages %}{{ message['role'].capitalize() + ': ' + message['content'] + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
-)
-"""For models without a chat template: a plain dialogue, which any language model can continue."""
-
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  #: what decoders give for bytes that are not (yet) a character
-
-
-class ChatTemplate:
-    """Renders conversations and plain prompts to token ids. Safe to use from several threads.
-
-    What people write cannot forge a control token: ``<|im_end|>`` in a message is encoded as those characters,
-    only the template itself ends a turn. This is transformers' ``sanitize_control_tokens``; where the installed
-    transformers lacks it, or the tokenizer produces the control token from plain characters in any case (then the
-    message is refused), that is what the tokenizer allows.
-
-    A reply that comes with its token ids keeps them, so that the next turn finds it in the prefix cache, wherever the
-    template shows it as it was given out; see :class:`~engine.reply_tokens.ReplyTokens`.
-
-    Args:
-        tokenizer: the model's.
-        vocab_size: number of token ids the model knows; None is the tokenizer's own.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int | None = None) -> None:
-        self._tokenizer = tokenizer
-        self._replies = ReplyTokens(tokenizer, vocab_size)
-        self._template: str | None = None if tokenizer.chat_template else FALLBACK_TEMPLATE
-        self._can_sanitize = "sanitize_control_tokens" in inspect.signature(tokenizer.apply_chat_template).parameters
-        # Encoding switches settings of the tokenizer forth and back: one at a time.
-        self._lock = threading.Lock()
-
-    @property
-    def is_fallback(self) -> bool:
-        """The model has no template of its own."""
-        return self._template is not None
-
-    @property
-    def stop(self) -> tuple[str, ...]:
-        """Strings that end a reply beside the model's own tokens: without a template it would go on as the user."""
-        return ("\nUser:",) if self.is_fallback else ()
-
-    def render(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Token ids of a conversation, up to where the reply begins.
-
-        Raises:
-            InvalidRequestError: there are no messages, one is malformed, or the model's template refuses them.
-        """
-        _check_messages(messages)
-        conversation = [{key: value for key, value in message.items() if key != "token_ids"} for message in messages]
-        replies = [
-            Reply(index, tuple(message.get("token_ids", ())))
-            for index, message in enumerate(messages)
-            if message["role"] == "assistant" and message.get("token_ids")
-        ]
-        try:
-            with self._lock:
-                tokens = self._with_replies(conversation, replies) if replies else None
-                if tokens is None:
-                    tokens = self._tokenizer.apply_chat_template(conversation, **self._options)
-        except (TemplateError, TypeError, ValueError, KeyError) as error:
-            # A template is the model's own program: what it raises is its way to say what it does not take.
-            raise InvalidRequestError(
-                f"The model's chat template does not accept this conversation: {error}"
-            ) from error
-        return [int(token) for token in tokens]
-
-    def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """Of the ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
-        return self._replies.fit(token_ids, text)
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        sanitize = {"sanitize_control_tokens": True} if self._can_sanitize else {}
-        return {
-            "chat_template": self._template,
-            "add_generation_prompt": True,
-            "tokenize": True,
-            "return_dict": False,
-            **sanitize,
-        }
-
-    def _with_replies(self, conversation: list[dict[str, Any]], replies: Sequence[Reply]) -> list[int] | None:
-        """Token ids of a conversation, replies in their own; None where no reply can have them."""
-        text_only = TextOnly(self._tokenizer)
-        rendered = text_only.render(conversation, **self._options)
-        words = sentinels(replies)
-        masked = list(conversation)
-        for reply, word in zip(replies, words, strict=True):
-            masked[reply.index] = {**conversation[reply.index], "content": word}
-        segments = split_at(text_only.render(masked, **self._options), words)
-        places = list(self._replies.places(rendered, segments, replies)) if segments else []
-        if not places:
-            return None
-        tokens: list[int] = []
-        end = 0
-        for place in places:
-            tokens += self._tokenize(rendered[end : place.start])
-            tokens += place.token_ids
-            end = place.end
-        return tokens + self._tokenize(rendered[end:])
-
-    def _tokenize(self, rendered: str) -> list[int]:
-        """Token ids of rendered text that begins the conversation, or begins with a control token."""
-        sanitize = {"sanitize_control_tokens": True} if self._can_sanitize else {}
-        tokens: list[int] = self._tokenizer(rendered, add_special_tokens=False, **sanitize)["input_ids"]
-        return tokens
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a plain prompt, with the special tokens the model expects around it (such as BOS)."""
-        try:
-            with self._lock:
-                return [int(token) for token in self._tokenizer.encode(text)]
-        except (TypeError, ValueError) as error:  # such as half of a surrogate pair
-            raise InvalidRequestError(f"The tokenizer cannot read this text: {error}") from error
-
-    def encode_plain(self, text: str) -> list[int]:
-        """Token ids of a piece of text, without special tokens around it."""
-        try:
-            with self._lock:
-                return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=False)]
-        except (TypeError, ValueError) as error:
-            raise InvalidRequestError(f"The tokenizer cannot read this text: {error}") from error
-
-
-def _check_messages(messages: Sequence[ChatMessage]) -> None:
-    if not messages:
-        raise InvalidRequestError("A conversation needs at least one message.")
-    for number, message in enumerate(messages, start=1):
-        if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
-            raise InvalidRequestError(f"Message {number} needs a role and a content, both text.")
 
 
 class IncrementalDetokenizer:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from engine import ChatMessage, Engine, EngineSettings, SamplingParams
-from engine.text import REPLACEMENT, ChatTemplate, IncrementalDetokenizer
+from engine.chat_template import ChatTemplate
+from engine.text import REPLACEMENT, IncrementalDetokenizer
 from tests.support.models import make_model
 from tests.support.tokenizers import byte_level_tokenizer, sentencepiece_tokenizer
 

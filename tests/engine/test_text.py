@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from engine.chat_template import ChatTemplate
 from engine.errors import InvalidRequestError
-from engine.text import REPLACEMENT, ChatTemplate, IncrementalDetokenizer, StopChecker, TextStream
+from engine.text import REPLACEMENT, IncrementalDetokenizer, StopChecker, TextStream
 from tests.support.tokenizers import byte_level_tokenizer, sentencepiece_tokenizer
 
 ADDED = ["<tool>", " added ", "日本"]
