@@ -1,6 +1,13 @@
-"""Deskmate's inference engine. ``app/`` uses only what is exported here."""
+"""Deskmate's inference engine. ``app/`` uses only what is exported here.
 
-from engine.engine import Engine
+:class:`Engine` and :func:`find_model` bring PyTorch and transformers along, seconds of work: they are imported when
+they are first used, so that ``deskmate --help`` and a wrong setting are answered at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from engine.errors import (
     ContextLengthError,
     DeadlineError,
@@ -13,7 +20,6 @@ from engine.errors import (
     ReplyInterruptedError,
 )
 from engine.interface import ChatEngine, ChatMessage, ModelHost
-from engine.model.loading import find_model
 from engine.outputs import (
     Completion,
     Delta,
@@ -31,6 +37,10 @@ from engine.outputs import (
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
 from engine.utilisation import Utilisation
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
+    from engine.model.loading import find_model
 
 __all__ = [
     "ChatEngine",
@@ -63,3 +73,15 @@ __all__ = [
     "Utilisation",
     "find_model",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Engine":
+        from engine.engine import Engine
+
+        return Engine
+    if name == "find_model":
+        from engine.model.loading import find_model
+
+        return find_model
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

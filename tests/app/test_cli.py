@@ -329,3 +329,10 @@ def test_a_signal_while_the_model_loads_ends_at_once(tmp_path: Path, sent: signa
     assert process.returncode == code, rest
     assert "Traceback" not in rest
     assert "is ready at" not in rest
+
+
+def test_help_and_wrong_settings_need_no_model_code() -> None:
+    """Seconds of imports would stand between a typing error and its sentence."""
+    check = "import sys, app.cli; print(sorted({'torch', 'transformers', 'gradio'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
