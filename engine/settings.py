@@ -42,7 +42,7 @@ class EngineSettings(BaseSettings):
     enable_prefix_caching: bool = Field(True, description="Reuse the KV of prompts that begin alike.")
     forbidden_words: str | None = Field(
         None,
-        description="Words that no reply may contain, in any casing: separated by commas, or @ and the path of a file "
+        description="Whole words that no reply may contain, in any casing: separated by commas, or @ and a file "
         "with one on each line.",
     )
     num_threads: int | None = Field(
