@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from models.guide.topics import FollowUp, GuideData, Topic
+from models.guide.topics import FollowUp, GuideData, Topic, normalise
 
 Message = dict[str, str]
 
@@ -21,6 +23,23 @@ class Dialogues:
     """Draws conversations. The same ``random.Random`` state draws the same conversation."""
 
     data: GuideData
+    _held_out: frozenset[str] = field(init=False, repr=False)
+    _others: Mapping[str, tuple[str, ...]] = field(init=False, repr=False)  #: word -> what also says it
+    _word: re.Pattern[str] = field(init=False, repr=False)  #: finds any of those words
+    _small: frozenset[str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        items = (*self.data.topics, *self.data.follow_ups)
+        others = {word: group for group in self.data.wording.synonyms for word in group}
+        longest_first = sorted(others, key=lambda word: (-len(word), word))
+        fixed = {
+            "_held_out": frozenset(normalise(question) for item in items for question in item.held_out),
+            "_others": others,
+            "_word": re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-])"),
+            "_small": frozenset(self.data.wording.small_words),
+        }
+        for name, value in fixed.items():
+            object.__setattr__(self, name, value)  # a frozen class fills its own fields this way
 
     def draw(self, rng: random.Random, turns: int) -> list[Message]:
         """A conversation of ``turns`` questions and replies, with or without a system message."""
@@ -46,8 +65,19 @@ class Dialogues:
         return messages
 
     def vary(self, rng: random.Random, question: str) -> str:
-        """The same question as another person would type it: politer, hastier, misspelt."""
+        """The same question as another person would type it: in other words, politer, hastier, misspelt.
+
+        What comes out is never a held-out wording, also not by chance.
+        """
+        varied = self._vary(rng, question)
+        return question if normalise(varied) in self._held_out else varied
+
+    def _vary(self, rng: random.Random, question: str) -> str:
         wording = self.data.wording
+        if rng.random() < 0.4:
+            question = self._word.sub(lambda found: self._other(rng, found.group()), question)
+        if rng.random() < 0.12:
+            question = self._keywords(question)
         if rng.random() < 0.2:
             question = rng.choice(wording.openers) + question
         if rng.random() < 0.12:
@@ -60,6 +90,14 @@ class Dialogues:
         if question[-1:].isalnum():
             question += rng.choices(("", "?", ".", "!", "??", " ?"), (5, 6, 1, 1.5, 0.3, 0.3))[0]
         return question
+
+    def _other(self, rng: random.Random, word: str) -> str:
+        return rng.choice(self._others[word]) if rng.random() < 0.5 else word
+
+    def _keywords(self, question: str) -> str:
+        """Only the words that carry the meaning, as typed into a search box; all of them when few are left."""
+        kept = [word for word in question.split() if word.strip("?!.,").lower() not in self._small]
+        return " ".join(kept) if len(kept) >= 2 else question
 
     def _topic(self, rng: random.Random) -> Topic:
         # Many wordings take more practice, but not in proportion; what people say first in every chat comes up most.

@@ -66,6 +66,8 @@ class Wording:
 
     openers: tuple[str, ...]
     closers: tuple[str, ...]
+    synonyms: tuple[tuple[str, ...], ...]  #: words of one group may stand for each other in any question
+    small_words: tuple[str, ...]  #: words that a hasty person leaves out
     plain_systems: tuple[str, ...]
     brief_systems: tuple[str, ...]
 
@@ -86,7 +88,13 @@ class GuideData:
         for follow_up in self.follow_ups:
             texts.update(dict.fromkeys((*follow_up.questions, *follow_up.fallback, *follow_up.alone)))
         wording = self.wording
-        for group in (wording.openers, wording.closers, wording.plain_systems, wording.brief_systems):
+        for group in (
+            wording.openers,
+            wording.closers,
+            *wording.synonyms,
+            wording.plain_systems,
+            wording.brief_systems,
+        ):
             texts.update(dict.fromkeys(group))
         return list(texts)
 
@@ -127,6 +135,8 @@ def load(data: Path = DATA) -> GuideData:
         wording=Wording(
             openers=_texts(wording["openers"]),
             closers=_texts(wording["closers"]),
+            synonyms=tuple(_texts(group) for group in wording["synonyms"]),
+            small_words=_texts(wording["small_words"]),
             plain_systems=_texts(systems["plain"]),
             brief_systems=_texts(systems["brief"]),
         ),
