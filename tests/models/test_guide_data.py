@@ -8,9 +8,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+import typer.main
 
+from app.cli import cli
 from app.domain.presets import PRESETS
+from app.errors import StartupError
+from app.main import create_app
+from app.serving import require_loopback
 from app.settings import AppSettings
+from engine import Engine
 from engine.settings import EngineSettings
 from models.guide.dialogues import Dialogues, follow, mistype
 from models.guide.topics import DATA, DataError, GuideData, load, normalise
@@ -105,12 +111,33 @@ def test_slips_of_the_finger_leave_the_text_readable() -> None:
         assert slipped.count(" ") == 5
 
 
-def test_what_it_says_about_deskmate_exists(data: GuideData) -> None:
-    said = "\n".join(
+def replies(data: GuideData) -> list[str]:
+    return [
         text
         for topic in data.topics
         for text in (*topic.answers, topic.short or "", *topic.why, *topic.example, *topic.more)
-    )
+    ]
+
+
+def test_no_variation_is_a_held_out_question(data: GuideData) -> None:
+    dialogues, rng = Dialogues(data), random.Random(1)
+    held_out = {normalise(q) for item in (*data.topics, *data.follow_ups) for q in item.held_out}
+    # Wordings that an opener, another word or a left-out word turns into one that is held out, with some luck.
+    close = [q for topic in data.topics for q in topic.questions if f"hey, {q}" in topic.held_out]
+    close += ["what exactly is the kv cache", "how are you doing today", "what's the effect of top-p"]
+    for question in close:
+        assert held_out.isdisjoint(normalise(dialogues.vary(rng, question)) for _ in range(2000))
+
+
+def test_other_words_and_bare_keywords_come_up(data: GuideData) -> None:
+    dialogues, rng = Dialogues(data), random.Random(0)
+    asked = {normalise(dialogues.vary(rng, "how do i delete a chat")) for _ in range(600)}
+    assert {"delete chat", "how do i remove a conversation"} & asked
+    assert any("erase" in question for question in asked)
+
+
+def test_what_it_says_about_deskmate_exists(data: GuideData) -> None:
+    said = "\n".join(replies(data))
     settings = {f"ENGINE_{name}".upper() for name in EngineSettings.model_fields}
     settings |= {f"APP_{name}".upper() for name in AppSettings.model_fields}
     assert set(re.findall(r"\b(?:ENGINE|APP)_[A-Z_]*[A-Z]", said)) <= settings
@@ -131,3 +158,39 @@ def test_the_plainest_wording_is_kept_and_practised_most(data: GuideData) -> Non
     assert all(topic.common for topic in data.topics)
     dialogues, rng = Dialogues(data), random.Random(0)
     assert "hi" in {dialogues.vary(rng, "hi") for _ in range(50)}
+
+
+def test_routes_and_commands_in_its_answers_exist(data: GuideData) -> None:
+    said = "\n".join(replies(data))
+    paths = set(create_app(AppSettings(), Engine(EngineSettings())).openapi()["paths"])
+    named = set(re.findall(r"(?<=`)/(?:v1|api|health|ready|metrics)[\w/]*(?=`)", said)) - {"/v1"}
+    assert named
+    assert named <= paths
+    program = typer.main.get_command(cli)
+    groups = {name: getattr(command, "commands", {}) for name, command in getattr(program, "commands", {}).items()}
+    commands = {" ".join((name, child)).strip() for name, group in groups.items() for child in ([*group] or [""])}
+    ran = {command.strip() for command in re.findall(r"`deskmate ((?:db )?[a-z]+)", said)}
+    assert {"serve", "doctor"} <= ran <= commands
+
+
+def test_defaults_in_its_answers_are_the_settings(data: GuideData) -> None:
+    fields = {f"APP_{name}".upper(): field for name, field in AppSettings.model_fields.items()}
+    fields |= {f"ENGINE_{name}".upper(): field for name, field in EngineSettings.model_fields.items()}
+    stated = [
+        (re.findall(r"\b(?:ENGINE|APP)_[A-Z_]*[A-Z]", text)[0], value.rstrip("."))
+        for text in replies(data)
+        for value in re.findall(r"default is `?([\w.]+)", text)
+        if "_" in text
+    ]
+    assert {name for name, _ in stated} >= {"APP_PORT", "APP_DATA_DIR"}
+    assert all(str(fields[name].default) == value for name, value in stated), stated
+    address = f"{AppSettings.model_fields['host'].default}:{AppSettings.model_fields['port'].default}"
+    urls = set(re.findall(r"http://([\w.]+:\d+)", "\n".join(replies(data))))
+    assert urls == {address}
+
+
+def test_it_is_true_that_other_machines_are_refused(data: GuideData) -> None:
+    topic = next(topic for topic in data.topics if topic.name == "network-access")
+    assert all("APP_HOST" in answer and "no" in answer.lower() for answer in topic.answers)
+    with pytest.raises(StartupError, match="no accounts"):
+        require_loopback("0.0.0.0")
