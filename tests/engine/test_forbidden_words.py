@@ -17,7 +17,8 @@ from transformers import AutoTokenizer, GenerationConfig
 from engine import Delta, Engine, EngineError, EngineSettings, InvalidRequestError, ModelLoadError, SamplingParams
 from engine.core import EngineCore
 from engine.errors import EveryTokenBannedError
-from engine.forbidden_words import FoldedVocabulary, ForbiddenWords, Position, WordBan, WordLists, read_word_list
+from engine.folded_vocabulary import FoldedVocabulary
+from engine.forbidden_words import ForbiddenWords, Position, WordBan, WordLists, read_word_list
 from engine.sampler import Sampler, SamplingRow
 from engine.text import REPLACEMENT, IncrementalDetokenizer
 from engine.vocabulary import Vocabulary
