@@ -26,6 +26,13 @@ class NewTurn(BaseModel):
     text: str = Field(description="What the person wrote.")
     conversation_id: str | None = Field(None, description="Where to send it; none starts a conversation.")
     parent_id: str | None = Field(None, description="The message it answers; none is the conversation's last.")
+    request_id: str | None = Field(
+        None,
+        min_length=1,
+        max_length=100,
+        description="Any id of the client's own. Sent again with it, because the answer was lost, a message is not "
+        "sent twice: the answer is that of the first time.",
+    )
     settings: ChatSettings | None = Field(None, description="Saved on the conversation; none uses its own.")
 
 
@@ -38,6 +45,7 @@ async def start_turn(turn: NewTurn, user_id: UserId, services: ServicesDep) -> T
         conversation_id=turn.conversation_id,
         parent_id=turn.parent_id,
         settings=turn.settings,
+        request_id=turn.request_id,
     )
 
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import uuid
+
 import uuid_utils
 
 #: The person at this computer, while there are no accounts. The first migration makes the row.
 LOCAL_USER_ID = "00000000-0000-7000-8000-000000000001"
+
+
+_REQUESTS = uuid.UUID("0198c000-de5c-7a7e-8000-000000000001")
+
+
+def id_of_request(user_id: str, request_id: str) -> str:
+    """The id that a request of this user's always leads to, so that a repeated one is recognised."""
+    return str(uuid.uuid5(_REQUESTS, f"{user_id} {request_id}"))
 
 
 def new_id() -> str:

@@ -59,7 +59,11 @@ class TurnRecord:
 
     turn_id: str
     conversation_id: str
+    user_message_id: str | None
     message_id: str
+    omitted_messages: int
+    context_length: int | None
+    has_system_prompt: bool
     text: str
     status: MessageStatus
     stats: ReplyStats | None
@@ -241,7 +245,11 @@ class TurnRecords:
             return TurnRecord(
                 turn_id=turn.id,
                 conversation_id=turn.conversation_id,
+                user_message_id=message.parent_id,
                 message_id=message.id,
+                omitted_messages=turn.omitted_messages or 0,
+                context_length=turn.context_length,
+                has_system_prompt=ChatSettings.model_validate(turn.params).has_system_prompt,
                 text=message.content,
                 status=MessageStatus(message.status),
                 stats=reply_stats(turn),

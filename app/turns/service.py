@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from app.domain.chat_settings import ChatSettings
-from app.domain.ids import new_id
+from app.domain.ids import id_of_request, new_id
 from app.domain.text import clean_text, title_from
 from app.domain.views import MessageStatus, ReplyStats
-from app.errors import Conflict, EngineUnavailable, InvalidInput
+from app.errors import Conflict, EngineUnavailable, InvalidInput, NotFound
 from app.prompts import PromptLibrary
 from app.settings import AppSettings
 from app.store.turn_records import BUSY, NewTurn, TurnContext, TurnRecords
@@ -53,7 +54,7 @@ class Turns:
         self._prompter = Prompter(engine, settings.context_policy)
         self._live: dict[str, LiveTurn] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._starting: set[asyncio.Task[TurnRef]] = set()
+        self._starting: dict[str, asyncio.Task[TurnRef]] = {}
         self._closing = False
 
     async def start(
@@ -64,6 +65,7 @@ class Turns:
         conversation_id: str | None = None,
         parent_id: str | None = None,
         settings: ChatSettings | None = None,
+        request_id: str | None = None,
     ) -> TurnRef:
         """Save a message and begin its reply. On return the message is in the database.
 
@@ -74,6 +76,8 @@ class Turns:
             conversation_id: None begins a conversation.
             parent_id: the reply that the message follows; None is the conversation's last.
             settings: saved on the conversation; None uses the conversation's own.
+            request_id: of a request that may come twice, because its answer was lost. The second one starts nothing
+                and gets the turn that the first one started, whatever else it says.
 
         Raises:
             InvalidInput: an empty or overlong message, or a setting out of range (named).
@@ -84,10 +88,14 @@ class Turns:
             EngineUnavailable: the engine or the server is stopping.
             StorageUnavailable: the database does not work.
         """
+        turn_id = id_of_request(user_id, request_id) if request_id is not None else new_id()
+        start = self._starting.get(turn_id)
+        if start is None:
+            new = self._start(user_id, turn_id, text, conversation_id, parent_id, settings)
+            start = asyncio.create_task(new if request_id is None else self._start_once(user_id, turn_id, new))
+            self._starting[turn_id] = start
+            start.add_done_callback(lambda _: self._starting.pop(turn_id))
         # Shielded: between the commit and the launch nothing may come, or a turn would run without a task.
-        start = asyncio.create_task(self._start(user_id, text, conversation_id, parent_id, settings))
-        self._starting.add(start)
-        start.add_done_callback(self._starting.discard)
         return await asyncio.shield(start)
 
     async def events(self, user_id: str, turn_id: str, offset: int = 0) -> AsyncIterator[TurnEvent]:
@@ -168,7 +176,7 @@ class Turns:
         """Start no more replies, give those in flight ``shutdown_seconds``, then end them as interrupted."""
         self._closing = True
         if self._starting:
-            await asyncio.wait(self._starting, timeout=self._settings.shutdown_seconds)
+            await asyncio.wait(self._starting.values(), timeout=self._settings.shutdown_seconds)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._settings.shutdown_seconds)
         for live in self._live.values():
@@ -183,6 +191,7 @@ class Turns:
     async def _start(
         self,
         user_id: str,
+        turn_id: str,
         text: str,
         conversation_id: str | None,
         parent_id: str | None,
@@ -203,7 +212,7 @@ class Turns:
         params = used.sampling_params()
         prompt = await self._prompter.prompt(self._system_prompt(used), context, text, params)
         ref = TurnRef(
-            turn_id=new_id(),
+            turn_id=turn_id,
             conversation_id=conversation_id or new_id(),
             user_message_id=new_id(),
             message_id=new_id(),
@@ -247,6 +256,25 @@ class Turns:
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(live, task))
         return ref
+
+    async def _start_once(self, user_id: str, turn_id: str, start: Coroutine[Any, Any, TurnRef]) -> TurnRef:
+        """Start it, unless an earlier request has."""
+        try:
+            record = await self._records.get(user_id, turn_id)
+        except NotFound:
+            return await start
+        finally:
+            start.close()
+        assert record.user_message_id is not None
+        return TurnRef(
+            turn_id=turn_id,
+            conversation_id=record.conversation_id,
+            user_message_id=record.user_message_id,
+            message_id=record.message_id,
+            omitted_messages=record.omitted_messages,
+            context_length=record.context_length,
+            has_system_prompt=record.has_system_prompt,
+        )
 
     def _ended(self, live: LiveTurn, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

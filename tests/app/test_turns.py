@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 from sqlalchemy import Engine as SqlEngine
@@ -255,6 +257,41 @@ async def test_of_many_starts_at_once_one_wins_and_the_others_write_nothing(
     assert len(engine.calls) == 2
     written = await services.database.read(lambda session: session.scalars(select(Message.content)).all())
     assert len(written) == 4
+
+
+async def test_a_message_sent_twice_with_one_id_is_sent_once(
+    services: Services, engine: FakeEngine, stranger: str, open_services: Callable[[], Awaitable[Services]]
+) -> None:
+    """Together, one after the other, into the same conversation, and after a restart; for each person by themselves."""
+    send = partial(services.turns.start, text="once", request_id="r1", settings=ChatSettings(system_prompt="Hm."))
+    first, *others = await asyncio.gather(*(send(ME) for _ in range(5)))
+    assert others == [first] * 4
+    await read(services, first.turn_id)
+    assert await send(ME) == first
+    assert await services.turns.start(ME, text="else", request_id="r1", conversation_id=first.conversation_id) == first
+    second = await services.turns.start(ME, text="on", request_id="r2", conversation_id=first.conversation_id)
+    assert second.conversation_id == first.conversation_id
+    assert second.turn_id != first.turn_id
+    await read(services, second.turn_id)
+    theirs = await send(stranger)
+    assert theirs.conversation_id != first.conversation_id
+    async for _ in services.turns.events(stranger, theirs.turn_id):
+        pass
+    assert len((await services.conversations.get(ME, first.conversation_id)).messages) == 4
+    assert len(engine.calls) == 3
+    await services.close()
+    later = await open_services()
+    assert await later.turns.start(ME, text="once", request_id="r1") == first
+
+
+async def test_a_message_that_was_refused_may_be_sent_again_with_its_id(services: Services, engine: FakeEngine) -> None:
+    engine.refuse = EngineOverloadedError("full")
+    with pytest.raises(Overloaded):
+        await services.turns.start(ME, text="hi", request_id="r")
+    engine.refuse = None
+    ref = await services.turns.start(ME, text="hi", request_id="r")
+    await read(services, ref.turn_id)
+    assert len(engine.calls) == 1
 
 
 async def test_a_start_whose_caller_leaves_is_whole(services: Services, engine: FakeEngine) -> None:

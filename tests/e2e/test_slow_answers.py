@@ -90,3 +90,24 @@ def test_a_slider_takes_no_value_it_does_not_show(short: ChatPage) -> None:
     expect(short.setting("Temperature")).to_have_value("0.5")
     short.reload().open_settings()
     expect(short.setting("Temperature")).to_have_value("0.5")
+
+
+def test_a_message_whose_answer_was_lost_is_not_sent_twice(short: ChatPage) -> None:
+    """The server has it, the page does not know: sending again shows the one that is there."""
+    chat = short
+
+    def lose_the_answer(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    chat.page.route("**/api/turns", lose_the_answer, times=1)
+    chat.box.fill("only once, please")
+    chat.box.press("Enter")
+    expect(chat.alert).to_contain_text("cannot be reached")
+    expect(chat.box).to_have_value("only once, please")
+    chat.box.press("Enter")
+    expect(chat.box).to_have_value("")
+    chat.wait_for_end()
+    expect(chat.users).to_have_count(1)
+    chat.reload()
+    expect(chat.users).to_have_text(["only once, please"])

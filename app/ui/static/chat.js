@@ -8,8 +8,12 @@ import { codePoints, turnEvents } from "./turn_events.js";
 
 const PAGE_SIZE = 100;
 
+// Not crypto.randomUUID: browsers have it only where the page is served by HTTPS or from this machine.
+const randomId = () => [...crypto.getRandomValues(new Uint32Array(4))].map((n) => n.toString(16)).join("-");
+
 export class Chat {
   #unfollow = null; // leaves the reply in flight
+  #unanswered = null; // the request that may or may not have arrived: {key, id}
   #visit = 0; // a slow answer must not open a conversation the person has left
 
   // `page` hears: shown(conversation or null), replying(bool), connection(bool), failed(error), missing().
@@ -79,7 +83,7 @@ export class Chat {
     const visit = this.#visit;
     let turn;
     try {
-      turn = await api.startTurn({ conversation_id: this.conversationId, text, settings });
+      turn = await this.#start(text, settings);
     } finally {
       if (visit === this.#visit) this.sending = false;
     }
@@ -90,11 +94,30 @@ export class Chat {
       return { turn, left: !stayed };
     }
     this.conversationId = turn.conversation_id;
+    if (this.messages.holds(turn.user_message_id)) {
+      await this.reopen(); // it had arrived the first time, and was shown since
+      return { turn, left: false };
+    }
     this.#add({ id: turn.user_message_id, role: "user", content: text, status: "complete" });
     this.#add({ ...turn, id: turn.message_id, role: "assistant", content: "", status: "streaming" });
     this.messages.toLatest();
     announce("Message sent.");
     return { turn, left: false };
+  }
+
+  // The same message sent again after no answer came is the same request: it may have arrived.
+  async #start(text, settings) {
+    const message = { conversation_id: this.conversationId, text };
+    const key = JSON.stringify(message);
+    if (this.#unanswered?.key !== key) this.#unanswered = { key, id: randomId() };
+    try {
+      const turn = await api.startTurn({ ...message, settings, request_id: this.#unanswered.id });
+      this.#unanswered = null;
+      return turn;
+    } catch (error) {
+      if (error.status !== 0) this.#unanswered = null;
+      throw error;
+    }
   }
 
   async stop() {

@@ -159,6 +159,10 @@ export class MessageList {
     this.scroller.scrollTop = this.scroller.scrollHeight - fromBottom;
   }
 
+  holds(id) {
+    return this.list.querySelector(`[data-id="${CSS.escape(id)}"]`) !== null;
+  }
+
   toLatest() {
     this.following = true;
     this.followDown();
