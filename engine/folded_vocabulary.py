@@ -1,4 +1,4 @@
-"""A vocabulary's texts, folded as words are compared with them and sorted, to look up tokens by what they begin with."""
+"""A vocabulary's texts, folded as words are compared with them and sorted: tokens by what they begin with."""
 
 from __future__ import annotations
 
