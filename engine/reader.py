@@ -26,7 +26,9 @@ class Reader:
         was read."""
         await self._arrived.wait()
         if self._pending:
-            merged = _merge(self._pending.pop(next(iter(self._pending))))
+            # Nobody reads on after the very last delta, so the rest of the other replies comes before it.
+            index = min(self._pending, key=lambda index: self._pending[index][-1].is_last)
+            merged = _merge(self._pending.pop(index))
             if self._error is None and not self._pending:
                 self._arrived.clear()
             return merged
