@@ -85,7 +85,12 @@ class EngineCore:
             windows=layout.windows,
         )
         self._runner = Runner(
-            model, self.kernel, layout, num_blocks=capacity.num_blocks, block_size=settings.kv_block_size
+            model,
+            self.kernel,
+            layout,
+            num_blocks=capacity.num_blocks,
+            block_size=settings.kv_block_size,
+            batch_invariance=settings.batch_invariance,
         )
         self._sampler = Sampler()
         self._template = ChatTemplate(model.tokenizer, model.vocab_size)

@@ -10,6 +10,7 @@ from torch import Tensor
 from engine.attention.base import AttentionKernel, GroupStep, LayerCache, PagedMetadata
 from engine.batch import Batch
 from engine.cache_layout import CacheLayout
+from engine.invariance import OneByOne, tile_rows, tiles
 from engine.kv_cache import BlockCopy
 from engine.model.loading import LoadedModel
 from engine.scheduler import StepPlan
@@ -23,13 +24,22 @@ class Runner:
         kernel: runs the attention.
         layout: how the model's layers share block tables and memory.
         num_blocks, block_size: size of the cache; must agree with the block pool.
+        batch_invariance: compute each token as if nothing else ran, see :mod:`engine.invariance`.
     """
 
     def __init__(
-        self, model: LoadedModel, kernel: AttentionKernel, layout: CacheLayout, *, num_blocks: int, block_size: int
+        self,
+        model: LoadedModel,
+        kernel: AttentionKernel,
+        layout: CacheLayout,
+        *,
+        num_blocks: int,
+        block_size: int,
+        batch_invariance: bool = False,
     ) -> None:
         self._model = model
-        self._kernel = kernel
+        self._kernel = OneByOne(kernel) if batch_invariance else kernel
+        self._tile_rows = tile_rows(model.module) if batch_invariance else None
         self._block_size = block_size
         self._num_groups = len(layout.groups)
         self._group_of_layer = layout.group_of_layer()
@@ -67,12 +77,28 @@ class Runner:
         device = self._model.device
         self._copy(plan.copies)
         batch = Batch.of(plan, self._block_size, self._num_groups, device, tell_lengths=self._model.rotary is not None)
+        if self._tile_rows is not None:
+            return self._forward_in_tiles(batch, self._tile_rows)
+        return self._forward(batch)
+
+    def _forward_in_tiles(self, batch: Batch, num_rows: int) -> Tensor:
+        collected: Tensor | None = None
+        for tile in tiles(batch, num_rows):
+            logits = self._forward(tile.batch)
+            if collected is None:
+                collected = logits.new_empty(len(batch.logits_rows), logits.shape[-1])
+            if len(tile.outputs):
+                collected[tile.outputs] = logits[tile.rows]
+        assert collected is not None, "a step computes at least one token"
+        return collected
+
+    def _forward(self, batch: Batch) -> Tensor:
         metadata = PagedMetadata(
             kernel=self._kernel,
             layers=self.layers,
             group_of_layer=self._group_of_layer,
             groups=tuple(
-                GroupStep(slots, self._kernel.prepare(sequences, device))
+                GroupStep(slots, self._kernel.prepare(sequences, self._model.device))
                 for slots, sequences in zip(batch.slots, batch.sequences, strict=True)
             ),
         )

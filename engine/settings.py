@@ -40,6 +40,10 @@ class EngineSettings(BaseSettings):
     num_kv_blocks: int | None = Field(None, ge=2, description="Exact number of KV blocks; overrides the memory.")
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of the GPU's memory to use.")
     enable_prefix_caching: bool = Field(True, description="Reuse the KV of prompts that begin alike.")
+    batch_invariance: bool = Field(
+        False,
+        description="A greedy or seeded reply is the same alone and under load in bfloat16 too; replies take longer.",
+    )
     forbidden_words: str | None = Field(
         None,
         description="Whole words that no reply may contain, in any casing: separated by commas, or @ and a file "
