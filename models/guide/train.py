@@ -52,7 +52,7 @@ class Recipe:
     learning_rate: float = 3e-3
     warmup_steps: int = 40
     weight_decay: float = 0.05
-    openings: float = 0.88  #: share of conversations that end with a reply's first words, which decide what it is about
+    openings: float = 0.8  #: share of conversations that end with a reply's first words, which decide what it is about
     opening_tokens: int = 10
     slip: float = 0.04  #: how often a token of a question is cut in two, as a misspelt word would be
 
@@ -145,7 +145,7 @@ class Packer:
 
     def _draw(self, length: int) -> tuple[list[int], list[int]]:
         if self._rng.random() < self._recipe.openings:
-            turns = self._rng.choice((1, 1, 1, 1, 1, 2))
+            turns = self._rng.choice((1, 1, 1, 2))  # with fewer of two, follow-ups were forgotten
             return self.encode(self._dialogues.draw(self._rng, turns), opening=True)
         # Mostly short talks; some go on for as long as the row, so that late positions are learned as well.
         turns = self._rng.choice((1, 1, 1, 2, 2, 3, 4)) if self._rng.random() < 0.85 else length // 64
