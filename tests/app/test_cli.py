@@ -284,7 +284,7 @@ def test_a_signal_ends_the_server_and_marks_the_reply(model: Path, tmp_path: Pat
     assert "Traceback" not in err
     assert "ERROR" not in err.upper(), err
     assert out == "", "the address is the only line"
-    assert end["status"] == "interrupted"
+    assert end["status"] == "interrupted", end
     with sqlite3.connect(tmp_path / "data/deskmate.db") as connection:
         saved = connection.execute("SELECT status, content FROM message WHERE id = ?", [turn["message_id"]]).fetchone()
     assert saved == ("interrupted", shown)
