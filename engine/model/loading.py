@@ -121,7 +121,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         needs=needs,
         max_position_embeddings=_context_window(text_config),
         vocab_size=int(text_config.vocab_size),
-        eos_token_ids=_eos_token_ids(generation_config, tokenizer),
+        eos_token_ids=_eos_token_ids(generation_config, tokenizer, int(text_config.vocab_size)),
         rotary=rotary,
     )
 
@@ -410,11 +410,12 @@ def _context_window(text_config: Any) -> int:
     return window
 
 
-def _eos_token_ids(generation_config: GenerationConfig, tokenizer: Any) -> frozenset[int]:
+def _eos_token_ids(generation_config: GenerationConfig, tokenizer: Any, vocab_size: int) -> frozenset[int]:
     """Tokens that end a reply: what the model's generation_config states, else the tokenizer's."""
     stated = generation_config.eos_token_id
     if stated is None:
         stated = tokenizer.eos_token_id
     if stated is None:
         return frozenset()
-    return frozenset([stated] if isinstance(stated, int) else stated)
+    ids = [stated] if isinstance(stated, int) else stated
+    return frozenset(id_ for id_ in ids if id_ < vocab_size)

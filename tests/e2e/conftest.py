@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
@@ -69,12 +68,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="package")
 def endless_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model that knows no end: its replies run until they are stopped or reach their length."""
-    path = make_model(
-        tmp_path_factory.mktemp("models") / "endless", max_position_embeddings=CONTEXT, layers=4, hidden=128
-    )
-    config = path / "generation_config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "eos_token_id": 1_000_000}))
-    return path
+    path = tmp_path_factory.mktemp("models") / "endless"
+    return make_model(path, eos=False, max_position_embeddings=CONTEXT, layers=4, hidden=128)
 
 
 @pytest.fixture(scope="package")

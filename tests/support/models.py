@@ -22,6 +22,7 @@ from transformers import (
 from tests.support.tokenizers import byte_level_tokenizer, sentencepiece_tokenizer
 
 WINDOW = 16
+NO_TOKEN = 1_000_000
 _ALTERNATING = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
 _EXPERTS = {"num_experts_per_tok": 2}
 
@@ -114,6 +115,8 @@ def make_model(
     model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(known.model_type, **values))
     model.to(torch.float32)
     _draw_weights(model, seed=seed, std=std)
+    if eos is False:  # stating none would make it the tokenizer's
+        token_ids["eos_token_id"] = NO_TOKEN
     model.generation_config = GenerationConfig(**token_ids, **(generation or {}))
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
