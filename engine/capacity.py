@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from engine.attention.seam import LayerProbe
 from engine.cache_layout import CacheLayout, blocks_for_sequence
 from engine.errors import ModelLoadError
 from engine.model.loading import LoadedModel
@@ -19,6 +20,8 @@ CPU_SHARE_OF_AVAILABLE = 0.25
 """Share of the free main memory that the cache may take unasked: other programs live there too."""
 CPU_MOST_UNASKED = 4 * GIB
 SMALL_MODEL_BYTES = 32 * 1024**2
+SAMPLER_COPIES = 6
+"""Of the logits in fp32 at once: sorted values, their order in 8 bytes, probabilities and their running sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ def plan_capacity(model: LoadedModel, layout: CacheLayout, settings: EngineSetti
                 f"but only {free / GIB:.1f} GiB of memory are free. Lower it."
             )
     else:
-        budget = _budget(model.device, settings)
+        budget = _budget(model, settings)
         usable = min(budget // block_bytes - 1, blocks_per_sequence * settings.max_num_seqs)
     if usable < blocks_per_sequence:
         fits = bisect_right(range(max_model_len + 1), max(usable, 0), key=blocks_for) - 1
@@ -101,8 +104,9 @@ def plan_capacity(model: LoadedModel, layout: CacheLayout, settings: EngineSetti
     return Capacity(num_blocks=usable + 1, max_model_len=max_model_len)
 
 
-def _budget(device: torch.device, settings: EngineSettings) -> int:
+def _budget(model: LoadedModel, settings: EngineSettings) -> int:
     """Bytes for the cache."""
+    device = model.device
     free = available_memory(device)
     if settings.kv_cache_memory is not None:
         asked = int(settings.kv_cache_memory * GIB)
@@ -113,5 +117,49 @@ def _budget(device: torch.device, settings: EngineSettings) -> int:
             )
         return asked
     if device.type == "cuda":
-        return int(free * settings.gpu_memory_utilization)
+        step = _peak_of_largest_step(model, settings)
+        free, total = torch.cuda.mem_get_info(device)
+        return gpu_budget(free, total, step, settings.gpu_memory_utilization)
     return int(min(free * CPU_SHARE_OF_AVAILABLE, CPU_MOST_UNASKED))
+
+
+def gpu_budget(free: int, total: int, step: int, utilization: float) -> int:
+    """Bytes for the cache on a GPU: its share, less what is taken already and what a step takes besides.
+
+    Raises:
+        ModelLoadError: nothing is left; says what to lower.
+    """
+    budget = int(total * utilization) - (total - free) - step
+    if budget <= 0:
+        raise ModelLoadError(
+            f"No memory is left for the KV cache: of the GPU's {total / GIB:.1f} GiB, {(total - free) / GIB:.1f} are "
+            f"taken and a step needs {step / GIB:.1f}, which is more than gpu_memory_utilization={utilization:g} "
+            "allows. Lower max_batched_tokens or max_num_seqs, raise gpu_memory_utilization, or use a smaller model."
+        )
+    return budget
+
+
+def _peak_of_largest_step(model: LoadedModel, settings: EngineSettings) -> int:
+    """Bytes that a step takes at most on top of weights and cache: measured, and reckoned for the sampler."""
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(model.device)
+    torch.cuda.reset_peak_memory_stats(model.device)
+    try:
+        run_largest_step(model, settings)
+    except torch.OutOfMemoryError as error:
+        raise ModelLoadError(
+            f"A step of {settings.max_batched_tokens} tokens does not fit into the GPU's memory beside {model.name}. "
+            "Lower max_batched_tokens or max_num_seqs, or use a smaller model."
+        ) from error
+    peak = torch.cuda.max_memory_allocated(model.device) - before
+    torch.cuda.empty_cache()
+    return peak + SAMPLER_COPIES * settings.max_num_seqs * model.vocab_size * torch.float32.itemsize
+
+
+@torch.inference_mode()
+def run_largest_step(model: LoadedModel, settings: EngineSettings) -> None:
+    """Compute a step as large as any, without a cache."""
+    num_tokens = settings.max_batched_tokens
+    positions = torch.arange(num_tokens, device=model.device) % model.max_position_embeddings
+    rows = torch.arange(min(settings.max_num_seqs, num_tokens), device=model.device)
+    model.logits(torch.zeros_like(positions)[None], positions[None], rows, LayerProbe(), positions + 1)

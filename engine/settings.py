@@ -19,7 +19,7 @@ class EngineSettings(BaseSettings):
     )
     revision: str | None = Field(None, description="Branch, tag or commit of a hub model.")
     device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="Where the model runs. auto is cpu in this version; cuda runs the portable kernel."
+        "auto", description="Where the model runs; auto is cuda where PyTorch can compute on the GPU, else cpu."
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "auto", description="Number format of the weights; auto is bfloat16 where the processor has it natively."

@@ -61,7 +61,7 @@ class LoadedModel:
         input_ids: Tensor,
         position_ids: Tensor,
         rows: Tensor,
-        paged: PagedMetadata,
+        paged: PagedMetadata | LayerProbe,
         lengths: Tensor | None = None,
     ) -> Tensor:
         """One packed forward.
@@ -200,9 +200,31 @@ def _refuse_incomplete_folder(folder: Path) -> None:
 
 
 def _choose_device(choice: str) -> torch.device:
-    if choice == "cuda" and not torch.cuda.is_available():
-        raise ModelLoadError("device=cuda was asked for, but PyTorch finds no CUDA device. Use device=cpu.")
-    return torch.device("cuda" if choice == "cuda" else "cpu")
+    if choice == "cpu":
+        return torch.device("cpu")
+    reason = _cuda_unusable_because()
+    if reason is None:
+        return torch.device("cuda")
+    if choice == "cuda":
+        raise ModelLoadError(f"device=cuda was asked for, but {reason}. Use device=cpu.")
+    return torch.device("cpu")
+
+
+def _cuda_unusable_because() -> str | None:
+    """Why this PyTorch cannot compute on the first GPU; None when it can."""
+    if not torch.cuda.is_available():
+        return "PyTorch finds no CUDA device"
+    major, minor = torch.cuda.get_device_capability()
+    built_for = [int(arch.removeprefix("sm_").rstrip("af")) for arch in torch.cuda.get_arch_list() if "sm_" in arch]
+    if built_for and major * 10 + minor < min(built_for):
+        return (
+            f"the GPU's compute capability is {major}.{minor}, and this PyTorch needs {min(built_for) / 10:.1f} or more"
+        )
+    try:  # a driver too old for the libraries shows only here
+        torch.ones(1, device="cuda").add_(1).item()
+    except RuntimeError as error:
+        return f"a first computation on the GPU failed ({_first_line(error)})"
+    return None
 
 
 def _choose_dtype(choice: str, device: torch.device) -> torch.dtype:
@@ -290,7 +312,7 @@ def _load_weights(
                 output_loading_info=True,
             )
     except torch.OutOfMemoryError as error:
-        raise ModelLoadError(f"{settings.model} does not fit into memory. Use a smaller model.") from error
+        raise _too_large(settings.model, device) from error
     except (OSError, ValueError, RuntimeError, ImportError, AttributeError, SafetensorError) as error:
         raise ModelLoadError(f"The weights of {settings.model} cannot be loaded: {_first_line(error)}") from error
     if report["missing_keys"]:
@@ -299,13 +321,23 @@ def _load_weights(
             f"The weights of {settings.model} are incomplete: {len(missing)} tensors are missing, "
             f"{missing[0]} among them."
         )
-    module.to(device).eval().requires_grad_(False)
+    try:
+        module.to(device).eval().requires_grad_(False)
+    except torch.OutOfMemoryError as error:
+        raise _too_large(settings.model, device) from error
     if device.type == "cpu":
         # What was loaded is a view of the file. Idle for a while, its pages leave memory, and the next token
         # would wait for the disk: keep the weights in memory of our own.
         for parameter in module.parameters():
             parameter.data = parameter.data.clone()
     return module
+
+
+def _too_large(model: str, device: torch.device) -> ModelLoadError:
+    return ModelLoadError(
+        f"{model} does not fit into the memory of the {device.type} device. Use a smaller model, a shorter number "
+        "format (dtype=bfloat16), or free memory there."
+    )
 
 
 @contextmanager
