@@ -1,0 +1,60 @@
+"""What batch invariance costs: the same chats with and without it, one after the other on the same machine.
+
+    python -m benchmarks.batch_invariance [--repeats 3] [--model FOLDER]
+
+Measures tokens per second of all chats together, prompts included, in bfloat16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from benchmarks import machine, models
+from benchmarks.engine_vs_transformers import ROOT, run_engine, workload
+from engine import Engine, EngineSettings
+
+
+async def measure(path: Path, repeats: int, *, invariant: bool) -> dict[str, list[float]]:
+    """For each kind of work the tokens per second of every repetition that counts."""
+    settings = EngineSettings(
+        model=str(path), device="cpu", dtype="bfloat16", enable_prefix_caching=False, batch_invariance=invariant
+    )
+    async with Engine(settings) as engine:
+        rates: dict[str, list[float]] = {}
+        for work, chats in workload(engine.info.vocab_size).items():
+            runs = [await run_engine(engine, chats) for _ in range(repeats + 1)]
+            rates[work] = [run.total_rate for run in runs[1:]]  # the first one warms up
+        return rates
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--model", type=Path, help="model folder; default: model S and models/guide")
+    args = parser.parse_args()
+    about = machine.describe()
+    mark = machine.CpuMark.now()
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [args.model] if args.model else [ROOT / "models" / "guide", models.make_s(Path(folder) / "s")]
+        for path in paths:
+            plain, fixed = (asyncio.run(measure(path, args.repeats, invariant=choice)) for choice in (False, True))
+            for work, rates in plain.items():
+                cost = median(rates) / median(fixed[work])
+                print(
+                    f"{path.name} {work}: {median(rates):.0f} tok/s, invariant {median(fixed[work]):.0f}: {cost:.2f}x"
+                )
+                rows.append({"model": path.name, "work": work, "plain": rates, "invariant": fixed[work], "cost": cost})
+    about["others_cpu_share"] = round(mark.others_share(), 3)
+    output = ROOT / "benchmarks" / "results" / f"{str(about['date'])[:10]}-batch_invariance.json"
+    output.write_text(json.dumps({"machine": about, "rows": rows}, indent=1) + "\n")
+    print(f"written to {output}")
+
+
+if __name__ == "__main__":
+    main()
