@@ -1,12 +1,12 @@
 """Who computes what in the next step. Pure CPU, no torch: ``plan()`` gives a plan, ``commit()`` applies its tokens.
 
 There is no prefill phase and no decode phase (the idea is vLLM's V1 scheduler): a step hands out a budget of
-tokens, and each request's ``num_computed_tokens`` chases its length. Decodes come first, because each costs
-one token and somebody is reading; prompts fill what is left, in order of arrival.
+tokens, and each request's ``num_computed_tokens`` chases its length. Each decode has its token of the budget, for
+somebody is reading; prompts fill what is left, in order of arrival.
 
-Order is the fairness: requests are ranked by arrival and priority (see ``Request.rank``), nobody in the queue is
-overtaken by a later rank, and when blocks run out the latest rank gives way. So the earliest request always
-advances, and every request is the earliest one day.
+Order is the fairness: requests are ranked by arrival and priority (see ``Request.rank``), blocks are taken in that
+order, nobody in the queue is overtaken by a later rank, and when blocks run out the latest rank gives way. So the
+earliest request always advances, and every request is the earliest one day.
 """
 
 from __future__ import annotations
@@ -163,28 +163,29 @@ class Scheduler:
         scorable = SCORED_TOKENS_PER_STEP
         chunks: list[Chunk] = []
         copies: list[BlockCopy] = []
-        planned: set[str] = set()
         short = False
 
-        decodes = [request for request in self._running if request.num_uncomputed_tokens == 1]
-        prompts = [request for request in self._running if request.num_uncomputed_tokens > 1]
-        for request in (*decodes, *prompts):
-            length = self._chunk_length(request, budget, scorable)
-            if length == 0 or request.status is not RequestStatus.RUNNING:
+        running = list(self._running)
+        reserved = sum(request.num_uncomputed_tokens == 1 for request in running)  # a token for each decode to come
+        for request in running:
+            if request.status is not RequestStatus.RUNNING:
+                continue
+            if request.num_uncomputed_tokens == 1:
+                reserved -= 1
+            length = self._chunk_length(request, budget - reserved, scorable)
+            if length == 0:
                 continue
             end = request.num_computed_tokens + length
             while request.status is RequestStatus.RUNNING:
                 if self._tables.missing(request, end) <= self.pool.num_free:
                     copies += self._tables.grow(request, end)
                     chunks.append(self._chunk(request, end))
-                    planned.add(request.id)
                     budget -= length
                     scorable -= length * request.scores_prompt
                     break
                 short = True
-                victim = next(one for one in (*reversed(self._running), request) if one.id not in planned)
-                if _rank(victim) < _rank(request):
-                    break  # those who have the blocks are in this step already; they will not keep them for ever
+                victim = self._running[-1]  # none of those in this step: they come earlier
+                reserved -= victim is not request and victim.num_uncomputed_tokens == 1
                 self._preempt(victim)
 
         # Blocks that somebody lacks are for those who run, not for the next in the queue.

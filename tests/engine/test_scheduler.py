@@ -341,6 +341,26 @@ def test_when_blocks_run_out_the_latest_gives_way_and_returns() -> None:
     assert late.finish_reason is FinishReason.LENGTH
 
 
+def test_an_early_prompt_in_want_of_blocks_takes_them_from_a_later_decode() -> None:
+    """Windows take blocks as they go, so a prompt that has begun may find them gone to somebody who came later."""
+    scheduler = make_scheduler(9, 3, seqs=2, budget=4, max_len=6, caching=False, windows=(None, 1, 6))
+    cache = SimulatedCache(3, (None, 1, 6))
+    parent, fork = make_request("parent", [0] * 4, 2, 1.0), make_request("fork", [0] * 4, 2, 1.0)
+    parent.forks = [fork]
+    scheduler.add(make_request("first", [0], 1, 0.0))
+    scheduler.add(parent)
+    scheduler.add(make_request("late", [1], 4, 2.0))
+    starved = 0
+    while scheduler.has_work:
+        first = min(scheduler.requests, key=lambda request: request.rank)
+        plan = scheduler.plan()
+        starved += first not in [chunk.request for chunk in plan.chunks]
+        cache.execute(plan)
+        scheduler.commit(plan, dict.fromkeys(sampled(plan), 1))
+    assert starved == 0
+    assert (parent.num_preemptions, fork.num_preemptions) == (0, 0)
+
+
 def test_a_more_urgent_request_overtakes_for_a_minute_and_no_longer() -> None:
     scheduler = make_scheduler(seqs=1, budget=40)
     for name, arrival, priority in [("first", 0.0, 0), ("idle", 1.0, 1), ("urgent", 30.0, -1), ("later", 62.0, 0)]:
