@@ -26,6 +26,7 @@ const percent = (share) => `${Math.round(100 * share)} %`;
 
 export class Model {
   #timer = null;
+  #looks = 0;
   #asking = false; // a button of this tab was pressed and has no answer yet
   #shown = "";
 
@@ -49,15 +50,18 @@ export class Model {
   // Shows how it is now, and goes on looking while somebody can see it or something is being loaded.
   async look() {
     clearTimeout(this.#timer);
+    const turn = ++this.#looks;
     let engine = null;
+    let sentence = "";
     try {
       engine = await api.engine();
-      this.#show(engine);
     } catch (error) {
-      byId("dm-model-state").textContent = error.message;
+      sentence = error.message;
     }
-    clearTimeout(this.#timer); // another look may have begun meanwhile
-    const moving = this.#asking || (engine !== null && isMoving(engine));
+    if (turn !== this.#looks) return; // another look has begun meanwhile, and sees what is newer
+    if (engine) this.#show(engine);
+    else this.#write("dm-model-state", sentence);
+    const moving = this.#asking || (engine && isMoving(engine));
     if (moving || (this.isOpen() && !document.hidden)) this.#timer = setTimeout(() => this.look(), LOOK_AGAIN_MS);
   }
 
@@ -68,7 +72,10 @@ export class Model {
       this.input.focus();
       return;
     }
-    if (this.load.disabled) return;
+    if (this.load.disabled) {
+      this.#complain("Wait until the model is ready, then load another one.");
+      return;
+    }
     if (await this.#ask(() => api.swap(name))) this.input.value = "";
   }
 
@@ -78,16 +85,16 @@ export class Model {
     this.#enable(false);
     const answer = question();
     this.look();
+    let sentence = "";
     try {
       await answer;
-      return true;
     } catch (error) {
-      this.#complain(error.message);
-      return false;
-    } finally {
-      this.#asking = false;
-      await this.look();
+      sentence = error.message;
     }
+    this.#asking = false;
+    await this.look();
+    this.#complain(sentence); // last: whoever reads it can act on it at once
+    return sentence === "";
   }
 
   #complain(sentence) {
