@@ -22,7 +22,7 @@ from engine import Engine, EngineSettings
 async def measure(path: Path, repeats: int, *, invariant: bool) -> dict[str, list[float]]:
     """For each kind of work the tokens per second of every repetition that counts."""
     settings = EngineSettings(
-        model=str(path), device="cpu", dtype="bfloat16", enable_prefix_caching=False, batch_invariance=invariant
+        model=str(path), device="cpu", dtype="bfloat16", enable_prefix_caching=False, batch_invariant=invariant
     )
     async with Engine(settings) as engine:
         rates: dict[str, list[float]] = {}

@@ -61,13 +61,12 @@ def suitable_num_threads(model: LoadedModel) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def plan_capacity(model: LoadedModel, layout: CacheLayout, settings: EngineSettings) -> Capacity:
+def plan_capacity(model: LoadedModel, layout: CacheLayout, settings: EngineSettings, block_size: int) -> Capacity:
     """Size the cache: as asked, else for ``max_num_seqs`` full-length sequences, as far as memory goes.
 
     Raises:
         ModelLoadError: the context window asked for is longer than the model's, or one sequence of it does not fit.
     """
-    block_size = settings.kv_block_size
     asked_len = settings.max_model_len
     if asked_len is not None and asked_len > model.max_position_embeddings:
         raise ModelLoadError(

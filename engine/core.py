@@ -70,13 +70,11 @@ class EngineCore:
 
     def __init__(self, model: LoadedModel, settings: EngineSettings) -> None:
         layout = CacheLayout.of(model.layers)
-        capacity = plan_capacity(model, layout, settings)
+        self.kernel, block_size = select_kernel(settings.attention, model.needs, model.device, settings.kv_block_size)
+        capacity = plan_capacity(model, layout, settings, block_size)
         self.model = model
         self.max_model_len = capacity.max_model_len
-        self.kernel = select_kernel(settings.attention, model.needs, model.device, settings.kv_block_size)
-        self._pool = BlockPool(
-            capacity.num_blocks, settings.kv_block_size, enable_prefix_caching=settings.enable_prefix_caching
-        )
+        self._pool = BlockPool(capacity.num_blocks, block_size, enable_prefix_caching=settings.enable_prefix_caching)
         self._scheduler = Scheduler(
             self._pool,
             max_num_seqs=settings.max_num_seqs,
@@ -89,8 +87,8 @@ class EngineCore:
             self.kernel,
             layout,
             num_blocks=capacity.num_blocks,
-            block_size=settings.kv_block_size,
-            batch_invariance=settings.batch_invariance,
+            block_size=block_size,
+            batch_invariant=settings.batch_invariant,
         )
         self._sampler = Sampler()
         self._template = ChatTemplate(model.tokenizer, model.vocab_size)

@@ -24,7 +24,7 @@ class Runner:
         kernel: runs the attention.
         layout: how the model's layers share block tables and memory.
         num_blocks, block_size: size of the cache; must agree with the block pool.
-        batch_invariance: compute each token as if nothing else ran, see :mod:`engine.invariance`.
+        batch_invariant: compute each token as if nothing else ran, see :mod:`engine.invariance`.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class Runner:
         *,
         num_blocks: int,
         block_size: int,
-        batch_invariance: bool = False,
+        batch_invariant: bool = False,
     ) -> None:
         self._model = model
-        self._kernel = OneByOne(kernel) if batch_invariance else kernel
-        self._tile_rows = tile_rows(model.module) if batch_invariance else None
+        self._kernel = OneByOne(kernel) if batch_invariant else kernel
+        self._tile_rows = tile_rows(model.module) if batch_invariant else None
         self._block_size = block_size
         self._num_groups = len(layout.groups)
         self._group_of_layer = layout.group_of_layer()

@@ -33,14 +33,19 @@ class EngineSettings(BaseSettings):
         512, ge=1, description="Token budget of one step: decodes first, then chunks of prompts."
     )
     max_waiting: int = Field(256, ge=0, description="Most requests that may wait; one more is refused.")
-    kv_block_size: int = Field(16, ge=1, le=1024, description="Tokens in one KV cache block.")
+    kv_block_size: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Tokens in one KV cache block; default: what suits the attention kernel, 16 or 256.",
+    )
     kv_cache_memory: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="Memory for the KV cache in GiB; default: a share of what is free."
     )
     num_kv_blocks: int | None = Field(None, ge=2, description="Exact number of KV blocks; overrides the memory.")
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of the GPU's memory to use.")
     enable_prefix_caching: bool = Field(True, description="Reuse the KV of prompts that begin alike.")
-    batch_invariance: bool = Field(
+    batch_invariant: bool = Field(
         False,
         description="A greedy or seeded reply is the same alone and under load in bfloat16 too; replies take longer.",
     )

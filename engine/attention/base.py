@@ -37,6 +37,18 @@ class LayerShape:
     sliding_window: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionNeeds:
+    """What a model asks of a kernel."""
+
+    sliding_window: bool = False
+    softcap: bool = False
+    sinks: bool = False
+    dtype: torch.dtype = torch.float32
+    head_dim: int = 64  #: the widest of all layers
+    value_head_dim: int = 64
+
+
 class AttentionKernel(ABC):
     """Paged attention over blocks ``[num_blocks, block_size, num_kv_heads, head_dim]``."""
 
@@ -46,12 +58,29 @@ class AttentionKernel(ABC):
     supports_softcap: ClassVar[bool]
     supports_sinks: ClassVar[bool]
     page_multiple: ClassVar[int]  #: the block size must be a multiple of this
+    dtypes: ClassVar[frozenset[torch.dtype] | None] = None  #: None for all
+    max_head_dim: ClassVar[int | None] = None  #: None for no limit
 
     @classmethod
     def unavailable_because(cls, device: torch.device) -> str | None:
         """Why the kernel cannot run here (missing package, wrong device); None when it can."""
         if device.type not in cls.device_types:
             return f"it runs on {', '.join(sorted(cls.device_types))}, not on {device.type}"
+        return None
+
+    @classmethod
+    def unfit_because(cls, needs: AttentionNeeds) -> str | None:
+        """What the model needs and the kernel cannot do; None when it can all."""
+        if needs.softcap and not cls.supports_softcap:
+            return "the model caps its attention scores (soft-capping), which this kernel cannot do"
+        if needs.sinks and not cls.supports_sinks:
+            return "the model uses attention sinks, which this kernel cannot do"
+        if needs.sliding_window and not cls.supports_sliding_window:
+            return "the model uses a sliding window, which this kernel cannot do"
+        if cls.dtypes is not None and needs.dtype not in cls.dtypes:
+            return f"it cannot compute in {str(needs.dtype).removeprefix('torch.')}"
+        if cls.max_head_dim is not None and needs.head_dim > cls.max_head_dim:
+            return f"the model's heads are {needs.head_dim} wide, more than {cls.max_head_dim}"
         return None
 
     @abstractmethod

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from engine.attention.base import AttentionKernel
+from engine.attention.base import AttentionKernel, AttentionNeeds
+from engine.attention.flash2 import Flash2Kernel
+from engine.attention.flash3 import Flash3Kernel
 from engine.attention.sdpa import SdpaKernel
+from engine.attention.varlen import VarlenKernel
 from engine.errors import ModelLoadError
 
-KERNELS: Sequence[type[AttentionKernel]] = (SdpaKernel,)
-"""All kernels, the fastest first."""
+log = logging.getLogger(__name__)
+
+KERNELS: Sequence[type[AttentionKernel]] = (Flash3Kernel, Flash2Kernel, VarlenKernel, SdpaKernel)
+"""All kernels, the fastest first; the last runs everywhere."""
+
+DEFAULT_BLOCK_SIZE = 16
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionNeeds:
-    """What a model asks of a kernel."""
-
-    sliding_window: bool = False
-    softcap: bool = False
-    sinks: bool = False
-
-
-def select_kernel(choice: str, needs: AttentionNeeds, device: torch.device, block_size: int) -> AttentionKernel:
+def select_kernel(
+    choice: str, needs: AttentionNeeds, device: torch.device, block_size: int | None
+) -> tuple[AttentionKernel, int]:
     """The kernel to use: ``choice`` by name, or the first that can serve when it is ``"auto"``.
+
+    Args:
+        block_size: tokens in a KV block; None for what suits the kernel.
+
+    Returns:
+        The kernel and the block size.
 
     Raises:
         ModelLoadError: the name is unknown, or no kernel can serve; the message says why for each.
@@ -37,22 +43,13 @@ def select_kernel(choice: str, needs: AttentionNeeds, device: torch.device, bloc
     for kernel in KERNELS:
         if choice not in ("auto", kernel.name):
             continue
-        reason = _unfit_because(kernel, needs, device, block_size)
+        reason = kernel.unavailable_because(device) or kernel.unfit_because(needs)
+        if reason is None and block_size is not None and block_size % kernel.page_multiple:
+            reason = f"kv_block_size must be a multiple of {kernel.page_multiple} (got {block_size})"
         if reason is None:
-            return kernel()
+            size = block_size or max(DEFAULT_BLOCK_SIZE, kernel.page_multiple)
+            passed_over = f"; not {', not '.join(reasons)}" if reasons else ""
+            log.info("attention: %s, KV blocks of %d tokens%s", kernel.name, size, passed_over)
+            return kernel(), size
         reasons.append(f"{kernel.name}: {reason}")
     raise ModelLoadError(f"No attention kernel can run this model here ({'; '.join(reasons)}).")
-
-
-def _unfit_because(
-    kernel: type[AttentionKernel], needs: AttentionNeeds, device: torch.device, block_size: int
-) -> str | None:
-    if needs.softcap and not kernel.supports_softcap:
-        return "the model caps its attention scores (soft-capping), which this kernel cannot do"
-    if needs.sinks and not kernel.supports_sinks:
-        return "the model uses attention sinks, which this kernel cannot do"
-    if needs.sliding_window and not kernel.supports_sliding_window:
-        return "the model uses a sliding window, which this kernel cannot do"
-    if block_size % kernel.page_multiple:
-        return f"kv_block_size must be a multiple of {kernel.page_multiple} (got {block_size})"
-    return kernel.unavailable_because(device)

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from engine.attention.base import LayerShape, PagedMetadata
+from engine.attention.base import AttentionNeeds, LayerShape, PagedMetadata
 from engine.attention.seam import ATTENTION_NAME, LayerProbe, register
-from engine.attention.selection import AttentionNeeds
 from engine.errors import ModelLoadError
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
 from engine.settings import EngineSettings
@@ -426,6 +425,9 @@ def _probe_layers(
         sliding_window=any(layer.sliding_window is not None for layer in layers),
         softcap=probe.softcap,
         sinks=probe.sinks,
+        dtype=next(module.parameters()).dtype,
+        head_dim=max(layer.head_dim for layer in layers),
+        value_head_dim=max(layer.value_head_dim for layer in layers),
     )
     return layers, needs
 
