@@ -4,43 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 from time import monotonic
 
 from torch import Tensor
 
 from engine.attention.selection import select_kernel
-from engine.bad_words import TokenSequenceBan, token_sequences
 from engine.block_tables import held_blocks
 from engine.cache_layout import CacheLayout
 from engine.capacity import plan_capacity
-from engine.chat_template import ChatTemplate
-from engine.errors import (
-    ContextLengthError,
-    DeadlineError,
-    EngineError,
-    InvalidRequestError,
-    LogitsError,
-    ModelLoadError,
-)
-from engine.forbidden_words import WordBan, WordLists, read_word_list
-from engine.interface import ChatMessage
+from engine.errors import DeadlineError, EngineError, LogitsError
+from engine.intake import Intake
 from engine.kv_cache import BlockPool
-from engine.logprobs import Scores, score
+from engine.logprobs import named_scores, score
 from engine.metrics import EngineMetrics
 from engine.model.loading import LoadedModel
-from engine.outputs import Delta, EngineStats, FinishReason, Logprob, PrefillProgress, TokenLogprobs
+from engine.outputs import Delta, EngineStats, FinishReason, PrefillProgress
 from engine.request import Request
 from engine.runner import Runner
-from engine.sampler import Sampler, TokenBan
-from engine.sampling_params import SamplingParams
+from engine.sampler import Sampler
 from engine.scheduler import Scheduler, SchedulerCounters, StepPlan
 from engine.settings import EngineSettings
-from engine.submission import Submission, submit
-from engine.text import TextStream
+from engine.submission import Submission
 from engine.utilisation import StepLoad
-from engine.vocabulary import Vocabulary
-from engine.words import WordGuard
 
 
 @dataclass(slots=True)
@@ -61,7 +46,7 @@ def overdue(request: Request) -> DeadlineError:
 
 
 class EngineCore:
-    """Owns the model, the cache and every request in flight. Used by one thread only.
+    """Owns the model, the cache and every request in flight. Used by one thread only, but for its ``intake``.
 
     Args:
         model: loaded and ready.
@@ -73,7 +58,6 @@ class EngineCore:
         self.kernel, block_size = select_kernel(settings.attention, model.needs, model.device, settings.kv_block_size)
         capacity = plan_capacity(model, layout, settings, block_size)
         self.model = model
-        self.max_model_len = capacity.max_model_len
         self._pool = BlockPool(capacity.num_blocks, block_size, enable_prefix_caching=settings.enable_prefix_caching)
         self._scheduler = Scheduler(
             self._pool,
@@ -91,136 +75,13 @@ class EngineCore:
             batch_invariant=settings.batch_invariant,
         )
         self._sampler = Sampler()
-        self._template = ChatTemplate(model.tokenizer, model.vocab_size)
-        self._vocabulary = Vocabulary(model.tokenizer, model.vocab_size)
-        self._word_lists = _word_lists(self._vocabulary, settings)
-        self.default_params = SamplingParams.from_generation_config(model.generation_config)
+        self.intake = Intake(model, settings, capacity.max_model_len)
         self._submissions: dict[str, Submission] = {}
         self._streams: dict[str, set[str]] = {}  # of each stream the replies that are still being written
         self._deadlines: dict[str, float] = {}  # of those in flight that have one
         self._in_step: tuple[str, ...] = ()  # who was computed last
         self._finished: dict[str, int] = {reason.value: 0 for reason in FinishReason}
         self.metrics = EngineMetrics(self.stats)
-
-    # -- callable from any thread -----------------------------------------------------------------------
-
-    def render_chat(
-        self, messages: Sequence[ChatMessage], params: SamplingParams | None
-    ) -> tuple[list[int], SamplingParams]:
-        """Prompt tokens of a conversation, and the parameters its reply is sampled with.
-
-        Raises:
-            InvalidRequestError: the template or :meth:`resolve` refuses it.
-        """
-        prompt = self._template.render(messages)
-        params = self.resolve(prompt, params)
-        return prompt, replace(params, stop=(*params.stop, *self._template.stop))
-
-    def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """Of the token ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
-        return self._template.reply_tokens(text, token_ids)
-
-    def encode(self, prompt: str | Sequence[int], params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
-        """The same for a plain text or token ids, without a template."""
-        tokens = self._template.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        return tokens, self.resolve(tokens, params)
-
-    def resolve(self, prompt: Sequence[int], params: SamplingParams | None) -> SamplingParams:
-        """Complete the parameters by the model's defaults, and check that the request can be served.
-
-        ``max_tokens`` is an upper bound: a reply also ends, with ``length``, where the context window does.
-
-        Raises:
-            ContextLengthError: no token of reply fits behind the prompt.
-            InvalidRequestError: a parameter names a token that the model does not have, or asks for more than fits.
-        """
-        resolved = (params or SamplingParams()).with_defaults(self.default_params)
-        resolved.check_vocabulary(self.model.vocab_size)
-        try:
-            self._word_lists.get(resolved.forbidden_words)  # made here, where nobody waits for the device
-        except ValueError as error:
-            raise InvalidRequestError(f"forbidden_words cannot be used: {error}") from error
-        if not prompt:
-            raise InvalidRequestError("The prompt is empty: send at least one token.")
-        for token in (min(prompt), max(prompt)):
-            if not 0 <= token < self.model.vocab_size:  # a tokenizer may know more tokens than its model
-                raise InvalidRequestError(
-                    f"The prompt holds token id {token}, but the model's ids end at {self.model.vocab_size - 1}."
-                )
-        room = self.max_model_len - len(prompt)
-        if room < 1:
-            raise ContextLengthError(
-                f"The prompt is {len(prompt)} tokens long; the model reads at most {self.max_model_len}, and at "
-                "least one must be left for the reply. Shorten it.",
-                prompt_tokens=len(prompt),
-                max_model_len=self.max_model_len,
-            )
-        if resolved.min_tokens > room:
-            raise InvalidRequestError(
-                f"min_tokens={resolved.min_tokens} asks for more than the {room} tokens that fit behind the prompt."
-            )
-        return resolved
-
-    def submission(
-        self,
-        request_id: str,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        deadline: float | None = None,
-        priority: int = 0,
-    ) -> Submission:
-        """Wrap up a request whose parameters went through :meth:`resolve`.
-
-        Args:
-            deadline: seconds from now, after which the reply is ended where it stands.
-            priority: lower comes first, see ``Request.rank``.
-
-        Raises:
-            InvalidRequestError: the deadline is not a time to come.
-        """
-        if deadline is not None and not 0 < deadline < inf:
-            raise InvalidRequestError(f"deadline must be a number of seconds greater than 0 (got {deadline:g})")
-        arrival = monotonic()
-        room = self.max_model_len - len(prompt)
-        stop_token_ids = frozenset(params.stop_token_ids)
-        if not params.ignore_eos:
-            stop_token_ids |= self.model.eos_token_ids
-        submission = submit(
-            request_id,
-            prompt,
-            params,
-            bans=self._bans,
-            text=lambda: self._text_stream(params),
-            max_tokens=min(params.max_tokens or room, room),
-            stop_token_ids=stop_token_ids,
-            arrival=arrival,
-            deadline=None if deadline is None else arrival + deadline,
-            priority=priority,
-            cache_salt=self.model.rotary.cache_salt(len(prompt)) if self.model.rotary is not None else b"",
-        )
-        if params.prompt_logprobs is not None:
-            submission.prompt_logprobs.append(TokenLogprobs(self._logprob(prompt[0], None), None, ()))
-        return submission
-
-    def _text_stream(self, params: SamplingParams) -> TextStream:
-        words = self._word_lists.get(params.forbidden_words)
-        guard = WordGuard(words.matcher) if words else None
-        return TextStream(self.model.tokenizer, params.stop, params.min_tokens, guard)
-
-    def _bans(self, request: Request) -> list[TokenBan]:
-        """What keeps words out of a reply; made anew for each reply, whose text it follows."""
-        bans: list[TokenBan] = []
-        words = self._word_lists.get(request.params.forbidden_words)
-        if words is not None:
-            bans.append(WordBan(words, request.max_tokens, request.stop_token_ids))
-        if request.params.bad_words:
-            encode = self._template.encode_plain
-            sequences = {each for word in request.params.bad_words for each in token_sequences(word, encode)}
-            # A tokenizer may know more tokens than its model, which then never writes them.
-            bans.append(TokenSequenceBan(each for each in sequences if max(each) < self.model.vocab_size))
-        return bans
-
-    # -- for the one thread that owns the device ------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
@@ -247,7 +108,7 @@ class EngineCore:
     def evacuate(self) -> tuple[list[Submission], list[Submission]]:
         """After a failed step: those that were in it with their siblings, and all others, ready for another core.
 
-        Gives up the cache. What remains can still render and encode, until the other core is there.
+        Gives up the cache. The intake serves on, until the other core is there.
         """
         everyone = [self._submissions[request.id] for request in self._scheduler.evacuate()]
         broken = {self._submissions[id_].stream_id for id_ in self._in_step if id_ in self._submissions}
@@ -351,7 +212,7 @@ class EngineCore:
         rows = [index for index, _, _ in wanted]
         scored = score(logits[rows], [tokens[index] for index in rows], [count for _, _, count in wanted])
         for (_, submission, _), scores in zip(wanted, scored, strict=True):
-            submission.logprobs = (self._named(scores),)
+            submission.logprobs = (named_scores(self.intake.vocabulary, scores),)
 
     def _score_prompts(self, plan: StepPlan, logits: Tensor) -> None:
         """Log-probabilities of the prompts' tokens in this step, from the logits of the tokens before them."""
@@ -364,17 +225,7 @@ class EngineCore:
         scored = iter(score(logits, tokens, counts))
         for chunk in chunks:
             known = self._submissions[chunk.request.id].prompt_logprobs
-            known += (self._named(next(scored)) for _ in chunk.scored)
-
-    def _named(self, scores: Scores) -> TokenLogprobs:
-        return TokenLogprobs(
-            token=self._logprob(scores.token_id, scores.logprob),
-            rank=scores.rank,
-            top=tuple(self._logprob(token_id, logprob) for token_id, logprob in scores.top),
-        )
-
-    def _logprob(self, token_id: int, logprob: float | None) -> Logprob:
-        return Logprob(token_id, logprob, self._vocabulary.name(token_id), self._vocabulary.data(token_id))
+            known += (named_scores(self.intake.vocabulary, next(scored)) for _ in chunk.scored)
 
     def forget(self) -> None:
         """Drop what the prefix cache knows and what was counted, after warming up."""
@@ -473,10 +324,3 @@ class EngineCore:
             self.metrics.first_token(request.last_token - request.arrival)
         else:
             self.metrics.token_gap(request.last_token - previous_token)
-
-
-def _word_lists(vocabulary: Vocabulary, settings: EngineSettings) -> WordLists:
-    try:
-        return WordLists(vocabulary, read_word_list(settings.forbidden_words or ""))
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"ENGINE_FORBIDDEN_WORDS cannot be used: {error}.") from error

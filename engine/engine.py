@@ -191,7 +191,7 @@ class Engine:
             DeadlineError: the deadline passed before the first token.
         """
         worker = self._supervisor.running_worker()
-        prompt, resolved = await asyncio.to_thread(worker.core.render_chat, messages, params)
+        prompt, resolved = await asyncio.to_thread(worker.core.intake.render_chat, messages, params)
         async with aclosing(self._stream(worker, prompt, resolved, deadline, priority)) as deltas:
             async for delta in deltas:
                 yield delta
@@ -206,7 +206,7 @@ class Engine:
     ) -> AsyncGenerator[Delta]:
         """Stream a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
         worker = self._supervisor.running_worker()
-        tokens, resolved = await asyncio.to_thread(worker.core.encode, prompt, params)
+        tokens, resolved = await asyncio.to_thread(worker.core.intake.encode, prompt, params)
         async with aclosing(self._stream(worker, tokens, resolved, deadline, priority)) as deltas:
             async for delta in deltas:
                 yield delta
@@ -214,14 +214,14 @@ class Engine:
     async def check_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> int:
         """Would :meth:`chat` accept this now? Returns the prompt's length in tokens, or raises as it would."""
         worker = self._supervisor.running_worker()
-        prompt, _resolved = await asyncio.to_thread(worker.core.render_chat, messages, params)
+        prompt, _resolved = await asyncio.to_thread(worker.core.intake.render_chat, messages, params)
         worker.admit(prompt)
         return len(prompt)
 
     async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Of the token ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
         worker = self._supervisor.running_worker()
-        return await asyncio.to_thread(worker.core.reply_tokens, text, token_ids)
+        return await asyncio.to_thread(worker.core.intake.reply_tokens, text, token_ids)
 
     def generate(
         self,
@@ -262,7 +262,7 @@ class Engine:
         async def one(prompt: str | Sequence[int], chosen: SamplingParams | None) -> list[Completion]:
             async with room:
                 worker = self._supervisor.running_worker()
-                tokens, resolved = worker.core.encode(prompt, chosen)
+                tokens, resolved = worker.core.intake.encode(prompt, chosen)
                 deltas = [delta async for delta in self._stream(worker, tokens, resolved)]
             bar.update()
             return [_completion(tokens, index, deltas) for index in range(resolved.n)]
@@ -284,7 +284,7 @@ class Engine:
         deadline: float | None = None,
         priority: int = 0,
     ) -> AsyncGenerator[Delta]:
-        submission = worker.core.submission(f"req-{next(self._ids)}", prompt, params, deadline, priority)
+        submission = worker.core.intake.submission(f"req-{next(self._ids)}", prompt, params, deadline, priority)
         reader = worker.submit(submission, asyncio.get_running_loop())
         try:
             while True:

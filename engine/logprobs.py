@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.outputs import Logprob, TokenLogprobs
+from engine.vocabulary import Vocabulary
+
 _ROWS_AT_ONCE = 32
 """Bounds the fp32 copy of the logits when many rows are scored, as for a prompt."""
 
@@ -59,3 +62,17 @@ def _score(logits: Tensor, token_ids: Sequence[int], counts: Sequence[int]) -> l
         Scores(token, logprob, rank, tuple(zip(top_ids[:count], top[:count], strict=True)))
         for token, count, logprob, rank, top_ids, top in rows
     ]
+
+
+def named_scores(vocabulary: Vocabulary, scores: Scores) -> TokenLogprobs:
+    """Scores as callers get them, with the text and the bytes of each token."""
+    return TokenLogprobs(
+        token=named(vocabulary, scores.token_id, scores.logprob),
+        rank=scores.rank,
+        top=tuple(named(vocabulary, token_id, logprob) for token_id, logprob in scores.top),
+    )
+
+
+def named(vocabulary: Vocabulary, token_id: int, logprob: float | None) -> Logprob:
+    """One token with its text and its bytes; the log-probability None where nothing predicts it."""
+    return Logprob(token_id, logprob, vocabulary.name(token_id), vocabulary.data(token_id))

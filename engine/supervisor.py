@@ -302,7 +302,7 @@ class Supervisor:
         settings, model = self.settings, core.model
         info = ModelInfo(
             name=model.name,
-            max_model_len=core.max_model_len,
+            max_model_len=core.intake.max_model_len,
             vocab_size=model.vocab_size,
             dtype=str(model.dtype).removeprefix("torch."),
             device=str(model.device),
@@ -310,7 +310,7 @@ class Supervisor:
             num_parameters=model.num_parameters,
             has_chat_template=bool(model.tokenizer.chat_template),
         )
-        self.info, self.default_params = info, core.default_params
+        self.info, self.default_params = info, core.intake.default_params
         self.worker = Worker(
             core,
             self._rebuild,
@@ -351,10 +351,10 @@ class Supervisor:
 
     def _warm_up(self, core: EngineCore, settings: EngineSettings) -> None:
         """Run a long prompt and a few decodes, so that the first person does not pay for lazy set-up."""
-        length = min(settings.max_batched_tokens, core.max_model_len - 4)
+        length = min(settings.max_batched_tokens, core.intake.max_model_len - 4)
         params = SamplingParams(max_tokens=4, ignore_eos=True, temperature=1.0, top_p=0.9)
         prompt = [0] * length
-        core.add(core.submission("warm-up", prompt, core.resolve(prompt, params)))
+        core.add(core.intake.submission("warm-up", prompt, core.intake.resolve(prompt, params)))
         done = 0
         while core.has_work:
             self._report("Warming up", min(done / 4, 1.0))

@@ -34,7 +34,7 @@ def make_core(model: LoadedModel, **settings: int) -> EngineCore:
 
 def run(core: EngineCore, params: SamplingParams, prompt: list[int] = PROMPT) -> dict[int, list[int]]:
     """The tokens of each reply."""
-    core.add(core.submission("r", prompt, core.resolve(prompt, params)))
+    core.add(core.intake.submission("r", prompt, core.intake.resolve(prompt, params)))
     tokens: dict[int, list[int]] = {}
     unfinished = params.n
     while core.has_work:
@@ -100,7 +100,7 @@ def test_replies_may_end_with_their_first_token(model: LoadedModel) -> None:
 def test_prompt_scores_come_once(model: LoadedModel) -> None:
     core = make_core(model)
     params = SamplingParams(n=3, temperature=0, max_tokens=3, prompt_logprobs=1)
-    core.add(core.submission("r", PROMPT, core.resolve(PROMPT, params)))
+    core.add(core.intake.submission("r", PROMPT, core.intake.resolve(PROMPT, params)))
     scored = []
     while core.has_work:
         scored += [len(delta.prompt_logprobs) for delta in core.step().deltas if delta.prompt_logprobs]
@@ -110,7 +110,7 @@ def test_prompt_scores_come_once(model: LoadedModel) -> None:
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_an_abort_ends_all_of_them(model: LoadedModel, steps: int) -> None:
     core = make_core(model, max_num_seqs=2)
-    core.add(core.submission("r", PROMPT, core.resolve(PROMPT, sampled(4))))
+    core.add(core.intake.submission("r", PROMPT, core.intake.resolve(PROMPT, sampled(4))))
     for _ in range(steps):
         core.step()
     assert core.abort("r")

@@ -61,7 +61,7 @@ def make_core(pair: Pair, *, num_kv_blocks: int | None = None, block_size: int =
 
 def submit(core: EngineCore, name: str, prompt: list[int], max_tokens: int) -> None:
     params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=max_tokens)
-    core.add(core.submission(name, prompt, core.resolve(prompt, params)))
+    core.add(core.intake.submission(name, prompt, core.intake.resolve(prompt, params)))
 
 
 def run_to_end(core: EngineCore, name: str) -> list[int]:
@@ -197,7 +197,7 @@ def test_an_end_of_sequence_ends_the_same_reply(tmp_path: Path) -> None:
     for number in range(10):
         prompt = [rng.randrange(pair.model.vocab_size) for _ in range(5)]
         params = SamplingParams(temperature=0, max_tokens=16)
-        core.add(core.submission(str(number), prompt, core.resolve(prompt, params)))
+        core.add(core.intake.submission(str(number), prompt, core.intake.resolve(prompt, params)))
         deltas = [delta for _ in range(16) for delta in core.step().deltas]
         tokens = [token for delta in deltas for token in delta.token_ids]
         Comparison().check(tokens, pair.reference.greedy(prompt, 16))

@@ -119,7 +119,7 @@ def test_another_core_goes_on_where_the_failed_one_stood(model: Path) -> None:
     def cores() -> tuple[EngineCore, EngineCore]:
         core = EngineCore(loaded, settings)
         for number, prompt in enumerate(prompts):
-            core.add(core.submission(f"r{number}", prompt, core.resolve(prompt, SHORT)))
+            core.add(core.intake.submission(f"r{number}", prompt, core.intake.resolve(prompt, SHORT)))
         return core, EngineCore(loaded, settings)
 
     def finish(core: EngineCore) -> dict[str, list[int]]:

@@ -1,0 +1,172 @@
+"""What comes in: conversations and texts become tokens, parameters are completed and checked, requests wrapped up.
+
+Callable from any thread, so that nothing here is waited for by those whose tokens the device computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+from time import monotonic
+
+from engine.bad_words import TokenSequenceBan, token_sequences
+from engine.chat_template import ChatTemplate
+from engine.errors import ContextLengthError, InvalidRequestError, ModelLoadError
+from engine.forbidden_words import WordBan, WordLists, read_word_list
+from engine.interface import ChatMessage
+from engine.logprobs import named
+from engine.model.loading import LoadedModel
+from engine.outputs import TokenLogprobs
+from engine.request import Request
+from engine.sampler import TokenBan
+from engine.sampling_params import SamplingParams
+from engine.settings import EngineSettings
+from engine.submission import Submission, submit
+from engine.text import TextStream
+from engine.vocabulary import Vocabulary
+from engine.words import WordGuard
+
+
+class Intake:
+    """Turns what callers ask for into submissions to the core.
+
+    Args:
+        model: its tokenizer, template and defaults; the weights are not touched.
+        settings: the words that no reply may contain.
+        max_model_len: longest sequence, prompt and reply together.
+    """
+
+    def __init__(self, model: LoadedModel, settings: EngineSettings, max_model_len: int) -> None:
+        self.max_model_len = max_model_len
+        self.vocabulary = Vocabulary(model.tokenizer, model.vocab_size)
+        self.default_params = SamplingParams.from_generation_config(model.generation_config)
+        self._tokenizer = model.tokenizer
+        self._vocab_size = model.vocab_size
+        self._eos_token_ids = model.eos_token_ids
+        self._rotary = model.rotary
+        self._template = ChatTemplate(model.tokenizer, model.vocab_size)
+        self._word_lists = _word_lists(self.vocabulary, settings)
+
+    def render_chat(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None
+    ) -> tuple[list[int], SamplingParams]:
+        """Prompt tokens of a conversation, and the parameters its reply is sampled with.
+
+        Raises:
+            InvalidRequestError: the template or :meth:`resolve` refuses it.
+        """
+        prompt = self._template.render(messages)
+        params = self.resolve(prompt, params)
+        return prompt, replace(params, stop=(*params.stop, *self._template.stop))
+
+    def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """Of the token ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
+        return self._template.reply_tokens(text, token_ids)
+
+    def encode(self, prompt: str | Sequence[int], params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
+        """The same for a plain text or token ids, without a template."""
+        tokens = self._template.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        return tokens, self.resolve(tokens, params)
+
+    def resolve(self, prompt: Sequence[int], params: SamplingParams | None) -> SamplingParams:
+        """Complete the parameters by the model's defaults, and check that the request can be served.
+
+        ``max_tokens`` is an upper bound: a reply also ends, with ``length``, where the context window does.
+
+        Raises:
+            ContextLengthError: no token of reply fits behind the prompt.
+            InvalidRequestError: a parameter names a token that the model does not have, or asks for more than fits.
+        """
+        resolved = (params or SamplingParams()).with_defaults(self.default_params)
+        resolved.check_vocabulary(self._vocab_size)
+        try:
+            self._word_lists.get(resolved.forbidden_words)  # made here, where nobody waits for the device
+        except ValueError as error:
+            raise InvalidRequestError(f"forbidden_words cannot be used: {error}") from error
+        if not prompt:
+            raise InvalidRequestError("The prompt is empty: send at least one token.")
+        for token in (min(prompt), max(prompt)):
+            if not 0 <= token < self._vocab_size:  # a tokenizer may know more tokens than its model
+                raise InvalidRequestError(
+                    f"The prompt holds token id {token}, but the model's ids end at {self._vocab_size - 1}."
+                )
+        room = self.max_model_len - len(prompt)
+        if room < 1:
+            raise ContextLengthError(
+                f"The prompt is {len(prompt)} tokens long; the model reads at most {self.max_model_len}, and at "
+                "least one must be left for the reply. Shorten it.",
+                prompt_tokens=len(prompt),
+                max_model_len=self.max_model_len,
+            )
+        if resolved.min_tokens > room:
+            raise InvalidRequestError(
+                f"min_tokens={resolved.min_tokens} asks for more than the {room} tokens that fit behind the prompt."
+            )
+        return resolved
+
+    def submission(
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> Submission:
+        """Wrap up a request whose parameters went through :meth:`resolve`.
+
+        Args:
+            deadline: seconds from now, after which the reply is ended where it stands.
+            priority: lower comes first, see ``Request.rank``.
+
+        Raises:
+            InvalidRequestError: the deadline is not a time to come.
+        """
+        if deadline is not None and not 0 < deadline < inf:
+            raise InvalidRequestError(f"deadline must be a number of seconds greater than 0 (got {deadline:g})")
+        arrival = monotonic()
+        room = self.max_model_len - len(prompt)
+        stop_token_ids = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            stop_token_ids |= self._eos_token_ids
+        submission = submit(
+            request_id,
+            prompt,
+            params,
+            bans=self._bans,
+            text=lambda: self._text_stream(params),
+            max_tokens=min(params.max_tokens or room, room),
+            stop_token_ids=stop_token_ids,
+            arrival=arrival,
+            deadline=None if deadline is None else arrival + deadline,
+            priority=priority,
+            cache_salt=self._rotary.cache_salt(len(prompt)) if self._rotary is not None else b"",
+        )
+        if params.prompt_logprobs is not None:
+            submission.prompt_logprobs.append(TokenLogprobs(named(self.vocabulary, prompt[0], None), None, ()))
+        return submission
+
+    def _text_stream(self, params: SamplingParams) -> TextStream:
+        words = self._word_lists.get(params.forbidden_words)
+        guard = WordGuard(words.matcher) if words else None
+        return TextStream(self._tokenizer, params.stop, params.min_tokens, guard)
+
+    def _bans(self, request: Request) -> list[TokenBan]:
+        """What keeps words out of a reply; made anew for each reply, whose text it follows."""
+        bans: list[TokenBan] = []
+        words = self._word_lists.get(request.params.forbidden_words)
+        if words is not None:
+            bans.append(WordBan(words, request.max_tokens, request.stop_token_ids))
+        if request.params.bad_words:
+            encode = self._template.encode_plain
+            sequences = {each for word in request.params.bad_words for each in token_sequences(word, encode)}
+            # A tokenizer may know more tokens than its model, which then never writes them.
+            bans.append(TokenSequenceBan(each for each in sequences if max(each) < self._vocab_size))
+        return bans
+
+
+def _word_lists(vocabulary: Vocabulary, settings: EngineSettings) -> WordLists:
+    try:
+        return WordLists(vocabulary, read_word_list(settings.forbidden_words or ""))
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"ENGINE_FORBIDDEN_WORDS cannot be used: {error}.") from error
