@@ -9,7 +9,7 @@ from typing import cast
 
 from fastapi import FastAPI
 
-from app.api import conversations, health, turns
+from app.api import conversations, health, messages, turns
 from app.api import engine as engine_api
 from app.api.errors import install_error_handlers
 from app.api.observe import HttpMetrics, Observer
@@ -62,7 +62,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
     app.add_middleware(SecurityHeaders)  # added last, so it is outermost
     install_error_handlers(app)
     install_openai(app)
-    for module in (health, turns, conversations, engine_api):
+    for module in (health, turns, messages, conversations, engine_api):
         app.include_router(module.router)
     return mount_ui(app, lambda: cast(Services, app.state.services))
 

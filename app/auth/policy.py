@@ -76,6 +76,10 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/turns/{turn_id}/events", _USER),
     Rule("POST", "/api/turns/{turn_id}/stop", _USER),
     Rule("GET", "/api/events", _USER),
+    Rule("POST", "/api/messages/{message_id}/edit", _USER),
+    Rule("POST", "/api/messages/{message_id}/regenerate", _USER),
+    Rule("POST", "/api/messages/{message_id}/show", _USER),
+    Rule("POST", "/api/messages/{message_id}/branch", _USER),
     Rule("GET", "/api/conversations", _USER),
     Rule("GET PATCH DELETE", "/api/conversations/{conversation_id}", _USER),
     # The engine and its model: whoever has an account here may change it, until there are roles.

@@ -27,6 +27,12 @@ def title_from(message: str) -> str:
     return (at_word if len(at_word) > TITLE_CHARS // 2 else cut).rstrip() + "…"
 
 
+def branch_title(title: str) -> str:
+    """A title for a conversation that goes another way from somewhere in ``title``."""
+    mark = " (branch)"
+    return title if title.endswith(mark) else title[: MAX_TITLE_CHARS - len(mark)] + mark
+
+
 def one_line(text: str) -> str:
     """``text`` on one line, every run of white space one space."""
     return _SPACE.sub(" ", text).strip()

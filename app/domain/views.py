@@ -55,6 +55,7 @@ class MessageView:
     omitted_messages: int = 0  #: at the conversation's beginning, for which the model's context had no room
     context_length: int | None = None  #: most tokens the model read then, its reply included
     has_system_prompt: bool = False  #: which is never left out
+    siblings: tuple[str, ...] = ()  #: ids of the messages at this place of the tree, itself among them, oldest first
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, exists, func, literal, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
-from app.domain.text import MAX_TITLE_CHARS, clean_text, one_line
-from app.domain.views import ConversationSummary, ConversationView, MessageView, Page
-from app.errors import InvalidInput, NotFound
+from app.domain.ids import new_id
+from app.domain.text import MAX_TITLE_CHARS, branch_title, clean_text, one_line
+from app.domain.views import ConversationSummary, ConversationView, MessageStatus, MessageView, Page
+from app.errors import Conflict, InvalidInput, NotFound
 from app.store.database import Database
 from app.store.models import Conversation, Message, Turn, UtcDateTime
-from app.store.rows import is_id, message_view, owned_conversation, path_to
+from app.store.rows import is_id, message_view, owned_conversation, owned_message
 from app.store.search import contains, snippet
+from app.store.tree import copy_path, latest_below, path_to, siblings_of
 
 MAX_PAGE = 500
 
@@ -61,11 +63,13 @@ class Conversations:
             conversation = owned_conversation(session, user_id, conversation_id)
             last = conversation.tip_message_id
             if before is not None:
-                message = session.get(Message, before) if is_id(before) else None
-                if message is None or message.conversation_id != conversation.id:
-                    raise _no_message()
+                message = owned_message(session, user_id, before)
+                if message.conversation_id != conversation.id:
+                    raise NotFound("There is no such message in this conversation.")
                 last = message.parent_id
-            messages = tuple(map(message_view, path_to(session, last, limit)))
+            rows = path_to(session, last, limit)
+            siblings = siblings_of(session, [message for message, _turn in rows])
+            messages = tuple(message_view(message, turn, siblings[message.id]) for message, turn in rows)
             return ConversationView(
                 id=conversation.id,
                 title=conversation.title,
@@ -84,21 +88,55 @@ class Conversations:
         NotFound: the message is missing or another user's.
         """
 
-        if not is_id(message_id):
-            raise _no_message()
-
         def work(session: Session) -> MessageView:
-            row = session.execute(
-                select(Message, Turn)
-                .join(Conversation, Conversation.id == Message.conversation_id)
-                .outerjoin(Turn, Turn.message_id == Message.id)
-                .where(Message.id == message_id, Conversation.user_id == user_id)
-            ).one_or_none()
-            if row is None:
-                raise _no_message()
-            return message_view(row)
+            message = owned_message(session, user_id, message_id)
+            turn = session.scalars(select(Turn).where(Turn.message_id == message.id)).one_or_none()
+            return message_view(message, turn, siblings_of(session, [message])[message.id])
 
         return await self._database.read(work)
+
+    async def show(self, user_id: str, message_id: str) -> None:
+        """Make the branch that ``message_id`` is on the one that is shown, as far as its latest messages go.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+        """
+
+        def work(session: Session) -> None:
+            message = owned_message(session, user_id, message_id)
+            conversation = owned_conversation(session, user_id, message.conversation_id, lock=True)
+            conversation.tip_message_id = latest_below(session, message.id)
+
+        await self._database.write(work)
+
+    async def branch(self, user_id: str, message_id: str) -> str:
+        """Copy a conversation up to a message into a new one; returns the new one's id.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+            Conflict: the message is still being written.
+        """
+        now = datetime.now(UTC)
+
+        def work(session: Session) -> str:
+            last = owned_message(session, user_id, message_id)
+            if last.status == MessageStatus.STREAMING:
+                raise Conflict("This reply is still being written. Wait for it or stop it, then branch.")
+            origin = owned_conversation(session, user_id, last.conversation_id)
+            copied = Conversation(
+                id=new_id(),
+                user_id=user_id,
+                title=branch_title(origin.title),
+                settings=origin.settings,
+                created_at=now,
+                updated_at=now,
+            )
+            session.add(copied)
+            session.flush()
+            copied.tip_message_id = copy_path(session, path_to(session, last.id, token_ids=True), copied.id)
+            return copied.id
+
+        return await self._database.write(work)
 
     async def rename(self, user_id: str, conversation_id: str, title: str) -> None:
         """Raises:
@@ -204,7 +242,3 @@ def _decode_cursor(cursor: str) -> tuple[datetime, str]:
     if parsed.tzinfo is None or not is_id(conversation_id):
         raise InvalidInput("This cursor is not one that a page of conversations gave; leave it out.")
     return parsed, conversation_id
-
-
-def _no_message() -> NotFound:
-    return NotFound("There is no such message. Its conversation may have been deleted.")

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sqlalchemy import Row, literal, select
-from sqlalchemy.orm import Session, aliased, undefer
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.views import MessageStatus, MessageView, ReplyStats, Role
 from app.errors import NotFound
 from app.store.models import Conversation, Message, Turn
-
-#: The second is None where the join found no turn, which SQLAlchemy's types do not say.
-MessageRow = Row[tuple[Message, Turn]]
 
 _ID = re.compile(r"[0-9a-f-]{36}")
 
@@ -41,41 +38,29 @@ def owned_conversation(session: Session, user_id: str, conversation_id: str, *, 
     return conversation
 
 
+def owned_message(session: Session, user_id: str, message_id: str) -> Message:
+    """The message, where it stands in one of this user's conversations.
+
+    Raises:
+        NotFound: it is missing or another's.
+    """
+    message = None
+    if is_id(message_id):
+        message = session.scalars(
+            select(Message)
+            .join(Conversation, Conversation.id == Message.conversation_id)
+            .where(Message.id == message_id, Conversation.user_id == user_id)
+        ).one_or_none()
+    if message is None:
+        raise NotFound("There is no such message. It or its conversation may have been deleted.")
+    return message
+
+
 def _no_conversation() -> NotFound:
     return NotFound("There is no such conversation. It may have been deleted.")
 
 
-def path_to(
-    session: Session, message_id: str | None, limit: int | None = None, *, token_ids: bool = False
-) -> Sequence[MessageRow]:
-    """The messages from the root (or ``limit`` messages up) to ``message_id``, oldest first, with their turns.
-
-    The caller has checked whose they are, and asks for ``token_ids`` to read those.
-    """
-    if message_id is None:
-        return ()
-    path = (
-        select(Message.id, Message.parent_id, literal(1).label("length"))
-        .where(Message.id == message_id)
-        .cte("path", recursive=True)
-    )
-    parent = aliased(Message)
-    step = select(parent.id, parent.parent_id, path.c.length + 1).join(path, parent.id == path.c.parent_id)
-    if limit is not None:
-        step = step.where(path.c.length < limit)
-    path = path.union_all(step)
-    return session.execute(
-        select(Message, Turn)
-        .options(*([undefer(Message.token_ids)] if token_ids else []))
-        .join(path, Message.id == path.c.id)
-        .outerjoin(Turn, Turn.message_id == Message.id)
-        .order_by(Message.position)
-    ).all()
-
-
-def message_view(row: MessageRow) -> MessageView:
-    message: Message = row[0]
-    turn: Turn | None = row[1]
+def message_view(message: Message, turn: Turn | None, siblings: Sequence[str]) -> MessageView:
     return MessageView(
         id=message.id,
         conversation_id=message.conversation_id,
@@ -90,6 +75,7 @@ def message_view(row: MessageRow) -> MessageView:
         omitted_messages=(turn.omitted_messages or 0) if turn else 0,
         context_length=turn.context_length if turn else None,
         has_system_prompt=ChatSettings.model_validate(turn.params).has_system_prompt if turn else False,
+        siblings=tuple(siblings),
     )
 
 

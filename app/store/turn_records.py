@@ -16,7 +16,8 @@ from app.errors import Conflict, InvalidInput, NotFound
 from app.store.conversations import settings_row
 from app.store.database import Database
 from app.store.models import Conversation, Message, Turn
-from app.store.rows import is_id, owned_conversation, path_to, reply_stats
+from app.store.rows import is_id, owned_conversation, owned_message, reply_stats
+from app.store.tree import path_to
 
 BUSY = "A reply is still being written in this conversation. Wait for it or stop it, then send again."
 SWEPT = "The server stopped while this reply was being written."
@@ -35,6 +36,16 @@ class TurnContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskedMessage:
+    """A message of the person's that stands in a conversation, with what it follows."""
+
+    id: str
+    conversation_id: str
+    text: str
+    context: TurnContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewTurn:
     """A message and the reply to it, before the reply has a word."""
 
@@ -43,9 +54,9 @@ class NewTurn:
     user_message_id: str
     message_id: str
     title: str | None  #: of the conversation to make; None where there is one
-    parent_id: str | None
+    parent_id: str | None  #: what the message follows
     parent_is_tip: bool  #: refuse if the conversation has moved on meanwhile
-    text: str
+    text: str | None  #: None where the message is there already, and gets one more reply
     settings: ChatSettings
     save_settings: bool
     model: str
@@ -110,17 +121,27 @@ class TurnRecords:
                 if parent.role != Role.ASSISTANT:
                     raise InvalidInput("A message can only follow a reply, not another message of yours.")
                 last = parent.id
-            rows = path_to(session, last, token_ids=True)
-            turn: Turn | None = rows[-1][1] if rows else None
-            return TurnContext(
-                parent_id=last,
-                path=tuple(
-                    PathMessage(Role(message.role), message.content, message.token_ids or ()) for message, _ in rows
-                ),
-                settings=ChatSettings.model_validate(conversation.settings),
-                streaming=_is_running(session, conversation.id),
-                omitted_messages=(turn.omitted_messages or 0) if turn else 0,
-                context_length=turn.context_length if turn else None,
+            return _context(session, conversation, last)
+
+        return await self._database.read(work)
+
+    async def asked(self, user_id: str, message_id: str) -> AskedMessage:
+        """The person's message that ``message_id`` is, or that it is a reply to.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+        """
+
+        def work(session: Session) -> AskedMessage:
+            message = owned_message(session, user_id, message_id)
+            if message.role == Role.ASSISTANT:
+                message = session.get_one(Message, message.parent_id)
+            conversation = session.get_one(Conversation, message.conversation_id)
+            return AskedMessage(
+                id=message.id,
+                conversation_id=conversation.id,
+                text=message.content,
+                context=_context(session, conversation, message.parent_id),
             )
 
         return await self._database.read(work)
@@ -129,7 +150,7 @@ class TurnRecords:
         """Write the (conversation,) message, empty reply and running turn, or nothing.
 
         Raises:
-            NotFound: the conversation is gone.
+            NotFound: the conversation is gone, or what the message follows.
             Conflict: a reply is being written there, or the tip is another one by now.
         """
         now = datetime.now(UTC)
@@ -151,26 +172,9 @@ class TurnRecords:
             if new.save_settings:
                 conversation.settings = settings_row(new.settings)
             session.flush()
-            parent = session.get(Message, new.parent_id) if new.parent_id is not None else None
-            position = parent.position + 1 if parent is not None else 0
-            for id, parent_id, role, status, content in (
-                (new.user_message_id, new.parent_id, Role.USER, MessageStatus.COMPLETE, new.text),
-                (new.message_id, new.user_message_id, Role.ASSISTANT, MessageStatus.STREAMING, ""),
-            ):
-                session.add(
-                    Message(
-                        id=id,
-                        conversation_id=conversation.id,
-                        parent_id=parent_id,
-                        role=role,
-                        status=status,
-                        content=content,
-                        position=position,
-                        created_at=now,
-                    )
-                )
-                session.flush()
-                position += 1
+            if new.text is not None:
+                _add_message(session, new, Role.USER, new.text, now)
+            _add_message(session, new, Role.ASSISTANT, "", now)
             session.add(
                 Turn(
                     id=new.turn_id,
@@ -329,3 +333,39 @@ def _is_running(session: Session, conversation_id: str) -> bool:
     return bool(
         session.scalar(select(exists().where(Turn.conversation_id == conversation_id, Turn.status == "running")))
     )
+
+
+def _context(session: Session, conversation: Conversation, last: str | None) -> TurnContext:
+    """What a message after ``last`` follows."""
+    rows = path_to(session, last, token_ids=True)
+    turn: Turn | None = rows[-1][1] if rows else None
+    return TurnContext(
+        parent_id=last,
+        path=tuple(PathMessage(Role(message.role), message.content, message.token_ids or ()) for message, _ in rows),
+        settings=ChatSettings.model_validate(conversation.settings),
+        streaming=_is_running(session, conversation.id),
+        omitted_messages=(turn.omitted_messages or 0) if turn else 0,
+        context_length=turn.context_length if turn else None,
+    )
+
+
+def _add_message(session: Session, new: NewTurn, role: Role, content: str, now: datetime) -> None:
+    """The person's message of a new turn, or the reply to it."""
+    is_reply = role is Role.ASSISTANT
+    parent_id = new.user_message_id if is_reply else new.parent_id
+    parent = session.get(Message, parent_id) if parent_id is not None else None
+    if parent_id is not None and parent is None:
+        raise NotFound("The message that this one follows was deleted meanwhile. Look at the conversation again.")
+    session.add(
+        Message(
+            id=new.message_id if is_reply else new.user_message_id,
+            conversation_id=new.conversation_id,
+            parent_id=parent_id,
+            role=role,
+            status=MessageStatus.STREAMING if is_reply else MessageStatus.COMPLETE,
+            content=content,
+            position=parent.position + 1 if parent is not None else 0,
+            created_at=now,
+        )
+    )
+    session.flush()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import id_of_request, new_id
@@ -26,6 +25,17 @@ __all__ = ["TurnRef", "TurnSnapshot", "Turns"]
 _log = logging.getLogger(__name__)
 
 LAST_WRITE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """A message to be answered, and where it stands."""
+
+    text: str
+    conversation_id: str | None  #: None begins one
+    context: TurnContext
+    message_id: str | None = None  #: of a message that is there already
+    follows_tip: bool = False  #: refuse if the conversation has moved on meanwhile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,15 +98,59 @@ class Turns:
             EngineUnavailable: the engine or the server is stopping.
             StorageUnavailable: the database does not work.
         """
-        turn_id = id_of_request(user_id, request_id) if request_id is not None else new_id()
-        start = self._starting.get(turn_id)
-        if start is None:
-            new = self._start(user_id, turn_id, text, conversation_id, parent_id, settings)
-            start = asyncio.create_task(new if request_id is None else self._start_once(user_id, turn_id, new))
-            self._starting[turn_id] = start
-            start.add_done_callback(lambda _: self._starting.pop(turn_id))
-        # Shielded: between the commit and the launch nothing may come, or a turn would run without a task.
-        return await asyncio.shield(start)
+        return await self._start_once(
+            user_id, request_id, settings, lambda: self._new_question(user_id, text, conversation_id, parent_id)
+        )
+
+    async def edit(
+        self,
+        user_id: str,
+        message_id: str,
+        *,
+        text: str,
+        settings: ChatSettings | None = None,
+        request_id: str | None = None,
+    ) -> TurnRef:
+        """Ask otherwise: save ``text`` beside the message, which stays with all that followed it, and begin its reply.
+
+        Otherwise as :meth:`start`.
+
+        Args:
+            message_id: of a message of the person's.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+            InvalidInput: also where the message is a reply.
+        """
+
+        async def question() -> _Question:
+            checked = self._checked_text(text)
+            asked = await self._records.asked(user_id, message_id)
+            if asked.id != message_id:
+                raise InvalidInput("Only your own messages can be edited. Ask for another reply instead.")
+            return _Question(text=checked, conversation_id=asked.conversation_id, context=asked.context)
+
+        return await self._start_once(user_id, request_id, settings, question)
+
+    async def regenerate(
+        self, user_id: str, message_id: str, *, settings: ChatSettings | None = None, request_id: str | None = None
+    ) -> TurnRef:
+        """Begin another reply to the same message, beside those there are. Otherwise as :meth:`start`.
+
+        Args:
+            message_id: of the message, or of a reply to it.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+        """
+
+        async def question() -> _Question:
+            asked = await self._records.asked(user_id, message_id)
+            return _Question(
+                text=asked.text, conversation_id=asked.conversation_id, context=asked.context, message_id=asked.id
+            )
+
+        return await self._start_once(user_id, request_id, settings, question)
 
     async def events(self, user_id: str, turn_id: str, offset: int = 0) -> AsyncIterator[TurnEvent]:
         """Follow a reply from ``offset`` on; :class:`TurnEnd` comes last. Works for finished turns too.
@@ -188,33 +242,49 @@ class Turns:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def _start_once(
+        self,
+        user_id: str,
+        request_id: str | None,
+        settings: ChatSettings | None,
+        question: Callable[[], Awaitable[_Question]],
+    ) -> TurnRef:
+        """Start a turn, unless the same request has already."""
+        turn_id = id_of_request(user_id, request_id) if request_id is not None else new_id()
+        start = self._starting.get(turn_id)
+        if start is None:
+            start = asyncio.create_task(
+                self._start(user_id, turn_id, settings, question, may_be_there=bool(request_id))
+            )
+            self._starting[turn_id] = start
+            start.add_done_callback(lambda _: self._starting.pop(turn_id))
+        # Shielded: between the commit and the launch nothing may come, or a turn would run without a task.
+        return await asyncio.shield(start)
+
     async def _start(
         self,
         user_id: str,
         turn_id: str,
-        text: str,
-        conversation_id: str | None,
-        parent_id: str | None,
         settings: ChatSettings | None,
+        question: Callable[[], Awaitable[_Question]],
+        *,
+        may_be_there: bool,
     ) -> TurnRef:
+        if may_be_there and (ref := await self._started(user_id, turn_id)) is not None:
+            return ref
         if self._closing:
             raise EngineUnavailable("The server is shutting down. Please send again once it is back.")
-        text = self._checked_text(text)
-        if conversation_id is None:
-            if parent_id is not None:
-                raise InvalidInput("A message that follows another needs the conversation_id of that one.")
-            context = TurnContext(parent_id=None, path=(), settings=ChatSettings(), streaming=False)
-        else:
-            context = await self._records.context(user_id, conversation_id, parent_id)
-            if context.streaming:
-                raise Conflict(BUSY)
+        asked = await question()
+        context = asked.context
+        if context.streaming:
+            raise Conflict(BUSY)
         used = settings if settings is not None else context.settings
         params = used.sampling_params()
-        prompt = await self._prompter.prompt(self._system_prompt(used), context, text, params)
+        prompt = await self._prompter.prompt(self._system_prompt(used), context, asked.text, params)
         ref = TurnRef(
             turn_id=turn_id,
-            conversation_id=conversation_id or new_id(),
-            user_message_id=new_id(),
+            conversation_id=asked.conversation_id or new_id(),
+            user_message_id=asked.message_id or new_id(),
             message_id=new_id(),
             omitted_messages=prompt.omitted_messages,
             context_length=prompt.context_length,
@@ -235,10 +305,10 @@ class Turns:
             conversation_id=ref.conversation_id,
             user_message_id=ref.user_message_id,
             message_id=ref.message_id,
-            title=title_from(text) if conversation_id is None else None,
+            title=title_from(asked.text) if asked.conversation_id is None else None,
             parent_id=context.parent_id,
-            parent_is_tip=parent_id is None,
-            text=text,
+            parent_is_tip=asked.follows_tip,
+            text=asked.text if asked.message_id is None else None,
             settings=used,
             save_settings=settings is not None,
             model=self._engine.info.name,
@@ -257,14 +327,24 @@ class Turns:
         task.add_done_callback(lambda task: self._ended(live, task))
         return ref
 
-    async def _start_once(self, user_id: str, turn_id: str, start: Coroutine[Any, Any, TurnRef]) -> TurnRef:
-        """Start it, unless an earlier request has."""
+    async def _new_question(
+        self, user_id: str, text: str, conversation_id: str | None, parent_id: str | None
+    ) -> _Question:
+        text = self._checked_text(text)
+        if conversation_id is not None:
+            context = await self._records.context(user_id, conversation_id, parent_id)
+        elif parent_id is not None:
+            raise InvalidInput("A message that follows another needs the conversation_id of that one.")
+        else:
+            context = TurnContext(parent_id=None, path=(), settings=ChatSettings(), streaming=False)
+        return _Question(text=text, conversation_id=conversation_id, context=context, follows_tip=parent_id is None)
+
+    async def _started(self, user_id: str, turn_id: str) -> TurnRef | None:
+        """The turn that an earlier request with the same id has started."""
         try:
             record = await self._records.get(user_id, turn_id)
         except NotFound:
-            return await start
-        finally:
-            start.close()
+            return None
         assert record.user_message_id is not None
         return TurnRef(
             turn_id=turn_id,

@@ -277,6 +277,10 @@ async def test_nobody_meets_another_users_conversations(services: Services, engi
             stranger, ref.conversation_id, ChatSettings()
         ),
         "conversations.settings_of": lambda: conversations.settings_of(stranger, ref.conversation_id),
+        "conversations.show": lambda: conversations.show(stranger, ref.user_message_id),
+        "conversations.branch": lambda: conversations.branch(stranger, done.id),
+        "turns.edit": lambda: turns.edit(stranger, done.parent_id or "", text="hi"),
+        "turns.regenerate": lambda: turns.regenerate(stranger, done.id),
         "turns.start": lambda: turns.start(stranger, text="hi", conversation_id=done_id),
         "turns.events": lambda: read(ref.turn_id),
         "turns.events of a finished one": lambda: read(done.turn_id),

@@ -33,6 +33,7 @@ function query(parameters) {
   return new URLSearchParams(chosen).toString();
 }
 
+const messagePath = (id, action) => `/api/messages/${encodeURIComponent(id)}/${action}`;
 const conversationPath = (id) => `/api/conversations/${encodeURIComponent(id)}`;
 
 export const api = {
@@ -48,5 +49,9 @@ export const api = {
   saveSettings: (id, settings) => request("PATCH", conversationPath(id), { settings }),
   deleteConversation: (id) => request("DELETE", conversationPath(id)),
   startTurn: (turn) => request("POST", "/api/turns", turn),
+  edit: (id, edited) => request("POST", messagePath(id, "edit"), edited),
+  regenerate: (id, { settings, request_id }) => request("POST", messagePath(id, "regenerate"), { settings, request_id }),
+  showMessage: (id) => request("POST", messagePath(id, "show"), {}),
+  branch: (id) => request("POST", messagePath(id, "branch"), {}),
   stopTurn: (id) => request("POST", `/api/turns/${encodeURIComponent(id)}/stop`),
 };

@@ -4,7 +4,7 @@ import { api } from "./api.js";
 import { Chat } from "./chat.js";
 import { Composer } from "./composer.js";
 import { Conversations } from "./conversations.js";
-import { byId, debounce, drawn, make, storage } from "./dom.js";
+import { announce, byId, debounce, drawn, make, storage } from "./dom.js";
 import { Model } from "./model.js";
 import { Panels } from "./panels.js";
 import { Settings } from "./settings.js";
@@ -70,7 +70,7 @@ class Page {
       return;
     }
     if (this.chat.activeTurnId) {
-      this.composer.complain("A reply is still being written. Wait for it, or press Esc to stop it.");
+      this.busy();
       return;
     }
     if (this.chat.opening) {
@@ -96,6 +96,46 @@ class Page {
       if (error.status === 409) await this.chat.reopen(); // it was asked elsewhere: show that
     }
     this.refreshSoon();
+  }
+
+  // Edits a message or asks for another reply, with the settings as they are now. `start(settings)` gives the turn;
+  // whether it was taken is returned.
+  async askAgain(start) {
+    if (this.chat.activeTurnId) {
+      this.busy();
+      return false;
+    }
+    this.composer.complain("");
+    const settings = this.settings.forTurn();
+    try {
+      const turn = await start(settings);
+      this.settings.accepted(turn.conversation_id, settings);
+    } catch (error) {
+      this.settings.refused();
+      this.failed(error);
+      if (error.status === 409) await this.chat.reopen();
+      return false;
+    }
+    this.composer.focus();
+    this.refreshSoon();
+    return true;
+  }
+
+  // Goes on from a message in a conversation of its own.
+  async branch(id) {
+    try {
+      const { conversation_id: branched } = await api.branch(id);
+      await this.go(branched);
+    } catch (error) {
+      this.failed(error);
+      return;
+    }
+    announce("You are in a new conversation now.");
+    this.refreshSoon();
+  }
+
+  busy() {
+    this.composer.complain("A reply is still being written. Wait for it, or press Esc to stop it.");
   }
 
   async stop() {

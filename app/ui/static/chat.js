@@ -19,7 +19,12 @@ export class Chat {
   // `page` hears: shown(conversation or null), replying(bool), connection(bool), failed(error), missing().
   constructor(page) {
     this.page = page;
-    this.messages = new MessageList();
+    this.messages = new MessageList({
+      edit: (id, text) => page.askAgain((settings) => this.#askAgain("edit", id, { text, settings })),
+      regenerate: (id) => page.askAgain((settings) => this.#askAgain("regenerate", id, { settings })),
+      branch: (id) => page.branch(id),
+      show: (id, step) => this.#showVersion(id, step),
+    });
     this.earlier = byId("dm-earlier");
     this.earlier.addEventListener("click", () => this.#loadEarlier());
     this.#reset();
@@ -61,7 +66,7 @@ export class Chat {
     }
     if (visit !== this.#visit) return;
     const again = id === this.conversationId;
-    const following = this.messages.following;
+    const { following, place } = this.messages;
     this.#reset();
     this.conversationId = id;
     for (const message of conversation.messages) this.#add(message);
@@ -69,6 +74,7 @@ export class Chat {
     this.earlier.hidden = !conversation.has_earlier;
     this.page.shown(conversation, again);
     if (!again || following) this.messages.toLatest();
+    else this.messages.returnTo(place);
   }
 
   async reopen() {
@@ -106,18 +112,47 @@ export class Chat {
   }
 
   // The same message sent again after no answer came is the same request: it may have arrived.
-  async #start(text, settings) {
-    const message = { conversation_id: this.conversationId, text };
+  async #once(message, call) {
     const key = JSON.stringify(message);
     if (this.#unanswered?.key !== key) this.#unanswered = { key, id: randomId() };
     try {
-      const turn = await api.startTurn({ ...message, settings, request_id: this.#unanswered.id });
+      const turn = await call(this.#unanswered.id);
       this.#unanswered = null;
       return turn;
     } catch (error) {
       if (error.status !== 0) this.#unanswered = null;
       throw error;
     }
+  }
+
+  #start(text, settings) {
+    const message = { conversation_id: this.conversationId, text };
+    return this.#once(message, (request_id) => api.startTurn({ ...message, settings, request_id }));
+  }
+
+  // Edits a message or asks for another reply; the page then shows the new branch. Returns the turn.
+  async #askAgain(how, id, { text, settings }) {
+    const turn = await this.#once({ how, id, text }, (request_id) => api[how](id, { text, settings, request_id }));
+    tabs.tell("conversation-changed", { id: turn.conversation_id });
+    if (turn.conversation_id === this.conversationId) {
+      await this.reopen();
+      this.messages.toLatest();
+    }
+    return turn;
+  }
+
+  async #showVersion(id, step) {
+    if (this.activeTurnId) return this.page.busy();
+    try {
+      await api.showMessage(id);
+    } catch (error) {
+      this.page.failed(error);
+      return;
+    }
+    tabs.tell("conversation-changed", { id: this.conversationId });
+    this.messages.following = false; // the reader stays where the versions part
+    await this.reopen();
+    this.messages.focusVersion(id, step);
   }
 
   async stop() {

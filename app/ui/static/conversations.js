@@ -198,7 +198,7 @@ function confirmDeletion(title) {
       { method: "dialog" },
       make("h2", { id: "dm-dialog-title" }, "Delete this conversation?"),
       make("p", {}, `“${title}” and all its messages will be deleted for good.`),
-      make("div", { class: "dm-dialog-buttons" }, cancel, remove),
+      make("div", { class: "dm-buttons" }, cancel, remove),
     ),
   );
   document.body.append(dialog);

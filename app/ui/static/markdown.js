@@ -78,7 +78,7 @@ function toFragment(tokens) {
 function codeBlock(pre) {
   const code = pre.querySelector("code") ?? pre;
   const language = /^language-(\S+)/.exec(code.className)?.[1] ?? "";
-  const copy = make("button", { type: "button", class: "dm-copy", "aria-label": "Copy code" }, icon("copy"), "Copy");
+  const copy = make("button", { type: "button", class: "dm-action", "aria-label": "Copy code" }, icon("copy"), "Copy");
   copy.addEventListener("click", () => copyText(code.textContent, copy));
   const block = make("div", { class: "dm-code" }, make("div", { class: "dm-code-bar" }, make("span", {}, language), copy));
   pre = pre.cloneNode(true);

@@ -2,7 +2,9 @@
 // element drawn by the same code, so nothing changes on the page when a reply ends.
 
 import { copyText, drawMarkdown, GrowingMarkdown } from "./markdown.js";
-import { announce, byId, icon, make } from "./dom.js";
+import { announce, byId, make } from "./dom.js";
+import { action, versions } from "./message_actions.js";
+import { userMessage } from "./user_message.js";
 
 const SPOKEN_CHARACTERS = 1000; // of a finished reply, to a screen reader
 
@@ -45,23 +47,26 @@ function leftOutLine({ omitted_messages: count, context_length: contextLength, h
   return `${number.format(count)} earlier ${messages} no longer ${fit} ${context} and ${were} left out${kept}.`;
 }
 
-function userMessage(message) {
-  const text = make("div", { class: "dm-text" });
-  text.textContent = message.content;
-  return make("article", { class: "dm-message dm-user", "aria-label": "You", "data-id": message.id }, text);
-}
-
 export class Reply {
-  constructor(message) {
+  // `actions`: regenerate(id), branch(id), show(id, step).
+  constructor(message, actions) {
     this.contextLength = message.context_length ?? null;
     this.leftOut = make("p", { class: "dm-left-out", hidden: !message.omitted_messages });
     if (message.omitted_messages) this.leftOut.textContent = leftOutLine(message);
     this.waiting = make("p", { class: "dm-waiting" }, make("span", { class: "dm-dots" }), make("span", {}));
     this.text = make("div", { class: "dm-text dm-markdown" });
     this.note = make("p", { class: "dm-note", hidden: true });
-    this.copy = make("button", { type: "button", class: "dm-copy", "aria-label": "Copy reply" }, icon("copy"), "Copy");
+    this.copy = action("Copy", "Copy reply", () => copyText(this.source, this.copy), "copy");
     this.stats = make("span", { class: "dm-stats" });
-    this.foot = make("footer", { class: "dm-foot", hidden: true }, this.copy, this.stats);
+    this.foot = make(
+      "footer",
+      { class: "dm-foot", hidden: true },
+      versions(message, actions.show),
+      this.copy,
+      action("Try again", "Write another reply", () => actions.regenerate(message.id), "again"),
+      action("Branch", "Go on from here in a new conversation", () => actions.branch(message.id), "branch"),
+      this.stats,
+    );
     this.element = make(
       "article",
       { class: "dm-message dm-reply", "aria-label": "Reply", "data-id": message.id },
@@ -72,7 +77,6 @@ export class Reply {
       this.foot,
     );
     this.source = message.content;
-    this.copy.addEventListener("click", () => copyText(this.source, this.copy));
     if (message.status === "streaming") {
       this.growing = new GrowingMarkdown(this.text, message.content);
       this.#showWaiting("Thinking");
@@ -119,13 +123,15 @@ export class Reply {
     this.notice(ending(status, error, this.source === ""));
     this.stats.textContent = stats ? statsLine(stats, this.contextLength) : "";
     this.copy.hidden = this.source === "";
-    this.foot.hidden = this.copy.hidden && !stats;
+    this.foot.hidden = false;
   }
 }
 
 // The scrolling list: it follows the text down unless the reader has scrolled up.
 export class MessageList {
-  constructor() {
+  // `actions`: what can be done with a message, see Reply and userMessage.
+  constructor(actions) {
+    this.actions = actions;
     this.scroller = byId("dm-scroll");
     this.list = byId("dm-messages");
     this.latest = byId("dm-latest");
@@ -159,6 +165,25 @@ export class MessageList {
     this.scroller.scrollTop = this.scroller.scrollHeight - fromBottom;
   }
 
+  // Where the reader is, to come back to after the messages were drawn anew.
+  get place() {
+    return this.scroller.scrollTop;
+  }
+
+  returnTo(place) {
+    this.scroller.scrollTop = place;
+    this.lastTop = place;
+    this.following = this.#fromEnd() < 24;
+    this.#showLatest();
+  }
+
+  // Another version was shown: the button that was pressed is drawn anew, and keeps the focus.
+  focusVersion(id, step) {
+    const buttons = [...this.list.querySelectorAll(`[data-id="${CSS.escape(id)}"] .dm-version`)];
+    const enabled = buttons.filter((button) => !button.disabled);
+    (enabled.find((button) => button.dataset.step === step) ?? enabled[0])?.focus({ preventScroll: true });
+  }
+
   holds(id) {
     return this.list.querySelector(`[data-id="${CSS.escape(id)}"]`) !== null;
   }
@@ -175,8 +200,8 @@ export class MessageList {
   }
 
   #build(message) {
-    if (message.role === "user") return { element: userMessage(message), reply: null };
-    const reply = new Reply(message);
+    if (message.role === "user") return { element: userMessage(message, this.actions), reply: null };
+    const reply = new Reply(message, this.actions);
     return { element: reply.element, reply };
   }
 

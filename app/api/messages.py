@@ -1,0 +1,64 @@
+"""The chat's own API: going another way from a message. Messages form a tree, and nothing in it is overwritten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.deps import ServicesDep, UserId
+from app.domain.chat_settings import ChatSettings
+from app.turns.service import TurnRef
+
+router = APIRouter(prefix="/api/messages/{message_id}", tags=["messages"])
+
+
+class AnotherReply(BaseModel):
+    """How to ask again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    request_id: str | None = Field(
+        None, min_length=1, max_length=100, description="Any id of the client's own, see POST /api/turns."
+    )
+    settings: ChatSettings | None = Field(None, description="Saved on the conversation; none uses its own.")
+
+
+class EditedMessage(AnotherReply):
+    """What to ask instead."""
+
+    text: str = Field(description="The message as it should have been.")
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRef:
+    """The conversation that a branch has become."""
+
+    conversation_id: str
+
+
+@router.post("/edit", status_code=201)
+async def edit_message(message_id: str, edited: EditedMessage, user_id: UserId, services: ServicesDep) -> TurnRef:
+    """Ask otherwise: the new text stands beside the message, which stays with all that followed it."""
+    return await services.turns.edit(
+        user_id, message_id, text=edited.text, settings=edited.settings, request_id=edited.request_id
+    )
+
+
+@router.post("/regenerate", status_code=201)
+async def regenerate_reply(message_id: str, asked: AnotherReply, user_id: UserId, services: ServicesDep) -> TurnRef:
+    """Another reply beside this one, or to this message. The ones there are stay."""
+    return await services.turns.regenerate(user_id, message_id, settings=asked.settings, request_id=asked.request_id)
+
+
+@router.post("/show", status_code=204)
+async def show_message(message_id: str, user_id: UserId, services: ServicesDep) -> None:
+    """Show the branch that this message is on."""
+    await services.conversations.show(user_id, message_id)
+
+
+@router.post("/branch", status_code=201)
+async def branch_conversation(message_id: str, user_id: UserId, services: ServicesDep) -> BranchRef:
+    """Copy the conversation up to this message into a new one."""
+    return BranchRef(await services.conversations.branch(user_id, message_id))

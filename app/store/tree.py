@@ -1,0 +1,89 @@
+"""Walks of the message tree. Callers have checked whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Row, func, literal, select
+from sqlalchemy.orm import Session, aliased, undefer
+
+from app.domain.ids import new_id
+from app.store.models import Message, Turn
+
+#: The second is None where the join found no turn, which SQLAlchemy's types do not say.
+MessageRow = Row[tuple[Message, Turn]]
+
+
+def path_to(
+    session: Session, message_id: str | None, limit: int | None = None, *, token_ids: bool = False
+) -> Sequence[MessageRow]:
+    """The messages from the root (or ``limit`` messages up) to ``message_id``, oldest first, with their turns.
+
+    Token ids are read with them only where they are asked for.
+    """
+    if message_id is None:
+        return ()
+    path = (
+        select(Message.id, Message.parent_id, literal(1).label("length"))
+        .where(Message.id == message_id)
+        .cte("path", recursive=True)
+    )
+    parent = aliased(Message)
+    step = select(parent.id, parent.parent_id, path.c.length + 1).join(path, parent.id == path.c.parent_id)
+    if limit is not None:
+        step = step.where(path.c.length < limit)
+    path = path.union_all(step)
+    return session.execute(
+        select(Message, Turn)
+        .options(*([undefer(Message.token_ids)] if token_ids else []))
+        .join(path, Message.id == path.c.id)
+        .outerjoin(Turn, Turn.message_id == Message.id)
+        .order_by(Message.position)
+    ).all()
+
+
+def siblings_of(session: Session, messages: Sequence[Message]) -> dict[str, list[str]]:
+    """For each of these messages of one path the messages that follow the same one, itself among them, oldest first."""
+    if not messages:
+        return {}
+    rows = session.execute(
+        select(Message.id, Message.parent_id)
+        .where(
+            Message.conversation_id == messages[0].conversation_id,
+            Message.position.between(messages[0].position, messages[-1].position),
+        )
+        .order_by(Message.id)
+    )
+    following: dict[str | None, list[str]] = {}
+    for id, parent_id in rows:
+        following.setdefault(parent_id, []).append(id)
+    return {message.id: following[message.parent_id] for message in messages}
+
+
+def latest_below(session: Session, message_id: str) -> str:
+    """The end of the branch that begins with a message and takes the latest reply, or message, at every fork."""
+    branch = select(Message.id, literal(0).label("depth")).where(Message.id == message_id).cte("branch", recursive=True)
+    child, younger = aliased(Message), aliased(Message)
+    latest = select(func.max(younger.id)).where(younger.parent_id == branch.c.id).correlate(branch).scalar_subquery()
+    branch = branch.union_all(select(child.id, branch.c.depth + 1).join(branch, child.id == latest))
+    last: str = session.execute(select(branch.c.id).order_by(branch.c.depth.desc()).limit(1)).scalar_one()
+    return last
+
+
+def copy_path(session: Session, path: Sequence[MessageRow], conversation_id: str) -> str | None:
+    """Copy messages that follow one another, and their turns, into another conversation; returns the last one's id."""
+    parent_id = None
+    for position, (message, turn) in enumerate(path):
+        copied = Message(**_values(message) | {"id": new_id(), "conversation_id": conversation_id})
+        copied.parent_id, copied.position = parent_id, position
+        session.add(copied)
+        session.flush()
+        if turn is not None:
+            ids = {"id": new_id(), "conversation_id": conversation_id, "message_id": copied.id}
+            session.add(Turn(**_values(turn) | ids))
+        parent_id = copied.id
+    return parent_id
+
+
+def _values(row: Message | Turn) -> dict[str, object]:
+    return {column.key: getattr(row, column.key) for column in row.__mapper__.column_attrs}

@@ -1,0 +1,85 @@
+// A message of the person's, which can be asked again in other words.
+
+import { make, storage } from "./dom.js";
+import { copyText } from "./markdown.js";
+import { action, versions } from "./message_actions.js";
+
+// `actions`: edit(id, text) resolves to whether it was taken, show(id, step).
+export function userMessage(message, actions) {
+  const text = make("div", { class: "dm-text" });
+  text.textContent = message.content;
+  const copy = action("Copy", "Copy message", () => copyText(message.content, copy), "copy");
+  const edit = action("Edit", "Edit message", () => open(), "rename");
+  const foot = make(
+    "footer",
+    { class: "dm-foot" },
+    versions(message, actions.show),
+    make("span", { class: "dm-quiet" }, edit, copy),
+  );
+  const element = make(
+    "article",
+    { class: "dm-message dm-user", "aria-label": "You", "data-id": message.id },
+    text,
+    foot,
+  );
+
+  const draftKey = `deskmate.edit.${message.id}`;
+  const keepDraft = (draft) => storage.write("sessionStorage", draftKey, draft);
+  const draft = storage.read("sessionStorage", draftKey);
+  if (draft !== null) open(draft); // another tab's news, or a reload, must not cost what was being written
+
+  function open(begun = null) {
+    const box = make("textarea", { class: "dm-edit-box", "aria-label": "Edited message" });
+    box.value = begun ?? message.content;
+    const send = make("button", { type: "submit", class: "dm-primary" }, "Send");
+    const cancel = make("button", { type: "button", onclick: () => close() }, "Cancel");
+    const form = make(
+      "form",
+      { class: "dm-edit" },
+      box,
+      make("p", { class: "dm-edit-hint" }, "The message as it is stays, with all that followed it."),
+      make("div", { class: "dm-buttons" }, cancel, send),
+    );
+    const grow = () => {
+      box.style.height = "auto";
+      box.style.height = `${box.scrollHeight + 2}px`;
+    };
+    const submit = async () => {
+      if (send.disabled) return;
+      send.disabled = true;
+      if (await actions.edit(message.id, box.value)) keepDraft(null);
+      else send.disabled = false;
+    };
+    box.addEventListener("input", () => {
+      grow();
+      keepDraft(box.value);
+    });
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      submit();
+    });
+    form.addEventListener("keydown", (event) => {
+      if (event.isComposing) return;
+      if (event.key === "Escape") close();
+      else if (event.key === "Enter" && event.target === box && !event.shiftKey) submit();
+      else return;
+      event.preventDefault();
+      event.stopPropagation(); // Esc stops no reply here
+    });
+    element.replaceChildren(form);
+    element.classList.add("dm-editing");
+    requestAnimationFrame(grow); // it may not be on the page yet
+    if (begun !== null) return;
+    box.focus();
+    box.setSelectionRange(box.value.length, box.value.length);
+  }
+
+  function close() {
+    keepDraft(null);
+    element.classList.remove("dm-editing");
+    element.replaceChildren(text, foot);
+    edit.focus();
+  }
+
+  return element;
+}
