@@ -11,12 +11,13 @@ from engine.attention.base import AttentionKernel, AttentionNeeds
 from engine.attention.flash2 import Flash2Kernel
 from engine.attention.flash3 import Flash3Kernel
 from engine.attention.sdpa import SdpaKernel
+from engine.attention.triton_paged import TritonKernel
 from engine.attention.varlen import VarlenKernel
 from engine.errors import ModelLoadError
 
 log = logging.getLogger(__name__)
 
-KERNELS: Sequence[type[AttentionKernel]] = (Flash3Kernel, Flash2Kernel, VarlenKernel, SdpaKernel)
+KERNELS: Sequence[type[AttentionKernel]] = (Flash3Kernel, Flash2Kernel, VarlenKernel, TritonKernel, SdpaKernel)
 """All kernels, the fastest first; the last runs everywhere."""
 
 DEFAULT_BLOCK_SIZE = 16

@@ -1,0 +1,249 @@
+"""Our own paged attention, written in Triton: for Ampere and later where no FlashAttention fits.
+
+It takes what FlashAttention does not: attention sinks, keys and values of different size, fp32, pages of any size.
+The kernels themselves are in :mod:`engine.attention.triton_kernels`. They are tested in Triton's interpreter and
+compiled for several cards by the tests; they have not run on a GPU yet, and their tile sizes were never tuned on one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import sysconfig
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.attention.base import AttentionKernel, Sequences
+from engine.attention.flash import capability_below
+from engine.kv_cache import NULL_BLOCK
+
+PROGRAMS_PER_PROCESSOR = 2
+"""Keys are split until a call has this many programs for each of the card's multiprocessors."""
+MIN_KEYS_PER_SPLIT = 256
+"""A share of fewer keys would cost more in merging than it saves."""
+MAX_SPLITS = 64
+TILE_BYTES = 16 * 1024
+"""Of keys, and as much of values; the pipeline holds a few of each in the 99 KiB that small cards have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Which program serves which queries: ``num_queries`` of one sequence from ``start`` on, or what is left."""
+
+    sequence: Tensor  #: int32 ``[num_tiles]``
+    start: Tensor  #: int32 ``[num_tiles]``, counted from the sequence's first query in this step
+    num_queries: int
+
+    @classmethod
+    def of(cls, tiles: list[tuple[int, int]], num_queries: int, device: torch.device) -> Tiles:
+        return cls(
+            sequence=_int32([sequence for sequence, _start in tiles], device),
+            start=_int32([start for _sequence, start in tiles], device),
+            num_queries=num_queries,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TritonStep:
+    """One step, made once and read by every layer.
+
+    When no sequence has more than one query, every tensor's shape follows from the number of sequences and the width
+    of the block table, and no layer adds anything: a CUDA graph may hold them, and new steps be copied into them.
+    """
+
+    query_starts: Tensor  #: int32 ``[batch + 1]``: first row of each sequence in the packed queries; then their number
+    kv_lens: Tensor  #: int32 ``[batch]``
+    block_table: Tensor  #: int32 ``[batch, pages]``, padded with the null block
+    max_kv_len: int
+    decodes: Tiles | None  #: of the sequences with one query
+    chunks: tuple[tuple[int, int], ...]  #: the others, as index and number of queries
+    _chunk_tiles: dict[int, Tiles] = field(default_factory=dict)
+
+    def tiles(self, num_queries: int) -> list[Tiles]:
+        """What the programs serve: decodes, and chunks of prompts ``num_queries`` at a time, as many as fit a tile."""
+        found = [] if self.decodes is None else [self.decodes]
+        if self.chunks:
+            if num_queries not in self._chunk_tiles:
+                tiles = [(index, start) for index, length in self.chunks for start in range(0, length, num_queries)]
+                self._chunk_tiles[num_queries] = Tiles.of(tiles, num_queries, self.kv_lens.device)
+            found.append(self._chunk_tiles[num_queries])
+        return found
+
+
+class TritonKernel(AttentionKernel):
+    """Paged FlashAttention with split keys.
+
+    Args:
+        num_splits: into how many shares keys are split; None for what fills the card.
+    """
+
+    name = "triton"
+    device_types = frozenset({"cuda"})
+    supports_sliding_window = True
+    supports_softcap = True
+    supports_sinks = True
+    page_multiple = 1
+    dtypes = frozenset({torch.float16, torch.bfloat16, torch.float32})
+    max_head_dim = 256
+
+    @classmethod
+    def unavailable_because(cls, device: torch.device) -> str | None:
+        reason = super().unavailable_because(device)
+        if reason is not None:
+            return reason
+        if importlib.util.find_spec("triton") is None:
+            return "the package triton is not installed"
+        # Older ones lost their tensor cores in Triton 3.3 (github.com/triton-lang/triton/pull/5066).
+        return capability_below(device, 8) or _no_compiler()
+
+    def __init__(self, num_splits: int | None = None) -> None:
+        self._kernels: Any = importlib.import_module("engine.attention.triton_kernels")
+        self._num_splits = num_splits
+
+    def prepare(self, sequences: Sequences, device: torch.device) -> TritonStep:
+        pages = [-(-length // sequences.block_size) for length in sequences.kv_lens]
+        width = max(pages)
+        table = [
+            [*blocks[:count], *[NULL_BLOCK] * (width - count)]
+            for blocks, count in zip(sequences.block_tables, pages, strict=True)
+        ]
+        lengths = list(enumerate(sequences.query_lens))
+        decodes = [(index, 0) for index, length in lengths if length == 1]
+        return TritonStep(
+            query_starts=_int32([0, *accumulate(sequences.query_lens)], device),
+            kv_lens=_int32(list(sequences.kv_lens), device),
+            block_table=_int32(table, device),
+            max_kv_len=max(sequences.kv_lens),
+            decodes=Tiles.of(decodes, 1, device) if decodes else None,
+            chunks=tuple((index, length) for index, length in lengths if length > 1),
+        )
+
+    def forward(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        prepared: TritonStep,
+        *,
+        scale: float,
+        sliding_window: int | None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        assert query.stride(-1) == key_cache.stride(-1) == value_cache.stride(-1) == 1
+        num_tokens, num_heads, head_dim = query.shape
+        block_size, num_kv_heads, value_dim = value_cache.shape[1:]
+        group = num_heads // num_kv_heads
+        output = query.new_empty(num_tokens, num_heads, value_dim)
+        with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
+            for tiles in prepared.tiles(queries_per_tile(group, query.dtype)):
+                num_tiles = len(tiles.sequence)
+                num_splits = self._num_splits or _splits(prepared, tiles, num_kv_heads, sliding_window)
+                partial_output = partial_log_sum = output  # not looked at
+                if num_splits > 1:
+                    parts = (num_tiles * tiles.num_queries, num_heads, num_splits)
+                    partial_output = query.new_empty((*parts, value_dim), dtype=torch.float32)
+                    partial_log_sum = query.new_empty(parts, dtype=torch.float32)
+                self._kernels.attend[(num_tiles, num_kv_heads, num_splits)](
+                    output,
+                    partial_output,
+                    partial_log_sum,
+                    query,
+                    key_cache,
+                    value_cache,
+                    output if sinks is None else sinks,
+                    prepared.query_starts,
+                    prepared.kv_lens,
+                    prepared.block_table,
+                    tiles.sequence,
+                    tiles.start,
+                    scale,
+                    softcap or 1.0,
+                    *query.stride()[:2],
+                    *key_cache.stride()[:3],
+                    *value_cache.stride()[:3],
+                    prepared.block_table.stride(0),
+                    num_splits,
+                    **tile_options(group, tiles.num_queries, head_dim, value_dim, query.dtype),
+                    BLOCK_SIZE=block_size,
+                    WINDOW=sliding_window or 0,
+                    SOFTCAP=softcap is not None,
+                    SINKS=sinks is not None,
+                    SPLIT=num_splits > 1,
+                    UPCAST=query.device.type == "cpu" and query.dtype is torch.bfloat16,  # else the interpreter errs
+                )
+                if num_splits > 1:
+                    self._kernels.merge_splits[(num_tiles, tiles.num_queries, num_heads)](
+                        output,
+                        partial_output,
+                        partial_log_sum,
+                        prepared.query_starts,
+                        tiles.sequence,
+                        tiles.start,
+                        num_splits,
+                        VALUE_DIM=value_dim,
+                        VALUE_DIM_PADDED=_power_of_two(value_dim),
+                        QUERIES=tiles.num_queries,
+                        SPLITS_PADDED=_power_of_two(num_splits),
+                    )
+        return output
+
+
+def queries_per_tile(group: int, dtype: torch.dtype) -> int:
+    """How many queries of a chunk make a tile when ``group`` heads of each belong to it."""
+    return max(1, (32 if dtype is torch.float32 else 64) // group)
+
+
+def tile_options(group: int, num_queries: int, head_dim: int, value_dim: int, dtype: torch.dtype) -> dict[str, int]:
+    """Sizes of one program's tile, as :func:`engine.attention.triton_kernels.attend` names them."""
+    padded = _power_of_two(head_dim), _power_of_two(value_dim)
+    rows = _power_of_two(group * num_queries)
+    return {
+        "GROUP": group,
+        "QUERIES": num_queries,
+        "ROWS": rows,
+        "KEYS": min(64, max(16, TILE_BYTES // (max(padded) * dtype.itemsize))),
+        "HEAD_DIM": head_dim,
+        "VALUE_DIM": value_dim,
+        "HEAD_DIM_PADDED": padded[0],
+        "VALUE_DIM_PADDED": padded[1],
+        "num_warps": 8 if rows * max(padded) * dtype.itemsize > 8192 or dtype is torch.float32 else 4,
+        "num_stages": 2,
+        "enable_fp_fusion": True,  # as always; newer versions of Triton ask to have it said
+    }
+
+
+def _splits(step: TritonStep, tiles: Tiles, num_kv_heads: int, window: int | None) -> int:
+    """Shares of the keys: a power of two, because the merging kernel is compiled for each number."""
+    device = step.kv_lens.device
+    if device.type != "cuda":
+        return 1
+    wanted = PROGRAMS_PER_PROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
+    visible = step.max_kv_len if window is None else min(step.max_kv_len, window + tiles.num_queries - 1)
+    most = min(wanted // (len(tiles.sequence) * num_kv_heads), visible // MIN_KEYS_PER_SPLIT, MAX_SPLITS)
+    return 1 << max(most, 1).bit_length() - 1
+
+
+def _power_of_two(number: int) -> int:
+    """The next one, and no less than tensor cores take."""
+    return max(16, 1 << (number - 1).bit_length())
+
+
+def _int32(values: list[int] | list[list[int]], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=device)
+
+
+def _no_compiler() -> str | None:
+    """Triton compiles a small C file against Python's headers on first use (triton/runtime/build.py)."""
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        return "Triton needs a C compiler, such as the system's package gcc"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "Triton needs Python's headers, such as the system's package python3-dev"
+    return None
