@@ -8,7 +8,7 @@ ARGS   ?=
 help:
 	@echo "make run        set up what is missing and open the chat at http://127.0.0.1:7860"
 	@echo "make test       every test but the long ones, browser included"
-	@echo "make test-full  the long ones: more seeds, longer runs, more kills"
+	@echo "make test-full  the long ones: more seeds, longer runs, more kills, Triton (a download of 190 MB)"
 	@echo "make lint       ruff, mypy --strict"
 	@echo "make bench      the engine beside transformers, on this machine"
 	@echo "make guide      train the bundled model again"
@@ -26,7 +26,7 @@ test:
 	$(PYTHON) -m pytest -m "not full" $(ARGS)
 
 test-full:
-	@scripts/setup.sh test
+	@scripts/setup.sh full
 	@scripts/chromium.sh
 	$(PYTHON) -m pytest -m full $(ARGS)
 

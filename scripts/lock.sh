@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Pins every dependency for Linux and macOS, Python 3.11 and later, into requirements.txt and requirements-test.txt.
 # torch's CUDA libraries are left out on purpose: torch pins them itself, and its CPU build does without them.
+# requirements-full.txt has Triton in the version that torch asks for, so that it suits a GPU machine as well: the long
+# tests run our kernel in its interpreter. At 190 MB it is too large for `make test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,18 +12,21 @@ if [ -z "$uv" ]; then
     uv=.venv/bin/uv
 fi
 
-pin() { # pin OUTPUT [uv options]
-    local output=$1
-    shift
+everywhere() { grep -Ev "^(nvidia-|cuda-|triton)|== 'emscripten'|== 'win32'$" | sed "s/ ; sys_platform != 'emscripten'$//"; }
+triton() { grep "^triton=="; }
+
+pin() { # pin OUTPUT FILTER [uv options]
+    local output=$1 filter=$2
+    shift 2
     {
         echo "# Written by scripts/lock.sh (make lock) from pyproject.toml; edit that, not this."
         "$uv" pip compile pyproject.toml --universal --python-version 3.11 --quiet --no-header --no-annotate "$@" |
-            grep -Ev "^(nvidia-|cuda-|triton)|== 'emscripten'|== 'win32'$" |
-            sed "s/ ; sys_platform != 'emscripten'$//"
+            "$filter"
     } >"$output.new"
     mv "$output.new" "$output"
     echo "$output: $(grep -c == "$output") packages"
 }
 
-pin requirements.txt "$@"
-pin requirements-test.txt --extra test --constraint requirements.txt "$@"
+pin requirements.txt everywhere "$@"
+pin requirements-test.txt everywhere --extra test --constraint requirements.txt "$@"
+pin requirements-full.txt triton --constraint requirements.txt "$@"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv with the pinned dependencies: `scripts/setup.sh run` for the chat, `scripts/setup.sh test` for everything.
+# Makes .venv with the pinned dependencies: `scripts/setup.sh run` for the chat, `scripts/setup.sh test` for the tests,
+# `scripts/setup.sh full` for the long ones too.
 # Cheap when nothing has changed (a stamp says what is installed), safe to interrupt and start again.
 # TORCH=cpu or TORCH=gpu overrides the look for an NVIDIA driver.
 set -euo pipefail
@@ -12,7 +13,8 @@ log=.venv/install.log
 case ${1:-run} in
 run) requirements=requirements.txt ;;
 test) requirements=requirements-test.txt ;;
-*) echo "usage: scripts/setup.sh [run|test]" >&2 && exit 2 ;;
+full) scripts/setup.sh test && requirements=requirements-full.txt ;;
+*) echo "usage: scripts/setup.sh [run|test|full]" >&2 && exit 2 ;;
 esac
 
 say() { echo "deskmate: $*"; }
@@ -104,7 +106,7 @@ if ! pip_install --prefer-binary -r "$requirements" || ! pip_install --no-deps -
     tail -n 15 "$log" >&2
     fail "the installation did not finish. What is above says why; the same command tries again."
 fi
-# The test set holds the other one whole.
+# The test set holds the one for the chat whole; before the full set, the test set was installed.
 stamp requirements.txt >.venv/installed-requirements.txt
 [ "$requirements" = requirements.txt ] || stamp "$requirements" >".venv/installed-$requirements"
 say "installed"

@@ -132,7 +132,7 @@ def attend(
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         if SOFTCAP:  # tanh(x) = 2 sigmoid(2x) - 1
             scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)
-        visible = is_key[None, :] & (key[None, :] <= position[:, None])
+        visible = key[None, :] <= position[:, None]  # which those behind the end are not
         if WINDOW:
             visible &= key[None, :] > position[:, None] - WINDOW
         scores = tl.where(visible, scores * LOG2_E, float("-inf"))
@@ -146,7 +146,8 @@ def attend(
         attended = attended * fade[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
         highest = raised
 
-    attended = attended / tl.where(total == 0.0, 1.0, total)[:, None]
+    total = tl.where(total == 0.0, 1.0, total)  # of a row without keys
+    attended = attended / total[:, None]
     num_heads = tl.num_programs(1) * GROUP
     if SPLIT:
         part = ((tile * QUERIES + row // GROUP) * num_heads + head).to(tl.int64) * num_splits + split

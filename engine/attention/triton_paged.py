@@ -145,7 +145,12 @@ class TritonKernel(AttentionKernel):
         with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
             for tiles in prepared.tiles(queries_per_tile(group, query.dtype)):
                 num_tiles = len(tiles.sequence)
-                num_splits = self._num_splits or _splits(prepared, tiles, num_kv_heads, sliding_window)
+                num_keys = prepared.max_kv_len
+                if sliding_window is not None:
+                    num_keys = min(num_keys, sliding_window + tiles.num_queries - 1)
+                num_splits = self._num_splits or splits_for(
+                    _processors(query.device), num_tiles * num_kv_heads, num_keys
+                )
                 partial_output = partial_log_sum = output  # not looked at
                 if num_splits > 1:
                     parts = (num_tiles * tiles.num_queries, num_heads, num_splits)
@@ -220,15 +225,23 @@ def tile_options(group: int, num_queries: int, head_dim: int, value_dim: int, dt
     }
 
 
-def _splits(step: TritonStep, tiles: Tiles, num_kv_heads: int, window: int | None) -> int:
-    """Shares of the keys: a power of two, because the merging kernel is compiled for each number."""
-    device = step.kv_lens.device
-    if device.type != "cuda":
-        return 1
-    wanted = PROGRAMS_PER_PROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
-    visible = step.max_kv_len if window is None else min(step.max_kv_len, window + tiles.num_queries - 1)
-    most = min(wanted // (len(tiles.sequence) * num_kv_heads), visible // MIN_KEYS_PER_SPLIT, MAX_SPLITS)
+def splits_for(num_processors: int, num_programs: int, num_keys: int) -> int:
+    """Shares that keys are split into: what fills the card, if they are not too small.
+
+    A power of two, because the merging kernel is compiled for each number.
+
+    Args:
+        num_processors: of the card.
+        num_programs: that there are without a split.
+        num_keys: that a program looks at without a split.
+    """
+    wanted = PROGRAMS_PER_PROCESSOR * num_processors // num_programs
+    most = min(wanted, num_keys // MIN_KEYS_PER_SPLIT, MAX_SPLITS)
     return 1 << max(most, 1).bit_length() - 1
+
+
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def _power_of_two(number: int) -> int:
