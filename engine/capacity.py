@@ -117,6 +117,8 @@ def _budget(model: LoadedModel, settings: EngineSettings) -> int:
         return asked
     if device.type == "cuda":
         step = _peak_of_largest_step(model, settings)
+        if settings.cuda_graphs:
+            step *= 2  # graphs keep the memory of a step for themselves
         free, total = torch.cuda.mem_get_info(device)
         return gpu_budget(free, total, step, settings.gpu_memory_utilization)
     return int(min(free * CPU_SHARE_OF_AVAILABLE, CPU_MOST_UNASKED))

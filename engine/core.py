@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
@@ -13,6 +14,7 @@ from engine.block_tables import held_blocks
 from engine.cache_layout import CacheLayout
 from engine.capacity import plan_capacity
 from engine.errors import DeadlineError, EngineError, LogitsError
+from engine.graphs import CudaRecorder, Recorder
 from engine.intake import Intake
 from engine.kv_cache import BlockPool
 from engine.logprobs import named_scores, score
@@ -26,6 +28,8 @@ from engine.scheduler import Scheduler, SchedulerCounters, StepPlan
 from engine.settings import EngineSettings
 from engine.submission import Submission
 from engine.utilisation import StepLoad
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -51,9 +55,10 @@ class EngineCore:
     Args:
         model: loaded and ready.
         settings: sizes and limits.
+        recorder: records decodes; None is CUDA graphs on a GPU, and nothing elsewhere.
     """
 
-    def __init__(self, model: LoadedModel, settings: EngineSettings) -> None:
+    def __init__(self, model: LoadedModel, settings: EngineSettings, recorder: Recorder | None = None) -> None:
         layout = CacheLayout.of(model.layers)
         self.kernel, block_size = select_kernel(settings.attention, model.needs, model.device, settings.kv_block_size)
         capacity = plan_capacity(model, layout, settings, block_size)
@@ -74,6 +79,7 @@ class EngineCore:
             block_size=block_size,
             batch_invariant=settings.batch_invariant,
         )
+        self._record_decodes(recorder, settings, capacity.max_model_len)
         self._sampler = Sampler()
         self.intake = Intake(model, settings, capacity.max_model_len)
         self._submissions: dict[str, Submission] = {}
@@ -256,6 +262,28 @@ class EngineCore:
         )
 
     # -- inner workings ---------------------------------------------------------------------------------
+
+    def _record_decodes(self, recorder: Recorder | None, settings: EngineSettings, max_model_len: int) -> None:
+        """Where it cannot be done the engine serves without, more slowly, and the log says why."""
+        if not settings.cuda_graphs or (recorder is None and self.model.device.type != "cuda"):
+            return
+        reason = None
+        if settings.batch_invariant:
+            reason = "batch invariance computes token by token"
+        elif not self.kernel.supports_graphs:
+            reason = f"the attention kernel {self.kernel.name} cannot be recorded"
+        elif self.model.rotary is not None:
+            reason = "the model's rotary embedding follows the length of each sequence"
+        else:
+            try:
+                sizes = self._runner.record_decodes(
+                    recorder or CudaRecorder(), max_num_seqs=settings.max_num_seqs, max_model_len=max_model_len
+                )
+                log.info("CUDA graphs: decodes of %s sequences", ", ".join(map(str, sizes)))
+            except RuntimeError as error:
+                reason = str(error).strip().split("\n", 1)[0]
+        if reason is not None:
+            log.warning("no CUDA graphs: %s", reason)
 
     def _advance(self, request: Request) -> Delta:
         """Turn a request's newest token into text, and end the request where that completes a stop string."""

@@ -1,8 +1,9 @@
-"""Executes batches on the model: owns the KV tensors, nothing else does."""
+"""Executes batches on the model, recorded decodes as CUDA graphs: owns the KV tensors, nothing else does."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from engine.attention.base import AttentionKernel, GroupStep, LayerCache, PagedMetadata
 from engine.batch import Batch
 from engine.cache_layout import CacheLayout
+from engine.graphs import DecodeGraphs, Recorder
 from engine.invariance import OneByOne, tile_rows, tiles
 from engine.kv_cache import BlockCopy
 from engine.model.loading import LoadedModel
@@ -17,7 +19,7 @@ from engine.scheduler import StepPlan
 
 
 class Runner:
-    """Eager execution of one packed forward per step.
+    """One packed forward per step.
 
     Args:
         model: loaded with our attention function.
@@ -50,6 +52,25 @@ class Runner:
         )
         #: of each layer; layers of several groups share them
         self.layers: Sequence[LayerCache] = tuple(self._tensors[index] for index in layout.tensor_of_layer())
+        self._graphs: DecodeGraphs | None = None
+
+    def record_decodes(self, recorder: Recorder, *, max_num_seqs: int, max_model_len: int) -> tuple[int, ...]:
+        """From now on repeat recorded decodes; returns the numbers of rows that were recorded.
+
+        Raises:
+            RuntimeError: the model does what cannot be recorded; everything is executed as before.
+        """
+        self._graphs = DecodeGraphs(
+            self._compute,
+            self._kernel,
+            recorder,
+            self._model.device,
+            num_groups=self._num_groups,
+            block_size=self._block_size,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+        )
+        return self._graphs.sizes
 
     @torch.inference_mode()
     def erase(self, blocks: Sequence[int]) -> None:
@@ -74,8 +95,11 @@ class Runner:
             ``[len(plan.sampling) + n, vocab_size]``: a row for each chunk that samples, then one for each of the
             ``n`` positions that chunks score, both in the order of the chunks.
         """
-        device = self._model.device
         self._copy(plan.copies)
+        if self._graphs is not None and self._graphs.serves(plan):
+            on_host = Batch.of(plan, self._block_size, self._num_groups, torch.device("cpu"))
+            return self._graphs.logits(on_host)
+        device = self._model.device
         batch = Batch.of(plan, self._block_size, self._num_groups, device, tell_lengths=self._model.rotary is not None)
         if self._tile_rows is not None:
             return self._forward_in_tiles(batch, self._tile_rows)
@@ -93,13 +117,15 @@ class Runner:
         return collected
 
     def _forward(self, batch: Batch) -> Tensor:
+        return self._compute(
+            batch, [self._kernel.prepare(sequences, self._model.device) for sequences in batch.sequences]
+        )
+
+    def _compute(self, batch: Batch, prepared: Sequence[Any]) -> Tensor:
         metadata = PagedMetadata(
             kernel=self._kernel,
             layers=self.layers,
             group_of_layer=self._group_of_layer,
-            groups=tuple(
-                GroupStep(slots, self._kernel.prepare(sequences, self._model.device))
-                for slots, sequences in zip(batch.slots, batch.sequences, strict=True)
-            ),
+            groups=tuple(GroupStep(slots, step) for slots, step in zip(batch.slots, prepared, strict=True)),
         )
         return self._model.logits(batch.input_ids, batch.position_ids, batch.logits_rows, metadata, batch.lengths)

@@ -60,6 +60,7 @@ class AttentionKernel(ABC):
     page_multiple: ClassVar[int]  #: the block size must be a multiple of this
     dtypes: ClassVar[frozenset[torch.dtype] | None] = None  #: None for all
     max_head_dim: ClassVar[int | None] = None  #: None for no limit
+    supports_graphs: ClassVar[bool] = False  #: decodes can be recorded as a CUDA graph, see :meth:`refill`
 
     @classmethod
     def unavailable_because(cls, device: torch.device) -> str | None:
@@ -86,6 +87,13 @@ class AttentionKernel(ABC):
     @abstractmethod
     def prepare(self, sequences: Sequences, device: torch.device) -> Any:
         """Whatever the kernel needs in every layer of a step, made once per step."""
+
+    def refill(self, prepared: Any, sequences: Sequences) -> None:
+        """Write another step into what was prepared for as many decodes of the longest length, for a CUDA graph.
+
+        Only where :attr:`supports_graphs`.
+        """
+        raise NotImplementedError(f"{self.name} cannot be recorded")
 
     @abstractmethod
     def forward(

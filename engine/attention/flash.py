@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from engine.attention.base import AttentionKernel, AttentionNeeds, Sequences
@@ -32,6 +33,7 @@ class FlashKernel(AttentionKernel):
     supports_sinks = False
     dtypes = frozenset({torch.float16, torch.bfloat16})
     max_head_dim = 256
+    supports_graphs = True
 
     @classmethod
     def unfit_because(cls, needs: AttentionNeeds) -> str | None:
@@ -58,6 +60,20 @@ class FlashKernel(AttentionKernel):
             max_seqlen_q=max(sequences.query_lens),
             max_seqlen_k=max(sequences.kv_lens),
         )
+
+    def refill(self, prepared: FlashStep, sequences: Sequences) -> None:
+        step = self.prepare(sequences, torch.device("cpu"))
+        assert step.max_seqlen_q == prepared.max_seqlen_q == 1
+        prepared.cu_seqlens_q.copy_(step.cu_seqlens_q, non_blocking=True)
+        prepared.cu_seqlens_k.copy_(step.cu_seqlens_k, non_blocking=True)
+        prepared.seqused_k.copy_(step.seqused_k, non_blocking=True)
+        refill_table(prepared.block_table, step.block_table)
+
+
+def refill_table(block_table: Tensor, step: Tensor) -> None:
+    """Write a step's block table, int32 ``[batch, pages]``, into a wider one, and null blocks behind it."""
+    wider = block_table.shape[1] - step.shape[1]
+    block_table.copy_(F.pad(step, (0, wider), value=NULL_BLOCK), non_blocking=True)
 
 
 def window_size(sliding_window: int | None) -> tuple[int, int]:

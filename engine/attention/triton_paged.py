@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.base import AttentionKernel, Sequences
-from engine.attention.flash import capability_below
+from engine.attention.flash import capability_below, refill_table
 from engine.kv_cache import NULL_BLOCK
 
 PROGRAMS_PER_PROCESSOR = 2
@@ -92,6 +92,7 @@ class TritonKernel(AttentionKernel):
     page_multiple = 1
     dtypes = frozenset({torch.float16, torch.bfloat16, torch.float32})
     max_head_dim = 256
+    supports_graphs = True
 
     @classmethod
     def unavailable_because(cls, device: torch.device) -> str | None:
@@ -124,6 +125,13 @@ class TritonKernel(AttentionKernel):
             decodes=Tiles.of(decodes, 1, device) if decodes else None,
             chunks=tuple((index, length) for index, length in lengths if length > 1),
         )
+
+    def refill(self, prepared: TritonStep, sequences: Sequences) -> None:
+        step = self.prepare(sequences, torch.device("cpu"))
+        assert not step.chunks
+        prepared.query_starts.copy_(step.query_starts, non_blocking=True)
+        prepared.kv_lens.copy_(step.kv_lens, non_blocking=True)
+        refill_table(prepared.block_table, step.block_table)
 
     def forward(
         self,
