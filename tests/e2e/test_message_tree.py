@@ -60,7 +60,7 @@ def test_another_reply_stands_beside_the_first_with_the_settings_of_now(chat: Ch
     short_replies(chat)
     first = chat.ask("tell me something")
     chat.set_number("Maximum length", "5")
-    chat.replies.last.get_by_role("button", name="Write another reply").click()
+    chat.replies.last.get_by_role("button", name="Try again").click()
     expect(chat.replies.last.locator(".dm-stats")).to_contain_text("5 tokens")
     second = chat.wait_for_end()
     reply = chat.replies.last
@@ -81,7 +81,7 @@ def test_a_branch_is_a_conversation_of_its_own(chat: ChatPage) -> None:
     chat.ask("a forking path")
     chat.ask("one way")
     origin = chat.conversation_id
-    chat.replies.first.get_by_role("button", name="Go on from here in a new conversation").click()
+    chat.replies.first.get_by_role("button", name="Branch").click()
     chat.page.wait_for_url(lambda url: origin not in url)
     expect(chat.users).to_have_text(["a forking path"])
     expect(chat.page.locator("#dm-title")).to_have_text("a forking path (branch)")
@@ -94,12 +94,12 @@ def test_a_branch_is_a_conversation_of_its_own(chat: ChatPage) -> None:
 def test_while_a_reply_is_written_nothing_else_begins(chat: ChatPage) -> None:
     short_replies(chat)
     chat.ask("first")
-    chat.replies.first.get_by_role("button", name="Write another reply").click()
+    chat.replies.first.get_by_role("button", name="Try again").click()
     expect(version(chat.replies.last)).to_have_text("2 / 2")
     chat.set_number("Maximum length", "")
     chat.send("a long story")
     chat.wait_for_text(5)
-    chat.replies.first.get_by_role("button", name="Write another reply").click()
+    chat.replies.first.get_by_role("button", name="Try again").click()
     expect(chat.alert).to_contain_text("still being written")
     chat.page.locator(".dm-user").first.hover()
     version(chat.replies.first).get_by_role("button", name="Previous version").click()

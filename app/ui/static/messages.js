@@ -63,8 +63,8 @@ export class Reply {
       { class: "dm-foot", hidden: true },
       versions(message, actions.show),
       this.copy,
-      action("Try again", "Write another reply", () => actions.regenerate(message.id), "again"),
-      action("Branch", "Go on from here in a new conversation", () => actions.branch(message.id), "branch"),
+      action("Try again", "Try again: write another reply", () => actions.regenerate(message.id), "again"),
+      action("Branch", "Branch: go on from here in a new conversation", () => actions.branch(message.id), "branch"),
       this.stats,
     );
     this.element = make(
