@@ -11,7 +11,8 @@ Scores are in base 2, multiplied by log2(e), because the hardware's exponential 
 
 Few queries over many keys leave most of a card idle, so the keys may be split among programs (flash-decoding,
 https://pytorch.org/blog/flash-decoding/). Each leaves its normalised output ``o_i`` and ``L_i = m_i + log2(l_i)``, and
-``merge_splits`` makes of them ``sum_i 2^(L_i - max L) o_i / sum_i 2^(L_i - max L)``.
+``merge_splits`` makes of them ``sum_i 2^(L_i - max L) o_i / sum_i 2^(L_i - max L)``. Each sequence's keys are shared
+out on their own; a short one leaves most programs without a share, and those end at once.
 """
 
 import triton
@@ -56,6 +57,7 @@ def attend(
     QUERIES: tl.constexpr,  # of a tile
     ROWS: tl.constexpr,  # of a tile: GROUP rows for each query, filled up to a power of two
     KEYS: tl.constexpr,  # read at once
+    MIN_SHARE: tl.constexpr,  # fewest keys of a share, a multiple of KEYS
     WINDOW: tl.constexpr,  # 0 for none
     SOFTCAP: tl.constexpr,
     SINKS: tl.constexpr,
@@ -94,7 +96,9 @@ def attend(
     visible_start = 0
     if WINDOW:
         visible_start = tl.maximum(first_position + first_query - WINDOW + 1, 0)
-    share = tl.cdiv(tl.cdiv(visible_end - visible_start, KEYS), num_splits) * KEYS
+    share = visible_end - visible_start
+    if SPLIT:
+        share = tl.maximum(tl.cdiv(tl.cdiv(share, KEYS), num_splits) * KEYS, MIN_SHARE)
     start = visible_start + split * share
     end = tl.minimum(start + share, visible_end)
 
@@ -152,11 +156,12 @@ def attend(
     if SPLIT:
         part = ((tile * QUERIES + row // GROUP) * num_heads + head).to(tl.int64) * num_splits + split
         tl.store(partial_log_sum + part, highest + tl.log2(total), mask=is_row)
-        tl.store(
-            partial_output + part[:, None] * VALUE_DIM + value_dim[None, :],
-            attended,
-            mask=is_row[:, None] & is_value_dim[None, :],
-        )
+        if (start < end) | (split == 0):  # else nobody asks for it; the first share may have a sink alone
+            tl.store(
+                partial_output + part[:, None] * VALUE_DIM + value_dim[None, :],
+                attended,
+                mask=is_row[:, None] & is_value_dim[None, :],
+            )
     else:
         tl.store(
             output + (token * num_heads + head)[:, None] * VALUE_DIM + value_dim[None, :],
@@ -194,7 +199,7 @@ def merge_splits(
         log_sums = tl.load(partial_log_sum + part, mask=is_split, other=float("-inf"))
         outputs = tl.load(
             partial_output + part[:, None] * VALUE_DIM + value_dim[None, :],
-            mask=is_split[:, None] & is_value_dim[None, :],
+            mask=(log_sums > float("-inf"))[:, None] & is_value_dim[None, :],  # others may have left nothing there
             other=0.0,
         )
         highest = tl.max(log_sums, 0)

@@ -25,9 +25,9 @@ from engine.attention.flash import capability_below, refill_table
 from engine.kv_cache import NULL_BLOCK
 
 PROGRAMS_PER_PROCESSOR = 2
-"""Keys are split until a call has this many programs for each of the card's multiprocessors."""
-MIN_KEYS_PER_SPLIT = 256
-"""A share of fewer keys would cost more in merging than it saves."""
+"""Keys are split into so many shares that each of the card's multiprocessors gets this many of them."""
+MIN_SHARE = 256
+"""Keys; a share of fewer would cost more in merging than it saves."""
 MAX_SPLITS = 64
 TILE_BYTES = 16 * 1024
 """Of keys, and as much of values; the pipeline holds a few of each in the 99 KiB that small cards have."""
@@ -40,13 +40,25 @@ class Tiles:
     sequence: Tensor  #: int32 ``[num_tiles]``
     start: Tensor  #: int32 ``[num_tiles]``, counted from the sequence's first query in this step
     num_queries: int
+    num_keys: int  #: that all tiles look at, but for a sliding window
+    max_keys: int  #: that one tile looks at at most
 
     @classmethod
-    def of(cls, tiles: list[tuple[int, int]], num_queries: int, device: torch.device) -> Tiles:
+    def of(cls, sequences: Sequences, members: list[int], num_queries: int, device: torch.device) -> Tiles:
+        """Cut the queries of some of the sequences, all of which have queries."""
+        tiles: list[tuple[int, int]] = []
+        keys: list[int] = []
+        for index in members:
+            query_len, kv_len = sequences.query_lens[index], sequences.kv_lens[index]
+            for start in range(0, query_len, num_queries):
+                tiles.append((index, start))
+                keys.append(kv_len - query_len + min(start + num_queries, query_len))
         return cls(
             sequence=_int32([sequence for sequence, _start in tiles], device),
             start=_int32([start for _sequence, start in tiles], device),
             num_queries=num_queries,
+            num_keys=sum(keys),
+            max_keys=max(keys),
         )
 
 
@@ -55,25 +67,26 @@ class TritonStep:
     """One step, made once and read by every layer.
 
     When no sequence has more than one query, every tensor's shape follows from the number of sequences and the width
-    of the block table, and no layer adds anything: a CUDA graph may hold them, and new steps be copied into them.
+    of the block table, and no layer adds anything: a CUDA graph may hold them, and ``query_starts``, ``kv_lens`` and
+    ``block_table`` of new steps be copied into them. Its launches are those of the lengths it was captured with, which
+    serve any others, a length of 0 too.
     """
 
     query_starts: Tensor  #: int32 ``[batch + 1]``: first row of each sequence in the packed queries; then their number
     kv_lens: Tensor  #: int32 ``[batch]``
     block_table: Tensor  #: int32 ``[batch, pages]``, padded with the null block
-    max_kv_len: int
     decodes: Tiles | None  #: of the sequences with one query
-    chunks: tuple[tuple[int, int], ...]  #: the others, as index and number of queries
-    _chunk_tiles: dict[int, Tiles] = field(default_factory=dict)
+    sequences: Sequences
+    _chunks: dict[int, Tiles] = field(default_factory=dict)
 
     def tiles(self, num_queries: int) -> list[Tiles]:
         """What the programs serve: decodes, and chunks of prompts ``num_queries`` at a time, as many as fit a tile."""
         found = [] if self.decodes is None else [self.decodes]
-        if self.chunks:
-            if num_queries not in self._chunk_tiles:
-                tiles = [(index, start) for index, length in self.chunks for start in range(0, length, num_queries)]
-                self._chunk_tiles[num_queries] = Tiles.of(tiles, num_queries, self.kv_lens.device)
-            found.append(self._chunk_tiles[num_queries])
+        chunks = [index for index, length in enumerate(self.sequences.query_lens) if length > 1]
+        if chunks:
+            if num_queries not in self._chunks:
+                self._chunks[num_queries] = Tiles.of(self.sequences, chunks, num_queries, self.kv_lens.device)
+            found.append(self._chunks[num_queries])
         return found
 
 
@@ -81,7 +94,8 @@ class TritonKernel(AttentionKernel):
     """Paged FlashAttention with split keys.
 
     Args:
-        num_splits: into how many shares keys are split; None for what fills the card.
+        num_splits: into how many shares keys are split at most; None for what fills the card.
+        min_share: fewest keys of a share.
     """
 
     name = "triton"
@@ -104,9 +118,10 @@ class TritonKernel(AttentionKernel):
         # Older ones lost their tensor cores in Triton 3.3 (github.com/triton-lang/triton/pull/5066).
         return capability_below(device, 8) or _no_compiler()
 
-    def __init__(self, num_splits: int | None = None) -> None:
+    def __init__(self, num_splits: int | None = None, min_share: int = MIN_SHARE) -> None:
         self._kernels: Any = importlib.import_module("engine.attention.triton_kernels")
         self._num_splits = num_splits
+        self._min_share = min_share
 
     def prepare(self, sequences: Sequences, device: torch.device) -> TritonStep:
         pages = [-(-length // sequences.block_size) for length in sequences.kv_lens]
@@ -115,15 +130,13 @@ class TritonKernel(AttentionKernel):
             [*blocks[:count], *[NULL_BLOCK] * (width - count)]
             for blocks, count in zip(sequences.block_tables, pages, strict=True)
         ]
-        lengths = list(enumerate(sequences.query_lens))
-        decodes = [(index, 0) for index, length in lengths if length == 1]
+        decodes = [index for index, length in enumerate(sequences.query_lens) if length == 1]
         return TritonStep(
             query_starts=_int32([0, *accumulate(sequences.query_lens)], device),
             kv_lens=_int32(list(sequences.kv_lens), device),
             block_table=_int32(table, device),
-            max_kv_len=max(sequences.kv_lens),
-            decodes=Tiles.of(decodes, 1, device) if decodes else None,
-            chunks=tuple((index, length) for index, length in lengths if length > 1),
+            decodes=Tiles.of(sequences, decodes, 1, device) if decodes else None,
+            sequences=sequences,
         )
 
     def refill(self, prepared: TritonStep, sequences: Sequences) -> None:
@@ -153,11 +166,8 @@ class TritonKernel(AttentionKernel):
         with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
             for tiles in prepared.tiles(queries_per_tile(group, query.dtype)):
                 num_tiles = len(tiles.sequence)
-                num_keys = prepared.max_kv_len
-                if sliding_window is not None:
-                    num_keys = min(num_keys, sliding_window + tiles.num_queries - 1)
                 num_splits = self._num_splits or splits_for(
-                    _processors(query.device), num_tiles * num_kv_heads, num_keys
+                    _processors(query.device), num_kv_heads, tiles, sliding_window, self._min_share
                 )
                 partial_output = partial_log_sum = output  # not looked at
                 if num_splits > 1:
@@ -189,6 +199,7 @@ class TritonKernel(AttentionKernel):
                     WINDOW=sliding_window or 0,
                     SOFTCAP=softcap is not None,
                     SINKS=sinks is not None,
+                    MIN_SHARE=self._min_share,
                     SPLIT=num_splits > 1,
                     UPCAST=query.device.type == "cpu" and query.dtype is torch.bfloat16,  # else the interpreter errs
                 )
@@ -204,7 +215,7 @@ class TritonKernel(AttentionKernel):
                         VALUE_DIM=value_dim,
                         VALUE_DIM_PADDED=_power_of_two(value_dim),
                         QUERIES=tiles.num_queries,
-                        SPLITS_PADDED=_power_of_two(num_splits),
+                        SPLITS_PADDED=MAX_SPLITS,
                     )
         return output
 
@@ -233,19 +244,18 @@ def tile_options(group: int, num_queries: int, head_dim: int, value_dim: int, dt
     }
 
 
-def splits_for(num_processors: int, num_programs: int, num_keys: int) -> int:
-    """Shares that keys are split into: what fills the card, if they are not too small.
+def splits_for(num_processors: int, num_kv_heads: int, tiles: Tiles, window: int | None, min_share: int) -> int:
+    """Shares that the keys of the longest sequence are split into; others get as many or fewer.
 
-    A power of two, because the merging kernel is compiled for each number.
-
-    Args:
-        num_processors: of the card.
-        num_programs: that there are without a split.
-        num_keys: that a program looks at without a split.
+    Programs are equally long when each has ``num_keys * num_kv_heads / (PROGRAMS_PER_PROCESSOR * num_processors)``
+    keys. A long chat among short ones is split therefore, and equal ones are not when there are enough of them.
     """
-    wanted = PROGRAMS_PER_PROCESSOR * num_processors // num_programs
-    most = min(wanted, num_keys // MIN_KEYS_PER_SPLIT, MAX_SPLITS)
-    return 1 << max(most, 1).bit_length() - 1
+    max_keys, num_keys = tiles.max_keys, tiles.num_keys
+    if window is not None:
+        max_keys = min(max_keys, window + tiles.num_queries - 1)
+        num_keys = min(num_keys, max_keys * len(tiles.sequence))
+    wanted = PROGRAMS_PER_PROCESSOR * num_processors * max_keys // max(num_keys * num_kv_heads, 1)
+    return max(min(wanted, max_keys // min_share, MAX_SPLITS), 1)
 
 
 def _processors(device: torch.device) -> int:

@@ -153,15 +153,27 @@ def test_what_is_prepared(machine: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_programs", "num_keys", "splits"),
+    ("kv_lens", "kv_heads", "window", "splits"),
     [
-        (8, 32_768, 32),  # one long chat fills a card of 132 multiprocessors
-        (8, 1_000, 2),  # a short one is not cut to pieces
-        (8, 200, 1),
-        (100, 32_768, 2),
-        (512, 32_768, 1),  # many chats fill it anyway
-        (1, 1_000_000, 64),
+        ((32_768,), 8, None, 33),  # one long chat fills a card of 132 multiprocessors, twice
+        ((1_000,), 8, None, 3),  # a short one is not cut to pieces
+        ((200,), 8, None, 1),
+        ((32_768,), 8, 1_024, 4),  # as the window lets it see
+        ((1_000_000,), 1, None, 64),
+        ((8_192,) * 8, 8, None, 4),
+        ((8_192,) * 64, 8, None, 1),  # many chats fill the card anyway
+        ((32_768, *(100,) * 63), 8, None, 27),  # but not when one is much longer
+        ((0, 0), 8, None, 1),
     ],
 )
-def test_keys_are_split_when_the_card_would_idle(num_programs: int, num_keys: int, splits: int) -> None:
-    assert splits_for(132, num_programs, num_keys) == splits
+def test_keys_are_split_when_the_card_would_idle(
+    machine: pytest.MonkeyPatch, kv_lens: tuple[int, ...], kv_heads: int, window: int | None, splits: int
+) -> None:
+    (decodes,) = prepare((1,) * len(kv_lens), kv_lens).tiles(16)
+    assert splits_for(132, kv_heads, decodes, window, 256) == splits
+
+
+def test_a_chunk_looks_at_no_more_keys_than_it_may(machine: pytest.MonkeyPatch) -> None:
+    (chunks,) = prepare((40, 17), (1_040, 17)).tiles(16)
+    assert chunks.max_keys == 1_040
+    assert chunks.num_keys == 1_016 + 1_032 + 1_040 + 16 + 17

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,21 @@ def check(
     sink_scores = torch.randn(heads).to(dtype) if sinks else None
     expected = case.expected(window, softcap, sink_scores)
     on_device = None if sink_scores is None else sink_scores.to(DEVICE)
-    (got,) = case.run(TritonKernel(num_splits), window, softcap, on_device)
+    (got,) = case.run(TritonKernel(num_splits, min_share=TILE), window, softcap, on_device)
     assert got.dtype is dtype
     assert got.shape == expected.shape
     assert (got.cpu().double() - expected).norm() / expected.norm() < TOLERANCE[dtype]
 
 
+@pytest.fixture
+def uninitialised_is_nan() -> Iterator[None]:
+    """What a kernel left out cannot be right by chance."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("uninitialised_is_nan")
 @pytest.mark.parametrize("window", [None, 1, 5, 70])
 @pytest.mark.parametrize(
     ("seed", "num_splits", "softcap", "sinks"),
@@ -98,6 +108,7 @@ def test_half_precision(dtype: torch.dtype, num_splits: int) -> None:
         check(case, num_splits, window=[None, 30][seed], softcap=[None, 0.7][seed], sinks=seed == 1)
 
 
+@pytest.mark.usefixtures("uninitialised_is_nan")
 def test_more_splits_than_keys() -> None:
     """Shares without a key take no part."""
     case = make_case(1, block_size=4, lengths=[2, TILE + 1], foreign=NAN, device=DEVICE)
@@ -139,21 +150,24 @@ def test_large_scores_do_not_overflow() -> None:
         check(loud, softcap=softcap)
 
 
+@pytest.mark.usefixtures("uninitialised_is_nan")
+@pytest.mark.parametrize("with_sinks", [False, True])
 @pytest.mark.parametrize("num_splits", [1, 4])
-def test_a_decode_step_can_be_copied_into_the_tensors_of_another(num_splits: int) -> None:
+def test_a_decode_step_can_be_copied_into_the_tensors_of_another(num_splits: int, with_sinks: bool) -> None:
     """As a CUDA graph needs it: the launches are those of the step that was captured, at the greatest length."""
     torch.manual_seed(0)
     keys, values = torch.randn(2, 40, 4, 2, 8, device=DEVICE).unbind()
     query = torch.randn(3, 4, 8, device=DEVICE)
+    sinks = torch.randn(4, device=DEVICE) if with_sinks else None
     table = tuple(range(1, 31))
-    kernel = TritonKernel(num_splits)
+    kernel = TritonKernel(num_splits, min_share=TILE)
     device = torch.device(DEVICE)
     captured = kernel.prepare(Sequences((1, 1, 1), (120, 120, 120), (table,) * 3, 4), device)
     # The last row is a filler without keys.
     now = kernel.prepare(Sequences((1, 1, 1), (70, 9, 0), (table[3:], table[:5], ()), 4), device)
 
     def forward(step: TritonStep) -> torch.Tensor:
-        return kernel.forward(query, keys, values, step, scale=SCALE, sliding_window=None)
+        return kernel.forward(query, keys, values, step, scale=SCALE, sliding_window=None, sinks=sinks)
 
     expected = forward(now)
     captured.kv_lens.copy_(now.kv_lens)
@@ -174,7 +188,7 @@ def test_a_model_says_what_transformers_says(
     path = make_model(tmp_path / family, family, seed=3, eos=False)
     reference = Reference(path)
     model = load_model(EngineSettings(model=str(path), dtype="float32", device=DEVICE), lambda *_progress: None)
-    kernel = TritonKernel(num_splits)
+    kernel = TritonKernel(num_splits, min_share=TILE)
     monkeypatch.setattr("engine.core.select_kernel", lambda *_asked: (kernel, 4))
     core = EngineCore(
         model, EngineSettings(max_model_len=128, num_kv_blocks=200, max_num_seqs=4, max_batched_tokens=40)

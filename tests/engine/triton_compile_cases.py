@@ -12,7 +12,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from engine.attention import triton_kernels
-from engine.attention.triton_paged import queries_per_tile, tile_options
+from engine.attention.triton_paged import MIN_SHARE, queries_per_tile, tile_options
 
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications
 SHARED_KIB = {86: 99, 90: 227, 120: 99}
@@ -29,6 +29,7 @@ def compile_attend(
     constants = {
         **tile_options(group, num_queries, dim, value_dim, dtype),
         "BLOCK_SIZE": 16,
+        "MIN_SHARE": MIN_SHARE,
         "WINDOW": 128 if special else 0,
         "SOFTCAP": special,
         "SINKS": special,
