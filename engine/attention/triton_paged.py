@@ -67,9 +67,8 @@ class TritonStep:
     """One step, made once and read by every layer.
 
     When no sequence has more than one query, every tensor's shape follows from the number of sequences and the width
-    of the block table, and no layer adds anything: a CUDA graph may hold them, and ``query_starts``, ``kv_lens`` and
-    ``block_table`` of new steps be copied into them. Its launches are those of the lengths it was captured with, which
-    serve any others, a length of 0 too.
+    of the block table, and no layer adds anything: a CUDA graph may hold them. Its launches are those of the lengths it
+    was recorded with, which serve any others.
     """
 
     query_starts: Tensor  #: int32 ``[batch + 1]``: first row of each sequence in the packed queries; then their number
@@ -141,7 +140,7 @@ class TritonKernel(AttentionKernel):
 
     def refill(self, prepared: TritonStep, sequences: Sequences) -> None:
         step = self.prepare(sequences, torch.device("cpu"))
-        assert not step.chunks
+        assert set(sequences.query_lens) == {1}
         prepared.query_starts.copy_(step.query_starts, non_blocking=True)
         prepared.kv_lens.copy_(step.kv_lens, non_blocking=True)
         refill_table(prepared.block_table, step.block_table)

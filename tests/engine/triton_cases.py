@@ -153,8 +153,8 @@ def test_large_scores_do_not_overflow() -> None:
 @pytest.mark.usefixtures("uninitialised_is_nan")
 @pytest.mark.parametrize("with_sinks", [False, True])
 @pytest.mark.parametrize("num_splits", [1, 4])
-def test_a_decode_step_can_be_copied_into_the_tensors_of_another(num_splits: int, with_sinks: bool) -> None:
-    """As a CUDA graph needs it: the launches are those of the step that was captured, at the greatest length."""
+def test_a_decode_step_can_be_written_into_another(num_splits: int, with_sinks: bool) -> None:
+    """As a CUDA graph needs it: the launches are those of the step that was recorded, at the greatest length."""
     torch.manual_seed(0)
     keys, values = torch.randn(2, 40, 4, 2, 8, device=DEVICE).unbind()
     query = torch.randn(3, 4, 8, device=DEVICE)
@@ -162,20 +162,19 @@ def test_a_decode_step_can_be_copied_into_the_tensors_of_another(num_splits: int
     table = tuple(range(1, 31))
     kernel = TritonKernel(num_splits, min_share=TILE)
     device = torch.device(DEVICE)
-    captured = kernel.prepare(Sequences((1, 1, 1), (120, 120, 120), (table,) * 3, 4), device)
+    longest = Sequences((1, 1, 1), (120, 120, 120), (table,) * 3, 4)
     # The last row is a filler without keys.
-    now = kernel.prepare(Sequences((1, 1, 1), (70, 9, 0), (table[3:], table[:5], ()), 4), device)
+    shorter = Sequences((1, 1, 1), (70, 9, 0), (table[3:], table[:5], ()), 4)
 
     def forward(step: TritonStep) -> torch.Tensor:
         return kernel.forward(query, keys, values, step, scale=SCALE, sliding_window=None, sinks=sinks)
 
-    expected = forward(now)
-    captured.kv_lens.copy_(now.kv_lens)
-    captured.block_table[:, : now.block_table.shape[1]] = now.block_table
-    captured.block_table[:, now.block_table.shape[1] :] = 0
-    assert isinstance(captured.decodes, Tiles)
-    assert captured.tiles(16) == [captured.decodes]
-    assert torch.equal(forward(captured), expected)
+    expected = forward(kernel.prepare(shorter, device))
+    recorded = kernel.prepare(longest, device)
+    kernel.refill(recorded, shorter)
+    assert isinstance(recorded.decodes, Tiles)
+    assert recorded.tiles(16) == [recorded.decodes]
+    assert torch.equal(forward(recorded), expected)
     assert expected[:2].abs().min() > 0
     assert torch.equal(expected[2], torch.zeros_like(expected[2]))
 
