@@ -93,8 +93,8 @@ class TritonKernel(AttentionKernel):
     """Paged FlashAttention with split keys.
 
     Args:
-        num_splits: into how many shares keys are split at most; None for what fills the card.
-        min_share: fewest keys of a share.
+        num_splits: into how many shares keys are split at most, up to 64; None for what fills the card.
+        min_share: fewest keys of a share, a multiple of 64.
     """
 
     name = "triton"
@@ -196,7 +196,7 @@ class TritonKernel(AttentionKernel):
                     **tile_options(group, tiles.num_queries, head_dim, value_dim, query.dtype),
                     BLOCK_SIZE=block_size,
                     WINDOW=sliding_window or 0,
-                    SOFTCAP=softcap is not None,
+                    SOFTCAP=bool(softcap),
                     SINKS=sinks is not None,
                     MIN_SHARE=self._min_share,
                     SPLIT=num_splits > 1,

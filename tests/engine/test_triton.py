@@ -35,7 +35,9 @@ CASES = Path(__file__).parent
 def test_the_kernel_itself(cases: str, interpret: str, tmp_path: Path) -> None:
     """Equal to attention in fp64, and to transformers in whole models; and it compiles."""
     if importlib.util.find_spec("triton") is None:
-        pytest.fail("The package triton is not installed, which this test runs in; `make test-full` installs it.")
+        pytest.fail(
+            "The package triton is not installed, which this test needs; on Linux `make test-full` installs it."
+        )
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CASES / cases)],
         env={**os.environ, "TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(tmp_path)},

@@ -26,7 +26,8 @@ from tests.support.reference import Comparison, Reference
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 TILE = 64  #: keys that are read at once
 NAN = float("nan")
-TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+# A card's exponential is good to 22 bits.
+TOLERANCE = {torch.float32: 2e-6 if DEVICE == "cpu" else 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 
 
 def check(
