@@ -88,8 +88,8 @@ class _Clock(BaseStreamer):
         pass
 
 
-def load_reference(path: Path, dtype: str) -> PreTrainedModel:
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).eval()
+def load_reference(path: Path, dtype: str, device: str = "cpu") -> PreTrainedModel:
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).eval().to(device)
     # generate() fills what a call leaves open from here: no end of sequence, no penalties.
     model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)
     return model
@@ -104,8 +104,8 @@ def run_reference(model: PreTrainedModel, chats: Sequence[Chat]) -> Run:
     clock = _Clock()
     begin = perf_counter()
     output = model.generate(
-        ids,
-        attention_mask=mask,
+        ids.to(model.device),
+        attention_mask=mask.to(model.device),
         max_new_tokens=longest,
         streamer=clock if len(chats) == 1 else None,  # generate() streams single chats only
     )

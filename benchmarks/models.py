@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 
 def make_s(path: Path) -> Path:
@@ -29,6 +29,30 @@ def make_s(path: Path) -> Path:
     )
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
     _byte_pairs(config.vocab_size).save_pretrained(path)
+    return path
+
+
+def make_b(path: Path) -> Path:
+    """Model B: the shape of Qwen3-1.7B, tied embeddings, bfloat16; a tokenizer for the first 16,000 of its ids."""
+    config = Qwen3Config(
+        vocab_size=151_936,
+        hidden_size=2048,
+        intermediate_size=6144,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=40_960,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    torch.manual_seed(1234)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = Qwen3ForCausalLM(config)
+    model.to(torch.bfloat16).cpu().save_pretrained(path)
+    _byte_pairs(16_000).save_pretrained(path)
     return path
 
 

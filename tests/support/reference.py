@@ -26,18 +26,18 @@ class Reference:
     """``transformers.generate`` on a second copy of the model, with its own attention and its own cache."""
 
     path: Path
+    device: str = "cpu"
     _replies: dict[tuple[tuple[int, ...], int], Reply] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._model = AutoModelForCausalLM.from_pretrained(
-            self.path, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
+        self._model = AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.float32, attn_implementation="eager")
+        self._model.eval().to(self.device)
 
     def greedy(self, prompt: Sequence[int], max_new_tokens: int) -> Reply:
         """The reply to one prompt alone, computed once."""
         key = (tuple(prompt), max_new_tokens)
         if key not in self._replies:
-            input_ids = torch.tensor([list(prompt)])
+            input_ids = torch.tensor([list(prompt)], device=self.device)
             output = self._model.generate(
                 input_ids,
                 attention_mask=torch.ones_like(input_ids),

@@ -1,0 +1,31 @@
+"""The script for machines with a GPU runs, and says what failed: here on a tiny model, without a GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu_check
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("broken", [False, True])
+def test_every_part_runs_and_one_that_fails_hides_no_other(
+    broken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "result.json"
+    monkeypatch.setattr(sys, "argv", ["gpu_check", "--device", "cpu", "--quick", "--output", str(output)])
+    if broken:
+        monkeypatch.setitem(gpu_check.MOST_ERROR, gpu_check.torch.bfloat16, 0.0)
+    with pytest.raises(SystemExit) as ended:
+        gpu_check.main()
+    assert ended.value.code == int(broken)
+    parts = json.loads(output.read_text())["parts"]
+    failed = [name for name, part in parts.items() if not part["ok"]]
+    assert failed == (["attention sdpa"] if broken else [])
+    assert parts["greedy llama"]["tokens"] > 0
+    assert parts["speed"]["ratio"].keys() == {"1 chats, tokens/s", "4 chats, tokens/s"}
+    assert parts["attention flash3"]["not_here"] == "it runs on cuda, not on cpu"
