@@ -15,6 +15,7 @@ from app.store.claim import claimed
 from app.store.conversations import Conversations
 from app.store.database import Database
 from app.store.migrate import migrate
+from app.store.turn_contexts import TurnContexts
 from app.store.turn_records import TurnRecords
 from app.turns.service import Turns
 from engine import ChatEngine
@@ -59,7 +60,7 @@ class Services:
                 settings=settings,
                 engine=engine,
                 conversations=Conversations(database),
-                turns=Turns(settings, engine, records, prompts),
+                turns=Turns(settings, engine, records, TurnContexts(database), prompts),
                 prompts=prompts,
                 database=database,
                 _claim=claim.pop_all(),

@@ -64,8 +64,9 @@ class ChatTemplate:
         Raises:
             InvalidRequestError: there are no messages, one is malformed, or the model's template refuses them.
         """
-        _check_messages(messages)
-        conversation = [{key: value for key, value in message.items() if key != "token_ids"} for message in messages]
+        check_messages(messages)
+        extra = ("token_ids", "unfinished")
+        conversation = [{key: value for key, value in message.items() if key not in extra} for message in messages]
         replies = [
             Reply(index, tuple(message.get("token_ids", ())))
             for index, message in enumerate(messages)
@@ -81,6 +82,16 @@ class ChatTemplate:
             raise InvalidRequestError(
                 f"The model's chat template does not accept this conversation: {error}"
             ) from error
+        return [int(token) for token in tokens]
+
+    def begun_reply(self, reply: ChatMessage) -> list[int]:
+        """Token ids of a reply that goes on, to stand behind a rendered conversation: its own where they spell it."""
+        own = self._replies.fit(reply.get("token_ids", ()), reply["content"])
+        if own:
+            return list(own)
+        with self._lock:
+            # What looks like a control token in it is text.
+            tokens = self._tokenizer.encode(reply["content"], add_special_tokens=False, split_special_tokens=True)
         return [int(token) for token in tokens]
 
     def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
@@ -141,9 +152,12 @@ class ChatTemplate:
             raise InvalidRequestError(f"The tokenizer cannot read this text: {error}") from error
 
 
-def _check_messages(messages: Sequence[ChatMessage]) -> None:
+def check_messages(messages: Sequence[ChatMessage]) -> None:
+    """Raises InvalidRequestError for what no template could render."""
     if not messages:
         raise InvalidRequestError("A conversation needs at least one message.")
     for number, message in enumerate(messages, start=1):
         if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
             raise InvalidRequestError(f"Message {number} needs a role and a content, both text.")
+        if message.get("unfinished") and (message["role"] != "assistant" or number < len(messages)):
+            raise InvalidRequestError(f"Message {number} cannot be unfinished: only a reply at the end can go on.")

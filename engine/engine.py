@@ -191,8 +191,9 @@ class Engine:
             DeadlineError: the deadline passed before the first token.
         """
         worker = self._supervisor.running_worker()
-        prompt, resolved = await asyncio.to_thread(worker.core.intake.render_chat, messages, params)
-        async with aclosing(self._stream(worker, prompt, resolved, deadline, priority)) as deltas:
+        chat = await asyncio.to_thread(worker.core.intake.render_chat, messages, params)
+        stream = self._stream(worker, chat.token_ids, chat.params, deadline, priority, chat.begun)
+        async with aclosing(stream) as deltas:
             async for delta in deltas:
                 yield delta
 
@@ -214,9 +215,9 @@ class Engine:
     async def check_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> int:
         """Would :meth:`chat` accept this now? Returns the prompt's length in tokens, or raises as it would."""
         worker = self._supervisor.running_worker()
-        prompt, _resolved = await asyncio.to_thread(worker.core.intake.render_chat, messages, params)
-        worker.admit(prompt)
-        return len(prompt)
+        chat = await asyncio.to_thread(worker.core.intake.render_chat, messages, params)
+        worker.admit(chat.token_ids)
+        return len(chat.token_ids)
 
     async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Of the token ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
@@ -283,8 +284,10 @@ class Engine:
         params: SamplingParams,
         deadline: float | None = None,
         priority: int = 0,
+        begun: Sequence[int] = (),
     ) -> AsyncGenerator[Delta]:
-        submission = worker.core.intake.submission(f"req-{next(self._ids)}", prompt, params, deadline, priority)
+        request_id = f"req-{next(self._ids)}"
+        submission = worker.core.intake.submission(request_id, prompt, params, deadline, priority, begun)
         reader = worker.submit(submission, asyncio.get_running_loop())
         try:
             while True:

@@ -6,12 +6,12 @@ Callable from any thread, so that nothing here is waited for by those whose toke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
 
 from engine.bad_words import TokenSequenceBan, token_sequences
-from engine.chat_template import ChatTemplate
+from engine.chat_template import ChatTemplate, check_messages
 from engine.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from engine.forbidden_words import WordBan, WordLists, read_word_list
 from engine.interface import ChatMessage
@@ -26,6 +26,15 @@ from engine.submission import Submission, submit
 from engine.text import TextStream
 from engine.vocabulary import Vocabulary
 from engine.words import WordGuard
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """A conversation as the core takes it."""
+
+    token_ids: list[int]
+    params: SamplingParams
+    begun: list[int]  #: the last of the token ids, where they are a reply that goes on
 
 
 class Intake:
@@ -48,17 +57,20 @@ class Intake:
         self._template = ChatTemplate(model.tokenizer, model.vocab_size)
         self._word_lists = _word_lists(self.vocabulary, settings)
 
-    def render_chat(
-        self, messages: Sequence[ChatMessage], params: SamplingParams | None
-    ) -> tuple[list[int], SamplingParams]:
+    def render_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None) -> RenderedChat:
         """Prompt tokens of a conversation, and the parameters its reply is sampled with.
 
         Raises:
             InvalidRequestError: the template or :meth:`resolve` refuses it.
         """
-        prompt = self._template.render(messages)
+        begun: list[int] = []
+        if messages and messages[-1].get("unfinished"):
+            check_messages(messages)
+            *messages, reply = messages
+            begun = self._template.begun_reply(reply)
+        prompt = [*self._template.render(messages), *begun]
         params = self.resolve(prompt, params)
-        return prompt, replace(params, stop=(*params.stop, *self._template.stop))
+        return RenderedChat(prompt, replace(params, stop=(*params.stop, *self._template.stop)), begun)
 
     def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Of the token ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
@@ -112,10 +124,12 @@ class Intake:
         params: SamplingParams,
         deadline: float | None = None,
         priority: int = 0,
+        begun: Sequence[int] = (),
     ) -> Submission:
         """Wrap up a request whose parameters went through :meth:`resolve`.
 
         Args:
+            begun: token ids of the prompt that the reply's text goes on from.
             deadline: seconds from now, after which the reply is ended where it stands.
             priority: lower comes first, see ``Request.rank``.
 
@@ -134,7 +148,7 @@ class Intake:
             prompt,
             params,
             bans=self._bans,
-            text=lambda: self._text_stream(params),
+            text=lambda: self._text_stream(params, begun),
             max_tokens=min(params.max_tokens or room, room),
             stop_token_ids=stop_token_ids,
             arrival=arrival,
@@ -146,10 +160,10 @@ class Intake:
             submission.prompt_logprobs.append(TokenLogprobs(named(self.vocabulary, prompt[0], None), None, ()))
         return submission
 
-    def _text_stream(self, params: SamplingParams) -> TextStream:
+    def _text_stream(self, params: SamplingParams, begun: Sequence[int]) -> TextStream:
         words = self._word_lists.get(params.forbidden_words)
         guard = WordGuard(words.matcher) if words else None
-        return TextStream(self._tokenizer, params.stop, params.min_tokens, guard)
+        return TextStream(self._tokenizer, params.stop, params.min_tokens, guard, begun)
 
     def _bans(self, request: Request) -> list[TokenBan]:
         """What keeps words out of a reply; made anew for each reply, whose text it follows."""

@@ -17,11 +17,14 @@ class ChatMessage(TypedDict):
     ``token_ids``, of a reply, are what the model sampled when it wrote that (see :meth:`ChatEngine.reply_tokens`): the
     prompt holds them again where the template shows the reply unchanged, and so hits the prefix cache. Ids that do
     not spell the content are ignored, so another model or an edited text do no harm.
+
+    ``unfinished``, of a last message that is a reply: the model goes on with it, and its deltas are what is new.
     """
 
     role: str
     content: str
     token_ids: NotRequired[Sequence[int]]
+    unfinished: NotRequired[bool]
 
 
 class ChatEngine(Protocol):

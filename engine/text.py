@@ -162,6 +162,7 @@ class TextStream:
         stop: strings to end before.
         min_tokens: text of this many first tokens is not searched for stop strings.
         guard: holds back text that must not end the reply.
+        begun: tokens that the reply goes on from; their text is not given out again.
     """
 
     def __init__(
@@ -170,9 +171,11 @@ class TextStream:
         stop: Sequence[str] = (),
         min_tokens: int = 0,
         guard: WordGuard | None = None,
+        begun: Sequence[int] = (),
     ) -> None:
         self._guard = guard
         self._detokenizer = IncrementalDetokenizer(tokenizer)
+        self._detokenizer.push(begun)
         self._checker = StopChecker(stop)
         self._free_tokens = min_tokens
 

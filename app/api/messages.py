@@ -14,15 +14,20 @@ from app.turns.service import TurnRef
 router = APIRouter(prefix="/api/messages/{message_id}", tags=["messages"])
 
 
-class AnotherReply(BaseModel):
-    """How to ask again."""
+class Continuation(BaseModel):
+    """How to go on."""
 
     model_config = ConfigDict(extra="forbid")
+
+    settings: ChatSettings | None = Field(None, description="Saved on the conversation; none uses its own.")
+
+
+class AnotherReply(Continuation):
+    """How to ask again."""
 
     request_id: str | None = Field(
         None, min_length=1, max_length=100, description="Any id of the client's own, see POST /api/turns."
     )
-    settings: ChatSettings | None = Field(None, description="Saved on the conversation; none uses its own.")
 
 
 class EditedMessage(AnotherReply):
@@ -50,6 +55,12 @@ async def edit_message(message_id: str, edited: EditedMessage, user_id: UserId, 
 async def regenerate_reply(message_id: str, asked: AnotherReply, user_id: UserId, services: ServicesDep) -> TurnRef:
     """Another reply beside this one, or to this message. The ones there are stay."""
     return await services.turns.regenerate(user_id, message_id, settings=asked.settings, request_id=asked.request_id)
+
+
+@router.post("/continue", status_code=201)
+async def continue_reply(message_id: str, how: Continuation, user_id: UserId, services: ServicesDep) -> TurnRef:
+    """Go on with a reply that was stopped, interrupted, or reached its maximum length."""
+    return await services.turns.resume(user_id, message_id, settings=how.settings)
 
 
 @router.post("/show", status_code=204)

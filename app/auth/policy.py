@@ -78,6 +78,7 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/events", _USER),
     Rule("POST", "/api/messages/{message_id}/edit", _USER),
     Rule("POST", "/api/messages/{message_id}/regenerate", _USER),
+    Rule("POST", "/api/messages/{message_id}/continue", _USER),
     Rule("POST", "/api/messages/{message_id}/show", _USER),
     Rule("POST", "/api/messages/{message_id}/branch", _USER),
     Rule("GET", "/api/conversations", _USER),

@@ -48,8 +48,10 @@ def past_turns(path: Iterable[PathMessage]) -> list[PastTurn]:
     return turns
 
 
-def chat_messages(system_prompt: str, turns: Iterable[PastTurn], text: str) -> list[ChatMessage]:
-    """The messages for a reply to ``text``.
+def chat_messages(
+    system_prompt: str, turns: Iterable[PastTurn], text: str, begun: PathMessage | None = None
+) -> list[ChatMessage]:
+    """The messages for a reply to ``text``, or for the rest of one that has ``begun``.
 
     After an optional system message, roles alternate and ``text`` comes last, as most templates insist.
     """
@@ -61,4 +63,8 @@ def chat_messages(system_prompt: str, turns: Iterable[PastTurn], text: str) -> l
         reply = ChatMessage(role="assistant", content=turn.reply)
         messages.append({**reply, "token_ids": turn.token_ids} if turn.token_ids else reply)
     messages.append(ChatMessage(role="user", content=text))
+    if begun is not None:
+        messages.append(
+            ChatMessage(role="assistant", content=begun.content, token_ids=begun.token_ids, unfinished=True)
+        )
     return messages

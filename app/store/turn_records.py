@@ -6,43 +6,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import CursorResult, delete, exists, select, update
+from sqlalchemy import CursorResult, delete, select, update
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
-from app.domain.prompting import PathMessage
 from app.domain.views import MessageStatus, ReplyStats, Role
-from app.errors import Conflict, InvalidInput, NotFound
+from app.errors import Conflict, NotFound
 from app.store.conversations import settings_row
 from app.store.database import Database
 from app.store.models import Conversation, Message, Turn
 from app.store.rows import is_id, owned_conversation, owned_message, reply_stats
-from app.store.tree import path_to
+from app.store.turn_contexts import BUSY, is_running, resumable_turn
 
-BUSY = "A reply is still being written in this conversation. Wait for it or stop it, then send again."
 SWEPT = "The server stopped while this reply was being written."
-
-
-@dataclass(frozen=True, slots=True)
-class TurnContext:
-    """What a new message in an existing conversation follows."""
-
-    parent_id: str | None
-    path: tuple[PathMessage, ...]  #: from the root to the parent
-    settings: ChatSettings
-    streaming: bool  #: a reply is being written there now
-    omitted_messages: int = 0  #: left out of what the model read for the parent
-    context_length: int | None = None  #: of the model that wrote the parent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedMessage:
-    """A message of the person's that stands in a conversation, with what it follows."""
-
-    id: str
-    conversation_id: str
-    text: str
-    context: TurnContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,48 +79,33 @@ class TurnRecords:
         self._database = database
         self._owner = owner
 
-    async def context(self, user_id: str, conversation_id: str, parent_id: str | None) -> TurnContext:
-        """What a message after ``parent_id`` (None: after the tip) follows.
+    async def resume(self, user_id: str, new: NewTurn) -> None:
+        """Let the turn ``new.turn_id`` run again, to write the rest of its reply.
 
         Raises:
-            NotFound: the conversation, or the parent in it, is missing or another user's.
-            InvalidInput: the parent is not a reply.
+            NotFound: the reply is gone.
+            Conflict: a reply is being written in the conversation.
+            InvalidInput: by now the reply cannot go on.
         """
+        now = datetime.now(UTC)
 
-        def work(session: Session) -> TurnContext:
-            conversation = owned_conversation(session, user_id, conversation_id)
-            last = conversation.tip_message_id
-            if parent_id is not None:
-                parent = session.get(Message, parent_id) if is_id(parent_id) else None
-                if parent is None or parent.conversation_id != conversation.id:
-                    raise NotFound("There is no such message in this conversation to send another one after.")
-                if parent.role != Role.ASSISTANT:
-                    raise InvalidInput("A message can only follow a reply, not another message of yours.")
-                last = parent.id
-            return _context(session, conversation, last)
+        def work(session: Session) -> None:
+            conversation = owned_conversation(session, user_id, new.conversation_id, lock=True)
+            if is_running(session, conversation.id):
+                raise Conflict(BUSY)
+            message = owned_message(session, user_id, new.message_id)
+            turn = resumable_turn(session, message)
+            message.status = MessageStatus.STREAMING
+            turn.status, turn.owner, turn.heartbeat_at = "running", self._owner, now
+            turn.ended_at = turn.error = turn.finish_reason = None
+            turn.model, turn.params, turn.seed = new.model, settings_row(new.settings), new.settings.seed
+            turn.omitted_messages, turn.context_length = new.omitted_messages, new.context_length
+            conversation.tip_message_id = message.id
+            conversation.updated_at = now
+            if new.save_settings:
+                conversation.settings = settings_row(new.settings)
 
-        return await self._database.read(work)
-
-    async def asked(self, user_id: str, message_id: str) -> AskedMessage:
-        """The person's message that ``message_id`` is, or that it is a reply to.
-
-        Raises:
-            NotFound: the message is missing or another user's.
-        """
-
-        def work(session: Session) -> AskedMessage:
-            message = owned_message(session, user_id, message_id)
-            if message.role == Role.ASSISTANT:
-                message = session.get_one(Message, message.parent_id)
-            conversation = session.get_one(Conversation, message.conversation_id)
-            return AskedMessage(
-                id=message.id,
-                conversation_id=conversation.id,
-                text=message.content,
-                context=_context(session, conversation, message.parent_id),
-            )
-
-        return await self._database.read(work)
+        await self._database.write(work)
 
     async def begin(self, user_id: str, new: NewTurn) -> None:
         """Write the (conversation,) message, empty reply and running turn, or nothing.
@@ -163,7 +124,7 @@ class TurnRecords:
                 session.add(conversation)
             else:
                 conversation = owned_conversation(session, user_id, new.conversation_id, lock=True)
-                if _is_running(session, conversation.id):
+                if is_running(session, conversation.id):
                     raise Conflict(BUSY)
                 if new.parent_is_tip and conversation.tip_message_id != new.parent_id:
                     raise Conflict("This conversation has gone on elsewhere. Look at it again, then send.")
@@ -327,26 +288,6 @@ class TurnRecords:
             update(Message).where(Message.id == message_id).values(message).execution_options(synchronize_session=False)
         )
         return True
-
-
-def _is_running(session: Session, conversation_id: str) -> bool:
-    return bool(
-        session.scalar(select(exists().where(Turn.conversation_id == conversation_id, Turn.status == "running")))
-    )
-
-
-def _context(session: Session, conversation: Conversation, last: str | None) -> TurnContext:
-    """What a message after ``last`` follows."""
-    rows = path_to(session, last, token_ids=True)
-    turn: Turn | None = rows[-1][1] if rows else None
-    return TurnContext(
-        parent_id=last,
-        path=tuple(PathMessage(Role(message.role), message.content, message.token_ids or ()) for message, _ in rows),
-        settings=ChatSettings.model_validate(conversation.settings),
-        streaming=_is_running(session, conversation.id),
-        omitted_messages=(turn.omitted_messages or 0) if turn else 0,
-        context_length=turn.context_length if turn else None,
-    )
 
 
 def _add_message(session: Session, new: NewTurn, role: Role, content: str, now: datetime) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from app.domain.text import clean_text
 from app.domain.views import MessageStatus
 from app.errors import StorageUnavailable
+from app.store.turn_contexts import BegunReply
 from app.store.turn_records import TurnOutcome, TurnRecords
 from app.turns.buffer import ReplyBuffer
 from app.turns.events import TurnEnd, TurnNotice, TurnProgress
@@ -69,21 +70,26 @@ class LiveTurn:
         prompt_tokens: int,
         records: TurnRecords,
         checkpoint_seconds: float,
+        begun: BegunReply | None = None,
     ) -> None:
+        """``begun`` is what there is of a reply that goes on."""
         self.ref = ref
         self.user_id = user_id
         self.buffer = ReplyBuffer()
+        if begun is not None:
+            self.buffer.append(begun.text)
         self._engine = engine
         self._messages = messages
         self._params = params
         self._records = records
         self._checkpoint_seconds = checkpoint_seconds
         self._measure = ReplyMeasure(prompt_tokens)
-        self._token_ids: list[int] = []
+        self._begun_tokens = begun.num_tokens if begun is not None else 0
+        self._token_ids: list[int] = list(begun.token_ids) if begun is not None else []
         self._last: Delta | None = None  # the delta that ended the reply
         self._cut: MessageStatus | None = None  # why it was ended before its end
         self._deleted = False
-        self._saved_chars = 0
+        self._saved_chars = len(self.buffer)
         self._saved_at = time.monotonic()
         self._failing = False  # the last write failed
         self._settled = asyncio.Event()
@@ -134,6 +140,9 @@ class LiveTurn:
                 if not generation.done():
                     await self._checkpoint()
             outcome = self._outcome(generation)
+            if outcome.stats is not None and self._begun_tokens:
+                total = outcome.stats.completion_tokens + self._begun_tokens
+                outcome = replace(outcome, stats=replace(outcome.stats, completion_tokens=total))
             outcome = replace(outcome, token_ids=await self._reply_tokens(outcome.text))
             await self._finish(outcome)
             end = self._end_event(outcome)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.domain.long_talks import ContextPolicy, ContextRoom, turns_to_leave_out
-from app.domain.prompting import chat_messages, past_turns
+from app.domain.prompting import PathMessage, chat_messages, past_turns
 from app.errors import ContextTooLong
-from app.store.turn_records import TurnContext
+from app.store.turn_contexts import TurnContext
 from app.turns.refusals import as_app_error, context_too_long
 from engine import ChatEngine, ChatMessage, ContextLengthError, EngineError, SamplingParams
 
@@ -29,8 +29,15 @@ class Prompter:
         self._engine = engine
         self._policy = policy
 
-    async def prompt(self, system_prompt: str, context: TurnContext, text: str, params: SamplingParams) -> Prompt:
-        """The prompt for a reply to ``text``, which follows ``context``.
+    async def prompt(
+        self,
+        system_prompt: str,
+        context: TurnContext,
+        text: str,
+        params: SamplingParams,
+        begun: PathMessage | None = None,
+    ) -> Prompt:
+        """The prompt for a reply to ``text``, which follows ``context``; or for the rest of one that has ``begun``.
 
         Raises:
             ContextTooLong: it does not fit, whatever is left out; or something would have to be, and the policy is
@@ -41,7 +48,7 @@ class Prompter:
         counted: dict[int, int] = {}
 
         def messages(left_out: int) -> list[ChatMessage]:
-            return chat_messages(system_prompt, turns[left_out:], text)
+            return chat_messages(system_prompt, turns[left_out:], text, begun)
 
         async def count(left_out: int) -> int:
             if left_out not in counted:

@@ -9,15 +9,18 @@ from dataclasses import dataclass
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import id_of_request, new_id
+from app.domain.prompting import PathMessage
 from app.domain.text import clean_text, title_from
-from app.domain.views import MessageStatus, ReplyStats
-from app.errors import Conflict, EngineUnavailable, InvalidInput, NotFound
+from app.domain.views import MessageStatus, ReplyStats, Role
+from app.errors import Conflict, EngineUnavailable, NotFound
 from app.prompts import PromptLibrary
 from app.settings import AppSettings
-from app.store.turn_records import BUSY, NewTurn, TurnContext, TurnRecords
+from app.store.turn_contexts import BUSY, TurnContexts
+from app.store.turn_records import NewTurn, TurnRecords
 from app.turns.events import TurnEnd, TurnEvent, TurnProgress, TurnText
 from app.turns.live import LiveTurn, TurnRef
 from app.turns.prompter import Prompter
+from app.turns.questions import Question, Questions
 from engine import ChatEngine
 
 __all__ = ["TurnRef", "TurnSnapshot", "Turns"]
@@ -25,17 +28,6 @@ __all__ = ["TurnRef", "TurnSnapshot", "Turns"]
 _log = logging.getLogger(__name__)
 
 LAST_WRITE_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
-    """A message to be answered, and where it stands."""
-
-    text: str
-    conversation_id: str | None  #: None begins one
-    context: TurnContext
-    message_id: str | None = None  #: of a message that is there already
-    follows_tip: bool = False  #: refuse if the conversation has moved on meanwhile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +48,19 @@ class TurnSnapshot:
 class Turns:
     """The replies in flight, and the way to those that have ended."""
 
-    def __init__(self, settings: AppSettings, engine: ChatEngine, records: TurnRecords, prompts: PromptLibrary) -> None:
+    def __init__(
+        self,
+        settings: AppSettings,
+        engine: ChatEngine,
+        records: TurnRecords,
+        contexts: TurnContexts,
+        prompts: PromptLibrary,
+    ) -> None:
         self._settings = settings
         self._engine = engine
         self._records = records
         self._prompts = prompts
+        self._questions = Questions(contexts, settings.max_message_chars)
         self._prompter = Prompter(engine, settings.context_policy)
         self._live: dict[str, LiveTurn] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,7 +99,7 @@ class Turns:
             StorageUnavailable: the database does not work.
         """
         return await self._start_once(
-            user_id, request_id, settings, lambda: self._new_question(user_id, text, conversation_id, parent_id)
+            user_id, request_id, settings, lambda: self._questions.new(user_id, text, conversation_id, parent_id)
         )
 
     async def edit(
@@ -123,14 +123,9 @@ class Turns:
             InvalidInput: also where the message is a reply.
         """
 
-        async def question() -> _Question:
-            checked = self._checked_text(text)
-            asked = await self._records.asked(user_id, message_id)
-            if asked.id != message_id:
-                raise InvalidInput("Only your own messages can be edited. Ask for another reply instead.")
-            return _Question(text=checked, conversation_id=asked.conversation_id, context=asked.context)
-
-        return await self._start_once(user_id, request_id, settings, question)
+        return await self._start_once(
+            user_id, request_id, settings, lambda: self._questions.edited(user_id, message_id, text)
+        )
 
     async def regenerate(
         self, user_id: str, message_id: str, *, settings: ChatSettings | None = None, request_id: str | None = None
@@ -144,13 +139,19 @@ class Turns:
             NotFound: the message is missing or another user's.
         """
 
-        async def question() -> _Question:
-            asked = await self._records.asked(user_id, message_id)
-            return _Question(
-                text=asked.text, conversation_id=asked.conversation_id, context=asked.context, message_id=asked.id
-            )
+        return await self._start_once(user_id, request_id, settings, lambda: self._questions.again(user_id, message_id))
 
-        return await self._start_once(user_id, request_id, settings, question)
+    async def resume(self, user_id: str, message_id: str, *, settings: ChatSettings | None = None) -> TurnRef:
+        """Let a reply go on that was stopped or interrupted, or reached its maximum length. The turn is the same.
+
+        Otherwise as :meth:`start`.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+            InvalidInput: also where it cannot go on.
+        """
+
+        return await self._start_once(user_id, None, settings, lambda: self._questions.begun(user_id, message_id))
 
     async def events(self, user_id: str, turn_id: str, offset: int = 0) -> AsyncIterator[TurnEvent]:
         """Follow a reply from ``offset`` on; :class:`TurnEnd` comes last. Works for finished turns too.
@@ -247,7 +248,7 @@ class Turns:
         user_id: str,
         request_id: str | None,
         settings: ChatSettings | None,
-        question: Callable[[], Awaitable[_Question]],
+        question: Callable[[], Awaitable[Question]],
     ) -> TurnRef:
         """Start a turn, unless the same request has already."""
         turn_id = id_of_request(user_id, request_id) if request_id is not None else new_id()
@@ -266,7 +267,7 @@ class Turns:
         user_id: str,
         turn_id: str,
         settings: ChatSettings | None,
-        question: Callable[[], Awaitable[_Question]],
+        question: Callable[[], Awaitable[Question]],
         *,
         may_be_there: bool,
     ) -> TurnRef:
@@ -280,12 +281,19 @@ class Turns:
             raise Conflict(BUSY)
         used = settings if settings is not None else context.settings
         params = used.sampling_params()
-        prompt = await self._prompter.prompt(self._system_prompt(used), context, asked.text, params)
+        begun = asked.begun
+        prompt = await self._prompter.prompt(
+            self._system_prompt(used),
+            context,
+            asked.text,
+            params,
+            PathMessage(Role.ASSISTANT, begun.text, begun.token_ids) if begun else None,
+        )
         ref = TurnRef(
-            turn_id=turn_id,
+            turn_id=begun.turn_id if begun else turn_id,
             conversation_id=asked.conversation_id or new_id(),
             user_message_id=asked.message_id or new_id(),
-            message_id=new_id(),
+            message_id=begun.message_id if begun else new_id(),
             omitted_messages=prompt.omitted_messages,
             context_length=prompt.context_length,
             has_system_prompt=used.has_system_prompt,
@@ -299,6 +307,7 @@ class Turns:
             prompt_tokens=prompt.tokens,
             records=self._records,
             checkpoint_seconds=self._settings.checkpoint_seconds,
+            begun=begun,
         )
         new = NewTurn(
             turn_id=ref.turn_id,
@@ -315,10 +324,12 @@ class Turns:
             omitted_messages=prompt.omitted_messages,
             context_length=prompt.context_length,
         )
+        if ref.turn_id in self._live:
+            raise Conflict(BUSY)
         # Known before it is written: whoever sees the turn in the database finds it here.
         self._live[ref.turn_id] = live
         try:
-            await self._records.begin(user_id, new)
+            await (self._records.resume(user_id, new) if begun else self._records.begin(user_id, new))
         except BaseException:
             del self._live[ref.turn_id]
             raise
@@ -326,18 +337,6 @@ class Turns:
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(live, task))
         return ref
-
-    async def _new_question(
-        self, user_id: str, text: str, conversation_id: str | None, parent_id: str | None
-    ) -> _Question:
-        text = self._checked_text(text)
-        if conversation_id is not None:
-            context = await self._records.context(user_id, conversation_id, parent_id)
-        elif parent_id is not None:
-            raise InvalidInput("A message that follows another needs the conversation_id of that one.")
-        else:
-            context = TurnContext(parent_id=None, path=(), settings=ChatSettings(), streaming=False)
-        return _Question(text=text, conversation_id=conversation_id, context=context, follows_tip=parent_id is None)
 
     async def _started(self, user_id: str, turn_id: str) -> TurnRef | None:
         """The turn that an earlier request with the same id has started."""
@@ -361,18 +360,6 @@ class Turns:
         self._live.pop(live.ref.turn_id, None)
         if not task.cancelled() and (failure := task.exception()) is not None:
             _log.error("%s failed", task.get_name(), exc_info=failure)
-
-    def _checked_text(self, text: str) -> str:
-        text = clean_text(text)
-        if not text.strip():
-            raise InvalidInput("The message is empty. Write something first.")
-        limit = self._settings.max_message_chars
-        if len(text) > limit:
-            raise InvalidInput(
-                f"This message is {len(text):,} characters long; at most {limit:,} are accepted. "
-                "Shorten it, or send it in parts."
-            )
-        return text
 
     def _system_prompt(self, settings: ChatSettings) -> str:
         if settings.system_prompt.strip() or settings.system_prompt_name is None:

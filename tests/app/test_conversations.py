@@ -280,6 +280,7 @@ async def test_nobody_meets_another_users_conversations(services: Services, engi
         "conversations.show": lambda: conversations.show(stranger, ref.user_message_id),
         "conversations.branch": lambda: conversations.branch(stranger, done.id),
         "turns.edit": lambda: turns.edit(stranger, done.parent_id or "", text="hi"),
+        "turns.resume": lambda: turns.resume(stranger, done.id),
         "turns.regenerate": lambda: turns.regenerate(stranger, done.id),
         "turns.start": lambda: turns.start(stranger, text="hi", conversation_id=done_id),
         "turns.events": lambda: read(ref.turn_id),

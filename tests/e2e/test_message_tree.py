@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import Locator, expect
 
-from tests.e2e.chat_page import ChatPage
+from tests.e2e.chat_page import ChatPage, letters
 from tests.e2e.conftest import NewTab
 from tests.e2e.seed import seed_conversation
 from tests.e2e.server import Server
@@ -74,6 +74,25 @@ def test_another_reply_stands_beside_the_first_with_the_settings_of_now(chat: Ch
     reply.get_by_role("button", name="Next version").click()
     expect(chat.replies).to_have_count(1)
     assert chat.text() == second
+
+
+def test_a_reply_that_reached_its_length_goes_on(chat: ChatPage) -> None:
+    short_replies(chat)
+    chat.set_number("Temperature", "0")
+    first = chat.ask("begin")
+    reply = chat.replies.last
+    expect(reply.locator(".dm-stats")).to_contain_text("12 tokens")
+    reply.get_by_role("button", name="Continue").click()
+    expect(reply.locator(".dm-stats")).to_contain_text("24 tokens")
+    longer = chat.wait_for_end()
+    assert letters(longer).startswith(letters(first))
+    expect(chat.replies).to_have_count(1)
+    expect(version(reply)).to_have_count(0)
+    chat.reload()
+    assert letters(chat.text()) == letters(longer)
+    chat.ask("and more")  # what has an answer behind it does not go on
+    expect(chat.replies.first.get_by_role("button", name="Continue")).to_be_hidden()
+    expect(chat.replies.last.get_by_role("button", name="Continue")).to_be_visible()
 
 
 def test_a_branch_is_a_conversation_of_its_own(chat: ChatPage) -> None:

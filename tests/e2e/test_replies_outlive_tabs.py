@@ -125,6 +125,12 @@ def test_server_killed_and_started_again_under_an_open_tab(new_browser: NewBrows
     expect(chat.replies.last).to_contain_text("Interrupted")
     assert len(chat.text()) > 10
     expect(chat.box).to_have_value("written while it was down")
+    kept = chat.text()
+    chat.replies.last.get_by_role("button", name="Continue").click()  # what is being written stays
+    expect(chat.replies.last).to_have_attribute("data-status", "streaming")
+    assert letters(chat.wait_for_text(len(kept) + 20)).startswith(letters(kept))
+    assert letters(chat.stop()).startswith(letters(kept))
+    expect(chat.box).to_have_value("written while it was down")
     chat.box.press("Enter")
     expect(chat.users.last).to_have_text("written while it was down")
     chat.wait_for_text(10)

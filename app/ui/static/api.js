@@ -51,6 +51,7 @@ export const api = {
   startTurn: (turn) => request("POST", "/api/turns", turn),
   edit: (id, edited) => request("POST", messagePath(id, "edit"), edited),
   regenerate: (id, { settings, request_id }) => request("POST", messagePath(id, "regenerate"), { settings, request_id }),
+  resume: (id, { settings }) => request("POST", messagePath(id, "continue"), { settings }),
   showMessage: (id) => request("POST", messagePath(id, "show"), {}),
   branch: (id) => request("POST", messagePath(id, "branch"), {}),
   stopTurn: (id) => request("POST", `/api/turns/${encodeURIComponent(id)}/stop`),

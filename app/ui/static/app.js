@@ -98,7 +98,7 @@ class Page {
     this.refreshSoon();
   }
 
-  // Edits a message or asks for another reply, with the settings as they are now. `start(settings)` gives the turn;
+  // Edits a message, asks for another reply or for the rest of one, with the settings as they are now. `start(settings)` gives the turn;
   // whether it was taken is returned.
   async askAgain(start) {
     if (this.chat.activeTurnId) {

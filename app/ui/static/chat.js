@@ -22,6 +22,7 @@ export class Chat {
     this.messages = new MessageList({
       edit: (id, text) => page.askAgain((settings) => this.#askAgain("edit", id, { text, settings })),
       regenerate: (id) => page.askAgain((settings) => this.#askAgain("regenerate", id, { settings })),
+      resume: (id) => page.askAgain((settings) => this.#askAgain("resume", id, { settings })),
       branch: (id) => page.branch(id),
       show: (id, step) => this.#showVersion(id, step),
     });
@@ -130,7 +131,7 @@ export class Chat {
     return this.#once(message, (request_id) => api.startTurn({ ...message, settings, request_id }));
   }
 
-  // Edits a message or asks for another reply; the page then shows the new branch. Returns the turn.
+  // Edits a message, asks for another reply or for the rest of one; the page then shows it. Returns the turn.
   async #askAgain(how, id, { text, settings }) {
     const turn = await this.#once({ how, id, text }, (request_id) => api[how](id, { text, settings, request_id }));
     tabs.tell("conversation-changed", { id: turn.conversation_id });

@@ -48,7 +48,7 @@ function leftOutLine({ omitted_messages: count, context_length: contextLength, h
 }
 
 export class Reply {
-  // `actions`: regenerate(id), branch(id), show(id, step).
+  // `actions`: resume(id), regenerate(id), branch(id), show(id, step).
   constructor(message, actions) {
     this.contextLength = message.context_length ?? null;
     this.leftOut = make("p", { class: "dm-left-out", hidden: !message.omitted_messages });
@@ -57,11 +57,14 @@ export class Reply {
     this.text = make("div", { class: "dm-text dm-markdown" });
     this.note = make("p", { class: "dm-note", hidden: true });
     this.copy = action("Copy", "Copy reply", () => copyText(this.source, this.copy), "copy");
+    this.resume = action("Continue", "Continue this reply", () => actions.resume(message.id), "next");
+    this.resume.classList.add("dm-resume");
     this.stats = make("span", { class: "dm-stats" });
     this.foot = make(
       "footer",
       { class: "dm-foot", hidden: true },
       versions(message, actions.show),
+      this.resume,
       this.copy,
       action("Try again", "Try again: write another reply", () => actions.regenerate(message.id), "again"),
       action("Branch", "Branch: go on from here in a new conversation", () => actions.branch(message.id), "branch"),
@@ -123,6 +126,7 @@ export class Reply {
     this.notice(ending(status, error, this.source === ""));
     this.stats.textContent = stats ? statsLine(stats, this.contextLength) : "";
     this.copy.hidden = this.source === "";
+    this.resume.hidden = this.source.trim() === "" || (status === "complete" && stats?.finish_reason === "stop");
     this.foot.hidden = false;
   }
 }

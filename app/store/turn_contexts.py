@@ -1,0 +1,168 @@
+"""What a reply answers: the message, and the conversation before it. Read for the model; nothing is written here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import exists, select
+from sqlalchemy.orm import Session
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.prompting import PathMessage
+from app.domain.views import MessageStatus, Role
+from app.errors import Conflict, InvalidInput, NotFound
+from app.store.database import Database
+from app.store.models import Conversation, Message, Turn
+from app.store.rows import is_id, owned_conversation, owned_message
+from app.store.tree import path_to
+
+BUSY = "A reply is still being written in this conversation. Wait for it or stop it, then send again."
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """What a new message in an existing conversation follows."""
+
+    parent_id: str | None
+    path: tuple[PathMessage, ...]  #: from the root to the parent
+    settings: ChatSettings
+    streaming: bool  #: a reply is being written there now
+    omitted_messages: int = 0  #: left out of what the model read for the parent
+    context_length: int | None = None  #: of the model that wrote the parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedMessage:
+    """A message of the person's that stands in a conversation, with what it follows."""
+
+    id: str
+    conversation_id: str
+    text: str
+    context: TurnContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunReply:
+    """A reply that was cut short, to go on from where it stands."""
+
+    turn_id: str
+    message_id: str
+    asked: AskedMessage  #: what it is a reply to
+    text: str
+    token_ids: tuple[int, ...]  #: that spell it, where they are known
+    num_tokens: int
+
+
+class TurnContexts:
+    """The repository of what turns read. Every query asks for the user's id."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def context(self, user_id: str, conversation_id: str, parent_id: str | None) -> TurnContext:
+        """What a message after ``parent_id`` (None: after the tip) follows.
+
+        Raises:
+            NotFound: the conversation, or the parent in it, is missing or another user's.
+            InvalidInput: the parent is not a reply.
+        """
+
+        def work(session: Session) -> TurnContext:
+            conversation = owned_conversation(session, user_id, conversation_id)
+            last = conversation.tip_message_id
+            if parent_id is not None:
+                parent = session.get(Message, parent_id) if is_id(parent_id) else None
+                if parent is None or parent.conversation_id != conversation.id:
+                    raise NotFound("There is no such message in this conversation to send another one after.")
+                if parent.role != Role.ASSISTANT:
+                    raise InvalidInput("A message can only follow a reply, not another message of yours.")
+                last = parent.id
+            return _context(session, conversation, last)
+
+        return await self._database.read(work)
+
+    async def asked(self, user_id: str, message_id: str) -> AskedMessage:
+        """The person's message that ``message_id`` is, or that it is a reply to.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+        """
+
+        def work(session: Session) -> AskedMessage:
+            message = owned_message(session, user_id, message_id)
+            return _asked(session, message if message.role == Role.USER else _question_of(session, message))
+
+        return await self._database.read(work)
+
+    async def begun(self, user_id: str, message_id: str) -> BegunReply:
+        """The reply ``message_id``, where it can go on.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+            InvalidInput: it is no reply, has ended by itself, has no text, or something follows it.
+        """
+
+        def work(session: Session) -> BegunReply:
+            message = owned_message(session, user_id, message_id)
+            turn = resumable_turn(session, message)
+            return BegunReply(
+                turn_id=turn.id,
+                message_id=message.id,
+                asked=_asked(session, _question_of(session, message)),
+                text=message.content,
+                token_ids=message.token_ids or (),
+                num_tokens=turn.completion_tokens or 0,
+            )
+
+        return await self._database.read(work)
+
+
+def is_running(session: Session, conversation_id: str) -> bool:
+    """A reply is being written in the conversation."""
+    return bool(
+        session.scalar(select(exists().where(Turn.conversation_id == conversation_id, Turn.status == "running")))
+    )
+
+
+def _context(session: Session, conversation: Conversation, last: str | None) -> TurnContext:
+    """What a message after ``last`` follows."""
+    rows = path_to(session, last, token_ids=True)
+    turn: Turn | None = rows[-1][1] if rows else None
+    return TurnContext(
+        parent_id=last,
+        path=tuple(PathMessage(Role(message.role), message.content, message.token_ids or ()) for message, _ in rows),
+        settings=ChatSettings.model_validate(conversation.settings),
+        streaming=is_running(session, conversation.id),
+        omitted_messages=(turn.omitted_messages or 0) if turn else 0,
+        context_length=turn.context_length if turn else None,
+    )
+
+
+def _asked(session: Session, message: Message) -> AskedMessage:
+    conversation = session.get_one(Conversation, message.conversation_id)
+    return AskedMessage(
+        id=message.id,
+        conversation_id=conversation.id,
+        text=message.content,
+        context=_context(session, conversation, message.parent_id),
+    )
+
+
+def _question_of(session: Session, reply: Message) -> Message:
+    return session.get_one(Message, reply.parent_id)
+
+
+def resumable_turn(session: Session, message: Message) -> Turn:
+    """The turn of a reply that can go on; ``InvalidInput`` says why another cannot."""
+    turn = session.scalars(select(Turn).where(Turn.message_id == message.id)).one_or_none()
+    if message.role != Role.ASSISTANT or turn is None:
+        raise InvalidInput("Only a reply can be continued.")
+    if message.status == MessageStatus.STREAMING:
+        raise Conflict(BUSY)
+    if not message.content.strip():
+        raise InvalidInput("This reply has no text to go on from. Ask for another one.")
+    if message.status == MessageStatus.COMPLETE and turn.finish_reason == "stop":
+        raise InvalidInput("This reply has ended by itself; there is nothing to continue.")
+    if session.scalar(select(exists().where(Message.parent_id == message.id))):
+        raise InvalidInput("Something follows this reply already. Only the last one can be continued.")
+    return turn

@@ -1,0 +1,84 @@
+"""What is asked for: a new message, one edited, another reply, the rest of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.text import clean_text
+from app.errors import InvalidInput
+from app.store.turn_contexts import BegunReply, TurnContext, TurnContexts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A message to be answered, and where it stands."""
+
+    text: str
+    conversation_id: str | None  #: None begins one
+    context: TurnContext
+    message_id: str | None = None  #: of a message that is there already
+    begun: BegunReply | None = None  #: the reply that is to go on
+    follows_tip: bool = False  #: refuse if the conversation has moved on meanwhile
+
+
+class Questions:
+    """Finds out what a person asks.
+
+    Args:
+        max_message_chars: longest message that is accepted.
+    """
+
+    def __init__(self, contexts: TurnContexts, max_message_chars: int) -> None:
+        self._contexts = contexts
+        self._max_chars = max_message_chars
+
+    async def new(self, user_id: str, text: str, conversation_id: str | None, parent_id: str | None) -> Question:
+        """A message that follows another, or begins a conversation."""
+        text = self._checked(text)
+        if conversation_id is not None:
+            context = await self._contexts.context(user_id, conversation_id, parent_id)
+        elif parent_id is not None:
+            raise InvalidInput("A message that follows another needs the conversation_id of that one.")
+        else:
+            context = TurnContext(parent_id=None, path=(), settings=ChatSettings(), streaming=False)
+        return Question(text=text, conversation_id=conversation_id, context=context, follows_tip=parent_id is None)
+
+    async def edited(self, user_id: str, message_id: str, text: str) -> Question:
+        """A message of the person's in other words."""
+        text = self._checked(text)
+        asked = await self._contexts.asked(user_id, message_id)
+        if asked.id != message_id:
+            raise InvalidInput("Only your own messages can be edited. Ask for another reply instead.")
+        return Question(text=text, conversation_id=asked.conversation_id, context=asked.context)
+
+    async def again(self, user_id: str, message_id: str) -> Question:
+        """The message once more, or the one that this is a reply to."""
+        asked = await self._contexts.asked(user_id, message_id)
+        return Question(
+            text=asked.text, conversation_id=asked.conversation_id, context=asked.context, message_id=asked.id
+        )
+
+    async def begun(self, user_id: str, message_id: str) -> Question:
+        """The rest of a reply."""
+        begun = await self._contexts.begun(user_id, message_id)
+        asked = begun.asked
+        return Question(
+            text=asked.text,
+            conversation_id=asked.conversation_id,
+            context=asked.context,
+            message_id=asked.id,
+            begun=begun,
+        )
+
+    def _checked(self, text: str) -> str:
+        text = clean_text(text)
+        if not text.strip():
+            raise InvalidInput("The message is empty. Write something first.")
+        limit = self._max_chars
+        if len(text) > limit:
+            raise InvalidInput(
+                f"This message is {len(text):,} characters long; at most {limit:,} are accepted. "
+                "Shorten it, or send it in parts."
+            )
+        return text
