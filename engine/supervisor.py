@@ -329,6 +329,12 @@ class Supervisor:
             stats.kv_block_size,
             info.max_model_len,
         )
+        if not info.has_chat_template:
+            log.warning(
+                "model %s has no chat template: it reads conversations as a plain dialogue of User and Assistant, and "
+                "may answer poorly. Use a variant made for chat (often named -Instruct), or add a chat_template.jinja.",
+                info.name,
+            )
 
     def _end_worker(self, timeout: float, refusal: str, sentence: str) -> EngineCore | None:
         """Refuse, wait, interrupt. Returns the core, at rest, unless it has failed."""

@@ -172,11 +172,14 @@ async def test_the_next_turn_of_a_chat_reuses_the_cache(engine: Engine) -> None:
     assert timings.cached_prompt_tokens >= (await engine.check_chat(first)) // 4 * 4
 
 
-async def test_a_model_without_template_does_not_speak_for_the_user(tmp_path: Path) -> None:
+async def test_a_model_without_template_does_not_speak_for_the_user(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Pressed to write what would be the user's next line, the reply ends before it."""
     path = make_model(tmp_path / "model", "qwen3", chat_template=False)
     async with Engine(EngineSettings(model=str(path), dtype="float32", max_model_len=64)) as engine:
         assert not engine.info.has_chat_template
+        assert "has no chat template" in caplog.text
         assert engine._core is not None
         tokenizer = engine._core.model.tokenizer
         script = tokenizer.encode("fine\nUser: and you?", add_special_tokens=False)
