@@ -19,6 +19,7 @@ NewTab = Callable[..., ChatPage]
 NewBrowser = Callable[..., BrowserContext]
 
 CONTEXT = 16_384  #: tokens; a reply of this length outlasts any test
+GUIDE_CONTEXT = 256
 
 PATIENCE_MS = 20_000  #: a busy machine may take its time
 expect.set_options(timeout=PATIENCE_MS)
@@ -81,9 +82,10 @@ def server(endless_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="package")
 def guide_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with the model that comes in the box."""
+    """A server with the model that comes in the box, which reads no more than a few messages."""
+    length = ("--max-model-len", str(GUIDE_CONTEXT))
     with ExitStack() as stack:
-        yield _started(stack, Server(ROOT / "models/guide", tmp_path_factory.mktemp("guide-data")))
+        yield _started(stack, Server(ROOT / "models/guide", tmp_path_factory.mktemp("guide-data"), *length))
 
 
 @pytest.fixture
@@ -190,6 +192,25 @@ def new_tab(context: BrowserContext, server: Server) -> NewTab:
 def chat(new_tab: NewTab) -> ChatPage:
     """A tab with a new chat."""
     return new_tab()
+
+
+@pytest.fixture(scope="package")
+def _guide_browser(browser: Browser, guide_server: Server) -> Iterator[tuple[BrowserContext, _Watch]]:
+    """Kept for all tests, as the everyday one."""
+    context = _new_context(browser)
+    yield context, _Watch(context, guide_server)
+    context.close()
+
+
+@pytest.fixture
+def guide_chat(_guide_browser: tuple[BrowserContext, _Watch], guide_server: Server) -> Iterator[ChatPage]:
+    """A tab with a new chat with the guide."""
+    context, watch = _guide_browser
+    chat = ChatPage(context.new_page(), guide_server.url).open()
+    yield chat
+    chat.page.evaluate("localStorage.clear()")
+    chat.page.close()
+    watch.check()
 
 
 @pytest.fixture(scope="module")

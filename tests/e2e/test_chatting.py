@@ -12,8 +12,8 @@ from tests.e2e.seed import seed_conversation
 from tests.e2e.server import Server
 
 
-def test_guide_answers_and_stops_by_itself(new_browser: NewBrowser, guide_server: Server) -> None:
-    chat = ChatPage(new_browser(guide_server).new_page(), guide_server.url).open()
+def test_guide_answers_and_stops_by_itself(guide_chat: ChatPage) -> None:
+    chat = guide_chat
     expect(chat.page.locator("#dm-status")).to_have_text("guide · ready")
     reply = chat.ask("hi")
     assert len(reply.strip()) > 3

@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.chat_page import ChatPage
-from tests.e2e.conftest import NewBrowser
+from tests.e2e.conftest import GUIDE_CONTEXT as CONTEXT
 from tests.e2e.seed import seed_conversation
-from tests.e2e.server import ROOT, Server
+from tests.e2e.server import Server
 
-CONTEXT = 256
 QUESTION = "What does the temperature do, and which one should I choose for short answers about my own work?"
 
 
-@pytest.fixture(scope="module")
-def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The guide, reading no more than a few messages."""
-    server = Server(ROOT / "models/guide", tmp_path_factory.mktemp("small") / "data", "--max-model-len", str(CONTEXT))
-    server.data_dir.mkdir()
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def small_chat(new_browser: NewBrowser, small_server: Server) -> ChatPage:
-    return ChatPage(new_browser(small_server).new_page(), small_server.url).open()
-
-
-def test_a_talk_goes_on_beyond_the_context_and_the_page_says_so(small_chat: ChatPage) -> None:
-    chat = small_chat
+def test_a_talk_goes_on_beyond_the_context_and_the_page_says_so(guide_chat: ChatPage) -> None:
+    chat = guide_chat
     chat.open_settings()
     chat.set_number("Maximum length", "30")
     line = chat.page.locator(".dm-left-out:visible")
@@ -55,21 +37,21 @@ def test_a_talk_goes_on_beyond_the_context_and_the_page_says_so(small_chat: Chat
     expect(line).to_have_text(shown)
 
 
-def test_a_reply_that_fills_the_context_says_that_it_did(small_chat: ChatPage, small_server: Server) -> None:
+def test_a_reply_that_fills_the_context_says_that_it_did(guide_chat: ChatPage, guide_server: Server) -> None:
     """Behind the longest message that is accepted there is room for a token or two."""
     settings = {"system_prompt": "Be kind.", "temperature": 0}
-    ask = f"{small_server.url}/api/turns"
-    first = small_chat.page.request.post(ask, data={"text": "hi", "settings": settings}).json()
-    small_chat.open(first["conversation_id"]).wait_for_end()
+    ask = f"{guide_server.url}/api/turns"
+    first = guide_chat.page.request.post(ask, data={"text": "hi", "settings": settings}).json()
+    guide_chat.open(first["conversation_id"]).wait_for_end()
     for words in range(CONTEXT, 0, -1):
         message = {"text": "a " * words, "conversation_id": first["conversation_id"]}
-        answer = small_chat.page.request.post(ask, data=message)
+        answer = guide_chat.page.request.post(ask, data=message)
         if answer.status == 201:
             break
         assert answer.json()["error"]["code"] == "context_too_long"
-    small_chat.reload()
-    small_chat.wait_for_end()
-    reply = small_chat.replies.last
+    guide_chat.reload()
+    guide_chat.wait_for_end()
+    reply = guide_chat.replies.last
     expect(reply.locator(".dm-stats")).to_contain_text("reached the end of the model's context")
     expect(reply.locator(".dm-left-out")).to_have_text(
         f"2 earlier messages no longer fit the model's {CONTEXT} tokens and were left out; the system prompt was kept."
@@ -77,10 +59,10 @@ def test_a_reply_that_fills_the_context_says_that_it_did(small_chat: ChatPage, s
 
 
 def test_a_message_that_does_not_fit_alone_is_refused_with_both_numbers(
-    new_browser: NewBrowser, small_server: Server
+    guide_chat: ChatPage, guide_server: Server
 ) -> None:
-    conversation = seed_conversation(small_server.data_dir, "earlier", ["hello", "hi"])
-    chat = ChatPage(new_browser(small_server).new_page(), small_server.url).open(conversation)
+    conversation = seed_conversation(guide_server.data_dir, "earlier", ["hello", "hi"])
+    chat = guide_chat.open(conversation)
     message = " ".join([QUESTION] * 40)
     chat.box.fill(message)
     chat.box.press("Enter")

@@ -51,6 +51,16 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return load_pair(family, make_model(path, family, seed=list(FAMILIES).index(family), eos=False))
 
 
+#: Different enough that a check which sees a defect in these sees it in all; the rest is in the long tests.
+TYPICAL = {"llama", "gemma2", "mistral-window", "gpt-neox", "qwen3-moe"}
+typical_families = pytest.mark.parametrize(
+    "pair",
+    [pytest.param(name, marks=() if name in TYPICAL else pytest.mark.full) for name in FAMILIES],
+    indirect=True,
+    scope="module",
+)
+
+
 def make_core(pair: Pair, *, num_kv_blocks: int | None = None, block_size: int = 4, **settings: int) -> EngineCore:
     blocks = num_kv_blocks or 4 * MAX_LEN // block_size
     return EngineCore(
@@ -244,6 +254,7 @@ def is_noticed(pair: Pair, layer: int, part: str, position: int, *, prompt_lengt
     return False
 
 
+@typical_families
 @pytest.mark.parametrize("part", ["keys", "values"])
 def test_one_corrupted_row_turns_the_comparison_red(pair: Pair, part: str) -> None:
     rows = [(layer, position) for layer in range(2) for position in (1, 4, 7, 10)]
@@ -265,6 +276,7 @@ def is_red(pair: Pair, prompt_length: int = 12) -> bool:
     return False
 
 
+@typical_families
 def test_wrong_positions_turn_the_comparison_red(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """The token of one step is given the position behind its own."""
     logits = LoadedModel.logits
@@ -324,6 +336,7 @@ def test_a_corrupted_row_in_the_prefix_cache_turns_the_next_reply_red(pair: Pair
     Comparison().check(run_to_end(core, "third"), expected)
 
 
+@typical_families
 def test_rows_beyond_the_window_do_not_matter_any_more(pair: Pair) -> None:
     """What no later query may see must not change what is said; where there is no window, it must."""
     for index, layer in enumerate(pair.model.layers):
