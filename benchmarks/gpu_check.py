@@ -266,12 +266,20 @@ def speed(check: Check, path: Path, *, graphs: bool, peer: bool) -> dict[str, An
     def prompt(length: int) -> tuple[int, ...]:
         return tuple(rng.randrange(10, most) for _ in range(length))
 
-    lengths, new, long, most = ((1, 4), 8, 128, 300) if check.quick else ((1, 8, 64), 128, 2048, 15_000)
+    if check.quick:
+        lengths, new, long, most, max_model_len = (1, 4), 8, 128, 300, 256
+    else:
+        lengths, new, long, most, max_model_len = (1, 8, 64), 128, 2048, 15_000, 4096
 
     async def work() -> dict[str, Any]:
         rates: dict[str, Any] = {}
         settings = check.settings(
-            path, dtype="bfloat16", max_model_len=4096, cuda_graphs=graphs, max_batched_tokens=2048, max_num_seqs=64
+            path,
+            dtype="bfloat16",
+            max_model_len=max_model_len,
+            cuda_graphs=graphs,
+            max_batched_tokens=2048,
+            max_num_seqs=64,
         )
         async with Engine(settings) as engine:
             attention = engine.info.attention
