@@ -14,13 +14,16 @@ from sqlalchemy import (
     Dialect,
     ForeignKey,
     Index,
+    Integer,
     LargeBinary,
     MetaData,
     String,
     Text,
+    false,
     text,
 )
 from sqlalchemy import DateTime as SqlDateTime
+from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -88,8 +91,13 @@ class Conversation(Base):
 
     __tablename__ = "conversation"
     __table_args__ = (
-        # The sidebar: one user's conversations, latest activity first, paged by key.
-        Index("ix_conversation_user_id_updated_at_id", "user_id", "updated_at", "id"),
+        # The sidebar: one user's conversations, pinned ones first, latest activity first, paged by key.
+        Index("ix_conversation_list", "user_id", "archived", "pinned", "updated_at", "id"),
+        Index(
+            "ix_conversation_unindexed", "id", sqlite_where=text("NOT indexed"), postgresql_where=text("NOT indexed")
+        ),
+        # Importing a file twice finds what the first time made.
+        Index("uq_conversation_user_id_imported_from", "user_id", "imported_from", unique=True),
     )
 
     id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
@@ -98,6 +106,23 @@ class Conversation(Base):
         comment="Never null: every query asks for it, so that nobody meets another's conversation.",
     )
     title: Mapped[str] = mapped_column(String(200))
+    title_by: Mapped[str] = mapped_column(
+        String(16),
+        default="message",
+        server_default="message",
+        comment="Whose title it is: the first message's words, the model's, or the person's (which stays).",
+    )
+    pinned: Mapped[bool] = mapped_column(default=False, server_default=false())
+    archived: Mapped[bool] = mapped_column(default=False, server_default=false())
+    unread: Mapped[bool] = mapped_column(
+        default=False, server_default=false(), comment="A reply ended and nobody has looked since."
+    )
+    imported_from: Mapped[str | None] = mapped_column(
+        String(200), comment="Which export of which program it came from, and its id there; null for our own."
+    )
+    indexed: Mapped[bool] = mapped_column(
+        default=False, server_default=false(), comment="The title, as it is now, can be found by searching."
+    )
     settings: Mapped[dict[str, Any]] = mapped_column(
         comment="ChatSettings; here, not in the browser, so that another tab and another day find the same."
     )
@@ -122,6 +147,13 @@ class Message(Base):
         Index("ix_message_conversation_id_position", "conversation_id", "position"),
         # Siblings of a branch; and deleting a long chat checks each parent_id.
         Index("ix_message_parent_id", "parent_id"),
+        Index("ix_message_unindexed", "id", sqlite_where=text("NOT indexed"), postgresql_where=text("NOT indexed")),
+        Index(
+            "ix_message_deletion",
+            "deletion",
+            sqlite_where=text("deletion IS NOT NULL"),
+            postgresql_where=text("deletion IS NOT NULL"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
@@ -142,6 +174,14 @@ class Message(Base):
     )
     position: Mapped[int] = mapped_column(comment="Depth in the tree, 0 at the root: order without walking.")
     created_at: Mapped[datetime]
+    indexed: Mapped[bool] = mapped_column(
+        default=False, server_default=false(), comment="The content, as it is now, can be found by searching."
+    )
+    deletion: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH),
+        comment="Deleted by the deletion of this id (UUIDv7: it tells when), which can be undone for a while. All that "
+        "hung on the message has the same.",
+    )
 
 
 class Turn(Base):
@@ -177,6 +217,12 @@ class Turn(Base):
     )
     created_at: Mapped[datetime]
     heartbeat_at: Mapped[datetime] = mapped_column(comment="Last sign of life of the owner.")
+    lease_until: Mapped[datetime | None] = mapped_column(
+        comment="While it runs: until when nobody else may take the owner for dead. Null is long ago."
+    )
+    stop_requested_at: Mapped[datetime | None] = mapped_column(
+        comment="Somebody asked another process than the owner to stop it."
+    )
     ended_at: Mapped[datetime | None]
     checkpoint_offset: Mapped[int] = mapped_column(comment="Characters of the reply that are in message.content.")
     omitted_messages: Mapped[int | None] = mapped_column(
@@ -191,3 +237,37 @@ class Turn(Base):
     ttft_ms: Mapped[float | None] = mapped_column(comment="From arrival to the first token.")
     itl_ms: Mapped[float | None] = mapped_column(comment="Mean gap between later tokens.")
     tokens_per_second: Mapped[float | None]
+
+
+class ConversationTag(Base):
+    """A word that a person has put on a conversation to find it by."""
+
+    __tablename__ = "conversation_tag"
+    __table_args__ = (Index("ix_conversation_tag_tag", "tag", "conversation_id"),)
+
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversation.id", ondelete="CASCADE"), primary_key=True)
+    tag: Mapped[str] = mapped_column(String(50), primary_key=True)
+
+
+class SearchEntry(Base):
+    """The words of a title or of (a piece of) a message, as :mod:`app.store.search` finds them.
+
+    Made from the other tables and made anew where ``indexed`` is false, so it holds nothing of its own. SQLite finds
+    words through the FTS5 table ``search_entry_fts``, which triggers keep, PostgreSQL through an index.
+    """
+
+    __tablename__ = "search_entry"
+    __table_args__ = (
+        Index("ix_search_entry_conversation_id", "conversation_id"),
+        Index("ix_search_entry_message_id", "message_id"),
+        Index("ix_search_entry_words", "words", postgresql_using="gin").ddl_if(dialect="postgresql"),
+    )
+
+    id: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True, comment="FTS5 wants numbers."
+    )
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversation.id", ondelete="CASCADE"))
+    message_id: Mapped[str | None] = mapped_column(
+        ForeignKey("message.id", ondelete="CASCADE"), comment="Null for the title."
+    )
+    words: Mapped[str] = mapped_column(Text().with_variant(TSVECTOR, "postgresql"))
