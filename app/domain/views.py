@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from app.domain.chat_settings import ChatSettings
+from app.domain.words import SnippetPart
 
 Item = TypeVar("Item")
 
@@ -60,14 +61,19 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True)
 class ConversationSummary:
-    """A row of the sidebar. Never carries message bodies (``snippet`` is set for search hits only)."""
+    """A row of the sidebar. Never carries message bodies; what is below ``tags`` is set for search hits only."""
 
     id: str
     title: str
     created_at: datetime
     updated_at: datetime
     streaming: bool = False
-    snippet: str | None = None
+    pinned: bool = False
+    archived: bool = False
+    unread: bool = False  #: a reply ended and nobody has looked since
+    tags: tuple[str, ...] = ()
+    message_id: str | None = None  #: the latest message that matched; None where only the title did
+    snippet: tuple[SnippetPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,9 @@ class ConversationView:
     id: str
     title: str
     settings: ChatSettings
+    pinned: bool
+    archived: bool
+    tags: tuple[str, ...]
     messages: tuple[MessageView, ...]  #: oldest first
     has_earlier: bool  #: more messages above the first one
     active_turn_id: str | None  #: the turn still streaming, if any

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import ColumnElement, exists, func, literal, or_, select, tuple_, update
+from sqlalchemy import CursorResult, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
@@ -15,13 +13,18 @@ from app.domain.ids import new_id
 from app.domain.text import MAX_TITLE_CHARS, branch_title, clean_text, one_line
 from app.domain.views import ConversationSummary, ConversationView, MessageStatus, MessageView, Page
 from app.errors import Conflict, InvalidInput, NotFound
+from app.store.conversation_list import Place, list_page, tags_of
 from app.store.database import Database
-from app.store.models import Conversation, Message, Turn, UtcDateTime
-from app.store.rows import is_id, message_view, owned_conversation, owned_message
-from app.store.search import contains, snippet
+from app.store.models import Conversation, ConversationTag, Message, Turn
+from app.store.rows import message_view, owned_conversation, owned_message
+from app.store.search import Query
+from app.store.search_index import SearchIndex
 from app.store.tree import copy_path, latest_below, path_to, siblings_of
 
 MAX_PAGE = 500
+CONTEXT_ABOVE = 10  # messages above the one that a search leads to
+MAX_TAGS = 20
+MAX_TAG_CHARS = 50
 
 
 class Conversations:
@@ -29,33 +32,73 @@ class Conversations:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._index = SearchIndex(database)
 
     async def list(
-        self, user_id: str, *, limit: int = 50, cursor: str | None = None, query: str | None = None
+        self,
+        user_id: str,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        query: str | None = None,
+        tag: str | None = None,
+        archived: bool = False,
     ) -> Page[ConversationSummary]:
-        """The user's conversations, latest activity first.
+        """The user's conversations, pinned ones first, then latest activity first.
 
         Args:
             cursor: the last page's ``next_cursor``.
-            query: only those with this in the title or a message, whatever the case; ``snippet`` shows
-                the message that matched.
+            query: only those with these words in the title or a message, archived or not, latest activity first;
+                ``message_id`` and ``snippet`` tell the message that matched.
+            tag: only those that have it.
+            archived: the archived ones instead of the others.
 
         Raises:
             InvalidInput: the limit or the cursor makes no sense.
         """
         _check_limit(limit)
-        after = _decode_cursor(cursor) if cursor else None
+        after = Place.decode(cursor) if cursor else None
         wanted = clean_text(query).strip() if query else ""
-        return await self._database.read(lambda session: _list(session, user_id, limit, after, wanted))
+        if wanted:
+            await self._index.catch_up()  # what was just said can be found; a long backlog is not waited for
+        search = Query(user_id, wanted) if wanted else None
+        return await self._database.read(
+            lambda session: list_page(session, user_id, limit, after, search, tag=tag, archived=archived)
+        )
+
+    async def tags(self, user_id: str) -> dict[str, int]:
+        """The user's tags in alphabetical order, and how many conversations have each."""
+
+        def work(session: Session) -> dict[str, int]:
+            rows = session.execute(
+                select(ConversationTag.tag, func.count())
+                .join(Conversation, Conversation.id == ConversationTag.conversation_id)
+                .where(Conversation.user_id == user_id)
+                .group_by(ConversationTag.tag)
+            )
+            return dict(sorted(((tag, count) for tag, count in rows), key=lambda row: row[0].casefold()))
+
+        return await self._database.read(work)
 
     async def get(
-        self, user_id: str, conversation_id: str, *, limit: int = 100, before: str | None = None
+        self,
+        user_id: str,
+        conversation_id: str,
+        *,
+        limit: int = 100,
+        before: str | None = None,
+        at: str | None = None,
     ) -> ConversationView:
-        """The conversation with its last ``limit`` messages, or the last ones above the message ``before``.
+        """The conversation with its last messages.
+
+        Args:
+            limit: how many messages.
+            before: the last ones above this message instead.
+            at: as many as it takes to begin a little above this one.
 
         Raises:
             NotFound: the conversation, or the message in it, is missing or another user's.
-            InvalidInput: the limit makes no sense.
+            InvalidInput: the limit makes no sense, or ``at`` is on another branch than the one that is shown.
         """
         _check_limit(limit)
 
@@ -67,13 +110,21 @@ class Conversations:
                 if message.conversation_id != conversation.id:
                     raise NotFound("There is no such message in this conversation.")
                 last = message.parent_id
-            rows = path_to(session, last, limit)
+            shown = limit
+            if at is not None and last is not None:
+                shown = max(limit, _distance(session, user_id, conversation, at, last) + CONTEXT_ABOVE)
+            rows = path_to(session, last, shown)
+            if at is not None and all(message.id != at for message, _turn in rows):
+                raise InvalidInput("This message is on another branch than the one that is shown. Show that one first.")
             siblings = siblings_of(session, [message for message, _turn in rows])
             messages = tuple(message_view(message, turn, siblings[message.id]) for message, turn in rows)
             return ConversationView(
                 id=conversation.id,
                 title=conversation.title,
                 settings=ChatSettings.model_validate(conversation.settings),
+                pinned=conversation.pinned,
+                archived=conversation.archived,
+                tags=tags_of(session, [conversation.id]).get(conversation.id, ()),
                 messages=messages,
                 has_earlier=bool(messages) and messages[0].parent_id is not None,
                 active_turn_id=session.scalar(
@@ -148,7 +199,59 @@ class Conversations:
             raise InvalidInput("A title needs at least one character.")
         if len(title) > MAX_TITLE_CHARS:
             raise InvalidInput(f"This title is {len(title)} characters long; at most {MAX_TITLE_CHARS} are kept.")
-        await self._change(user_id, conversation_id, title=title)
+        await self._change(user_id, conversation_id, title=title, title_by="person", indexed=False)
+
+    async def entitle(self, user_id: str, conversation_id: str, title: str) -> bool:
+        """Give it the model's title instead of its first message's words; False where it has another by now."""
+
+        def work(session: Session) -> bool:
+            done = session.execute(
+                update(Conversation)
+                .where(
+                    Conversation.id == conversation_id,
+                    Conversation.user_id == user_id,
+                    Conversation.title_by == "message",
+                )
+                .values(title=title[:MAX_TITLE_CHARS], title_by="model", indexed=False)
+                .execution_options(synchronize_session=False)
+            )
+            assert isinstance(done, CursorResult)
+            return bool(done.rowcount)
+
+        return await self._database.write(work)
+
+    async def mark(
+        self,
+        user_id: str,
+        conversation_id: str,
+        *,
+        pinned: bool | None = None,
+        archived: bool | None = None,
+        unread: bool | None = None,
+    ) -> None:
+        """Pin, archive, or take for read; None leaves it as it is. None of them moves it in the list by itself.
+
+        Raises:
+            NotFound: the conversation is missing or another user's.
+        """
+        marks = {"pinned": pinned, "archived": archived, "unread": unread}
+        await self._change(user_id, conversation_id, **{name: mark for name, mark in marks.items() if mark is not None})
+
+    async def set_tags(self, user_id: str, conversation_id: str, tags: Sequence[str]) -> None:
+        """Give the conversation these tags, and no others.
+
+        Raises:
+            InvalidInput: too many, an empty one or one that is too long.
+            NotFound: the conversation is missing or another user's.
+        """
+        wanted = clean_tags(tags)
+
+        def work(session: Session) -> None:
+            owned_conversation(session, user_id, conversation_id, lock=True)
+            session.execute(delete(ConversationTag).where(ConversationTag.conversation_id == conversation_id))
+            session.add_all(ConversationTag(conversation_id=conversation_id, tag=tag) for tag in wanted)
+
+        await self._database.write(work)
 
     async def save_settings(self, user_id: str, conversation_id: str, settings: ChatSettings) -> None:
         """Raises:
@@ -169,7 +272,8 @@ class Conversations:
     async def _change(self, user_id: str, conversation_id: str, **values: object) -> None:
         def work(session: Session) -> None:
             owned_conversation(session, user_id, conversation_id, lock=True)
-            session.execute(update(Conversation).where(Conversation.id == conversation_id).values(**values))
+            if values:
+                session.execute(update(Conversation).where(Conversation.id == conversation_id).values(**values))
 
         await self._database.write(work)
 
@@ -179,66 +283,33 @@ def settings_row(settings: ChatSettings) -> dict[str, object]:
     return settings.model_dump(mode="json", exclude_defaults=True)
 
 
-def _list(
-    session: Session, user_id: str, limit: int, after: tuple[datetime, str] | None, query: str
-) -> Page[ConversationSummary]:
-    running = exists().where(Turn.conversation_id == Conversation.id, Turn.status == "running")
-    statement = select(
-        Conversation.id, Conversation.title, Conversation.created_at, Conversation.updated_at, running
-    ).where(Conversation.user_id == user_id)
-    if query:
-        statement = statement.where(
-            or_(
-                contains(Conversation.title, query),
-                exists().where(Message.conversation_id == Conversation.id, contains(Message.content, query)),
+def clean_tags(tags: Sequence[str]) -> list[str]:
+    """Tags as they are kept: on one line, each once.
+
+    Raises:
+        InvalidInput: too many, an empty one or one that is too long.
+    """
+    wanted = list(dict.fromkeys(one_line(clean_text(tag)) for tag in tags))
+    if len(wanted) > MAX_TAGS:
+        raise InvalidInput(f"A conversation takes at most {MAX_TAGS} tags; these are {len(wanted)}.")
+    for tag in wanted:
+        if not tag:
+            raise InvalidInput("A tag needs at least one character.")
+        if len(tag) > MAX_TAG_CHARS:
+            raise InvalidInput(
+                f"The tag '{tag[:20]}…' is {len(tag)} characters long; at most {MAX_TAG_CHARS} are kept."
             )
-        )
-    if after is not None:
-        statement = statement.where(
-            tuple_(Conversation.updated_at, Conversation.id)
-            < tuple_(literal(after[0], UtcDateTime()), literal(after[1]))
-        )
-    rows = session.execute(
-        statement.order_by(Conversation.updated_at.desc(), Conversation.id.desc()).limit(limit + 1)
-    ).all()
-    shown = rows[:limit]
-    snippets = _snippets(session, [row.id for row in shown], query) if query else {}
-    return Page(
-        items=tuple(
-            ConversationSummary(id, title, created_at, updated_at, streaming, snippets.get(id))
-            for id, title, created_at, updated_at, streaming in shown
-        ),
-        next_cursor=_encode_cursor(shown[-1].updated_at, shown[-1].id) if len(rows) > limit else None,
-    )
+    return wanted
 
 
-def _snippets(session: Session, conversation_ids: Sequence[str], query: str) -> dict[str, str]:
-    """Of each conversation, what surrounds the hit in the first message that has one."""
-    hit: ColumnElement[bool] = contains(Message.content, query)
-    first = (
-        select(func.min(Message.id))
-        .where(Message.conversation_id.in_(conversation_ids), hit)
-        .group_by(Message.conversation_id)
-    )
-    rows = session.execute(select(Message.conversation_id, Message.content).where(Message.id.in_(first)))
-    return {conversation_id: snippet(content, query) for conversation_id, content in rows}
+def _distance(session: Session, user_id: str, conversation: Conversation, message_id: str, last: str) -> int:
+    """How many messages a path of this conversation has from ``message_id`` to ``last``, if both are on it."""
+    message = owned_message(session, user_id, message_id)
+    if message.conversation_id != conversation.id:
+        raise NotFound("There is no such message in this conversation.")
+    return session.get_one(Message, last).position - message.position + 1
 
 
 def _check_limit(limit: int) -> None:
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidInput(f"limit is {limit}; it must be between 1 and {MAX_PAGE}.")
-
-
-def _encode_cursor(updated_at: datetime, conversation_id: str) -> str:
-    return base64.urlsafe_b64encode(f"{updated_at.isoformat()}|{conversation_id}".encode()).decode()
-
-
-def _decode_cursor(cursor: str) -> tuple[datetime, str]:
-    try:
-        moment, _, conversation_id = base64.urlsafe_b64decode(cursor.encode()).decode().partition("|")
-        parsed = datetime.fromisoformat(moment)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidInput("This cursor is not one that a page of conversations gave; leave it out.") from error
-    if parsed.tzinfo is None or not is_id(conversation_id):
-        raise InvalidInput("This cursor is not one that a page of conversations gave; leave it out.")
-    return parsed, conversation_id

@@ -7,6 +7,8 @@ const PAGE_SIZE = 50;
 const MOST_ROWS = 200; // that one answer of the server brings
 const RECHECK_MS = 4000;
 
+const snippetPart = ({ text, hit }) => (hit ? make("mark", {}, text) : text);
+
 export class Conversations {
   #query = "";
   #cursor = null;
@@ -93,7 +95,7 @@ export class Conversations {
       { href: `/?c=${encodeURIComponent(summary.id)}`, class: "dm-row-link", title: summary.title, tabindex: "-1" },
       make("span", { class: "dm-row-title" }, summary.title),
       summary.streaming ? make("span", { class: "dm-row-live", role: "img", "aria-label": "Replying" }) : null,
-      summary.snippet ? make("span", { class: "dm-row-snippet" }, summary.snippet) : null,
+      summary.snippet.length ? make("span", { class: "dm-row-snippet" }, ...summary.snippet.map(snippetPart)) : null,
     );
     link.addEventListener("click", (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || event.button !== 0) return;

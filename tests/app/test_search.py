@@ -1,0 +1,173 @@
+"""Searching: every script, every user by himself, and nothing found that is not there any more."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+
+from app.domain.ids import LOCAL_USER_ID as ME
+from app.domain.words import SNIPPET_AFTER, SNIPPET_BEFORE, literal_snippet, phrases, snippet, words
+from app.services import Services
+from app.store.models import SearchEntry
+from app.store.search import ENTRY_WORDS
+from tests.app.conftest import add_user
+from tests.app.test_conversations import chat, fill
+from tests.support.fake_engine import FakeEngine
+
+
+async def found(services: Services, query: str, user_id: str = ME) -> list[str]:
+    """Titles of the conversations that a query finds."""
+    return [item.title for item in (await services.conversations.list(user_id, query=query)).items]
+
+
+@pytest.mark.parametrize(
+    ("text", "hits", "misses"),
+    [
+        ("The quick brown fox", ["quick", "QUI", "fox quick", '"brown fox"', "bro fo"], ["uick", '"fox brown"', "dog"]),
+        ("Ein Résumé über Äpfel", ["resume", "RÉSUMÉ", "apfel", "äpf"], ["ume", "epfel"]),
+        ("Привет, мир! Ёлка", ["привет", "МИР", "елка", "ёлк"], ["ривет"]),
+        ("我喜欢北京烤鸭", ["北京", "烤鸭", "喜欢北京", "鸭"], ["京北", "上海"]),
+        ("東京タワーへ行きました", ["タワー", "東京", "行きました"], ["京東"]),
+        ("안녕하세요 세계", ["안녕", "세계"], ["하세요"]),
+        ("ภาษาไทยไม่มีช่องว่าง", ["ไทย", "ช่องว่าง"], ["ยไท"]),
+        ("हिन्दी में लिखा हुआ", ["हिन्दी", "हिन्"], ["न्दी"]),
+        ("مرحبا بالعالم", ["مرحبا", "بالع"], ["رحبا"]),
+        ("שלום עולם", ["שלום"], ["לום"]),
+        ("see https://example.org/a_b?c=1", ["example.org", "https://example.org/a_b", "a_b"], ["a_c"]),
+        ("Ｆｕｌｌ ｗｉｄｔｈ and ﬁgures", ["full", "width", "figures"], ["ull"]),
+        ("Straße", ["strasse", "STRASSE", "straße"], ["trasse"]),
+    ],
+)
+async def test_words_are_found_in_every_script(
+    services: Services, text: str, hits: list[str], misses: list[str]
+) -> None:
+    conversation = await chat(services, text)
+    await services.conversations.rename(ME, conversation, "X")
+    for query in hits:
+        page = await services.conversations.list(ME, query=query)
+        assert [item.id for item in page.items] == [conversation], query
+        [item] = page.items
+        assert item.message_id is not None
+        assert any(part.hit for part in item.snippet), query
+        assert "".join(part.text for part in item.snippet) == text
+    for query in misses:
+        assert await found(services, query) == [], query
+
+
+async def test_all_words_must_be_in_one_message_and_the_latest_hit_leads_there(services: Services) -> None:
+    conversation = await chat(services, "apples")
+    assert await found(services, "apples pears") == []
+    await chat(services, "pears and apples", conversation)
+    await chat(services, "nothing of that kind", conversation)
+    [item] = (await services.conversations.list(ME, query="apples")).items
+    messages = (await services.conversations.get(ME, conversation)).messages
+    assert item.message_id == messages[2].id
+
+
+async def test_what_is_found_follows_what_is_there(services: Services, engine: FakeEngine) -> None:
+    conversation = await chat(services, "walrus")
+    await services.conversations.rename(ME, conversation, "Penguins")
+    assert await found(services, "walrus") == await found(services, "penguin") == ["Penguins"]
+    await services.conversations.rename(ME, conversation, "Seals")
+    assert await found(services, "penguin") == []
+
+    reply = (await services.conversations.get(ME, conversation)).messages[-1]
+    deletion = await services.deletions.delete(ME, reply.id)
+    assert await found(services, "hello world") == []
+    await services.deletions.undo(ME, deletion.deletion_id)
+    assert await found(services, "hello world") == ["Seals"]
+
+    branched = await services.conversations.branch(ME, reply.id)
+    assert len((await services.conversations.list(ME, query="walrus")).items) == 2
+    await services.turns.delete_conversation(ME, branched)
+    await services.turns.delete_conversation(ME, conversation)
+    assert await found(services, "walrus") == []
+    assert await services.database.read(lambda session: session.scalars(select(SearchEntry)).all()) == []
+
+
+async def test_a_reply_is_found_when_it_has_ended_and_again_when_it_was_continued(
+    services: Services, engine: FakeEngine
+) -> None:
+    hold = asyncio.Event()
+    engine.say("narwhals", " swim", gates={1: hold})
+    ref = await services.turns.start(ME, text="hello")
+    assert await found(services, "narwhals") == []
+    await services.turns.stop(ME, ref.turn_id)
+    assert await found(services, "narwhals") == ["hello"]
+    engine.say(" and dive")
+    again = await services.turns.resume(ME, ref.message_id)
+    async for _ in services.turns.events(ME, again.turn_id):
+        pass
+    assert await found(services, "narwhals dive") == ["hello"]
+
+
+async def test_long_texts_are_found_from_beginning_to_end(services: Services) -> None:
+    text = " ".join(f"w{number}" for number in range(3 * ENTRY_WORDS + 7))
+    await chat(services, text)
+    for place in (0, ENTRY_WORDS - 1, ENTRY_WORDS, 2 * ENTRY_WORDS, 3 * ENTRY_WORDS + 6):
+        assert len(await found(services, f"w{place}")) == 1
+    assert len(await found(services, f'"w{ENTRY_WORDS - 2} w{ENTRY_WORDS - 1} w{ENTRY_WORDS} w{ENTRY_WORDS + 1}"')) == 1
+    assert await found(services, '"w1 w3"') == []
+
+
+async def test_what_was_there_before_is_indexed_behind_everybodys_back(services: Services) -> None:
+    await fill(services, messages=700, title="Old")  # more than one batch; nobody searches meanwhile
+    rows = select(func.count(SearchEntry.message_id.distinct()))
+    for _ in range(1200):
+        if await services.database.read(lambda session: session.scalar(rows)) == 700:
+            break
+        await asyncio.sleep(0.05)
+    else:
+        pytest.fail("it was never indexed")
+    assert await found(services, "message 699") == ["Old"]
+
+
+async def test_archived_ones_are_found_and_other_users_never(services: Services) -> None:
+    mine = await chat(services, "a lighthouse")
+    await services.conversations.mark(ME, mine, archived=True)
+    stranger = await add_user(services.database)
+    ref = await services.turns.start(stranger, text="another lighthouse")
+    async for _ in services.turns.events(stranger, ref.turn_id):
+        pass
+    assert await found(services, "lighthouse") == ["a lighthouse"]
+    assert await found(services, "lighthouse", stranger) == ["another lighthouse"]
+    assert await found(services, "lighth", stranger) == ["another lighthouse"]
+
+
+@pytest.mark.parametrize(
+    "query", ['"', '""', "'", "\\", "a' | 'b", "NEAR(a b)", "words: x", "-", "*", "a*", "& |", "(", "x:*", "<->", "💥"]
+)
+async def test_no_query_is_a_syntax_error(services: Services, query: str) -> None:
+    await chat(services, "harmless")
+    await services.conversations.list(ME, query=query)
+
+
+async def test_an_emoji_is_found_as_it_is(services: Services) -> None:
+    await chat(services, "so 🎉 happy")
+    assert await found(services, "🎉") == ["so 🎉 happy"]
+    assert await found(services, "💥") == []
+
+
+@given(st.text(), st.text(min_size=1, max_size=10))
+def test_snippets_are_short_and_say_what_the_text_says(text: str, query: str) -> None:
+    for parts in (snippet(text, phrases(query)), literal_snippet(text, query)):
+        shown = "".join(part.text for part in parts)
+        longest = max((word.end - word.start for word in words(text)), default=0) * max(1, len(words_of(query)))
+        assert len(shown) <= SNIPPET_BEFORE + SNIPPET_AFTER + max(longest, len(query)) * 3 + 2
+        assert re.sub(r"\s|…", "", shown) in re.sub(r"\s|…", "", text)
+
+
+def words_of(text: str) -> list[str]:
+    return [word.folded for word in words(text)]
+
+
+@given(st.text())
+def test_every_word_of_a_text_finds_it(text: str) -> None:
+    for word in words(text):
+        for phrase in phrases(word.folded):
+            assert any(part.hit for part in snippet(text, [phrase])), word
