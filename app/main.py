@@ -62,8 +62,16 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
     app.add_middleware(SecurityHeaders)  # added last, so it is outermost
     install_error_handlers(app)
     install_openai(app)
-    for module in (health, turns, messages, conversations, engine_api):
-        app.include_router(module.router)
+    for router in (
+        health.router,
+        turns.router,
+        messages.router,
+        messages.deletions_router,
+        conversations.router,
+        conversations.tags_router,
+        engine_api.router,
+    ):
+        app.include_router(router)
     return mount_ui(app, lambda: cast(Services, app.state.services))
 
 

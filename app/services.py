@@ -9,15 +9,20 @@ from dataclasses import dataclass
 
 from app.domain.ids import new_id
 from app.errors import EngineUnavailable, StartupError, StorageUnavailable
+from app.housekeeping import Housekeeping
 from app.prompts import PromptLibrary
 from app.settings import AppSettings
 from app.store.claim import claimed
 from app.store.conversations import Conversations
 from app.store.database import Database
+from app.store.deletions import Deletions
 from app.store.migrate import migrate
+from app.store.retention import Retention
+from app.store.search_index import SearchIndex
 from app.store.turn_contexts import TurnContexts
 from app.store.turn_records import TurnRecords
 from app.turns.service import Turns
+from app.turns.titles import Titles
 from engine import ChatEngine
 
 _log = logging.getLogger(__name__)
@@ -31,8 +36,10 @@ class Services:
     engine: ChatEngine
     conversations: Conversations
     turns: Turns
+    deletions: Deletions
     prompts: PromptLibrary
     database: Database
+    _housekeeping: Housekeeping
     _claim: ExitStack
 
     @classmethod
@@ -56,13 +63,22 @@ class Services:
                 raise StartupError(error.message) from error
             if swept:
                 _log.info("%d replies were interrupted when the server last stopped", swept)
+            conversations = Conversations(database)
+            deletions = Deletions(database)
+            titles = Titles(engine, conversations) if settings.auto_titles else None
+            housekeeping = Housekeeping(
+                SearchIndex(database), deletions, Retention(database), retention_days=settings.retention_days
+            )
+            housekeeping.start()
             return cls(
                 settings=settings,
                 engine=engine,
-                conversations=Conversations(database),
-                turns=Turns(settings, engine, records, TurnContexts(database), prompts),
+                conversations=conversations,
+                turns=Turns(settings, engine, records, TurnContexts(database), prompts, titles),
+                deletions=deletions,
                 prompts=prompts,
                 database=database,
+                _housekeeping=housekeeping,
                 _claim=claim.pop_all(),
             )
 
@@ -71,6 +87,7 @@ class Services:
         try:
             await self.turns.close()
         finally:
+            await self._housekeeping.close()
             await self.database.close()
             self._claim.close()
 

@@ -39,6 +39,14 @@ class AppSettings(BaseSettings):
         "drop_oldest",
         description="For conversations longer than the model's context: drop_oldest turns, or refuse the message.",
     )
+    auto_titles: bool = Field(
+        True, description="Whether the model is asked for the titles of conversations; else the first message is one."
+    )
+    retention_days: int | None = Field(
+        None,
+        ge=1,
+        description="Conversations without a message for so many days are deleted, pinned ones too; default: none are.",
+    )
     max_message_chars: int = Field(200_000, ge=1, description="Longest message that is accepted, in characters.")
 
     @field_validator("data_dir")

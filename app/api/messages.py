@@ -9,9 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.deps import ServicesDep, UserId
 from app.domain.chat_settings import ChatSettings
+from app.store.deletions import Deletion
 from app.turns.service import TurnRef
 
 router = APIRouter(prefix="/api/messages/{message_id}", tags=["messages"])
+deletions_router = APIRouter(prefix="/api/deletions", tags=["messages"])
 
 
 class Continuation(BaseModel):
@@ -37,8 +39,8 @@ class EditedMessage(AnotherReply):
 
 
 @dataclass(frozen=True, slots=True)
-class BranchRef:
-    """The conversation that a branch has become."""
+class ConversationRef:
+    """Where to look now."""
 
     conversation_id: str
 
@@ -70,6 +72,18 @@ async def show_message(message_id: str, user_id: UserId, services: ServicesDep) 
 
 
 @router.post("/branch", status_code=201)
-async def branch_conversation(message_id: str, user_id: UserId, services: ServicesDep) -> BranchRef:
+async def branch_conversation(message_id: str, user_id: UserId, services: ServicesDep) -> ConversationRef:
     """Copy the conversation up to this message into a new one."""
-    return BranchRef(await services.conversations.branch(user_id, message_id))
+    return ConversationRef(await services.conversations.branch(user_id, message_id))
+
+
+@router.delete("")
+async def delete_message(message_id: str, user_id: UserId, services: ServicesDep) -> Deletion:
+    """Delete it with all that follows it. For an hour that can be undone."""
+    return await services.deletions.delete(user_id, message_id)
+
+
+@deletions_router.post("/{deletion_id}/undo")
+async def undo_deletion(deletion_id: str, user_id: UserId, services: ServicesDep) -> ConversationRef:
+    """Bring back what was deleted."""
+    return ConversationRef(await services.deletions.undo(user_id, deletion_id))

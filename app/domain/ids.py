@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import datetime
 
 import uuid_utils
 
@@ -21,3 +22,9 @@ def id_of_request(user_id: str, request_id: str) -> str:
 def new_id() -> str:
     """A new id, greater than every id this process made before."""
     return str(uuid_utils.uuid7())
+
+
+def first_id_of(moment: datetime) -> str:
+    """What every id made at ``moment`` or later is greater than, and every earlier one less."""
+    milliseconds = f"{int(moment.timestamp() * 1000):012x}"
+    return f"{milliseconds[:8]}-{milliseconds[8:]}-0000-0000-000000000000"

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 
+from app.domain.words import words
+
 TITLE_CHARS = 60
 MAX_TITLE_CHARS = 200
+MAX_TITLE_WORDS = 10
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SPACE = re.compile(r"\s+")
+_TITLE_MARK = re.compile(r"^[\s#*_\"'“]*title\s*:", re.IGNORECASE)
 
 
 def clean_text(text: str) -> str:
@@ -25,6 +29,24 @@ def title_from(message: str) -> str:
     # A language without spaces, or one long word, is cut where it is.
     at_word = cut.rpartition(" ")[0] if line[TITLE_CHARS] != " " else cut
     return (at_word if len(at_word) > TITLE_CHARS // 2 else cut).rstrip() + "…"
+
+
+def as_title(said: str, about: str) -> str | None:
+    """What a model said when it was asked for a title, as one; None where it is none.
+
+    Small models answer the question instead, or talk about themselves. A title is short, no sentence, and has a word in
+    common with what it is ``about``.
+    """
+    lines = said.strip().splitlines()
+    if len(lines) != 1:
+        return None
+    title = one_line(clean_text(_TITLE_MARK.sub("", lines[0]))).strip("\"'“”„«»‘’*_#` ")
+    if not title or len(title) > TITLE_CHARS or title[-1] in ".!?:;。！？：；…":
+        return None
+    if len(title.split()) > MAX_TITLE_WORDS:
+        return None
+    known = {word.folded for word in words(about)}
+    return title if any(word.folded in known for word in words(title)) else None
 
 
 def branch_title(title: str) -> str:

@@ -49,7 +49,7 @@ def owned_message(session: Session, user_id: str, message_id: str) -> Message:
         message = session.scalars(
             select(Message)
             .join(Conversation, Conversation.id == Message.conversation_id)
-            .where(Message.id == message_id, Conversation.user_id == user_id)
+            .where(Message.id == message_id, Message.deletion.is_(None), Conversation.user_id == user_id)
         ).one_or_none()
     if message is None:
         raise NotFound("There is no such message. It or its conversation may have been deleted.")

@@ -51,6 +51,7 @@ def siblings_of(session: Session, messages: Sequence[Message]) -> dict[str, list
         .where(
             Message.conversation_id == messages[0].conversation_id,
             Message.position.between(messages[0].position, messages[-1].position),
+            Message.deletion.is_(None),
         )
         .order_by(Message.id)
     )
@@ -64,7 +65,12 @@ def latest_below(session: Session, message_id: str) -> str:
     """The end of the branch that begins with a message and takes the latest reply, or message, at every fork."""
     branch = select(Message.id, literal(0).label("depth")).where(Message.id == message_id).cte("branch", recursive=True)
     child, younger = aliased(Message), aliased(Message)
-    latest = select(func.max(younger.id)).where(younger.parent_id == branch.c.id).correlate(branch).scalar_subquery()
+    latest = (
+        select(func.max(younger.id))
+        .where(younger.parent_id == branch.c.id, younger.deletion.is_(None))
+        .correlate(branch)
+        .scalar_subquery()
+    )
     branch = branch.union_all(select(child.id, branch.c.depth + 1).join(branch, child.id == latest))
     last: str = session.execute(select(branch.c.id).order_by(branch.c.depth.desc()).limit(1)).scalar_one()
     return last
@@ -74,7 +80,7 @@ def copy_path(session: Session, path: Sequence[MessageRow], conversation_id: str
     """Copy messages that follow one another, and their turns, into another conversation; returns the last one's id."""
     parent_id = None
     for position, (message, turn) in enumerate(path):
-        copied = Message(**_values(message) | {"id": new_id(), "conversation_id": conversation_id})
+        copied = Message(**_values(message) | {"id": new_id(), "conversation_id": conversation_id, "indexed": False})
         copied.parent_id, copied.position = parent_id, position
         session.add(copied)
         session.flush()

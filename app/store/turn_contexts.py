@@ -72,7 +72,7 @@ class TurnContexts:
             last = conversation.tip_message_id
             if parent_id is not None:
                 parent = session.get(Message, parent_id) if is_id(parent_id) else None
-                if parent is None or parent.conversation_id != conversation.id:
+                if parent is None or parent.conversation_id != conversation.id or parent.deletion is not None:
                     raise NotFound("There is no such message in this conversation to send another one after.")
                 if parent.role != Role.ASSISTANT:
                     raise InvalidInput("A message can only follow a reply, not another message of yours.")
@@ -163,6 +163,6 @@ def resumable_turn(session: Session, message: Message) -> Turn:
         raise InvalidInput("This reply has no text to go on from. Ask for another one.")
     if message.status == MessageStatus.COMPLETE and turn.finish_reason == "stop":
         raise InvalidInput("This reply has ended by itself; there is nothing to continue.")
-    if session.scalar(select(exists().where(Message.parent_id == message.id))):
+    if session.scalar(select(exists().where(Message.parent_id == message.id, Message.deletion.is_(None)))):
         raise InvalidInput("Something follows this reply already. Only the last one can be continued.")
     return turn

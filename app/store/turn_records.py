@@ -95,7 +95,7 @@ class TurnRecords:
                 raise Conflict(BUSY)
             message = owned_message(session, user_id, new.message_id)
             turn = resumable_turn(session, message)
-            message.status = MessageStatus.STREAMING
+            message.status, message.indexed = MessageStatus.STREAMING, False
             turn.status, turn.owner, turn.heartbeat_at = "running", self._owner, now
             turn.ended_at = turn.error = turn.finish_reason = None
             turn.model, turn.params, turn.seed = new.model, settings_row(new.settings), new.settings.seed
@@ -130,6 +130,7 @@ class TurnRecords:
                     raise Conflict("This conversation has gone on elsewhere. Look at it again, then send.")
             conversation.tip_message_id = new.message_id
             conversation.updated_at = now
+            conversation.archived = conversation.unread = False  # who writes there is there
             if new.save_settings:
                 conversation.settings = settings_row(new.settings)
             session.flush()
@@ -185,7 +186,11 @@ class TurnRecords:
 
         def work(session: Session) -> bool:
             message = {"content": outcome.text, "status": outcome.status, "token_ids": outcome.token_ids}
-            return self._write_reply(session, user_id, turn_id, message, values)
+            if not self._write_reply(session, user_id, turn_id, message, values):
+                return False
+            conversation_id = select(Turn.conversation_id).where(Turn.id == turn_id).scalar_subquery()
+            session.execute(update(Conversation).where(Conversation.id == conversation_id).values(unread=True))
+            return True
 
         return await self._database.write(work)
 
@@ -295,7 +300,7 @@ def _add_message(session: Session, new: NewTurn, role: Role, content: str, now: 
     is_reply = role is Role.ASSISTANT
     parent_id = new.user_message_id if is_reply else new.parent_id
     parent = session.get(Message, parent_id) if parent_id is not None else None
-    if parent_id is not None and parent is None:
+    if parent_id is not None and (parent is None or parent.deletion is not None):
         raise NotFound("The message that this one follows was deleted meanwhile. Look at the conversation again.")
     session.add(
         Message(

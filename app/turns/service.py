@@ -21,6 +21,7 @@ from app.turns.events import TurnEnd, TurnEvent, TurnProgress, TurnText
 from app.turns.live import LiveTurn, TurnRef
 from app.turns.prompter import Prompter
 from app.turns.questions import Question, Questions
+from app.turns.titles import Titles
 from engine import ChatEngine
 
 __all__ = ["TurnRef", "TurnSnapshot", "Turns"]
@@ -55,7 +56,10 @@ class Turns:
         records: TurnRecords,
         contexts: TurnContexts,
         prompts: PromptLibrary,
+        titles: Titles | None = None,
     ) -> None:
+        """``titles``: where to ask for a new conversation's title; None leaves it its first message's words."""
+        self._titles = titles
         self._settings = settings
         self._engine = engine
         self._records = records
@@ -230,6 +234,8 @@ class Turns:
     async def close(self) -> None:
         """Start no more replies, give those in flight ``shutdown_seconds``, then end them as interrupted."""
         self._closing = True
+        if self._titles is not None:
+            await self._titles.close()
         if self._starting:
             await asyncio.wait(self._starting.values(), timeout=self._settings.shutdown_seconds)
         if self._tasks:
@@ -336,6 +342,8 @@ class Turns:
         task = live.launch()
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(live, task))
+        if new.title is not None:
+            task.add_done_callback(lambda _: self._entitle(live, asked.text))
         return ref
 
     async def _started(self, user_id: str, turn_id: str) -> TurnRef | None:
@@ -360,6 +368,11 @@ class Turns:
         self._live.pop(live.ref.turn_id, None)
         if not task.cancelled() and (failure := task.exception()) is not None:
             _log.error("%s failed", task.get_name(), exc_info=failure)
+
+    def _entitle(self, live: LiveTurn, message: str) -> None:
+        end = live.buffer.end
+        if self._titles is not None and not self._closing and end is not None and end.status is MessageStatus.COMPLETE:
+            self._titles.ask(live.user_id, live.ref.conversation_id, message, live.buffer.text)
 
     def _system_prompt(self, settings: ChatSettings) -> str:
         if settings.system_prompt.strip() or settings.system_prompt_name is None:

@@ -45,6 +45,7 @@ def settings(database_url: str | None, tmp_path: Path) -> AppSettings:
         database_url=database_url,
         checkpoint_seconds=CHECKPOINT_SECONDS,
         shutdown_seconds=5,
+        auto_titles=False,
     )
 
 

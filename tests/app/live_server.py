@@ -49,7 +49,7 @@ async def serving(
     data_dir: Path, engine: ChatEngine, **settings: Any
 ) -> AsyncIterator[tuple[str, FastAPI, httpx.AsyncClient]]:
     """The same with any engine, started and stopped with it if need be: its address, the application, a client."""
-    app = create_app(AppSettings(data_dir=data_dir, _env_file=None, **settings), engine)
+    app = create_app(AppSettings(data_dir=data_dir, _env_file=None, **{"auto_titles": False} | settings), engine)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1)

@@ -17,7 +17,6 @@ from app.domain.views import MessageStatus, Role
 from app.errors import InvalidInput, StartupError
 from app.prompts import PromptLibrary
 from app.settings import AppSettings
-from app.store.search import SNIPPET_AFTER, SNIPPET_BEFORE, snippet
 from app.turns.buffer import ReplyBuffer
 from app.turns.events import TurnEnd, TurnText
 
@@ -122,11 +121,6 @@ def test_titles_are_one_short_line(text: str) -> None:
 )
 def test_titles_end_at_words(message: str, title: str) -> None:
     assert title_from(message) == title
-
-
-@given(st.text(), st.text(min_size=1, max_size=10))
-def test_snippets_are_short(text: str, query: str) -> None:
-    assert len(snippet(text, query)) <= SNIPPET_BEFORE + len(query) + SNIPPET_AFTER + 2
 
 
 def test_presets_are_accepted_by_the_engine() -> None:

@@ -25,7 +25,8 @@ from app.store.migrate import alembic_config, migrate, sqlite_file
 from tests.support.databases import PostgresServer
 from tests.support.fake_engine import FakeEngine
 
-HEAD = ScriptDirectory.from_config(alembic_config()).get_current_head()
+SCRIPTS = ScriptDirectory.from_config(alembic_config())
+HEAD = SCRIPTS.get_current_head()
 
 BROKEN = f'''
 """A migration that fails half way."""
@@ -115,10 +116,11 @@ def test_an_upgrade_keeps_what_is_there_and_leaves_a_backup(tmp_path: Path, more
             assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-async def test_conversations_of_the_first_version_go_on(empty_url: str, tmp_path: Path) -> None:
-    """Written by the first version, listed and answered by this one; its replies have no token ids yet."""
+@pytest.mark.parametrize("version", [revision.revision for revision in SCRIPTS.walk_revisions()][:0:-1])
+async def test_conversations_of_earlier_versions_go_on(empty_url: str, tmp_path: Path, version: str) -> None:
+    """Written by an earlier version; listed, found and answered by this one. Its replies have no token ids yet."""
     with connected(empty_url) as connection:
-        command.upgrade(alembic_config(connection), "0001")
+        command.upgrade(alembic_config(connection), version)
         for statement in FIRST_VERSION:
             connection.execute(sa.text(statement))
     settings = AppSettings(data_dir=tmp_path, database_url=empty_url, _env_file=None)
@@ -126,6 +128,7 @@ async def test_conversations_of_the_first_version_go_on(empty_url: str, tmp_path
     services = await Services.open(settings, engine)
     try:
         [conversation] = (await services.conversations.list(LOCAL_USER_ID)).items
+        assert (await services.conversations.list(LOCAL_USER_ID, query="old")).items[0].id == conversation.id
         view = await services.conversations.get(LOCAL_USER_ID, conversation.id)
         assert [message.content for message in view.messages] == ["Are you old?", "Yes."]
         reply = view.messages[1]

@@ -1,0 +1,66 @@
+"""A title for a conversation by the model itself, asked for behind everybody else's back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from app.domain.text import as_title
+from app.errors import AppError
+from app.store.conversations import Conversations
+from engine import ChatEngine, ChatMessage, EngineError, FinishReason, SamplingParams
+
+_log = logging.getLogger(__name__)
+
+READ_CHARS = 2000  # of the message and of the reply; a title needs no more
+_PARAMS = SamplingParams(temperature=0.0, max_tokens=24)
+_PRIORITY = 10  # as if it had come ten minutes later: no reply waits for a title
+_DEADLINE_SECONDS = 120.0
+_REQUEST = """Write a title of two to six words for the conversation below, in its own language.
+Answer with the title alone, without quotation marks.
+
+Question: {message}
+
+Answer: {reply}"""
+
+
+class Titles:
+    """Asks for titles, one task per conversation."""
+
+    def __init__(self, engine: ChatEngine, conversations: Conversations) -> None:
+        self._engine = engine
+        self._conversations = conversations
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def ask(self, user_id: str, conversation_id: str, message: str, reply: str) -> None:
+        """Give the conversation that begins with these a title soon, or leave it the one it has."""
+        task = asyncio.create_task(
+            self._entitle(user_id, conversation_id, message, reply), name=f"title of {conversation_id}"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Ask no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _entitle(self, user_id: str, conversation_id: str, message: str, reply: str) -> None:
+        request = _REQUEST.format(message=message[:READ_CHARS], reply=reply[:READ_CHARS])
+        try:
+            said = await self._say(request)
+            title = as_title(said, about=f"{message} {reply}") if said else None
+            if title is not None:
+                await self._conversations.entitle(user_id, conversation_id, title)
+        except (AppError, EngineError, ValueError) as error:  # it keeps the title it has
+            _log.info("no title for conversation %s: %s", conversation_id, error)
+
+    async def _say(self, request: str) -> str:
+        """What the model says; empty where it did not come to an end, as a title does."""
+        text, ended = "", False
+        messages = [ChatMessage(role="user", content=request)]
+        async for delta in self._engine.chat(messages, _PARAMS, deadline=_DEADLINE_SECONDS, priority=_PRIORITY):
+            text += delta.text
+            ended = ended or delta.finish_reason is FinishReason.STOP
+        return text if ended else ""
