@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
+from app.db_commands import db
 from app.errors import AppError
 from app.flags import read_settings, with_flags
 from app.settings import AppSettings
@@ -24,7 +25,6 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-db = typer.Typer(help="The database.", no_args_is_help=True, rich_markup_mode=None)
 cli.add_typer(db, name="db")
 
 
@@ -66,10 +66,10 @@ def serve(**flags: str | bool | None) -> None:
         with claimed(settings.resolved_database_url):
             migrate(settings.resolved_database_url)
 
-        from app.console import StartProgress
+        from app.console import StageProgress
         from engine import Engine  # takes seconds to import: after what can fail at once
 
-        with StartProgress() as progress:
+        with StageProgress() as progress:
 
             def ready() -> None:
                 progress.stop()
@@ -77,33 +77,6 @@ def serve(**flags: str | bool | None) -> None:
 
             engine = Engine(engine_settings, progress=progress)
             asyncio.run(serve_until_stopped(settings, engine, listener, ready))
-
-
-@db.command()
-@with_flags(AppSettings)
-def upgrade(**flags: str | bool | None) -> None:
-    """Create the database or bring it to this version. ``serve`` does so by itself."""
-    settings = read_settings(AppSettings, flags)
-
-    from app.store.claim import claimed
-    from app.store.migrate import migrate
-
-    with claimed(settings.resolved_database_url):
-        done = migrate(settings.resolved_database_url)
-    if done.before == done.after:
-        typer.echo(f"The database is already at schema {done.after}.")
-    else:
-        kept = f" The copy from before is {done.backup}." if done.backup else ""
-        typer.echo(f"The database went from {done.before or 'nothing'} to schema {done.after}.{kept}")
-
-
-@db.command()
-@with_flags(AppSettings)
-def check(**flags: str | bool | None) -> None:
-    """Say which schema the database has and whether it is whole. Changes nothing."""
-    from app.doctor import database_state
-
-    typer.echo(f"Database: {database_state(read_settings(AppSettings, flags).resolved_database_url)}.")
 
 
 @cli.command()

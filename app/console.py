@@ -1,4 +1,4 @@
-"""What the person who starts the program sees while it starts."""
+"""What a person sees of what takes long: the start, a backup, a copy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 
-class StartProgress:
-    """One line for each stage of the start: a bar in a terminal, plain text in a log.
+class StageProgress:
+    """One line for each stage: a bar in a terminal, plain text in a log.
 
-    Called from the engine's threads as ``progress(stage, fraction)``.
+    Called, from any thread, as ``progress(stage, fraction)``.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class StartProgress:
         self._stages: dict[str, TaskID | None] = {}
         self._lock = threading.Lock()
 
-    def __enter__(self) -> StartProgress:
+    def __enter__(self) -> StageProgress:
         if self._console.is_terminal:
             self._bars.start()
         return self

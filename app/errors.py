@@ -68,3 +68,9 @@ class StartupError(AppError):
     """The process cannot start as configured. The command line prints the message and exits with 2."""
 
     code = "startup"
+
+
+class MaintenanceError(AppError):
+    """A command on the database or its backups cannot do what it was asked; says what it left as it was."""
+
+    code = "maintenance"

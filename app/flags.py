@@ -19,13 +19,15 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def with_flags(*settings: type[BaseSettings]) -> Callable[[Command], Command]:
-    """Give a command that takes ``**flags`` one flag for each field of the settings classes.
+    """Give a command that takes ``**flags``, beside its own, one flag for each field of the settings classes.
 
     Values stay text: the settings class reads them, as it reads the environment, and says what is wrong.
     """
 
     def decorate(command: Command) -> Command:
-        parameters = [
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        parameters = [parameter for parameter in own if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+        parameters += [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_flag(cls, name, field))
             for cls in settings
             for name, field in cls.model_fields.items()

@@ -6,7 +6,6 @@ import logging
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from alembic import command
@@ -18,11 +17,13 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from app.errors import StartupError
 from app.store.database import postgres_engine, sqlite_engine
+from app.store.snapshot import backup_name, copy_database, open_live, whole_file
 
 _log = logging.getLogger(__name__)
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
-_POSTGRES_LOCK = 0x6465736B  # "desk": any number that nobody else on the server uses
+#: Of PostgreSQL's advisory locks.
+MIGRATION_LOCK = 0x6465736B  # "desk": any number that nobody else on the server uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Migrated:
     backup: Path | None  #: the copy made first, where there was something to lose
 
 
-def migrate(url: str) -> Migrated:
+def migrate(url: str, *, backup: bool = True) -> Migrated:
     """Create the database at ``url`` or bring it to this version. Blocks; run it before serving.
 
     Two processes that start together migrate one after the other. A migration that fails or is
@@ -42,6 +43,7 @@ def migrate(url: str) -> Migrated:
 
     Args:
         url: as ``AppSettings.resolved_database_url`` gives it, claimed by this process (:mod:`app.store.claim`).
+        backup: copy a SQLite file first; False for one that is a copy itself.
 
     Raises:
         StartupError: the database cannot be opened, belongs to something else, or is newer than this program.
@@ -52,8 +54,8 @@ def migrate(url: str) -> Migrated:
         with engine.begin() as connection:
             if file is None:
                 # Holds back other migrations until this transaction ends; on SQLite, BEGIN IMMEDIATE has done so.
-                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTGRES_LOCK})
-            return _upgrade(connection, file)
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+            return _upgrade(connection, file, backup)
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         where = file or make_url(url).render_as_string(hide_password=True)
@@ -93,6 +95,11 @@ _UNKNOWN_URL = (
 )
 
 
+def known_revisions() -> frozenset[str]:
+    """The schemas that this program can read or upgrade."""
+    return frozenset(one.revision for one in ScriptDirectory.from_config(alembic_config()).walk_revisions())
+
+
 def alembic_config(connection: Connection | None = None) -> Config:
     """Alembic's configuration, on a connection that is already open."""
     config = Config(attributes={"connection": connection})
@@ -100,7 +107,7 @@ def alembic_config(connection: Connection | None = None) -> Config:
     return config
 
 
-def _upgrade(connection: Connection, file: Path | None) -> Migrated:
+def _upgrade(connection: Connection, file: Path | None, wanted: bool) -> Migrated:
     config = alembic_config(connection)
     script = ScriptDirectory.from_config(config)
     head = script.get_current_head()
@@ -113,13 +120,13 @@ def _upgrade(connection: Connection, file: Path | None) -> Migrated:
         raise StartupError(
             f"{where} holds tables of another program. Point APP_DATABASE_URL or APP_DATA_DIR at an empty place."
         )
-    if before is not None and before not in {revision.revision for revision in script.walk_revisions()}:
+    if before is not None and before not in known_revisions():
         raise StartupError(
             f"{where} was written by a newer version of Deskmate (its schema is {before}, this version knows "
             f"{head}). Start the newer version, or restore a backup from before it."
         )
     backup = None
-    if file is not None and before is not None:
+    if wanted and file is not None and before is not None:
         backup = _back_up(file, before)
         _log.info("database backed up to %s", backup)
     command.upgrade(config, "head")
@@ -129,15 +136,11 @@ def _upgrade(connection: Connection, file: Path | None) -> Migrated:
 
 def _back_up(file: Path, revision: str) -> Path:
     """Copy the database as it is committed now, whole or not at all."""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
-    backup = file.with_name(f"{file.name}.{revision}.{stamp}.backup")
-    unfinished = backup.with_suffix(".unfinished")
+    backup = file.with_name(backup_name(file.name, revision, "backup"))
     try:
-        with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(unfinished)) as target:
-            source.backup(target)
-        unfinished.rename(backup)
+        with whole_file(backup) as unfinished, closing(open_live(file)) as source:
+            copy_database(source, unfinished)
     except (sqlite3.Error, OSError) as error:
-        unfinished.unlink(missing_ok=True)
         raise StartupError(
             f"The database must be upgraded, and its backup {backup} could not be written: {error}. "
             "Nothing was changed. Make room for it and start again."

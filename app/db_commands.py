@@ -1,0 +1,80 @@
+"""``deskmate db``: look at the database, upgrade it, back it up, restore it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.flags import read_settings, with_flags
+from app.settings import AppSettings
+
+db = typer.Typer(help="The database.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@db.command()
+@with_flags(AppSettings)
+def upgrade(**flags: str | bool | None) -> None:
+    """Create the database or bring it to this version. ``serve`` does so by itself."""
+    settings = read_settings(AppSettings, flags)
+
+    from app.store.claim import claimed
+    from app.store.migrate import migrate
+
+    with claimed(settings.resolved_database_url):
+        done = migrate(settings.resolved_database_url)
+    if done.before == done.after:
+        typer.echo(f"The database is already at schema {done.after}.")
+    else:
+        kept = f" The copy from before is {done.backup}." if done.backup else ""
+        typer.echo(f"The database went from {done.before or 'nothing'} to schema {done.after}.{kept}")
+
+
+@db.command()
+@with_flags(AppSettings)
+def check(**flags: str | bool | None) -> None:
+    """Say which schema the database has and whether it is whole. Changes nothing."""
+    from app.doctor import database_state
+
+    typer.echo(f"Database: {database_state(read_settings(AppSettings, flags).resolved_database_url)}.")
+
+
+@db.command()
+@with_flags(AppSettings)
+def backup(
+    to: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="A new file, or a folder; default: the data folder.")
+    ] = None,
+    **flags: str | bool | None,
+) -> None:
+    """Write all that is in the database into one file, while the server runs if it does."""
+    settings = read_settings(AppSettings, flags)
+
+    from app.console import StageProgress
+    from app.store.backup import back_up
+
+    with StageProgress() as progress:
+        file = back_up(settings.resolved_database_url, settings.data_dir, to, partial(progress, "Copying the database"))
+    typer.echo(f"The backup is {file}. To go back to it: deskmate db restore {file}")
+
+
+@db.command()
+@with_flags(AppSettings)
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup.")], **flags: str | bool | None
+) -> None:
+    """Put a backup in the database's place, and keep what was there. The server must be stopped."""
+    settings = read_settings(AppSettings, flags)
+    url = settings.resolved_database_url
+
+    from app.console import StageProgress
+    from app.store.claim import claimed
+    from app.store.restore import restore as restore_backup
+
+    with claimed(url), StageProgress() as progress:
+        done = restore_backup(url, file, partial(progress, "Copying the backup"))
+    upgraded = f" It was upgraded from schema {done.revision} to {done.now}." if done.revision != done.now else ""
+    kept = f" The database from before is {done.aside}." if done.aside else ""
+    typer.echo(f"{file} was restored.{upgraded}{kept}")
