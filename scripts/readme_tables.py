@@ -74,7 +74,7 @@ def _commands(command: TyperCommand | TyperGroup, name: str) -> Iterable[tuple[s
         return
     settings = {flag_name(field) for cls in (AppSettings, EngineSettings) for field in cls.model_fields}
     own = [
-        parameter.opts[0] if parameter.param_type_name == "option" else str(parameter.human_readable_name)
+        parameter.opts[0] if parameter.param_type_name == "option" else str(parameter.metavar or parameter.name)
         for parameter in command.params
         if parameter.opts[0] not in settings
     ]
