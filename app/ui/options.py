@@ -16,6 +16,7 @@ def page_options(services: Services) -> dict[str, object]:
     defaults = services.engine.default_sampling_params
     info = services.engine.info
     return {
+        "retention_days": services.settings.retention_days,
         "model": {"name": info.name, "max_model_len": info.max_model_len},
         "defaults": {
             "temperature": defaults.temperature,

@@ -66,14 +66,15 @@ class ChatPage:
         return self.page.locator("#dm-list .dm-row-title")
 
     def row(self, title: str) -> Locator:
-        return self.page.locator("#dm-list li").filter(has_text=title)
+        return self.page.locator("#dm-list .dm-row").filter(has_text=title)
 
-    def press_in_row(self, title: str, button: str) -> None:
-        """Point at a conversation in the list and press the button that appears."""
+    def press_in_row(self, title: str, entry: str) -> None:
+        """Point at a conversation in the list, open its menu and choose an entry."""
         self.page.bring_to_front()
         row = self.row(title).first
         row.hover()
-        row.get_by_title(button, exact=True).click()
+        row.get_by_title("More", exact=True).click()
+        self.page.get_by_role("menuitem", name=entry, exact=True).click()
 
     def text(self, reply: int = -1) -> str:
         """The reply as it stands on the page."""

@@ -87,12 +87,115 @@ def test_search_in_titles_and_texts(seeded: ChatPage) -> None:
     expect(seeded.row("Beta").first).to_be_visible()
 
 
-def test_more_than_a_page_of_conversations(server: Server, new_tab: NewTab) -> None:
+def test_a_search_opens_at_the_message_on_whatever_branch(server: Server, new_tab: NewTab) -> None:
+    texts = [f"filler {number}" for number in range(160)]
+    texts[20] = "the zirconium is here"
+    conversation_id = seed_conversation(server.data_dir, "Minerals", texts)
+    chat = new_tab()
+    chat.page.get_by_label("Search conversations").fill("zircon")
+    row = chat.row("Minerals")
+    expect(row.locator("mark")).to_have_text("zirconium")
+    row.locator("a").click()
+    found = chat.page.locator(".dm-user", has_text="the zirconium is here")
+    expect(found).to_be_in_viewport()
+    expect(found).to_be_focused()
+    assert chat.page.url.partition("?c=")[2].startswith(f"{conversation_id}&m=")
+    expect(chat.users.last).to_have_text("filler 158")
+    chat.reload()
+    expect(found).to_be_in_viewport()
+    found_at = chat.page.url
+    found.hover()
+    found.get_by_role("button", name="Edit message").click()
+    chat.page.get_by_label("Edited message").fill("another branch")
+    chat.page.keyboard.press("Enter")
+    expect(chat.users.last).to_have_text("another branch")
+    chat.wait_for_text(10)
+    chat.stop()
+    chat.page.goto(found_at)
+    chat.ready()
+    expect(found).to_be_in_viewport()
+    expect(chat.users.last).to_have_text("filler 158")
+
+
+def test_pins_and_days_order_the_list(seeded: ChatPage) -> None:
+    groups = seeded.page.locator("#dm-list .dm-group")
+    expect(groups).to_contain_text(["Today"])
+    seeded.press_in_row("Beta", "Pin")
+    expect(groups).to_contain_text(["Pinned", "Today"])
+    expect(seeded.titles.first).to_have_text("Beta")
+    seeded.press_in_row("Beta", "Unpin")
+    expect(groups).to_contain_text(["Today"])
+    expect(seeded.page.locator("#dm-list .dm-group", has_text="Pinned")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("days", "group"),
+    [(0, "Today"), (1, "Yesterday"), (2, "Previous 7 days"), (8, "Previous 30 days"), (31, "January 2026")],
+)
+def test_days_are_those_of_the_calendar(seeded: ChatPage, days: int, group: str) -> None:
+    """One minute past midnight, the evening before is yesterday."""
+    shown = seeded.page.evaluate(
+        """async days => {
+            const { groupOf } = await import("/ui/static/date_groups.js");
+            const now = new Date(2026, 2, 1, 0, 1);
+            const then = new Date(2026, 2, 1 - days, days ? 23 : 0, 0);
+            return groupOf({ pinned: false, updated_at: then.toISOString() }, now);
+        }""",
+        days,
+    )
+    assert shown == group
+
+
+def test_the_archive_is_out_of_the_way_and_found(seeded: ChatPage) -> None:
+    count = seeded.row("Beta").count()
+    seeded.press_in_row("Beta", "Archive")
+    expect(seeded.row("Beta")).to_have_count(count - 1)
+    archive = seeded.page.get_by_role("button", name="Archived")
+    archive.click()
+    expect(seeded.row("Beta")).to_have_count(1)
+    expect(seeded.row("Alpha")).to_have_count(0)
+    seeded.press_in_row("Beta", "Take out of the archive")
+    expect(seeded.page.locator("#dm-list-note")).to_have_text("Nothing is archived.")
+    archive.click()
+    expect(seeded.row("Beta")).to_have_count(count)
+
+
+def test_tags_are_chips_to_filter_by(seeded: ChatPage) -> None:
+    seeded.press_in_row("Beta", "Tags")
+    field = seeded.page.get_by_role("dialog").get_by_label("Tags")
+    expect(field).to_be_focused()
+    field.fill("urgent, <i>odd</i>")
+    field.press("Enter")
+    chip = seeded.page.locator("#dm-tags").get_by_text("#urgent", exact=True)
+    chip.click()
+    expect(chip).to_have_attribute("aria-pressed", "true")
+    expect(seeded.titles).to_have_text(["Beta"])
+    expect(seeded.row("Beta").locator(".dm-row-tags")).to_have_text("#<i>odd</i> #urgent")
+    seeded.press_in_row("Beta", "Tags")
+    seeded.page.get_by_role("dialog").get_by_label("Tags").fill("")
+    seeded.page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    expect(seeded.page.locator("#dm-tags")).to_be_hidden()  # and with the last tag goes the filter
+    expect(seeded.row("Alpha").first).to_be_visible()
+
+
+def test_a_reply_that_ends_elsewhere_is_marked_until_it_is_opened(chat: ChatPage, new_tab: NewTab) -> None:
+    chat.open_settings()
+    chat.set_number("Maximum length", "40")
+    chat.send("to be read later")
+    chat.go(None)
+    row = chat.row("to be read later")
+    expect(row.get_by_label("Not read yet")).to_be_visible(timeout=60_000)
+    row.locator("a").click()
+    expect(row.get_by_label("Not read yet")).to_have_count(0)
+    expect(new_tab().row("to be read later").get_by_label("Not read yet")).to_have_count(0)
+
+
+def test_more_than_a_page_of_conversations_come_as_one_scrolls(server: Server, new_tab: NewTab) -> None:
     for number in range(60):
         seed_conversation(server.data_dir, f"One of many {number}", ["q", "a"])
     chat = new_tab()
     expect(chat.titles).to_have_count(50)
-    chat.page.get_by_role("button", name="Show more").click()
+    chat.page.locator("#dm-list-frame").evaluate("list => list.scrollTo(0, list.scrollHeight)")
     expect(chat.row("One of many 0")).to_have_count(1)
     shown = chat.titles.count()
     chat.page.evaluate("window.deskmate.conversations.refresh()")

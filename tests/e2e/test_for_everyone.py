@@ -104,7 +104,9 @@ def test_with_the_keyboard_alone(chat: ChatPage) -> None:
     tab_to("typed without a mouse")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowUp")
-    tab_to("Rename typed without a mouse")
+    tab_to("Actions for typed without a mouse")
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowDown")  # from Pin to Rename
     page.keyboard.press("Enter")
     page.keyboard.type("renamed by keys")
     page.keyboard.press("Enter")
@@ -118,7 +120,12 @@ def test_with_the_keyboard_alone(chat: ChatPage) -> None:
     expect(page.get_by_role("heading", name="Settings", exact=True)).to_be_hidden()
     assert page.evaluate("document.activeElement.id") == "dm-toggle-settings"
 
-    tab_to("Delete renamed by keys")
+    tab_to("Actions for renamed by keys")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Actions for renamed by keys"
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowUp")  # from Pin, round to Delete
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")

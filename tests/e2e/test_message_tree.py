@@ -175,3 +175,30 @@ def test_switching_far_up_leaves_the_reader_there(new_tab: NewTab, server: Serve
     expect(chat.users).to_have_count(20)
     expect(first).to_be_in_viewport()
     expect(version(first)).to_have_text(re.compile("1 / 2"))
+
+
+def test_a_message_is_deleted_with_what_follows_and_comes_back(server: Server, new_tab: NewTab) -> None:
+    conversation_id = seed_conversation(server.data_dir, "Deleted", ["one", "first", "two", "second"])
+    chat, other = new_tab(conversation_id), new_tab(conversation_id)
+    chat.page.bring_to_front()
+    message = chat.page.locator(".dm-user").nth(1)
+    message.hover()
+    message.get_by_role("button", name="Delete this message").click()
+    expect(chat.users).to_have_text(["one"])
+    expect(other.users).to_have_text(["one"])
+    expect(chat.page.locator("#dm-toast")).to_contain_text("2 messages were deleted.")
+    chat.page.get_by_role("button", name="Undo").click()
+    expect(chat.users).to_have_text(["one", "two"])
+    expect(other.users).to_have_text(["one", "two"])
+    expect(chat.page.locator("#dm-toast")).to_be_empty()
+
+
+def test_a_question_left_without_its_reply_gets_another(server: Server, new_tab: NewTab) -> None:
+    chat = new_tab(seed_conversation(server.data_dir, "Unanswered", ["say something", "no"]))
+    short_replies(chat)
+    chat.page.get_by_role("button", name="Delete this reply").click()
+    expect(chat.replies).to_have_count(0)
+    chat.page.get_by_role("button", name="Get a reply").click()
+    expect(chat.replies).to_have_count(1)
+    chat.wait_for_end()
+    expect(chat.page.get_by_role("button", name="Get a reply")).to_have_count(0)

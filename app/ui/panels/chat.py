@@ -31,7 +31,7 @@ _MESSAGES = """
 <div id="dm-announcer" class="dm-hidden" aria-live="polite"></div>
 """
 
-_ALERT = '<div id="dm-alert" role="alert"></div>'
+_ALERT = '<div id="dm-toast" role="status"></div><div id="dm-alert" role="alert"></div>'
 _HINT = '<p id="dm-hint">Enter sends, Shift+Enter starts a new line, Esc stops a reply.</p>'
 
 

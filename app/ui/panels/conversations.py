@@ -6,10 +6,19 @@ import gradio as gr
 
 from app.ui.client_events import on_client
 
+_TAGS = '<div id="dm-tags" role="group" aria-label="Tags" hidden></div>'
+
 _LIST = """
 <p id="dm-list-note" role="status"></p>
 <ul id="dm-list"></ul>
 <button type="button" id="dm-list-more" hidden>Show more</button>
+"""
+
+_FOOT = """
+<div id="dm-list-foot">
+  <button type="button" id="dm-show-archived" class="dm-chip" aria-pressed="false">Archived</button>
+</div>
+<p id="dm-retention" hidden></p>
 """
 
 
@@ -27,6 +36,8 @@ def conversations_panel() -> None:
             max_lines=1,
             elem_id="dm-search",
         )
+        gr.HTML(_TAGS, elem_id="dm-tags-frame", apply_default_css=False, js_on_load=None)
         gr.HTML(_LIST, elem_id="dm-list-frame", apply_default_css=False, js_on_load=None)
+        gr.HTML(_FOOT, elem_id="dm-list-foot-frame", apply_default_css=False, js_on_load=None)
     on_client(new_chat.click, "() => window.deskmate.newChat()")
     on_client(search.change, "(query) => window.deskmate.search(query)", inputs=[search])

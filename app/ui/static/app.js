@@ -3,12 +3,14 @@
 import { api } from "./api.js";
 import { Chat } from "./chat.js";
 import { Composer } from "./composer.js";
+import { addressOf } from "./conversation_row.js";
 import { Conversations } from "./conversations.js";
 import { announce, byId, debounce, drawn, make, storage } from "./dom.js";
 import { Model } from "./model.js";
 import { Panels } from "./panels.js";
 import { Settings } from "./settings.js";
 import { tabs } from "./tabs.js";
+import { Toast } from "./toast.js";
 
 const EXAMPLES = [
   "Hi! What can you do?",
@@ -17,8 +19,13 @@ const EXAMPLES = [
   "How do I use another model?",
 ];
 
-const idInAddress = () => new URLSearchParams(location.search).get("c");
-const addressOf = (id) => (id ? `/?c=${encodeURIComponent(id)}` : "/");
+// A new conversation has its first words for a title; the model's own comes a while after its reply.
+const TITLE_CHECKS_MS = [1500, 4000, 10_000];
+
+const inAddress = () => {
+  const parameters = new URLSearchParams(location.search);
+  return { id: parameters.get("c"), at: parameters.get("m") };
+};
 
 class Page {
   #title = "New chat";
@@ -32,9 +39,10 @@ class Page {
       stop: () => this.stop(),
       lastMessage: () => this.chat.lastUserText,
     });
-    this.settings = new Settings(options, (id, settings) => api.saveSettings(id, settings));
+    this.settings = new Settings(options, (id, settings) => api.changeConversation(id, { settings }));
     this.conversations = new Conversations({
-      open: (id) => this.go(id),
+      open: (id, messageId) => this.go(id, { at: messageId }),
+      listed: (items) => this.#listed(items),
       renamed: (id, title) => this.#renamed(id, title),
       deleted: (id) => this.#deleted(id),
       failed: (error) => this.failed(error),
@@ -47,6 +55,7 @@ class Page {
         tabs.tell("model-changed");
       },
     });
+    this.toast = new Toast();
     this.chat = new Chat(this);
     this.refreshSoon = debounce(150, () => this.conversations.refresh());
     this.#welcome();
@@ -134,6 +143,34 @@ class Page {
     this.refreshSoon();
   }
 
+  // Deletes a message with what follows it; for a while that can be taken back.
+  async deleteMessage(id) {
+    if (this.chat.activeTurnId) return this.busy();
+    let deletion;
+    try {
+      deletion = await api.deleteMessage(id);
+    } catch (error) {
+      this.failed(error);
+      return;
+    }
+    await this.chat.reopen();
+    tabs.tell("conversation-changed", { id: deletion.conversation_id });
+    const what = deletion.messages === 1 ? "The message was deleted." : `${deletion.messages} messages were deleted.`;
+    this.toast.show(what, "Undo", () => this.#undo(deletion));
+  }
+
+  async #undo({ deletion_id: id, conversation_id: conversation }) {
+    try {
+      await api.undoDeletion(id);
+    } catch (error) {
+      this.failed(error);
+      return;
+    }
+    tabs.tell("conversation-changed", { id: conversation });
+    if (this.chat.conversationId === conversation) await this.chat.reopen();
+    announce("The messages are back.");
+  }
+
   busy() {
     this.composer.complain("A reply is still being written. Wait for it, or press Esc to stop it.");
   }
@@ -160,20 +197,38 @@ class Page {
 
   // ---- where the page stands
 
-  // Opens a conversation, or a new chat with null.
-  go(id, { record = true } = {}) {
-    if (record && addressOf(id) !== location.pathname + location.search) history.pushState(null, "", addressOf(id));
+  // Opens a conversation, at the message `at` if there is one, or a new chat with null.
+  go(id, { record = true, at = null } = {}) {
+    const address = addressOf(id, at);
+    if (record && address !== location.pathname + location.search) history.pushState(null, "", address);
     this.panels.closeOverlays();
     this.conversations.mark(id);
-    return id ? this.chat.open(id) : this.chat.openNew();
+    return id ? this.chat.open(id, { at }) : this.chat.openNew();
   }
 
   async #created(id) {
     history.pushState(null, "", addressOf(id));
     byId("dm-welcome").hidden = true;
     this.conversations.mark(id);
-    const { items } = await api.listConversations({ limit: 1 });
-    if (items[0]?.id === id && this.chat.conversationId === id) this.#entitle(items[0].title);
+    await this.conversations.refresh();
+  }
+
+  // The list knows the titles, and what nobody has read yet.
+  #listed(items) {
+    const open = items.find((item) => item.id === this.chat?.conversationId);
+    if (!open) return;
+    if (open.title !== this.#title) this.#entitle(open.title);
+    if (open.unread && !open.streaming && document.visibilityState === "visible") this.#markRead(open.id);
+  }
+
+  async #markRead(id) {
+    try {
+      await api.changeConversation(id, { unread: false });
+    } catch {
+      return; // the mark stays until the next look
+    }
+    this.refreshSoon();
+    tabs.tell("conversation-changed", { id, title: this.#title });
   }
 
   #renamed(id, title) {
@@ -210,7 +265,9 @@ class Page {
     if (focused === byId("dm-stop") || focused === byId("dm-send")) this.composer?.focus();
     document.documentElement.classList.toggle("dm-replying", active);
     this.#showState(active ? "replying" : "ready");
-    if (!active) this.refreshSoon?.();
+    if (active || !this.refreshSoon) return;
+    this.refreshSoon();
+    if (this.chat.isNew) for (const wait of TITLE_CHECKS_MS) setTimeout(this.refreshSoon, wait);
   }
 
   connection(connected) {
@@ -269,10 +326,16 @@ class Page {
     const example = (text) =>
       make("li", {}, make("button", { type: "button", onclick: () => this.composer.fill(text) }, text));
     byId("dm-examples").replaceChildren(...EXAMPLES.map(example));
+    const { retention_days: days } = this.options;
+    byId("dm-retention").hidden = days === null;
+    byId("dm-retention").textContent = `Conversations without a message for ${days} days are deleted.`;
   }
 
   #listen() {
-    addEventListener("popstate", () => this.go(idInAddress(), { record: false }));
+    addEventListener("popstate", () => {
+      const { id, at } = inAddress();
+      this.go(id, { record: false, at });
+    });
     byId("dm-brand").addEventListener("click", (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return;
       event.preventDefault();
@@ -316,7 +379,9 @@ export async function start() {
   const [textarea] = await Promise.all([
     drawn("#dm-box textarea"),
     drawn("#dm-search input, #dm-search textarea"),
+    drawn("#dm-tags"),
     drawn("#dm-list"),
+    drawn("#dm-list-foot"),
     drawn("#dm-scroll"),
     drawn("#dm-alert"),
     drawn("#dm-show-settings"),
@@ -327,7 +392,8 @@ export async function start() {
   byId("dm-alert").textContent = "";
   window.deskmate = page;
   page.conversations.refresh();
-  await page.go(idInAddress(), { record: false });
+  const { id, at } = inAddress();
+  await page.go(id, { record: false, at });
   page.checkReady();
   document.documentElement.classList.add("dm-visible", "dm-ready");
   page.composer.focus(); // what is not visible takes no focus

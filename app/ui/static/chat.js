@@ -24,6 +24,7 @@ export class Chat {
       regenerate: (id) => page.askAgain((settings) => this.#askAgain("regenerate", id, { settings })),
       resume: (id) => page.askAgain((settings) => this.#askAgain("resume", id, { settings })),
       branch: (id) => page.branch(id),
+      remove: (id) => page.deleteMessage(id),
       show: (id, step) => this.#showVersion(id, step),
     });
     this.earlier = byId("dm-earlier");
@@ -37,6 +38,7 @@ export class Chat {
     this.conversationId = null;
     this.activeTurnId = null;
     this.sending = false;
+    this.isNew = false; // it began here, and its first reply is being written
     this.opening = false; // another conversation is being loaded; what is shown is still the last one
     this.firstId = null;
     this.lastUserText = null;
@@ -51,13 +53,13 @@ export class Chat {
     this.page.shown(null);
   }
 
-  // Loads a conversation and follows its reply in flight, if there is one.
-  async open(id) {
+  // Loads a conversation and follows its reply in flight, if there is one. `at`: the message to look at.
+  async open(id, { at = null } = {}) {
     const visit = ++this.#visit;
     this.opening = id !== this.conversationId;
     let conversation;
     try {
-      conversation = await api.getConversation(id, { limit: PAGE_SIZE });
+      conversation = await this.#load(id, at);
     } catch (error) {
       if (visit !== this.#visit) return;
       this.opening = false;
@@ -71,11 +73,24 @@ export class Chat {
     this.#reset();
     this.conversationId = id;
     for (const message of conversation.messages) this.#add(message);
+    this.messages.offerReply(conversation.messages.at(-1));
     this.firstId = conversation.messages[0]?.id ?? null;
     this.earlier.hidden = !conversation.has_earlier;
     this.page.shown(conversation, again);
+    if (at !== null && this.messages.lookAt(at)) return;
     if (!again || following) this.messages.toLatest();
     else this.messages.returnTo(place);
+  }
+
+  async #load(id, at) {
+    try {
+      return await api.getConversation(id, { limit: PAGE_SIZE, at });
+    } catch (error) {
+      if (at === null) throw error;
+      // It is on another branch, which is shown from now on; or it is gone, and the conversation is what is left.
+      if (error.code === "invalid_input") await api.showMessage(at);
+      return await api.getConversation(id, { limit: PAGE_SIZE, at: error.code === "invalid_input" ? at : null });
+    }
   }
 
   async reopen() {
@@ -100,6 +115,7 @@ export class Chat {
       if (stayed) await this.reopen();
       return { turn, left: !stayed };
     }
+    this.isNew = this.conversationId === null;
     this.conversationId = turn.conversation_id;
     if (this.messages.holds(turn.user_message_id)) {
       await this.reopen(); // it had arrived the first time, and was shown since
@@ -203,6 +219,7 @@ export class Chat {
     this.activeTurnId = null;
     this.#unfollow = null;
     this.page.replying(false);
+    this.isNew = false;
     this.page.connection(true);
   }
 

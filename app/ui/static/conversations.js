@@ -1,65 +1,170 @@
-// The list of conversations: open, rename, delete, search.
+// The list of conversations: by day, by tag, archived ones, and what a search finds.
 
 import { api } from "./api.js";
-import { byId, debounce, icon, make } from "./dom.js";
+import { conversationRow } from "./conversation_row.js";
+import { groupOf } from "./date_groups.js";
+import { askTags, confirmDeletion } from "./dialogs.js";
+import { byId, debounce, make } from "./dom.js";
 
 const PAGE_SIZE = 50;
-const MOST_ROWS = 200; // that one answer of the server brings
 const RECHECK_MS = 4000;
-
-const snippetPart = ({ text, hit }) => (hit ? make("mark", {}, text) : text);
 
 export class Conversations {
   #query = "";
+  #tag = null;
+  #tags = [];
+  #archived = false;
+  #items = [];
   #cursor = null;
   #current = null;
   #asked = 0; // only the newest answer is shown
 
+  // `actions`: open(id, messageId), listed(items), renamed(id, title), deleted(id), failed(error), listFailed(error).
   constructor(actions) {
-    this.actions = actions; // open, renamed, deleted, failed, listFailed
+    this.actions = actions;
     this.list = byId("dm-list");
     this.note = byId("dm-list-note");
     this.more = byId("dm-list-more");
-    this.more.addEventListener("click", () => this.#load(this.#cursor));
+    this.tags = byId("dm-tags");
+    this.archive = byId("dm-show-archived");
+    this.more.addEventListener("click", () => this.#loadMore());
+    this.archive.addEventListener("click", () => {
+      this.#archived = !this.#archived;
+      this.archive.setAttribute("aria-pressed", String(this.#archived));
+      this.refresh();
+    });
     this.list.addEventListener("keydown", (event) => this.#moveFocus(event));
-    this.list.addEventListener("focusin", (event) => this.#stopAt(event.target.closest("li")));
+    this.list.addEventListener("focusin", (event) => this.#stopAt(event.target.closest(".dm-row")));
+    // Whoever scrolls to the end gets more without asking.
+    new IntersectionObserver(([entry]) => entry.isIntersecting && this.#loadMore(), {
+      root: byId("dm-list-frame"),
+    }).observe(this.more);
     this.search = debounce(200, (query) => {
       this.#query = query.trim();
       this.refresh();
     });
   }
 
-  refresh() {
-    return this.#load(null);
+  // Reads again what is shown, as far down as it was shown.
+  async refresh() {
+    const asked = ++this.#asked;
+    const items = [];
+    let cursor = null;
+    try {
+      do {
+        const page = await this.#page(cursor);
+        items.push(...page.items);
+        cursor = page.next_cursor;
+      } while (cursor !== null && items.length < this.#items.length);
+      if (asked !== this.#asked) return;
+      await this.#readTags();
+    } catch (error) {
+      this.actions.listFailed(error);
+      return;
+    }
+    if (asked !== this.#asked) return;
+    this.#show(items, cursor);
   }
 
   // Marks the open conversation.
   mark(id) {
     this.#current = id;
-    for (const row of this.list.children) this.#markRow(row);
-    this.#stopAt(this.#rowOf(id) ?? this.list.firstElementChild);
+    for (const row of this.#rows()) this.#markRow(row);
+    this.#stopAt(this.#rowOf(id) ?? this.#rows()[0]);
   }
 
-  async #load(cursor) {
+  #page(cursor) {
+    return api.listConversations({
+      limit: PAGE_SIZE,
+      cursor,
+      query: this.#query || null,
+      tag: this.#tag,
+      archived: this.#archived || null,
+    });
+  }
+
+  async #loadMore() {
+    if (this.#cursor === null || this.more.disabled) return;
     const asked = ++this.#asked;
-    let page;
+    this.more.disabled = true;
     try {
-      // What was shown by "Show more" stays shown when the list is read again.
-      const shown = Math.min(Math.max(PAGE_SIZE, this.list.children.length), MOST_ROWS);
-      page = await api.listConversations({ limit: cursor ? PAGE_SIZE : shown, cursor, query: this.#query || null });
+      const page = await this.#page(this.#cursor);
+      if (asked === this.#asked) this.#show([...this.#items, ...page.items], page.next_cursor);
     } catch (error) {
       this.actions.listFailed(error);
-      return;
+    } finally {
+      this.more.disabled = false;
     }
-    if (asked !== this.#asked || this.list.querySelector("input")) return; // outdated, or a title is being edited
-    const rows = page.items.map((summary) => this.#row(summary));
-    if (cursor) this.list.append(...rows);
-    else this.#replaceRows(rows);
-    this.#cursor = page.next_cursor;
-    this.more.hidden = this.#cursor === null;
-    const empty = this.list.children.length === 0;
-    this.#watchReplies(page.items);
-    this.note.textContent = !empty ? "" : this.#query ? "Nothing found." : "No conversations yet.";
+  }
+
+  async #readTags() {
+    const counted = await api.listTags();
+    this.#tags = Object.keys(counted);
+    if (this.#tag !== null && !(this.#tag in counted)) {
+      this.#tag = null; // the last conversation that had it lost it
+      this.refresh();
+    }
+    const chip = (tag) =>
+      make(
+        "button",
+        {
+          type: "button",
+          class: "dm-chip",
+          "aria-pressed": String(tag === this.#tag),
+          "data-tag": tag,
+          onclick: () => {
+            this.#tag = tag === this.#tag ? null : tag;
+            this.refresh();
+          },
+        },
+        `#${tag}`,
+      );
+    const focused = this.tags.contains(document.activeElement) ? document.activeElement.dataset.tag : null;
+    this.tags.replaceChildren(...this.#tags.map(chip));
+    this.tags.hidden = this.#tags.length === 0;
+    if (focused) [...this.tags.children].find((one) => one.dataset.tag === focused)?.focus();
+  }
+
+  #show(items, cursor) {
+    if (this.list.querySelector("input")) return; // a title is being edited
+    this.#items = items;
+    this.#cursor = cursor;
+    this.more.hidden = cursor === null;
+    const focused = this.list.contains(document.activeElement) ? document.activeElement.closest(".dm-row") : null;
+    this.list.replaceChildren(...this.#drawn(items));
+    const again = focused && this.#rowOf(focused.dataset.id);
+    if (again) again.querySelector(focused.querySelector("a:focus") ? "a" : ".dm-row-more").focus();
+    else this.#stopAt(this.#rowOf(this.#current) ?? this.#rows()[0]);
+    this.note.textContent = items.length > 0 ? "" : this.#nothing();
+    this.#watchReplies(items);
+    this.actions.listed(items);
+  }
+
+  // The rows, under headings where they come by time.
+  #drawn(items) {
+    const drawn = [];
+    let group = null;
+    for (const summary of items) {
+      const next = this.#query ? null : groupOf(summary);
+      if (next !== group) drawn.push(make("li", { class: "dm-group" }, make("h2", {}, next)));
+      group = next;
+      const row = conversationRow(summary, {
+        open: this.actions.open,
+        rename: (row, one) => this.#rename(row, one),
+        tag: (one) => this.#editTags(one),
+        mark: (one, marks) => this.#change(one, marks),
+        remove: (row, one) => this.#delete(row, one),
+      });
+      this.#markRow(row);
+      drawn.push(row);
+    }
+    return drawn;
+  }
+
+  #nothing() {
+    if (this.#query) return "Nothing found.";
+    if (this.#archived) return "Nothing is archived.";
+    return "No conversations yet.";
   }
 
   // Of replies that no open tab follows, only the list tells when they have ended.
@@ -71,60 +176,39 @@ export class Conversations {
     }, RECHECK_MS);
   }
 
-  #replaceRows(rows) {
-    const focused = this.list.contains(document.activeElement) ? document.activeElement.closest("li").dataset.id : null;
-    this.list.replaceChildren(...rows);
-    if (focused) this.#rowOf(focused)?.querySelector("a").focus();
-    else this.#stopAt(this.#rowOf(this.#current) ?? this.list.firstElementChild);
+  #rows() {
+    return [...this.list.querySelectorAll(".dm-row")];
   }
 
   // However long the list is, Tab stops at one row of it.
   #stopAt(stop) {
-    for (const row of this.list.children) {
+    for (const row of this.#rows()) {
       for (const control of row.querySelectorAll("a, button")) control.tabIndex = row === stop ? 0 : -1;
     }
   }
 
   #rowOf(id) {
-    return [...this.list.children].find((row) => row.dataset.id === id);
-  }
-
-  #row(summary) {
-    const link = make(
-      "a",
-      { href: `/?c=${encodeURIComponent(summary.id)}`, class: "dm-row-link", title: summary.title, tabindex: "-1" },
-      make("span", { class: "dm-row-title" }, summary.title),
-      summary.streaming ? make("span", { class: "dm-row-live", role: "img", "aria-label": "Replying" }) : null,
-      summary.snippet.length ? make("span", { class: "dm-row-snippet" }, ...summary.snippet.map(snippetPart)) : null,
-    );
-    link.addEventListener("click", (event) => {
-      if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || event.button !== 0) return;
-      event.preventDefault();
-      this.actions.open(summary.id);
-    });
-    const button = (name, label, action) =>
-      make(
-        "button",
-        { type: "button", class: "dm-icon-button", tabindex: "-1", "aria-label": label, title: name, onclick: action },
-        icon(name.toLowerCase()),
-      );
-    const row = make("li", { class: "dm-row", "data-id": summary.id }, link);
-    row.append(
-      make(
-        "span",
-        { class: "dm-row-actions" },
-        button("Rename", `Rename ${summary.title}`, () => this.#rename(row, summary)),
-        button("Delete", `Delete ${summary.title}`, () => this.#delete(row, summary)),
-      ),
-    );
-    this.#markRow(row);
-    return row;
+    return this.#rows().find((row) => row.dataset.id === id);
   }
 
   #markRow(row) {
     const link = row.querySelector("a");
     if (row.dataset.id === this.#current) link?.setAttribute("aria-current", "page");
     else link?.removeAttribute("aria-current");
+  }
+
+  async #change(summary, change) {
+    try {
+      await api.changeConversation(summary.id, change);
+    } catch (error) {
+      this.actions.failed(error);
+    }
+    await this.refresh();
+  }
+
+  async #editTags(summary) {
+    const tags = await askTags(summary.title, summary.tags, this.#tags);
+    if (tags !== null) await this.#change(summary, { tags });
   }
 
   #rename(row, summary) {
@@ -143,7 +227,7 @@ export class Conversations {
       row.querySelector("a").focus();
       if (!save || title === "" || title === summary.title) return;
       try {
-        await api.renameConversation(summary.id, title);
+        await api.changeConversation(summary.id, { title });
         this.actions.renamed(summary.id, title);
       } catch (error) {
         this.actions.failed(error);
@@ -163,7 +247,8 @@ export class Conversations {
 
   async #delete(row, summary) {
     if (!(await confirmDeletion(summary.title))) return;
-    const next = row.nextElementSibling ?? row.previousElementSibling;
+    const rows = this.#rows();
+    const at = rows.findIndex((one) => one.dataset.id === summary.id); // it may have been drawn anew
     try {
       await api.deleteConversation(summary.id);
     } catch (error) {
@@ -172,8 +257,8 @@ export class Conversations {
         return;
       }
     }
-    next?.querySelector("a").focus();
-    row.remove();
+    (rows[at + 1] ?? rows[at - 1])?.querySelector("a").focus();
+    rows[at]?.remove();
     this.actions.deleted(summary.id);
     await this.refresh();
   }
@@ -182,35 +267,9 @@ export class Conversations {
   #moveFocus(event) {
     if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
     if (!event.target.classList.contains("dm-row-link")) return;
-    const row = event.target.closest("li");
-    const next = event.key === "ArrowDown" ? row.nextElementSibling : row.previousElementSibling;
-    next?.querySelector("a").focus();
+    const rows = this.#rows();
+    const at = rows.indexOf(event.target.closest(".dm-row"));
+    rows[at + (event.key === "ArrowDown" ? 1 : -1)]?.querySelector("a").focus();
     event.preventDefault();
   }
-}
-
-function confirmDeletion(title) {
-  const cancel = make("button", { type: "submit", value: "no" }, "Cancel");
-  const remove = make("button", { type: "submit", value: "yes", class: "dm-danger" }, "Delete");
-  const dialog = make(
-    "dialog",
-    { class: "dm-dialog", "aria-labelledby": "dm-dialog-title" },
-    make(
-      "form",
-      { method: "dialog" },
-      make("h2", { id: "dm-dialog-title" }, "Delete this conversation?"),
-      make("p", {}, `“${title}” and all its messages will be deleted for good.`),
-      make("div", { class: "dm-buttons" }, cancel, remove),
-    ),
-  );
-  document.body.append(dialog);
-  dialog.addEventListener("keydown", (event) => event.stopPropagation()); // Esc closes it and stops no reply
-  dialog.showModal();
-  cancel.focus();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => {
-      dialog.remove();
-      resolve(dialog.returnValue === "yes");
-    });
-  });
 }

@@ -48,7 +48,7 @@ function leftOutLine({ omitted_messages: count, context_length: contextLength, h
 }
 
 export class Reply {
-  // `actions`: resume(id), regenerate(id), branch(id), show(id, step).
+  // `actions`: resume(id), regenerate(id), branch(id), remove(id), show(id, step).
   constructor(message, actions) {
     this.contextLength = message.context_length ?? null;
     this.leftOut = make("p", { class: "dm-left-out", hidden: !message.omitted_messages });
@@ -68,6 +68,7 @@ export class Reply {
       this.copy,
       action("Try again", "Try again: write another reply", () => actions.regenerate(message.id), "again"),
       action("Branch", "Branch: go on from here in a new conversation", () => actions.branch(message.id), "branch"),
+      action("Delete", "Delete this reply and what follows it", () => actions.remove(message.id), "delete"),
       this.stats,
     );
     this.element = make(
@@ -126,7 +127,8 @@ export class Reply {
     this.notice(ending(status, error, this.source === ""));
     this.stats.textContent = stats ? statsLine(stats, this.contextLength) : "";
     this.copy.hidden = this.source === "";
-    this.resume.hidden = this.source.trim() === "" || (status === "complete" && stats?.finish_reason === "stop");
+    const ended = status === "complete" && (!stats || stats.finish_reason === "stop");
+    this.resume.hidden = ended || this.source.trim() === "";
     this.foot.hidden = false;
   }
 }
@@ -189,7 +191,28 @@ export class MessageList {
   }
 
   holds(id) {
-    return this.list.querySelector(`[data-id="${CSS.escape(id)}"]`) !== null;
+    return this.#elementOf(id) !== null;
+  }
+
+  // Brings a message into view and points at it; false where it is not here.
+  lookAt(id) {
+    const element = this.#elementOf(id);
+    if (!element) return false;
+    this.following = false;
+    element.scrollIntoView({ block: "center" });
+    this.lastTop = this.scroller.scrollTop;
+    element.classList.add("dm-found");
+    element.tabIndex = -1;
+    element.focus({ preventScroll: true });
+    this.#showLatest();
+    return true;
+  }
+
+  // The last message is the person's own: its reply was deleted. Another can be asked for.
+  offerReply(message) {
+    if (message?.role !== "user") return;
+    const ask = action("Get a reply", "Get a reply to this message", () => this.actions.regenerate(message.id), "again");
+    this.#elementOf(message.id).querySelector(".dm-foot")?.append(ask);
   }
 
   toLatest() {
@@ -216,6 +239,10 @@ export class MessageList {
       line.hidden = line.textContent === said || line.textContent === "";
       said = line.textContent;
     }
+  }
+
+  #elementOf(id) {
+    return this.list.querySelector(`[data-id="${CSS.escape(id)}"]`);
   }
 
   #fromEnd() {

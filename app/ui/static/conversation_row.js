@@ -1,0 +1,62 @@
+// One conversation of the list: open it, and a menu of what can be done with it.
+
+import { icon, make } from "./dom.js";
+import { openMenu } from "./menu.js";
+
+const snippetPart = ({ text, hit }) => (hit ? make("mark", {}, text) : text);
+
+export const addressOf = (id, messageId = null) =>
+  id ? `/?${new URLSearchParams(messageId ? { c: id, m: messageId } : { c: id })}` : "/";
+
+// `actions`: open(id, messageId), rename(row, summary), tag(summary), mark(summary, {pinned, archived}), remove(row, summary),
+// download(summary, format).
+export function conversationRow(summary, actions) {
+  const { id, title, message_id: messageId } = summary;
+  const mark = (name, label) => make("span", { class: `dm-row-mark dm-row-${name}`, role: "img", "aria-label": label });
+  const link = make(
+    "a",
+    { href: addressOf(id, messageId), class: "dm-row-link", title, tabindex: "-1" },
+    make("span", { class: "dm-row-title" }, title),
+    summary.streaming ? mark("live", "Replying") : summary.unread ? mark("unread", "Not read yet") : null,
+    summary.snippet.length ? make("span", { class: "dm-row-snippet" }, ...summary.snippet.map(snippetPart)) : null,
+    summary.tags.length ? make("span", { class: "dm-row-tags" }, summary.tags.map((tag) => `#${tag}`).join(" ")) : null,
+  );
+  link.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || event.button !== 0) return;
+    event.preventDefault();
+    actions.open(id, messageId);
+  });
+  const row = make("li", { class: "dm-row", "data-id": id }, link);
+  const more = make(
+    "button",
+    {
+      type: "button",
+      class: "dm-icon-button dm-row-more",
+      tabindex: "-1",
+      title: "More",
+      "aria-label": `Actions for ${title}`,
+      "aria-haspopup": "menu",
+      "aria-expanded": "false",
+    },
+    icon("more"),
+  );
+  more.addEventListener("click", () =>
+    openMenu(more, `Actions for ${title}`, [
+      {
+        name: summary.pinned ? "Unpin" : "Pin",
+        iconName: "pin",
+        action: () => actions.mark(summary, { pinned: !summary.pinned }),
+      },
+      { name: "Rename", iconName: "rename", action: () => actions.rename(row, summary) },
+      { name: "Tags", iconName: "tag", action: () => actions.tag(summary) },
+      {
+        name: summary.archived ? "Take out of the archive" : "Archive",
+        iconName: "archive",
+        action: () => actions.mark(summary, { archived: !summary.archived }),
+      },
+      { name: "Delete", iconName: "delete", danger: true, action: () => actions.remove(row, summary) },
+    ]),
+  );
+  row.append(make("span", { class: "dm-row-actions" }, more));
+  return row;
+}

@@ -1,0 +1,17 @@
+// Under which heading a conversation stands: by the day it was last written in, as people count days.
+
+const month = new Intl.DateTimeFormat("en", { month: "long", year: "numeric" });
+
+const midnight = (moment) => new Date(moment.getFullYear(), moment.getMonth(), moment.getDate());
+
+export function groupOf(summary, now = new Date()) {
+  if (summary.pinned) return "Pinned";
+  const moment = new Date(summary.updated_at);
+  // Rounded: a day with a change to summer time has 23 hours.
+  const days = Math.round((midnight(now) - midnight(moment)) / 86_400_000);
+  if (days <= 0) return "Today";
+  if (days === 1) return "Yesterday";
+  if (days <= 7) return "Previous 7 days";
+  if (days <= 30) return "Previous 30 days";
+  return month.format(moment);
+}

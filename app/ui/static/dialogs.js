@@ -1,0 +1,58 @@
+// Questions that the page asks, each a promise of the answer.
+
+import { make } from "./dom.js";
+
+// Resolves to what the dialog was left with: "yes", or "" and "no" where it was cancelled.
+function ask(title, content, yes, { danger = false, focus = null } = {}) {
+  const cancel = make("button", { type: "button" }, "Cancel");
+  const dialog = make(
+    "dialog",
+    { class: "dm-dialog", "aria-labelledby": "dm-dialog-title" },
+    make(
+      "form",
+      { method: "dialog" },
+      make("h2", { id: "dm-dialog-title" }, title),
+      content,
+      make(
+        "div",
+        { class: "dm-buttons" },
+        cancel,
+        make("button", { type: "submit", value: "yes", class: danger ? "dm-danger" : "dm-primary" }, yes),
+      ),
+    ),
+  );
+  cancel.addEventListener("click", () => dialog.close("no"));
+  dialog.addEventListener("keydown", (event) => event.stopPropagation()); // Esc closes it and stops no reply
+  document.body.append(dialog);
+  dialog.showModal();
+  (focus ?? cancel).focus();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(dialog.returnValue);
+    });
+  });
+}
+
+export async function confirmDeletion(title) {
+  const text = make("p", {}, `“${title}” and all its messages will be deleted for good.`);
+  return (await ask("Delete this conversation?", text, "Delete", { danger: true })) === "yes";
+}
+
+// The new tags, or null where they stay as they are. `known` are the tags of other conversations.
+export async function askTags(title, tags, known) {
+  const input = make("input", { class: "dm-row-input", "aria-label": "Tags", list: "dm-known-tags", maxlength: "1000" });
+  input.value = tags.join(", ");
+  const content = make(
+    "div",
+    { class: "dm-tags-form" },
+    make("p", {}, `Words to find “${title}” by, separated by commas.`),
+    input,
+    make("datalist", { id: "dm-known-tags" }, ...known.map((tag) => make("option", { value: tag }))),
+  );
+  if ((await ask("Tags", content, "Save", { focus: input })) !== "yes") return null;
+  return input.value
+    .split(",")
+    .map((tag) => tag.trim())
+    .filter((tag) => tag !== "");
+}

@@ -1,0 +1,55 @@
+// A small menu that opens at a button.
+
+import { icon, make } from "./dom.js";
+
+// `entries`: {name, iconName, action, danger}. Arrow keys move, Esc and a click elsewhere close it (the browser's popover
+// sees to that), and the focus returns to the button.
+export function openMenu(button, label, entries) {
+  const item = ({ name, iconName, action, danger }) =>
+    make(
+      "button",
+      {
+        type: "button",
+        role: "menuitem",
+        class: danger ? "dm-menu-item dm-menu-danger" : "dm-menu-item",
+        tabindex: "-1",
+        onclick: () => {
+          menu.hidePopover();
+          action();
+        },
+      },
+      icon(iconName),
+      name,
+    );
+  const menu = make("div", { class: "dm-menu", role: "menu", "aria-label": label, popover: "auto" }, ...entries.map(item));
+  document.body.append(menu);
+  menu.addEventListener("toggle", (event) => {
+    if (event.newState !== "closed") return;
+    button.setAttribute("aria-expanded", "false");
+    if (menu.contains(document.activeElement) || document.activeElement === document.body) button.focus();
+    menu.remove();
+  });
+  menu.addEventListener("keydown", (event) => {
+    event.stopPropagation(); // Esc closes the menu and stops no reply
+    const items = [...menu.children];
+    const at = items.indexOf(document.activeElement);
+    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: items.length - 1 }[event.key];
+    if (event.key === "Tab") menu.hidePopover();
+    if (to === undefined) return;
+    items.at(to % items.length).focus();
+    event.preventDefault();
+  });
+  menu.showPopover();
+  place(menu, button.getBoundingClientRect());
+  button.setAttribute("aria-expanded", "true");
+  menu.firstElementChild.focus();
+}
+
+// Under the button, or above it where there is no room.
+function place(menu, at) {
+  const { width, height } = menu.getBoundingClientRect();
+  const below = at.bottom + 4;
+  const top = below + height <= innerHeight - 8 ? below : Math.max(8, at.top - height - 4);
+  const left = Math.min(Math.max(8, at.right - width), innerWidth - width - 8);
+  Object.assign(menu.style, { top: `${top}px`, left: `${left}px` });
+}
