@@ -1,4 +1,4 @@
-"""The command line: ``deskmate serve``, ``deskmate db``, ``deskmate doctor``.
+"""The command line: ``deskmate serve``, ``deskmate export``, ``deskmate import``, ``deskmate db``, ``deskmate doctor``.
 
 What cannot work ends with one sentence on stderr and exit code 2, never with a traceback.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
@@ -77,6 +79,36 @@ def serve(**flags: str | bool | None) -> None:
 
             engine = Engine(engine_settings, progress=progress)
             asyncio.run(serve_until_stopped(settings, engine, listener, ready))
+
+
+@cli.command("export")
+@with_flags(AppSettings)
+def export_conversations(
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="The file to write, or - for the standard output.")
+    ] = None,
+    format: Annotated[
+        Literal["json", "markdown"],
+        typer.Option("--format", help="json can be imported again; markdown is an archive of files to read."),
+    ] = "json",
+    **flags: str | bool | None,
+) -> None:
+    """Write every conversation to a file: one JSON document, or an archive of Markdown. A server may run beside."""
+    from app.transfer.commands import export_to
+
+    asyncio.run(export_to(read_settings(AppSettings, flags), to, format))
+
+
+@cli.command("import")
+@with_flags(AppSettings)
+def import_conversations(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What a chat application exported.")],
+    **flags: str | bool | None,
+) -> None:
+    """Add the conversations in a file: Deskmate's own JSON, ChatGPT's or Open WebUI's export, ShareGPT."""
+    from app.transfer.commands import import_from
+
+    typer.echo(asyncio.run(import_from(read_settings(AppSettings, flags), file)))
 
 
 @cli.command()

@@ -23,6 +23,17 @@ class ContextTooLong(InvalidInput):
     code = "context_too_long"
 
 
+class BrokenFile(InvalidInput):
+    """A file to import is not what it should be; the message says where. Nothing was imported."""
+
+    code = "broken_file"
+
+
+class TooLarge(AppError):
+    status = 413
+    code = "too_large"
+
+
 class NotFound(AppError):
     """Missing, or another user's: the answer is the same."""
 

@@ -9,7 +9,7 @@ from typing import cast
 
 from fastapi import FastAPI
 
-from app.api import conversations, health, messages, turns
+from app.api import conversations, health, messages, transfer, turns
 from app.api import engine as engine_api
 from app.api.errors import install_error_handlers
 from app.api.observe import HttpMetrics, Observer
@@ -57,7 +57,12 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         redoc_url=None,
     )
     app.state.http_metrics = HttpMetrics()
-    app.add_middleware(Guard, user_id=LOCAL_USER_ID, allowed_hosts=(settings.host, *settings.allowed_hosts))
+    app.add_middleware(
+        Guard,
+        user_id=LOCAL_USER_ID,
+        allowed_hosts=(settings.host, *settings.allowed_hosts),
+        max_upload_bytes=settings.max_import_mb * 1024 * 1024,
+    )
     app.add_middleware(Observer, metrics=app.state.http_metrics)
     app.add_middleware(SecurityHeaders)  # added last, so it is outermost
     install_error_handlers(app)
@@ -69,6 +74,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         messages.deletions_router,
         conversations.router,
         conversations.tags_router,
+        transfer.router,
         engine_api.router,
     ):
         app.include_router(router)

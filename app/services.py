@@ -19,8 +19,10 @@ from app.store.deletions import Deletions
 from app.store.migrate import migrate
 from app.store.retention import Retention
 from app.store.search_index import SearchIndex
+from app.store.transfer import TransferRecords
 from app.store.turn_contexts import TurnContexts
 from app.store.turn_records import TurnRecords
+from app.transfer.service import Transfers
 from app.turns.service import Turns
 from app.turns.titles import Titles
 from engine import ChatEngine
@@ -37,6 +39,7 @@ class Services:
     conversations: Conversations
     turns: Turns
     deletions: Deletions
+    transfers: Transfers
     prompts: PromptLibrary
     database: Database
     _housekeeping: Housekeeping
@@ -76,6 +79,7 @@ class Services:
                 conversations=conversations,
                 turns=Turns(settings, engine, records, TurnContexts(database), prompts, titles),
                 deletions=deletions,
+                transfers=Transfers(TransferRecords(database), settings.max_import_mb),
                 prompts=prompts,
                 database=database,
                 _housekeeping=housekeeping,

@@ -48,6 +48,11 @@ class AppSettings(BaseSettings):
         description="Conversations without a message for so many days are deleted, pinned ones too; default: none are.",
     )
     max_message_chars: int = Field(200_000, ge=1, description="Longest message that is accepted, in characters.")
+    max_import_mb: int = Field(
+        200,
+        ge=1,
+        description="Largest file that is imported, in MiB, and most that is unpacked of it.",
+    )
 
     @field_validator("data_dir")
     @classmethod

@@ -19,8 +19,13 @@ from app.auth.origins import LOOPBACK_NAMES, SAFE_METHODS, host_name, is_same_or
 from app.auth.policy import Access, Rule, SessionIn, rule_on
 from app.auth.sessions import SessionOwners
 from app.error_shapes import error_response
+from app.errors import TooLarge
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_UPLOAD_BYTES = 200 * 1024 * 1024
+_JSON = ("application/json",)
+#: A form on another website can post text, multipart and url-encoded fields without asking first, but none of these.
+_UPLOADS = ("application/json", "application/zip", "application/octet-stream")
 
 
 class Refusal(Exception):
@@ -44,6 +49,7 @@ class Guard:
         user_id: str,
         allowed_hosts: Iterable[str] = (),
         max_body_bytes: int = MAX_BODY_BYTES,
+        max_upload_bytes: int = MAX_UPLOAD_BYTES,
         sessions: SessionOwners | None = None,
     ) -> None:
         """``user_id`` is everybody's until there are accounts; ``allowed_hosts`` come beside the loopback names."""
@@ -51,6 +57,7 @@ class Guard:
         self._user_id = user_id
         self._hosts = LOOPBACK_NAMES | {name.lower().strip("[]") for name in allowed_hosts}
         self._max_body_bytes = max_body_bytes
+        self._max_upload_bytes = max_upload_bytes
         self._sessions = sessions or SessionOwners()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,14 +71,19 @@ class Guard:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             rule = self._admit(scope)
-            if scope["method"] not in SAFE_METHODS:
-                body = await self._read_body(scope, receive)
-                if body is None:  # the client left
+            body = b""
+            if rule.upload:
+                _check_content_type(scope, _UPLOADS)
+                _check_declared_size(scope, self._max_upload_bytes)
+                receive = _limited(receive, self._max_upload_bytes)
+            elif scope["method"] not in SAFE_METHODS:
+                read = await self._read_body(scope, receive)
+                if read is None:  # the client left
                     return
-                _check_content_type(scope, body)
+                body = read
+                if body:
+                    _check_content_type(scope, _JSON)
                 receive = _replay(body, receive)
-            else:
-                body = b""
             self._check_session(rule, scope, body)
         except Refusal as refusal:
             response = error_response(
@@ -112,9 +124,7 @@ class Guard:
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
         """The whole body (None when the client left before its end), so that a limit holds for every route."""
-        declared = Headers(scope=scope).get("content-length", "")
-        if declared.isdecimal() and int(declared) > self._max_body_bytes:
-            raise self._too_large()
+        _check_declared_size(scope, self._max_body_bytes)
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -124,16 +134,10 @@ class Guard:
             chunk = message.get("body", b"")
             size += len(chunk)
             if size > self._max_body_bytes:
-                raise self._too_large()
+                raise _too_large_refusal(self._max_body_bytes)
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)
-
-    def _too_large(self) -> Refusal:
-        limit = self._max_body_bytes / (1024 * 1024)
-        return Refusal(
-            413, "too_large", f"The request is larger than {limit:g} MiB. Send less at once.", Connection="close"
-        )
 
     def _check_session(self, rule: Rule, scope: Scope, body: bytes) -> None:
         for session_hash in _session_hashes(rule, scope, body):
@@ -141,13 +145,49 @@ class Guard:
                 raise Refusal(404, "not_found", "There is nothing at this address.")
 
 
-def _check_content_type(scope: Scope, body: bytes) -> None:
-    """A form on another website can post text or multipart without asking first, but never JSON."""
+def _check_content_type(scope: Scope, allowed: tuple[str, ...]) -> None:
     content_type = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
-    if body and content_type != "application/json":
+    if content_type in allowed:
+        return
+    if allowed is _JSON:
         raise Refusal(
             415, "unsupported_media_type", "The body must be JSON: send it with Content-Type: application/json."
         )
+    raise Refusal(
+        415,
+        "unsupported_media_type",
+        f"Send the file as it is, with one of these as Content-Type: {', '.join(allowed)}.",
+    )
+
+
+def _check_declared_size(scope: Scope, limit: int) -> None:
+    declared = Headers(scope=scope).get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise _too_large_refusal(limit)
+
+
+def _too_large_refusal(limit: int) -> Refusal:
+    return Refusal(413, TooLarge.code, _too_large(limit), Connection="close")
+
+
+def _too_large(limit: int) -> str:
+    return f"The request is larger than {limit / (1024 * 1024):g} MiB. Send less at once."
+
+
+def _limited(receive: Receive, limit: int) -> Receive:
+    """A ``receive`` for a route that reads by itself: raises :class:`TooLarge` there when more comes."""
+    size = 0
+
+    async def counted() -> Message:
+        nonlocal size
+        message = await receive()
+        if message["type"] == "http.request":
+            size += len(message.get("body", b""))
+            if size > limit:
+                raise TooLarge(_too_large(limit))
+        return message
+
+    return counted
 
 
 def _session_hashes(rule: Rule, scope: Scope, body: bytes) -> list[str]:

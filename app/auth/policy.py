@@ -42,13 +42,20 @@ class Rule:
         *,
         session: SessionIn = SessionIn.NOWHERE,
         linkable: bool = False,
+        upload: bool = False,
     ) -> None:
-        """``methods`` are separated by blanks; ``linkable``: another website may link here (a page, read only)."""
+        """``methods`` are separated by blanks.
+
+        Args:
+            linkable: another website may link here (a page, read only).
+            upload: takes a file, larger than other bodies may be and not only of JSON, and reads it piece by piece.
+        """
         self.methods = frozenset(methods.split())
         self.path = path
         self.access = access
         self.session = session
         self.linkable = linkable
+        self.upload = upload
         self._pattern: re.Pattern[str] = compile_path(path)[0]
 
     def match(self, path: str) -> re.Match[str] | None:
@@ -86,6 +93,9 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/tags", _USER),
     Rule("GET", "/api/conversations", _USER),
     Rule("GET PATCH DELETE", "/api/conversations/{conversation_id}", _USER),
+    Rule("GET", "/api/conversations/{conversation_id}/export", _USER),
+    Rule("GET", "/api/export", _USER),
+    Rule("POST", "/api/import", _USER, upload=True),
     # The engine and its model: whoever has an account here may change it, until there are roles.
     Rule("GET", "/api/engine", _USER),
     Rule("POST", "/api/engine/sleep", _USER),

@@ -29,8 +29,12 @@ class DatabaseState:
         return self.revision == self.wanted
 
 
-def inspect_database(url: str) -> DatabaseState:
+def inspect_database(url: str, *, whole: bool = True) -> DatabaseState:
     """Read the state of the database at ``url``; a SQLite file that does not exist is not created.
+
+    Args:
+        url: as ``AppSettings.resolved_database_url`` gives it.
+        whole: look for damage too, which reads all of a SQLite file.
 
     Raises:
         StartupError: the database cannot be opened or read.
@@ -45,7 +49,7 @@ def inspect_database(url: str) -> DatabaseState:
         with engine.connect() as connection:
             revision = MigrationContext.configure(connection).get_current_revision()
             damage = None
-            if file is not None:
+            if file is not None and whole:
                 verdict = str(connection.execute(text("PRAGMA quick_check(1)")).scalar_one())
                 damage = None if verdict == "ok" else verdict
     except SQLAlchemyError as error:

@@ -1,0 +1,306 @@
+"""Conversations on their way out to a file and in from one. Every query asks for the user's id."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import func, insert, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.ids import new_id
+from app.domain.views import MessageStatus, Role
+from app.store.conversations import settings_row
+from app.store.database import Database
+from app.store.models import Account, Base, Conversation, ConversationTag, Message, Turn
+from app.store.rows import owned_conversation
+from app.transfer.document import ConversationDocument, MessageDocument, TurnDocument
+from app.transfer.shape import latest_tip, positions
+
+Item = TypeVar("Item")
+
+_BATCH = 20  #: conversations that are read at once on the way out
+_ROWS = 500  #: in one statement: SQLite takes no endless list of values
+_ATTEMPTS = 3
+#: Instead of the process that wrote a reply; none has this id.
+_OWNER = "import"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportCounts:
+    """What an import did."""
+
+    imported: int
+    already_there: int  #: conversations that were not imported again
+
+
+class TransferRecords:
+    """The repository of exports and imports."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def count(self, user_id: str) -> int:
+        """How many conversations the user has."""
+        counted = select(func.count()).select_from(Conversation).where(Conversation.user_id == user_id)
+        return await self._database.read(lambda session: session.scalar(counted) or 0)
+
+    async def read(self, user_id: str, conversation_id: str) -> ConversationDocument:
+        """One conversation. A reply that is being written counts as interrupted, with what there is of it.
+
+        Raises:
+            NotFound: it is missing or another user's.
+        """
+
+        def work(session: Session) -> ConversationDocument:
+            (document,) = _documents(session, [owned_conversation(session, user_id, conversation_id)])
+            return document
+
+        return await self._database.read(work)
+
+    async def read_all(self, user_id: str) -> AsyncIterator[ConversationDocument]:
+        """Every conversation, oldest first, a few in memory at a time. Each is as it was at one moment."""
+        after = ""
+        while True:
+
+            def work(session: Session, after: str = after) -> list[ConversationDocument]:
+                batch = session.scalars(
+                    select(Conversation)
+                    .where(Conversation.user_id == user_id, Conversation.id > after)
+                    .order_by(Conversation.id)
+                    .limit(_BATCH)
+                ).all()
+                return list(_documents(session, batch))
+
+            documents = await self._database.read(work)
+            for document in documents:
+                yield document
+            if len(documents) < _BATCH:
+                return
+            after = documents[-1].id
+
+    async def add(self, user_id: str, conversations: Sequence[ConversationDocument]) -> ImportCounts:
+        """Add conversations that are right (:func:`app.transfer.reading.read_conversations`): all of them, or none.
+
+        Those that the user has already are left alone. Ids are kept where nobody has them.
+        """
+        for attempt in range(_ATTEMPTS):
+            try:
+                return await self._database.write(lambda session: _add(session, user_id, conversations))
+            except IntegrityError:
+                # Somebody else has taken one of the ids since we looked. The next look finds it taken.
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+
+def _documents(session: Session, conversations: Sequence[Conversation]) -> Iterator[ConversationDocument]:
+    ids = [conversation.id for conversation in conversations]
+    messages: dict[str, list[MessageDocument]] = {id: [] for id in ids}
+    rows = session.execute(
+        select(Message, Turn)
+        .outerjoin(Turn, Turn.message_id == Message.id)
+        .where(Message.conversation_id.in_(ids), Message.deletion.is_(None))
+        .order_by(Message.position, Message.id)
+    )
+    for message, turn in rows:
+        messages[message.conversation_id].append(_message_document(message, turn))
+    tags: dict[str, list[str]] = {id: [] for id in ids}
+    for id, tag in session.execute(
+        select(ConversationTag.conversation_id, ConversationTag.tag).where(ConversationTag.conversation_id.in_(ids))
+    ):
+        tags[id].append(tag)
+    for row in conversations:
+        found = messages[row.id]
+        tip_is_there = any(message.id == row.tip_message_id for message in found)
+        yield ConversationDocument.model_construct(
+            id=row.id,
+            title=row.title,
+            title_by=cast(Any, row.title_by),
+            pinned=row.pinned,
+            archived=row.archived,
+            tags=sorted(tags[row.id]),
+            settings=ChatSettings.model_validate(row.settings),
+            imported_from=row.imported_from,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            tip=row.tip_message_id if tip_is_there else latest_tip(found),
+            messages=found,
+        )
+
+
+def _message_document(message: Message, turn: Turn | None) -> MessageDocument:
+    return MessageDocument.model_construct(
+        id=message.id,
+        parent_id=message.parent_id,
+        role=Role(message.role),
+        status=_ended(message.status, MessageStatus.STREAMING),
+        content=message.content,
+        created_at=message.created_at,
+        turn=_turn_document(turn) if turn is not None else None,
+    )
+
+
+#: Fields of a turn that are columns of the same name.
+_AS_THEY_ARE = tuple(name for name in TurnDocument.model_fields if name not in ("status", "params"))
+
+
+def _turn_document(turn: Turn) -> TurnDocument:
+    return TurnDocument.model_construct(
+        status=_ended(turn.status, "running"),
+        params=ChatSettings.model_validate(turn.params),
+        **{name: getattr(turn, name) for name in _AS_THEY_ARE},
+    )
+
+
+def _ended(status: str, unfinished: str) -> Any:
+    """A reply in flight is in a document what it would be after a crash."""
+    return "interrupted" if status == unfinished else status
+
+
+def _add(session: Session, user_id: str, conversations: Sequence[ConversationDocument]) -> ImportCounts:
+    # Two imports of one user's wait for each other, so that the second finds what the first has made.
+    session.execute(select(Account.id).where(Account.id == user_id).with_for_update(key_share=True)).one()
+    there = _known(session, user_id, conversations)
+    taken = _Taken(session, conversations)
+    imported = 0
+    rows: dict[type[Base], list[dict[str, Any]]] = {
+        table: [] for table in (Conversation, Message, Turn, ConversationTag)
+    }
+    for conversation in conversations:
+        names = {conversation.id, *_origins(conversation)}
+        if not names.isdisjoint(there):
+            continue
+        there |= names
+        imported += 1
+        for table, values in _rows(user_id, conversation, taken.ids_for(conversation)):
+            rows[table].append(values)
+        if len(rows[Message]) >= _ROWS:
+            _insert(session, rows)
+    _insert(session, rows)
+    return ImportCounts(imported, len(conversations) - imported)
+
+
+def _origins(conversation: ConversationDocument) -> list[str]:
+    """The names of where a conversation comes from, the one that is kept first."""
+    own = f"deskmate:{conversation.id}"
+    return [conversation.imported_from, own] if conversation.imported_from else [own]
+
+
+def _known(session: Session, user_id: str, conversations: Sequence[ConversationDocument]) -> set[str]:
+    """Of the conversations' ids and origins, those that the user has."""
+    mine = Conversation.user_id == user_id
+    ids = [conversation.id for conversation in conversations]
+    origins = [origin for conversation in conversations for origin in _origins(conversation)]
+    return _found(session, Conversation.id, ids, mine) | _found(session, Conversation.imported_from, origins, mine)
+
+
+class _Taken:
+    """Ids that rows have already, whoever's they are."""
+
+    def __init__(self, session: Session, conversations: Sequence[ConversationDocument]) -> None:
+        messages = [message for conversation in conversations for message in conversation.messages]
+        self._ids = (
+            _found(session, Conversation.id, [conversation.id for conversation in conversations])
+            | _found(session, Message.id, [message.id for message in messages])
+            | _found(session, Turn.id, [message.turn.id for message in messages if message.turn])
+        )
+
+    def ids_for(self, conversation: ConversationDocument) -> Callable[[str], str]:
+        """The ids to use for a conversation's own: its own, or new ones in the same order where any is taken."""
+        own = _ids_of(conversation)
+        if self._ids.isdisjoint(own) and len(own) == len(set(own)):
+            self._ids.update(own)
+            return lambda id: id
+        renamed = {id: new_id() for id in sorted(set(own))}
+        return renamed.__getitem__
+
+
+def _ids_of(conversation: ConversationDocument) -> list[str]:
+    messages = conversation.messages
+    turns = [message.turn.id for message in messages if message.turn is not None]
+    return [conversation.id, *(message.id for message in messages), *turns]
+
+
+def _rows(
+    user_id: str, conversation: ConversationDocument, id_of: Callable[[str], str]
+) -> Iterator[tuple[type[Base], dict[str, Any]]]:
+    """The rows of a conversation, each after those that it points to."""
+    id = id_of(conversation.id)
+    kept = id == conversation.id
+    yield (
+        Conversation,
+        {
+            "id": id,
+            "user_id": user_id,
+            "title": conversation.title,
+            "title_by": conversation.title_by,
+            "pinned": conversation.pinned,
+            "archived": conversation.archived,
+            "imported_from": conversation.imported_from if kept else _origins(conversation)[0],
+            "settings": settings_row(conversation.settings),
+            "tip_message_id": id_of(conversation.tip) if conversation.tip else None,
+            "created_at": conversation.created_at,
+            "updated_at": conversation.updated_at,
+        },
+    )
+    for tag in conversation.tags:
+        yield ConversationTag, {"conversation_id": id, "tag": tag}
+    by_id = {message.id: message for message in conversation.messages}
+    for message_id, position in positions(conversation).items():
+        message = by_id[message_id]
+        yield (
+            Message,
+            {
+                "id": id_of(message.id),
+                "conversation_id": id,
+                "parent_id": id_of(message.parent_id) if message.parent_id else None,
+                "role": message.role,
+                "status": message.status,
+                "content": message.content,
+                "position": position,
+                "created_at": message.created_at,
+            },
+        )
+        if message.turn is not None:
+            yield Turn, _turn_row(message.turn, id_of(message.turn.id), id, id_of(message.id), len(message.content))
+
+
+def _turn_row(turn: TurnDocument, id: str, conversation_id: str, message_id: str, length: int) -> dict[str, Any]:
+    return {
+        **{name: getattr(turn, name) for name in _AS_THEY_ARE},
+        "id": id,
+        "conversation_id": conversation_id,
+        "message_id": message_id,
+        "status": turn.status,
+        "params": settings_row(turn.params),
+        "seed": turn.params.seed,
+        "owner": _OWNER,
+        "heartbeat_at": turn.ended_at or turn.created_at,
+        "checkpoint_offset": length,
+    }
+
+
+def _insert(session: Session, rows: dict[type[Base], list[dict[str, Any]]]) -> None:
+    for table, values in rows.items():
+        if values:
+            session.execute(insert(table), values)
+            values.clear()
+
+
+def _found(session: Session, column: InstrumentedAttribute[Any], values: Collection[str], *where: Any) -> set[str]:
+    """Which of the values rows have in this column."""
+    found: set[str] = set()
+    for some in _chunks(values):
+        found.update(session.scalars(select(column).where(column.in_(some), *where)))
+    return found
+
+
+def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    remaining = iter(items)
+    while chunk := list(islice(remaining, _ROWS)):
+        yield chunk

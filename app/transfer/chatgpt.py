@@ -1,0 +1,86 @@
+"""ChatGPT's export: ``conversations.json``, a list of conversations whose messages are a tree named ``mapping``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.domain.views import Role
+from app.transfer.broken import BrokenConversation
+from app.transfer.fields import a_list, an_object, parts_text, text_or_none
+from app.transfer.foreign import ForeignConversation, Said, moment
+
+PROGRAM = "chatgpt"
+
+
+def recognised(conversation: Mapping[str, Any]) -> bool:
+    return "mapping" in conversation
+
+
+def read(conversation: Mapping[str, Any]) -> ForeignConversation:
+    """Raises:
+    BrokenConversation: the mapping is not a tree of messages.
+    """
+    mapping = an_object(conversation["mapping"], "mapping")
+    nodes = {key: an_object(node, f"mapping.{key}") for key, node in mapping.items()}
+    order: dict[str, int] = {}
+    for key, node in nodes.items():
+        for child in a_list(node.get("children") or [], f"mapping.{key}.children"):
+            if not isinstance(child, str) or child not in nodes:
+                raise BrokenConversation(f"mapping.{key}.children", "there is no message with this id")
+            order[child] = len(order)
+    said = [_said(key, node, nodes) for key, node in nodes.items()]
+    said.sort(key=lambda one: order.get(one.key, len(order)))
+    tip = conversation.get("current_node")
+    return ForeignConversation(
+        program=PROGRAM,
+        id=text_or_none(conversation, "conversation_id", "id"),
+        said=said,
+        tip=tip if isinstance(tip, str) else None,
+        title=text_or_none(conversation, "title"),
+        created_at=moment(conversation.get("create_time")),
+        updated_at=moment(conversation.get("update_time")),
+        pinned=conversation.get("is_starred") is True,
+        archived=conversation.get("is_archived") is True,
+    )
+
+
+def _said(key: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> Said:
+    parent = node.get("parent")
+    if parent is not None and (not isinstance(parent, str) or parent not in nodes):
+        raise BrokenConversation(f"mapping.{key}.parent", "there is no message with this id")
+    if node.get("message") is None:
+        return Said(key=key, parent=parent, role=None, text="")
+    message = an_object(node["message"], f"mapping.{key}.message")
+    author = an_object(message.get("author"), f"mapping.{key}.message.author")
+    metadata = message.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    hidden = metadata.get("is_visually_hidden_from_conversation") is True or metadata.get("is_user_system_message")
+    for_people = message.get("recipient") in (None, "all")
+    role = {"user": Role.USER, "assistant": Role.ASSISTANT}.get(str(author.get("role")))
+    return Said(
+        key=key,
+        parent=parent,
+        role=role if for_people and not hidden else None,
+        text=_text(message.get("content"), f"mapping.{key}.message.content"),
+        at=moment(message.get("create_time")),
+        model=text_or_none(metadata, "model_slug"),
+        complete=message.get("status") in (None, "finished_successfully"),
+    )
+
+
+def _text(content: Any, field: str) -> str:
+    """What is shown of a message. Thoughts, and what the program tells its model, are not."""
+    if content is None:
+        return ""
+    content = an_object(content, field)
+    kind = content.get("content_type")
+    if kind in ("text", "multimodal_text"):
+        parts = content.get("parts")
+        return parts_text(a_list(parts, f"{field}.parts")) if parts is not None else text_or_none(content, "text") or ""
+    if kind == "code":
+        language = content.get("language")
+        return (
+            f"```{language if isinstance(language, str) and language != 'unknown' else ''}\n{content.get('text')}\n```"
+        )
+    return ""

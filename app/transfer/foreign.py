@@ -1,0 +1,249 @@
+"""Conversations of other programs, brought into the shape of ours.
+
+In ours a question and its reply take turns. So of what others have
+
+- what is neither (tools, system messages, what has no text) is left out, and what followed it follows what was before;
+- messages of one role in a row become one, with an empty line between them; where another way forks off in between,
+  the part before the fork stands beside it as a version of its own;
+- a reply that nothing comes before follows an empty message;
+- a message without a reply gets an empty one that counts as stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.ids import new_id
+from app.domain.text import MAX_TITLE_CHARS, one_line, title_from
+from app.domain.views import Role
+from app.transfer.broken import BrokenConversation
+from app.transfer.document import MAX_TAG_CHARS, ConversationDocument, MessageDocument, TurnDocument
+from app.transfer.shape import depths_of, latest_tip
+
+_MAX_ORIGIN_CHARS = 200
+#: Text that stands on both sides of a fork is there twice, but not without end.
+_MAX_GROWTH = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A message as another program has it."""
+
+    key: str
+    parent: str | None
+    role: Role | None  #: None for what is left out
+    text: str
+    at: datetime | None = None
+    model: str | None = None
+    error: str | None = None
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignConversation:
+    """A conversation as another program has it. Every ``parent`` is another message's ``key``."""
+
+    program: str
+    id: str | None
+    said: Sequence[Said]  #: versions of one message in their order
+    tip: str | None = None
+    title: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    pinned: bool = False
+    archived: bool = False
+    tags: Sequence[str] = ()
+    system_prompt: str = ""
+
+
+def converted(foreign: ForeignConversation, now: datetime) -> ConversationDocument:
+    """The conversation as one of ours, with new ids.
+
+    Raises:
+        BrokenConversation: a message follows itself, or forks make the text grow without end.
+    """
+    times = [said.at for said in foreign.said if said.at is not None]
+    created_at = foreign.created_at or min(times, default=now)
+    pieces = _pieces(foreign)
+    messages = list(_messages(foreign, pieces.all, created_at))
+    question = next((message.content for message in messages if message.content), "")
+    title = one_line(foreign.title or "")[:MAX_TITLE_CHARS].strip()
+    return ConversationDocument(
+        id=new_id(),
+        title=title or title_from(question),
+        title_by="person" if title else "message",
+        pinned=foreign.pinned,
+        archived=foreign.archived,
+        tags=[tag for tag in (one_line(tag)[:MAX_TAG_CHARS].strip() for tag in foreign.tags) if tag],
+        settings=ChatSettings(system_prompt=foreign.system_prompt),
+        imported_from=_origin(foreign),
+        created_at=created_at,
+        updated_at=foreign.updated_at or max(times, default=created_at),
+        tip=_tip(pieces.of.get(foreign.tip or ""), messages),
+        messages=messages,
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """A message of ours in the making: what was said, and what of the same role came right before."""
+
+    said: Said
+    before: _Piece | None
+    parent: _Piece | None
+    goes_on: list[_Piece] = field(default_factory=list)  #: pieces of the same role
+    answered: bool = False
+    id: str = ""
+
+    @property
+    def stands(self) -> bool:
+        """It is a message, not only the beginning of longer ones."""
+        return self.answered or not self.goes_on
+
+    def parts(self) -> Iterator[Said]:
+        piece: _Piece | None = self
+        while piece is not None:
+            yield piece.said
+            piece = piece.before
+
+
+@dataclass(slots=True)
+class _Pieces:
+    all: list[_Piece] = field(default_factory=list)
+    of: dict[str, _Piece] = field(default_factory=dict)  #: by key; of what is left out, what is before it
+
+    def add(self, said: Said, anchor: _Piece | None) -> None:
+        """Put what was said after ``anchor``."""
+        if anchor is None and said.role is Role.ASSISTANT:
+            anchor = self._nothing()
+        if anchor is not None and anchor.said.role is said.role:
+            piece = _Piece(said, before=anchor, parent=anchor.parent)
+            anchor.goes_on.append(piece)
+        else:
+            piece = _Piece(said, before=None, parent=anchor)
+            if anchor is not None:
+                anchor.answered = True
+        self.all.append(piece)
+        self.of[said.key] = piece
+
+    def _nothing(self) -> _Piece:
+        if not self.all or self.all[0].said.text:
+            self.all.insert(0, _Piece(Said(key="", parent=None, role=Role.USER, text=""), before=None, parent=None))
+        return self.all[0]
+
+
+def _pieces(foreign: ForeignConversation) -> _Pieces:
+    following: dict[str | None, list[Said]] = {}
+    for said in foreign.said:
+        following.setdefault(said.parent, []).append(said)
+    reached = sum(1 for _ in depths_of({said.key: said.parent for said in foreign.said}))
+    if reached < len(foreign.said):
+        raise BrokenConversation("messages", "one of them follows itself")
+    pieces = _Pieces()
+    waiting = following.get(None, [])[::-1]
+    while waiting:
+        said = waiting.pop()
+        anchor = pieces.of.get(said.parent) if said.parent is not None else None
+        if said.role is None or not (said.text.strip() or said.error):
+            if anchor is not None:
+                pieces.of[said.key] = anchor
+        else:
+            pieces.add(said, anchor)
+        waiting += following.get(said.key, [])[::-1]
+    return pieces
+
+
+def _messages(
+    foreign: ForeignConversation, pieces: Sequence[_Piece], created_at: datetime
+) -> Iterator[MessageDocument]:
+    room = _MAX_GROWTH * sum(len(said.text) + 2 for said in foreign.said) + 1
+    times: dict[str, datetime] = {}
+    for piece in pieces:
+        if not piece.stands:
+            continue
+        parts: list[Said] = []
+        for said in piece.parts():
+            room -= len(said.text) + 1
+            if room < 0:
+                raise BrokenConversation("messages", "they fork too often between messages of one role")
+            parts.append(said)
+        parts.reverse()
+        parent_id = piece.parent.id if piece.parent is not None else None
+        at = next((said.at for said in parts if said.at), times.get(parent_id or "", created_at))
+        message = _message(parts, parent_id, at)
+        piece.id = message.id
+        times[message.id] = at
+        yield message
+        if message.role is Role.USER and not piece.answered:
+            yield MessageDocument(
+                id=new_id(), parent_id=message.id, role=Role.ASSISTANT, status="stopped", content="", created_at=at
+            )
+
+
+def _message(parts: Sequence[Said], parent_id: str | None, at: datetime) -> MessageDocument:
+    last = parts[-1]
+    assert last.role is not None
+    status: Literal["complete", "stopped", "error"] = "complete"
+    turn = None
+    if last.role is Role.ASSISTANT:
+        status = "error" if last.error else "complete" if last.complete else "stopped"
+        model = next((said.model for said in reversed(parts) if said.model), None)
+        if model or last.error:
+            turn = TurnDocument(
+                id=new_id(), status=status, model=model or "unknown", created_at=at, error=last.error or None
+            )
+    content = "\n\n".join(said.text for said in parts)
+    return MessageDocument(
+        id=new_id(), parent_id=parent_id, role=last.role, status=status, content=content, created_at=at, turn=turn
+    )
+
+
+def _tip(piece: _Piece | None, messages: Sequence[MessageDocument]) -> str | None:
+    while piece is not None and not piece.stands:
+        piece = piece.goes_on[0]
+    if piece is None:
+        return latest_tip(messages)
+    if piece.said.role is Role.ASSISTANT:
+        return piece.id
+    # What is sent next must follow a reply.
+    latest = {message.parent_id: message.id for message in messages}
+    tip = piece.id
+    while tip in latest:
+        tip = latest[tip]
+    return tip
+
+
+def _origin(foreign: ForeignConversation) -> str:
+    if foreign.id is None:
+        spoken = [[said.role, said.text] for said in foreign.said]
+        return f"{foreign.program}:sha256-{_hash(json.dumps([foreign.title, foreign.system_prompt, spoken]))}"
+    origin = f"{foreign.program}:{foreign.id}"
+    return origin if len(origin) <= _MAX_ORIGIN_CHARS else f"{foreign.program}:sha256-{_hash(foreign.id)}"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def moment(value: object) -> datetime | None:
+    """A point in time as programs write it: seconds since 1970, milliseconds, smaller ones, or ISO 8601."""
+    try:
+        if isinstance(value, str) and not value.replace(".", "", 1).isdecimal():
+            parsed = datetime.fromisoformat(value)
+            return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).astimezone(UTC)
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            return None
+        seconds = float(value)
+        if not 0 < seconds < 1e20:
+            return None
+        while seconds > 1e11:  # the year 5138
+            seconds /= 1000
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

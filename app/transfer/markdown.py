@@ -1,0 +1,82 @@
+"""A conversation as Markdown, to read and to pass on: the branch that is shown.
+
+Each message is a block quote. Whatever it holds, an unfinished code fence, a heading, a piece of HTML, ends with the
+quote, and without the quote's marks the text is as it was written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+
+from app.domain.views import Role
+from app.transfer.document import ConversationDocument, MessageDocument
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_MARKUP = re.compile(r"([\\`*_\[\]<>&#~|$!])")
+_ENDINGS = {
+    "stopped": "This reply was stopped.",
+    "interrupted": "This reply was interrupted.",
+    "error": "This reply failed.",
+}
+
+
+def as_markdown(conversation: ConversationDocument) -> str:
+    """The whole file."""
+    return "\n".join(_lines(conversation)) + "\n"
+
+
+def _lines(conversation: ConversationDocument) -> Iterator[str]:
+    yield f"# {_literal(conversation.title)}"
+    yield ""
+    yield f"- Begun: {_time(conversation.created_at)}"
+    yield f"- Last message: {_time(conversation.updated_at)}"
+    if conversation.tags:
+        yield f"- Tags: {', '.join(map(_literal, conversation.tags))}"
+    settings = conversation.settings
+    if settings.system_prompt_name is not None:
+        yield f"- System prompt: {_literal(settings.system_prompt_name)}"
+    elif settings.system_prompt.strip():
+        yield from _section("System prompt", settings.system_prompt)
+    for message in _shown(conversation):
+        yield from _section(_heading(message), message.content)
+        if message.status in _ENDINGS:
+            error = message.turn.error if message.turn is not None else None
+            yield ""
+            yield f"*{_ENDINGS[message.status]}*{f' {_literal(error)}' if error else ''}"
+
+
+def _shown(conversation: ConversationDocument) -> list[MessageDocument]:
+    """From the first message to the tip."""
+    by_id = {message.id: message for message in conversation.messages}
+    path: list[MessageDocument] = []
+    message = by_id.get(conversation.tip or "")
+    while message is not None:
+        path.append(message)
+        message = by_id.get(message.parent_id or "")
+    return path[::-1]
+
+
+def _heading(message: MessageDocument) -> str:
+    if message.role is Role.USER:
+        return f"You, {_time(message.created_at)}"
+    model = f" by {_literal(message.turn.model)}" if message.turn is not None else ""
+    return f"Reply{model}, {_time(message.created_at)}"
+
+
+def _section(heading: str, text: str) -> Iterator[str]:
+    yield ""
+    yield f"## {heading}"
+    yield ""
+    for line in _LINE_END.split(text):
+        yield f"> {line}"
+
+
+def _literal(text: str) -> str:
+    """Text on one line that Markdown shows as it is."""
+    return _MARKUP.sub(r"\\\1", " ".join(text.split()))
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,134 @@
+"""From a file to conversations: its content tells which program wrote it. All of it is right, or it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import IO, Any, Protocol
+
+from pydantic import ValidationError
+
+from app.domain.text import one_line
+from app.errors import BrokenFile
+from app.transfer import chatgpt, open_webui, sharegpt
+from app.transfer.broken import BrokenConversation
+from app.transfer.document import FORMAT, VERSION, ConversationDocument
+from app.transfer.files import json_files
+from app.transfer.foreign import ForeignConversation, converted
+from app.transfer.json_source import JsonSource
+from app.transfer.shape import latest_tip, positions
+
+#: Told how much is done, from 0 to 1.
+Progress = Callable[[float], None]
+
+KNOWN = "Deskmate's own JSON, ChatGPT's export, Open WebUI's export, and ShareGPT"
+
+
+class _Program(Protocol):
+    """A module that knows one program's export."""
+
+    def recognised(self, conversation: Mapping[str, Any], /) -> bool: ...
+
+    def read(self, conversation: Mapping[str, Any], /) -> ForeignConversation: ...
+
+
+_PROGRAMS: tuple[_Program, ...] = (chatgpt, open_webui, sharegpt)
+
+_Reader = Callable[[Any], ConversationDocument]
+
+
+def read_conversations(
+    file: IO[bytes], name: str, *, max_bytes: int, now: datetime, progress: Progress | None = None
+) -> list[ConversationDocument]:
+    """Every conversation in a file.
+
+    Args:
+        file: JSON, JSON Lines, or an archive with such files in it.
+        name: what to call it where something is wrong.
+        max_bytes: most bytes of the file, and of what is packed in it.
+        now: for conversations that do not say when they were.
+
+    Raises:
+        BrokenFile: it is no such file, or something in it is wrong; says where.
+        TooLarge: it is larger than ``max_bytes``.
+    """
+    conversations: list[ConversationDocument] = []
+    recognised = False
+    for called, data in json_files(file, name, max_bytes):
+        source = JsonSource(data, called)
+        read = _reader(source, called, now)
+        if read is None:
+            if called == name:
+                raise BrokenFile(f"{name} is JSON, but not of a kind that is known here: {KNOWN}.")
+            continue
+        recognised = True
+        for index, item in enumerate(source):
+            try:
+                conversations.append(read(item.value))
+            except BrokenConversation as error:
+                raise BrokenFile(
+                    f"{called} is broken in conversation {index + 1}{_title(item.value)}, which begins in line "
+                    f"{item.line}, at {error.field}: {error.reason}. Nothing was imported."
+                ) from error
+            if progress is not None:
+                progress((index + 1) / len(source))
+    if not recognised:
+        raise BrokenFile(f"There are no conversations in {name} of a kind that is known here: {KNOWN}.")
+    return conversations
+
+
+def _reader(source: JsonSource, name: str, now: datetime) -> _Reader | None:
+    """What reads a conversation of this file; None where there are none that anybody knows."""
+    if source.around is not None:
+        if source.around.get("format") != FORMAT:
+            return None
+        version = source.around.get("version")
+        if version != VERSION:
+            raise BrokenFile(
+                f"{name} has version {version!r} of this format, and this Deskmate knows version {VERSION}. Import it "
+                "with the Deskmate that wrote it, or a newer one."
+            )
+        return _own
+    first = next(iter(source), None)
+    if first is None:
+        return _own  # an empty list is an export of nothing
+    if not isinstance(first.value, dict):
+        return None
+    program = next((program for program in _PROGRAMS if program.recognised(first.value)), None)
+    return _foreign(program, now) if program is not None else None
+
+
+def _own(value: Any) -> ConversationDocument:
+    try:
+        conversation = ConversationDocument.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise BrokenConversation(_place(first["loc"]), _reason(first["msg"])) from error
+    positions(conversation)
+    if conversation.tip is None:
+        return conversation.model_copy(update={"tip": latest_tip(conversation.messages)})
+    return conversation
+
+
+def _foreign(program: _Program, now: datetime) -> _Reader:
+    def read(value: Any) -> ConversationDocument:
+        if not isinstance(value, dict) or not program.recognised(value):
+            raise BrokenConversation("the whole of it", "this is no conversation like the first one in the file")
+        return converted(program.read(value), now)
+
+    return read
+
+
+def _place(location: Sequence[int | str]) -> str:
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+    return place or "the whole of it"
+
+
+def _reason(message: str) -> str:
+    message = message.removeprefix("Value error, ").rstrip(".")
+    return message[:1].lower() + message[1:]
+
+
+def _title(value: Any) -> str:
+    title = value.get("title") if isinstance(value, dict) else None
+    return f" ({one_line(title)[:60]!r})" if isinstance(title, str) and title.strip() else ""

@@ -1,0 +1,112 @@
+"""Exports and imports: between the doors on one side and files' formats and the database on the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import IO, Literal, TypeVar
+
+from app.store.transfer import ImportCounts, TransferRecords
+from app.transfer.document import ConversationDocument
+from app.transfer.filenames import file_name
+from app.transfer.files import MIB
+from app.transfer.markdown import as_markdown
+from app.transfer.reading import Progress, read_conversations
+from app.transfer.writing import as_document, as_markdown_archive
+
+Item = TypeVar("Item")
+
+ExportFormat = Literal["json", "markdown"]
+
+JSON_TYPE = "application/json"
+MARKDOWN_TYPE = "text/markdown; charset=utf-8"
+ZIP_TYPE = "application/zip"
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A file in the making."""
+
+    name: str
+    media_type: str
+    pieces: AsyncIterator[bytes]
+
+
+class Transfers:
+    """What people take out and bring in.
+
+    Args:
+        max_import_mb: largest file, in MiB, and most that is unpacked of it.
+    """
+
+    def __init__(self, records: TransferRecords, max_import_mb: int) -> None:
+        self._records = records
+        self._max_bytes = max_import_mb * MIB
+        # A file takes several times its size in memory while it is read.
+        self._one_at_a_time = asyncio.Semaphore(1)
+
+    async def export_one(self, user_id: str, conversation_id: str, format: ExportFormat) -> Export:
+        """One conversation as a document, or its shown branch as Markdown.
+
+        Raises:
+            NotFound: it is missing or another user's.
+        """
+        conversation = await self._records.read(user_id, conversation_id)
+        ending = "json" if format == "json" else "md"
+        name = file_name(conversation.title, conversation.created_at, ending)
+        if format == "json":
+            return Export(name, JSON_TYPE, as_document(_each(conversation)))
+        return Export(name, MARKDOWN_TYPE, _each(as_markdown(conversation).encode()))
+
+    async def export_all(self, user_id: str, format: ExportFormat, progress: Progress | None = None) -> Export:
+        """Every conversation as one document, or as an archive of Markdown files. Read while it is written out."""
+        total = await self._records.count(user_id)
+        conversations = _followed(self._records.read_all(user_id), total, progress)
+        now = datetime.now(UTC)
+        if format == "json":
+            return Export(file_name("Deskmate", now, "json"), JSON_TYPE, as_document(conversations))
+        return Export(file_name("Deskmate", now, "zip"), ZIP_TYPE, as_markdown_archive(conversations))
+
+    async def import_file(
+        self, user_id: str, file: IO[bytes], name: str = "The file", progress: Progress | None = None
+    ) -> ImportCounts:
+        """Add the conversations in a file: all that are not there yet, or none.
+
+        Args:
+            file: what some program exported, see :func:`app.transfer.reading.read_conversations`.
+            name: what to call it where something is wrong.
+            progress: told how much of the file is read.
+
+        Raises:
+            BrokenFile: something in it is wrong; says where.
+            TooLarge: it is larger than is allowed.
+            StorageUnavailable: the database cannot be written.
+        """
+        async with self._one_at_a_time:
+            conversations = await asyncio.to_thread(
+                read_conversations,
+                file,
+                name,
+                max_bytes=self._max_bytes,
+                now=datetime.now(UTC),
+                progress=progress,
+            )
+            return await self._records.add(user_id, conversations)
+
+
+async def _each(*items: Item) -> AsyncIterator[Item]:
+    for item in items:
+        yield item
+
+
+async def _followed(
+    conversations: AsyncIterator[ConversationDocument], total: int, progress: Progress | None
+) -> AsyncIterator[ConversationDocument]:
+    done = 0
+    async for conversation in conversations:
+        yield conversation
+        done += 1
+        if progress is not None:
+            progress(min(1.0, done / max(total, 1)))

@@ -1,0 +1,50 @@
+"""ShareGPT, the format of data sets: ``{"conversations": [{"from": "human", "value": ...}, ...]}``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.domain.views import Role
+from app.transfer.broken import BrokenConversation
+from app.transfer.fields import a_list, a_text, an_object, text_or_none
+from app.transfer.foreign import ForeignConversation, Said
+
+PROGRAM = "sharegpt"
+_LISTS = ("conversations", "items")
+_ROLES = {
+    **dict.fromkeys(("human", "user"), Role.USER),
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), Role.ASSISTANT),
+}
+
+
+def recognised(conversation: Mapping[str, Any]) -> bool:
+    return any(isinstance(conversation.get(name), list) for name in _LISTS)
+
+
+def read(conversation: Mapping[str, Any]) -> ForeignConversation:
+    """Raises:
+    BrokenConversation: a turn is not one.
+    """
+    name = next(name for name in _LISTS if isinstance(conversation.get(name), list))
+    said: list[Said] = []
+    prompts: list[str] = []
+    for index, value in enumerate(a_list(conversation[name], name)):
+        field = f"{name}[{index}]"
+        turn = an_object(value, field)
+        speaker = turn.get("from", turn.get("role"))
+        if not isinstance(speaker, str):
+            raise BrokenConversation(f"{field}.from", "this should be text")
+        text = a_text(turn.get("value", turn.get("content")), f"{field}.value")
+        role = _ROLES.get(speaker.lower())
+        if speaker.lower() == "system":
+            prompts.append(text)
+        said.append(Said(key=str(index), parent=str(index - 1) if index else None, role=role, text=text))
+    return ForeignConversation(
+        program=PROGRAM,
+        # Ids such as "identity_0" are in many of these files: only the words tell conversations apart.
+        id=None,
+        said=said,
+        title=text_or_none(conversation, "title"),
+        system_prompt="\n\n".join(prompts),
+    )
