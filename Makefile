@@ -12,7 +12,7 @@ help:
 	@echo "make lint       ruff, mypy --strict"
 	@echo "make bench      the engine beside transformers, on this machine"
 	@echo "make guide      train the bundled model again"
-	@echo "make readme     write the tables of README.md from the code"
+	@echo "make readme     write the tables of README.md and the schema of exports from the code"
 	@echo "make lock       pin the dependencies of pyproject.toml again"
 	@echo "make clean      remove .venv and caches; conversations in data/ stay"
 
@@ -47,6 +47,7 @@ guide:
 readme:
 	@scripts/setup.sh run
 	$(PYTHON) scripts/readme_tables.py
+	$(PYTHON) scripts/export_schema.py
 
 lock:
 	@scripts/lock.sh $(ARGS)
