@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from app.console import StartProgress
+from app.console import StageProgress
 from app.domain.ids import LOCAL_USER_ID
 from app.errors import InvalidInput, StartupError
 from app.settings import AppSettings
@@ -29,7 +29,7 @@ async def export_to(settings: AppSettings, target: Path | None, format: ExportFo
     """
     _require_current(settings.resolved_database_url)
     async with _transfers(settings) as transfers:
-        with StartProgress() as progress:
+        with StageProgress() as progress:
             export = await transfers.export_all(
                 LOCAL_USER_ID, format, lambda fraction: progress("Exporting conversations", fraction)
             )
@@ -56,7 +56,7 @@ async def import_from(settings: AppSettings, file: Path) -> str:
     with opened, claimed(settings.resolved_database_url):
         migrate(settings.resolved_database_url)
         async with _transfers(settings) as transfers:
-            with StartProgress() as progress:
+            with StageProgress() as progress:
                 counts = await transfers.import_file(
                     LOCAL_USER_ID, opened, file.name, lambda fraction: progress(f"Reading {file.name}", fraction)
                 )
