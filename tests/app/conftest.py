@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,28 +13,9 @@ from app.services import Services
 from app.settings import AppSettings
 from app.store.database import Database
 from app.store.models import Account
-from tests.support.databases import PostgresServer, postgres_server
 from tests.support.fake_engine import FakeEngine
 
 CHECKPOINT_SECONDS = 0.05
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest) -> Iterator[str | None]:
-    """For ``AppSettings``: a fresh database of each kind."""
-    if request.param == "sqlite":
-        yield None
-        return
-    server: PostgresServer = request.getfixturevalue("postgres")
-    url = server.migrated()
-    yield url
-    server.drop(url)
 
 
 @pytest.fixture

@@ -1,0 +1,187 @@
+"""People at a server that may die under them: they send, read, edit, ask again, stop and continue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tests.faults.ledger import Kind, Ledger, Reply, Request
+from tests.faults.words import ask
+
+LONGEST_REPLY = 120  # words
+
+
+@dataclass
+class Event:
+    """One server-sent event."""
+
+    name: str
+    data: dict[str, Any]
+    id: str
+
+
+@asynccontextmanager
+async def client(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits, verify=False, trust_env=False) as http:
+        yield http
+
+
+async def follow(
+    http: httpx.AsyncClient, turn_id: str, offset: int = 0, last_event_id: str | None = None
+) -> AsyncIterator[Event]:
+    """A reply's events until the stream ends."""
+    headers = {"Last-Event-ID": last_event_id} if last_event_id is not None else {}
+    path = f"/api/turns/{turn_id}/events?offset={offset}"
+    async with http.stream("GET", path, headers=headers) as response:
+        assert response.status_code == 200, await response.aread()
+        fields: dict[str, str] = {}
+        async for line in response.aiter_lines():
+            if line:
+                name, _, value = line.partition(": ")
+                fields[name] = value
+            elif "event" in fields:
+                yield Event(fields["event"], json.loads(fields["data"]), fields["id"])
+                fields = {}
+
+
+async def send(http: httpx.AsyncClient, text: str, **body: object) -> dict[str, Any]:
+    """Send a message; returns the turn."""
+    response = await http.post("/api/turns", json={"text": text, **body})
+    assert response.status_code == 201, response.text
+    turn: dict[str, Any] = response.json()
+    return turn
+
+
+async def read_stored(http: httpx.AsyncClient, conversation_id: str) -> dict[str, Any]:
+    response = await http.get(f"/api/conversations/{conversation_id}")
+    assert response.status_code == 200, response.text
+    conversation: dict[str, Any] = response.json()
+    return conversation
+
+
+@dataclass
+class Person:
+    """Does one thing after the other, each time on whichever of their conversations they like."""
+
+    ledger: Ledger
+    dice: random.Random
+    conversations: list[str] = field(default_factory=list)
+    pending: Request | None = None  #: whether it arrived is not known
+
+    async def live(self, http: httpx.AsyncClient) -> None:
+        """Go on until the server dies."""
+        try:
+            if self.pending is not None and self.pending.kind != "resume":
+                await self._carry_out(http, self.pending)  # with the same id: it must not be there twice
+            elif self.pending is not None:
+                self._forget_pending()  # Continue is pressed again where it is offered again
+            while True:
+                await self._carry_out(http, self._wish())
+        except httpx.TransportError:
+            return
+
+    async def finish(self, http: httpx.AsyncClient) -> None:
+        """Continue what was cut short, to its end."""
+        if self.pending is not None:
+            if self.pending.kind == "resume":
+                self._forget_pending()
+            else:
+                await self._carry_out(http, self.pending)
+        for reply in self._mine():
+            if self.ledger.may_go_on(reply):
+                await self._carry_out(http, self._resume(reply), to_the_end=True)
+                assert reply.status == "complete"
+
+    def _mine(self) -> list[Reply]:
+        return [reply for reply in self.ledger.replies.values() if reply.conversation_id in self.conversations]
+
+    def _forget_pending(self) -> None:
+        assert self.pending is not None
+        self.ledger.unanswered.remove(self.pending)
+        self.pending = None
+
+    def _wish(self) -> Request:
+        mine = self._mine()
+        cut_short = [reply for reply in mine if self.ledger.may_go_on(reply)]
+        kinds: list[Kind] = ["new"]
+        if mine:
+            kinds += ["next", "next", "next", "edit", "again"]
+        if cut_short:
+            kinds += ["resume"] * 4
+        kind = self.dice.choice(kinds)
+        text = ask(self.dice.randrange(10**9), self.dice.randint(1, LONGEST_REPLY))
+        request_id = f"{self.dice.randrange(10**18)}"
+        if kind == "new":
+            return Request("new", "/api/turns", {"text": text, "request_id": request_id}, text)
+        reply = self.dice.choice(cut_short if kind == "resume" else mine)
+        if kind == "resume":
+            return self._resume(reply)
+        if kind == "next":
+            body = {"text": text, "request_id": request_id, "conversation_id": reply.conversation_id}
+            tip = self.ledger.tips[reply.conversation_id]
+            return Request("next", "/api/turns", body, text, reply.conversation_id, parent_id=tip)
+        question_id = reply.question_id
+        if kind == "again":
+            path = f"/api/messages/{self.dice.choice([reply.id, question_id])}/regenerate"
+            return Request("again", path, {"request_id": request_id}, reply.question, reply.conversation_id)
+        return Request(
+            "edit",
+            f"/api/messages/{question_id}/edit",
+            {"text": text, "request_id": request_id},
+            text,
+            reply.conversation_id,
+            parent_id=self.ledger.sent[question_id].parent_id,
+        )
+
+    def _resume(self, reply: Reply) -> Request:
+        path = f"/api/messages/{reply.id}/continue"
+        return Request("resume", path, {}, reply.question, reply.conversation_id, reply_id=reply.id)
+
+    async def _carry_out(self, http: httpx.AsyncClient, request: Request, *, to_the_end: bool = False) -> None:
+        if self.pending is None:
+            self.pending = request
+            self.ledger.unanswered.append(request)
+        response = await http.post(request.path, json=request.body)
+        assert response.status_code == 201, f"{request}: {response.text}"
+        reply = self.ledger.acknowledged(request, response.json())
+        self.pending = None
+        if reply.conversation_id not in self.conversations:
+            self.conversations.append(reply.conversation_id)
+        stops = not to_the_end and self.dice.random() < 0.15
+        await self._read(http, reply, stop_at=len(reply.seen) + self.dice.randint(1, 300) if stops else None)
+
+    async def _read(self, http: httpx.AsyncClient, reply: Reply, stop_at: int | None) -> None:
+        """Read a reply to its end, or stop it."""
+        async for event in follow(http, reply.turn_id, len(reply.seen)):
+            if event.name == "text":
+                reply.seen += event.data["text"]
+                assert event.data["offset"] == len(reply.seen)
+                self.ledger.heard_more(len(event.data["text"]))
+                if stop_at is not None and len(reply.seen) >= stop_at and not reply.stopping:
+                    reply.stopping = True
+                    stopped = await http.post(f"/api/turns/{reply.turn_id}/stop")
+                    assert stopped.status_code == 204, stopped.text
+            elif event.name == "end":
+                assert event.data["offset"] == len(reply.seen), "the end is saved as it was shown"
+                reply.status, reply.ended_at = event.data["status"], event.data["offset"]
+
+
+async def watch(http: httpx.AsyncClient, ledger: Ledger) -> None:
+    """Look up again and again how much of the replies in flight is saved, until the server dies."""
+    try:
+        while True:
+            for reply in ledger.in_flight():
+                for message in (await read_stored(http, reply.conversation_id))["messages"]:
+                    if message["id"] == reply.id and len(message["content"]) > len(reply.stored):
+                        reply.stored = message["content"]
+            await asyncio.sleep(0.01)
+    except httpx.TransportError:
+        return

@@ -1,0 +1,117 @@
+"""Real servers that start quickly: a parent that has imported everything forks one for each that is asked for.
+
+``python -m tests.faults.server`` reads one order per line and answers with one line, both JSON. A child runs the whole
+command line, ``deskmate serve``, with a scripted engine in the place of the real one. Its output goes to a file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+# What takes seconds to import, once for all children.
+import anyio._backends._asyncio  # noqa: F401
+import uvicorn.protocols.http.auto  # noqa: F401
+
+import app.console
+import app.logs
+import app.main
+import app.serving
+import engine
+from app.cli import main as deskmate
+from engine import ChatMessage, Delta, SamplingParams
+from tests.faults.words import reply_to, whole_reply
+from tests.support.fake_engine import FakeEngine, Script
+
+
+class Talker(FakeEngine):
+    """Replies to each question with its own words, slowly; and goes on with a reply where it was left."""
+
+    def __init__(self, delay: float) -> None:
+        super().__init__(max_model_len=10_000_000)
+        self._delay = delay
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None = None,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> AsyncIterator[Delta]:
+        tokens = await self.check_chat(messages, params)
+        question = next(message["content"] for message in reversed(messages) if message["role"] == "user")
+        pieces = reply_to(question)
+        if messages[-1]["role"] == "assistant":
+            begun = messages[-1]["content"]
+            whole = whole_reply(question)
+            assert whole.startswith(begun), f"this is not how the reply to {question!r} began: {begun!r}"
+            pieces = [whole[offset : offset + 6] for offset in range(len(begun), len(whole), 6)]
+        self.scripts.append(Script(pieces, delay=self._delay))
+        async for delta in self._reply(tokens):
+            yield delta
+
+
+def main() -> None:
+    children: dict[int, int | None] = {}  # exit codes
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "start" in order:
+            pid = os.fork()
+            if pid == 0:
+                _child(**order["start"])
+            children[pid] = None
+            answer: dict[str, Any] = {"pid": pid}
+        else:
+            pid = order["code_of"]
+            if children[pid] is None:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    children[pid] = os.waitstatus_to_exitcode(status)
+            answer = {"code": children[pid]}
+        print(json.dumps(answer), flush=True)
+    for pid, code in children.items():  # whoever ordered them is gone
+        if code is None:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _child(log: str, environment: dict[str, str], constants: dict[str, float], delay: float, page: bool) -> None:
+    """The server's process. Never returns.
+
+    Args:
+        page: with Gradio's page, which takes longer to build than all the rest.
+        constants: of modules, by their full name; for waits that are too long for a test.
+        delay: seconds before each piece of a reply.
+    """
+    code: str | int | None = 1
+    try:
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for file, number in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(file, number)
+        os.environ.update(environment)
+        for name, value in constants.items():
+            module, _, constant = name.rpartition(".")
+            assert hasattr(importlib.import_module(module), constant)
+            setattr(importlib.import_module(module), constant, value)
+        if not page:
+            app.main.mount_ui = lambda made, _services: made
+        engine.Engine = lambda *_, **__: nullcontext(Talker(delay))  # type: ignore[assignment, misc]
+        deskmate(["serve"])
+        code = 0
+    except SystemExit as exit:
+        code = exit.code
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""kill -9 while replies are streaming, again and again on one history: nothing that was acknowledged is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
+
+from app.store.models import Turn
+from tests.faults.conftest import Start
+from tests.faults.ledger import Ledger
+from tests.faults.people import Person, client, watch
+
+PEOPLE = 4
+
+
+async def swept(database: Engine) -> None:
+    """Wait until nobody believes any more that a dead process is writing. On SQLite that is known at the start."""
+    for _ in range(2000):
+        with Session(database) as session:
+            if not session.scalar(select(func.count()).where(Turn.status == "running")):
+                return
+        assert database.dialect.name != "sqlite", "the replies of a dead process are still being written, it says"
+        await asyncio.sleep(0.01)
+    raise AssertionError("the replies of a dead process are never ended")
+
+
+async def kill_again_and_again(start: Start, database: Engine, seed: int, kills: int) -> None:
+    dice = random.Random(seed)
+    ledger = Ledger()
+    people = [Person(ledger, random.Random(dice.random())) for _ in range(PEOPLE)]
+    server = start()
+    for kill in range(kills):
+        print(f"seed {seed}, kill {kill}")  # shown where the test fails
+        async with client(server.url) as http:
+            tasks = [asyncio.create_task(person.live(http)) for person in people]
+            tasks.append(asyncio.create_task(watch(http, ledger)))
+            streamed = asyncio.create_task(ledger.hear(dice.randint(0, 3000)))
+            await asyncio.wait([streamed, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            if streamed.done():
+                await asyncio.sleep(dice.uniform(0, 0.02))
+                server.kill()
+            streamed.cancel()
+            await asyncio.gather(*tasks)
+        assert ledger.in_flight() or ledger.unanswered, "nothing was under way"
+        server = start()
+        await swept(database)
+        with Session(database) as session:
+            ledger.check(session)
+    async with client(server.url) as http:
+        await asyncio.gather(*[person.finish(http) for person in people])
+    with Session(database) as session:
+        ledger.check(session)
+    assert all(reply.status in ("complete", "interrupted", "stopped") for reply in ledger.replies.values())
+
+
+async def test_ten_kills(start: Start, database: Engine) -> None:
+    await kill_again_and_again(start, database, seed=1, kills=10)
+
+
+@pytest.mark.full
+async def test_fifty_kills(start: Start, database: Engine) -> None:
+    await kill_again_and_again(start, database, seed=2, kills=50)

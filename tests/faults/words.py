@@ -1,0 +1,27 @@
+"""What the servers of these tests reply: a text of its own for each question, so that whoever reads can tell."""
+
+from __future__ import annotations
+
+import random
+import re
+from hashlib import sha256
+
+_VOCABULARY = ("one", "zwei", "trois", "четыре", "五", "sechs\n", "سبعة", "🙂", "nine,", "ten. ")
+
+
+def ask(number: int, words: int) -> str:
+    """A question that nobody else asks, for a reply of so many words."""
+    return f"Question {number}: please ({words} words)"
+
+
+def reply_to(question: str) -> list[str]:
+    """The pieces of the reply. No reply begins as another one does."""
+    asked = re.search(r"\((\d+) words\)", question)
+    count = int(asked[1]) if asked else 5
+    dice = random.Random(question)
+    first = f"Reply {sha256(question.encode()).hexdigest()[:8]}:"
+    return [first, *(f" {dice.choice(_VOCABULARY)}{number}" for number in range(count))]
+
+
+def whole_reply(question: str) -> str:
+    return "".join(reply_to(question))
