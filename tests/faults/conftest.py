@@ -23,17 +23,29 @@ def server_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerHost
 
 
 @pytest.fixture
-def start(server_host: ServerHost, database_url: str | None, tmp_path: Path) -> Iterator[Start]:
-    """Starts servers on the test's database; what the test leaves running is killed."""
-    started: list[ServerProcess] = []
+def launch(server_host: ServerHost, database_url: str | None, tmp_path: Path) -> Iterator[Start]:
+    """Makes servers on the test's database begin to start; what the test leaves running is killed."""
+    launched: list[ServerProcess] = []
+
+    def launch_(**options: object) -> ServerProcess:
+        launched.append(server_host.launch(tmp_path / "data", database_url, **options))
+        return launched[-1]
+
+    yield launch_
+    for server in launched:
+        server.end()
+
+
+@pytest.fixture
+def start(launch: Start) -> Start:
+    """The same, and they are ready."""
 
     def start_(**options: object) -> ServerProcess:
-        started.append(server_host.start(tmp_path / "data", database_url, **options))
-        return started[-1]
+        server = launch(**options)
+        server.wait_until_ready()
+        return server
 
-    yield start_
-    for server in started:
-        server.end()
+    return start_
 
 
 @pytest.fixture

@@ -71,6 +71,7 @@ class Ledger:
         """Wait until so many more were streamed."""
         self._goal = self.heard + characters
         self._reached.clear()
+        self.heard_more(0)
         await self._reached.wait()
 
     def heard_more(self, characters: int) -> None:
@@ -122,6 +123,9 @@ class Ledger:
         turns = {turn.message_id: turn for turn in session.scalars(select(Turn))}
         conversations = {conversation.id: conversation for conversation in session.scalars(select(Conversation))}
         check_tree(session, conversations, messages, turns)
+        for request in self.unanswered:
+            if request.reply_id is not None:  # it may have gone on, or not
+                self.replies[request.reply_id].status = None
         for sent in self.sent.values():
             message = messages.get(sent.id)
             assert message is not None, f"{sent} is missing"

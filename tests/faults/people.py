@@ -88,17 +88,17 @@ class Person:
         except httpx.TransportError:
             return
 
-    async def finish(self, http: httpx.AsyncClient) -> None:
-        """Continue what was cut short, to its end."""
-        if self.pending is not None:
-            if self.pending.kind == "resume":
-                self._forget_pending()
-            else:
-                await self._carry_out(http, self.pending)
-        for reply in self._mine():
-            if self.ledger.may_go_on(reply):
-                await self._carry_out(http, self._resume(reply), to_the_end=True)
-                assert reply.status == "complete"
+    async def finish(self, http: httpx.AsyncClient) -> int:
+        """Continue what was cut short, to its end; returns how many replies that were."""
+        if self.pending is not None and self.pending.kind == "resume":
+            self._forget_pending()
+        elif self.pending is not None:
+            await self._carry_out(http, self.pending)
+        cut_short = [reply for reply in self._mine() if self.ledger.may_go_on(reply)]
+        for reply in cut_short:
+            await self._carry_out(http, self._resume(reply), to_the_end=True)
+            assert reply.status == "complete"
+        return len(cut_short)
 
     def _mine(self) -> list[Reply]:
         return [reply for reply in self.ledger.replies.values() if reply.conversation_id in self.conversations]
@@ -172,12 +172,13 @@ class Person:
             elif event.name == "end":
                 assert event.data["offset"] == len(reply.seen), "the end is saved as it was shown"
                 reply.status, reply.ended_at = event.data["status"], event.data["offset"]
+                reply.stored = reply.seen
 
 
 async def watch(http: httpx.AsyncClient, ledger: Ledger) -> None:
     """Look up again and again how much of the replies in flight is saved, until the server dies."""
     try:
-        while True:
+        while (await http.get("/health")).status_code == 200:
             for reply in ledger.in_flight():
                 for message in (await read_stored(http, reply.conversation_id))["messages"]:
                     if message["id"] == reply.id and len(message["content"]) > len(reply.stored):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +79,6 @@ class ServerHost:
         }
         return ServerProcess(self, self.ask(start=order)["pid"], log)
 
-    def start(self, data_dir: Path, database_url: str | None = None, **options: Any) -> ServerProcess:
-        """A server that is ready. ``options`` as for :meth:`launch`."""
-        server = self.launch(data_dir, database_url, **options)
-        server.wait_until_ready()
-        return server
-
     def ask(self, **order: object) -> dict[str, Any]:
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
@@ -149,7 +144,7 @@ class ServerProcess:
             self.kill()
 
 
-def _patiently(seconds: float):  # type: ignore[no-untyped-def]
+def _patiently(seconds: float) -> Iterator[None]:
     end = time.monotonic() + seconds
     while True:
         yield

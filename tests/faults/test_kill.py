@@ -28,7 +28,14 @@ async def swept(database: Engine) -> None:
     raise AssertionError("the replies of a dead process are never ended")
 
 
-async def kill_again_and_again(start: Start, database: Engine, seed: int, kills: int) -> None:
+async def kill_again_and_again(
+    start: Start, launch: Start, database: Engine, *, seed: int, kills: int, begin_fails: float = 0.3
+) -> None:
+    """Four people chat, and the server dies under them again and again.
+
+    Args:
+        begin_fails: how often the next server dies too, while it starts.
+    """
     dice = random.Random(seed)
     ledger = Ledger()
     people = [Person(ledger, random.Random(dice.random())) for _ in range(PEOPLE)]
@@ -37,30 +44,35 @@ async def kill_again_and_again(start: Start, database: Engine, seed: int, kills:
         print(f"seed {seed}, kill {kill}")  # shown where the test fails
         async with client(server.url) as http:
             tasks = [asyncio.create_task(person.live(http)) for person in people]
-            tasks.append(asyncio.create_task(watch(http, ledger)))
-            streamed = asyncio.create_task(ledger.hear(dice.randint(0, 3000)))
-            await asyncio.wait([streamed, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            if streamed.done():
-                await asyncio.sleep(dice.uniform(0, 0.02))
-                server.kill()
-            streamed.cancel()
+            watching = asyncio.create_task(watch(http, ledger))
+            # In the middle of replies, between them, and sometimes when all of them are just asked for.
+            heard = asyncio.create_task(ledger.hear(dice.choice([0, *[dice.randint(1, 2500)] * 4])))
+            await asyncio.wait([heard, watching, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(dice.uniform(0, 0.02))
+            server.kill()
+            heard.cancel()
             await asyncio.gather(*tasks)
+            await watching
         assert ledger.in_flight() or ledger.unanswered, "nothing was under way"
+        if dice.random() < begin_fails:
+            next_one = launch()
+            await asyncio.sleep(dice.uniform(0, 0.15))
+            next_one.kill()
         server = start()
         await swept(database)
         with Session(database) as session:
             ledger.check(session)
     async with client(server.url) as http:
-        await asyncio.gather(*[person.finish(http) for person in people])
+        continued = await asyncio.gather(*[person.finish(http) for person in people])
+    assert sum(continued), "of what was interrupted, something had been saved"
     with Session(database) as session:
         ledger.check(session)
-    assert all(reply.status in ("complete", "interrupted", "stopped") for reply in ledger.replies.values())
 
 
-async def test_ten_kills(start: Start, database: Engine) -> None:
-    await kill_again_and_again(start, database, seed=1, kills=10)
+async def test_ten_kills(start: Start, launch: Start, database: Engine) -> None:
+    await kill_again_and_again(start, launch, database, seed=1, kills=10)
 
 
 @pytest.mark.full
-async def test_fifty_kills(start: Start, database: Engine) -> None:
-    await kill_again_and_again(start, database, seed=2, kills=50)
+async def test_fifty_kills(start: Start, launch: Start, database: Engine) -> None:
+    await kill_again_and_again(start, launch, database, seed=2, kills=50)
