@@ -139,9 +139,15 @@ class Ledger:
             assert (message.conversation_id, message.parent_id) == (reply.conversation_id, reply.question_id)
             _check_reply(reply, message, turns[reply.id])
         self._check_nothing_else(messages)
+        unsure = {request.conversation_id: request for request in self.unanswered}
         for conversation_id, tip in self.tips.items():
-            if not any(request.conversation_id == conversation_id for request in self.unanswered):
-                assert conversations[conversation_id].tip_message_id == tip
+            shown = conversations[conversation_id].tip_message_id
+            if shown != tip:
+                assert conversation_id in unsure
+                resumed = unsure[conversation_id].reply_id
+                assert shown == resumed or shown not in self.replies, "another branch is shown"
+                if resumed is not None:
+                    self.tips[conversation_id] = resumed
 
     def _check_nothing_else(self, messages: dict[str, Message]) -> None:
         """What was not answered may be there once. Nothing else is there, and nothing twice."""

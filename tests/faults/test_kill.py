@@ -74,5 +74,6 @@ async def test_ten_kills(start: Start, launch: Start, database: Engine) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(600)
 async def test_fifty_kills(start: Start, launch: Start, database: Engine) -> None:
     await kill_again_and_again(start, launch, database, seed=2, kills=50)
