@@ -36,6 +36,7 @@ class Reply:
     question_id: str
     question: str
     stored: str = ""  #: the longest text of it that was read from the database
+    begun_with: int = 0  #: characters it had when it was asked to go on
     seen: str = ""  #: the longest text of it that was streamed
     status: str | None = None  #: as it ended; None while it is written
     ended_at: int = 0  #: its length by then
@@ -64,6 +65,7 @@ class Ledger:
     tips: dict[str, str] = field(default_factory=dict)  #: conversation → the reply that was asked for last
     unanswered: list[Request] = field(default_factory=list)
     heard: int = 0  #: characters that were streamed
+    kept: int = 0  #: characters of replies in flight that were found again after a kill
     _goal: int = 0
     _reached: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -88,7 +90,7 @@ class Ledger:
         if request.kind == "resume":
             assert answer["message_id"] == request.reply_id
             reply = self.replies[answer["message_id"]]
-            reply.status, reply.stopping = None, False
+            reply.status, reply.stopping, reply.begun_with = None, False, reply.ended_at
         else:
             assert answer["message_id"] not in self.replies, "another reply, not one that is there"
             reply = Reply(
@@ -137,7 +139,10 @@ class Ledger:
             assert message is not None, f"{reply} is missing"
             assert message.role == "assistant"
             assert (message.conversation_id, message.parent_id) == (reply.conversation_id, reply.question_id)
+            in_flight = reply.status is None
             _check_reply(reply, message, turns[reply.id])
+            if in_flight and reply.status == "interrupted":
+                self.kept += reply.ended_at - reply.begun_with
         self._check_nothing_else(messages)
         unsure = {request.conversation_id: request for request in self.unanswered}
         for conversation_id, tip in self.tips.items():
