@@ -7,6 +7,7 @@ import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from app.background import BackgroundTasks
 from app.domain.ids import new_id
 from app.errors import EngineUnavailable, StartupError, StorageUnavailable
 from app.housekeeping import Housekeeping
@@ -16,7 +17,9 @@ from app.store.claim import claimed
 from app.store.conversations import Conversations
 from app.store.database import Database
 from app.store.deletions import Deletions
-from app.store.migrate import migrate
+from app.store.leases import Leases
+from app.store.migrate import migrate, sqlite_file
+from app.store.notifications import Notifications
 from app.store.retention import Retention
 from app.store.search_index import SearchIndex
 from app.store.transfer import TransferRecords
@@ -24,6 +27,7 @@ from app.store.turn_contexts import TurnContexts
 from app.store.turn_records import TurnRecords
 from app.transfer.service import Transfers
 from app.turns.service import Turns
+from app.turns.sweeper import sweep_expired
 from app.turns.titles import Titles
 from engine import ChatEngine
 
@@ -43,6 +47,7 @@ class Services:
     prompts: PromptLibrary
     database: Database
     _housekeeping: Housekeeping
+    _background: BackgroundTasks
     _claim: ExitStack
 
     @classmethod
@@ -58,17 +63,24 @@ class Services:
             claim.enter_context(claimed(url))
             await asyncio.to_thread(migrate, url)
             database = Database(url)
-            records = TurnRecords(database, owner=new_id())
+            owner, lease_seconds = new_id(), settings.lease_seconds
+            leases = Leases(database, owner, lease_seconds)
             try:
-                swept = await records.sweep()
+                swept = await leases.sweep_at_start()
             except StorageUnavailable as error:
                 await database.close()
                 raise StartupError(error.message) from error
             if swept:
                 _log.info("%d replies were interrupted when the server last stopped", swept)
+            records = TurnRecords(database, owner, lease_seconds)
             conversations = Conversations(database)
             deletions = Deletions(database)
             titles = Titles(engine, conversations) if settings.auto_titles else None
+            notifications = Notifications(url)
+            background = BackgroundTasks()
+            if sqlite_file(url) is None:  # where there may be other processes
+                background.start(notifications.listen(), "notifications")
+                background.start(sweep_expired(leases, lease_seconds), "sweeper")
             housekeeping = Housekeeping(
                 SearchIndex(database), deletions, Retention(database), retention_days=settings.retention_days
             )
@@ -77,12 +89,13 @@ class Services:
                 settings=settings,
                 engine=engine,
                 conversations=conversations,
-                turns=Turns(settings, engine, records, TurnContexts(database), prompts, titles),
+                turns=Turns(settings, engine, records, TurnContexts(database), prompts, notifications, titles),
                 deletions=deletions,
                 transfers=Transfers(TransferRecords(database), settings.max_import_mb),
                 prompts=prompts,
                 database=database,
                 _housekeeping=housekeeping,
+                _background=background,
                 _claim=claim.pop_all(),
             )
 
@@ -91,6 +104,7 @@ class Services:
         try:
             await self.turns.close()
         finally:
+            await self._background.close()
             await self._housekeeping.close()
             await self.database.close()
             self._claim.close()

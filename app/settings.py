@@ -29,6 +29,13 @@ class AppSettings(BaseSettings):
     checkpoint_seconds: float = Field(
         1.5, gt=0, le=60, description="How often a reply in flight is written to the database."
     )
+    lease_seconds: float = Field(
+        15.0,
+        gt=0,
+        le=600,
+        description="How long a process that writes a reply may give no sign of life before another one on the same "
+        "PostgreSQL takes it for dead.",
+    )
     shutdown_seconds: float = Field(
         10.0, ge=0, le=600, description="How long replies in flight may go on when the server shuts down."
     )

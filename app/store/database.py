@@ -24,6 +24,7 @@ POSTGRES_CONNECTIONS = 8
 CONNECT_TIMEOUT_SECONDS = 10
 BUSY_TIMEOUT_MS = 5000
 JOURNAL_SIZE_LIMIT = 64 * 2**20
+IDLE_TRANSACTION_SECONDS = 10
 
 
 class Database:
@@ -48,6 +49,7 @@ class Database:
             self._read_threads = ThreadPoolExecutor(READERS, thread_name_prefix="database-read")
         else:
             self._writer = self._reader = postgres_engine(url, connections=POSTGRES_CONNECTIONS)
+            _let_go_of_locks(self._writer)
             self._write_threads = self._read_threads = ThreadPoolExecutor(
                 POSTGRES_CONNECTIONS, thread_name_prefix="database"
             )
@@ -86,6 +88,11 @@ class Database:
         if self._closed:
             raise StorageUnavailable("The server is shutting down. Please try again once it is back.")
         return await asyncio.get_running_loop().run_in_executor(threads, _transaction, engine, work)
+
+
+def is_postgres(session: Session) -> bool:
+    """Whether the session is one of PostgreSQL's; otherwise it is SQLite's."""
+    return session.get_bind().dialect.name == "postgresql"
 
 
 def _transaction(engine: Engine, work: Callable[[Session], Result]) -> Result:
@@ -149,3 +156,12 @@ def postgres_engine(url: str, *, connections: int) -> Engine:
         hide_parameters=True,  # they hold what people write, and errors are logged
         connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS},
     )
+
+
+def _let_go_of_locks(engine: Engine) -> None:
+    """A process that is stopped in the middle of a transaction must not hold up the others: the server ends it."""
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: object) -> None:
+        connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_TRANSACTION_SECONDS}s'")
+        connection.commit()

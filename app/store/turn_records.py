@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from enum import Enum, auto
 
-from sqlalchemy import CursorResult, delete, select, update
+import psycopg
+from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
@@ -14,11 +17,19 @@ from app.domain.views import MessageStatus, ReplyStats, Role
 from app.errors import Conflict, NotFound
 from app.store.conversations import settings_row
 from app.store.database import Database
+from app.store.leases import lease_until
 from app.store.models import Conversation, Message, Turn
+from app.store.notifications import Channel, notify
 from app.store.rows import is_id, owned_conversation, owned_message, reply_stats
 from app.store.turn_contexts import BUSY, is_running, resumable_turn
 
-SWEPT = "The server stopped while this reply was being written."
+
+class Standing(Enum):
+    """How a turn stands with the process that writes it."""
+
+    RUNNING = auto()
+    STOP_REQUESTED = auto()  #: it is to end
+    LOST = auto()  #: deleted, or taken from this process: it writes nothing any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +44,7 @@ class NewTurn:
     parent_id: str | None  #: what the message follows
     parent_is_tip: bool  #: refuse if the conversation has moved on meanwhile
     text: str | None  #: None where the message is there already, and gets one more reply
+    begun_text: str | None = None  #: what a reply that goes on goes on from
     settings: ChatSettings
     save_settings: bool
     model: str
@@ -72,19 +84,21 @@ class TurnRecords:
     """The repository of turns.
 
     Args:
-        owner: id of this start of the process. Turns that run under another are dead, see :meth:`sweep`.
+        owner: id of this start of the process. Turns that run under another are not written here.
+        lease_seconds: how long a turn belongs to its owner after each write.
     """
 
-    def __init__(self, database: Database, owner: str) -> None:
+    def __init__(self, database: Database, owner: str, lease_seconds: float) -> None:
         self._database = database
         self._owner = owner
+        self._lease_seconds = lease_seconds
 
     async def resume(self, user_id: str, new: NewTurn) -> None:
         """Let the turn ``new.turn_id`` run again, to write the rest of its reply.
 
         Raises:
             NotFound: the reply is gone.
-            Conflict: a reply is being written in the conversation.
+            Conflict: a reply is being written in the conversation, or this one has grown since it was read.
             InvalidInput: by now the reply cannot go on.
         """
         now = datetime.now(UTC)
@@ -95,17 +109,21 @@ class TurnRecords:
                 raise Conflict(BUSY)
             message = owned_message(session, user_id, new.message_id)
             turn = resumable_turn(session, message)
+            if message.content != new.begun_text:
+                raise Conflict("This reply has gone on elsewhere meanwhile. Look at it again, then continue it.")
             message.status, message.indexed = MessageStatus.STREAMING, False
             turn.status, turn.owner, turn.heartbeat_at = "running", self._owner, now
-            turn.ended_at = turn.error = turn.finish_reason = None
+            turn.lease_until = self._lease(session)
+            turn.ended_at = turn.error = turn.finish_reason = turn.stop_requested_at = None
             turn.model, turn.params, turn.seed = new.model, settings_row(new.settings), new.settings.seed
             turn.omitted_messages, turn.context_length = new.omitted_messages, new.context_length
             conversation.tip_message_id = message.id
             conversation.updated_at = now
             if new.save_settings:
                 conversation.settings = settings_row(new.settings)
+            notify(session, Channel.CHANGED, turn.id)
 
-        await self._database.write(work)
+        await self._start(work)
 
     async def begin(self, user_id: str, new: NewTurn) -> None:
         """Write the (conversation,) message, empty reply and running turn, or nothing.
@@ -149,30 +167,30 @@ class TurnRecords:
                     owner=self._owner,
                     created_at=now,
                     heartbeat_at=now,
+                    lease_until=self._lease(session),
                     checkpoint_offset=0,
                     omitted_messages=new.omitted_messages,
                     context_length=new.context_length,
                 )
             )
 
-        await self._database.write(work)
+        await self._start(work)
 
-    async def checkpoint(self, user_id: str, turn_id: str, text: str) -> bool:
-        """Write what there is of the reply. False when the turn is no longer running: deleted, or taken over."""
+    async def checkpoint(self, user_id: str, turn_id: str, text: str | None) -> Standing:
+        """Write what there is of the reply, or None where nothing is new, and renew the lease."""
 
-        def work(session: Session) -> bool:
-            return self._write_reply(
-                session,
-                user_id,
-                turn_id,
-                {"content": text, "status": MessageStatus.STREAMING},
-                {"heartbeat_at": datetime.now(UTC), "checkpoint_offset": len(text)},
-            )
+        def work(session: Session) -> Standing:
+            message: dict[str, object] = {}
+            turn: dict[str, object] = {"heartbeat_at": datetime.now(UTC), "lease_until": self._lease(session)}
+            if text is not None:
+                message = {"content": text, "status": MessageStatus.STREAMING}
+                turn["checkpoint_offset"] = len(text)
+            return self._write_reply(session, user_id, turn_id, message, turn)
 
         return await self._database.write(work)
 
     async def finish(self, user_id: str, turn_id: str, outcome: TurnOutcome) -> bool:
-        """Write the end of the reply. False when the turn is no longer running: deleted, or taken over."""
+        """Write the end of the reply. False when the turn is no longer this process's: deleted, or taken."""
         now = datetime.now(UTC)
         values: dict[str, object] = {
             "status": outcome.status,
@@ -186,13 +204,29 @@ class TurnRecords:
 
         def work(session: Session) -> bool:
             message = {"content": outcome.text, "status": outcome.status, "token_ids": outcome.token_ids}
-            if not self._write_reply(session, user_id, turn_id, message, values):
+            if self._write_reply(session, user_id, turn_id, message, values) is Standing.LOST:
                 return False
             conversation_id = select(Turn.conversation_id).where(Turn.id == turn_id).scalar_subquery()
             session.execute(update(Conversation).where(Conversation.id == conversation_id).values(unread=True))
             return True
 
         return await self._database.write(work)
+
+    async def request_stop(self, user_id: str, turn_id: str) -> None:
+        """Ask the process that writes the reply to stop it; nothing where it has ended, or is another user's."""
+
+        def work(session: Session) -> None:
+            asked = session.execute(
+                update(Turn)
+                .where(Turn.id == turn_id, Turn.status == "running", _is_of(user_id))
+                .values(stop_requested_at=func.coalesce(Turn.stop_requested_at, datetime.now(UTC)))
+                .returning(Turn.id)
+                .execution_options(synchronize_session=False)
+            )
+            if asked.one_or_none() is not None:
+                notify(session, Channel.ASKED, turn_id)
+
+        await self._database.write(work)
 
     async def get(self, user_id: str, turn_id: str) -> TurnRecord:
         """Raises:
@@ -236,35 +270,33 @@ class TurnRecords:
         """
 
         def work(session: Session) -> None:
+            owned_conversation(session, user_id, conversation_id)
+            # In the order in which checkpoints lock: first the turn, then its message.
+            running = session.execute(
+                select(Turn.id, Turn.owner)
+                .where(Turn.conversation_id == conversation_id, Turn.status == "running")
+                .with_for_update()
+            ).all()
+            for turn_id, owner in running:
+                notify(session, Channel.CHANGED, turn_id)
+                if owner != self._owner:
+                    notify(session, Channel.ASKED, turn_id)
             owned_conversation(session, user_id, conversation_id, lock=True)
             session.execute(delete(Conversation).where(Conversation.id == conversation_id))
 
         await self._database.write(work)
 
-    async def sweep(self) -> int:
-        """Mark what earlier starts of the process left running as interrupted; returns how many turns that were.
+    async def _start(self, work: Callable[[Session], None]) -> None:
+        """Begin or resume a turn. Two processes may: the second one's rows do not fit."""
+        try:
+            await self._database.write(work)
+        except IntegrityError as error:
+            if isinstance(error.orig, psycopg.errors.UniqueViolation):
+                raise Conflict(BUSY) from error
+            raise
 
-        The one method without a user: it looks at the dead process's turns, whoever asked for them.
-        """
-
-        def work(session: Session) -> int:
-            dead = Turn.status == "running", Turn.owner != self._owner
-            session.execute(
-                update(Message)
-                .where(Message.id.in_(select(Turn.message_id).where(*dead)))
-                .values(status=MessageStatus.INTERRUPTED)
-                .execution_options(synchronize_session=False)
-            )
-            swept = session.execute(
-                update(Turn)
-                .where(*dead)
-                .values(status=MessageStatus.INTERRUPTED, ended_at=datetime.now(UTC), error=SWEPT)
-                .execution_options(synchronize_session=False)
-            )
-            assert isinstance(swept, CursorResult)
-            return swept.rowcount
-
-        return await self._database.write(work)
+    def _lease(self, session: Session) -> datetime | ColumnElement[datetime]:
+        return lease_until(session, self._lease_seconds)
 
     def _write_reply(
         self,
@@ -273,26 +305,32 @@ class TurnRecords:
         turn_id: str,
         message: Mapping[str, object],
         turn: Mapping[str, object],
-    ) -> bool:
+    ) -> Standing:
         # The turn first: its row decides who may write, and holds back a checkpoint that comes too late.
-        message_id = session.scalar(
+        written = session.execute(
             update(Turn)
-            .where(
-                Turn.id == turn_id,
-                Turn.status == "running",
-                Turn.owner == self._owner,
-                Turn.conversation_id.in_(select(Conversation.id).where(Conversation.user_id == user_id)),
-            )
+            .where(Turn.id == turn_id, Turn.status == "running", Turn.owner == self._owner, _is_of(user_id))
             .values(turn)
-            .returning(Turn.message_id)
+            .returning(Turn.message_id, Turn.stop_requested_at)
             .execution_options(synchronize_session=False)
-        )
-        if message_id is None:
-            return False
-        session.execute(
-            update(Message).where(Message.id == message_id).values(message).execution_options(synchronize_session=False)
-        )
-        return True
+        ).one_or_none()
+        if written is None:
+            return Standing.LOST
+        message_id, stop_requested_at = written
+        if message:
+            session.execute(
+                update(Message)
+                .where(Message.id == message_id)
+                .values(message)
+                .execution_options(synchronize_session=False)
+            )
+            notify(session, Channel.CHANGED, turn_id)
+        return Standing.RUNNING if stop_requested_at is None else Standing.STOP_REQUESTED
+
+
+def _is_of(user_id: str) -> ColumnElement[bool]:
+    """The turn is in one of this user's conversations."""
+    return Turn.conversation_id.in_(select(Conversation.id).where(Conversation.user_id == user_id))
 
 
 def _add_message(session: Session, new: NewTurn, role: Role, content: str, now: datetime) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterator
 
+from app.errors import NotFound
 from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnProgress, TurnText
 
 
@@ -21,7 +22,7 @@ class ReplyBuffer:
         self._ends: list[int] = []  # offset after each piece
         self._progress: TurnProgress | None = None
         self._notice: TurnNotice | None = None
-        self._end: TurnEnd | None = None
+        self._end: TurnEnd | NotFound | None = None
         # Set, and replaced by a new one, at each change: waiters need no lock, and none misses a change.
         self._changed = asyncio.Event()
 
@@ -39,7 +40,8 @@ class ReplyBuffer:
         return self._progress
 
     @property
-    def end(self) -> TurnEnd | None:
+    def end(self) -> TurnEnd | NotFound | None:
+        """How it ended; :class:`NotFound` where it was deleted."""
         return self._end
 
     def append(self, text: str) -> None:
@@ -58,8 +60,8 @@ class ReplyBuffer:
         self._notice = notice
         self._wake()
 
-    def close(self, end: TurnEnd) -> None:
-        """Nothing is appended after this."""
+    def close(self, end: TurnEnd | NotFound) -> None:
+        """Nothing is appended after this. Readers get the end, or :class:`NotFound` raised where there is none."""
         self._end = end
         self._wake()
 
@@ -72,7 +74,11 @@ class ReplyBuffer:
         return "".join([self._pieces[first][offset - start :], *self._pieces[first + 1 :]])
 
     async def follow(self, offset: int) -> AsyncIterator[TurnEvent]:
-        """Everything from ``offset`` on as it comes, :class:`TurnEnd` last."""
+        """Everything from ``offset`` on as it comes, :class:`TurnEnd` last.
+
+        Raises:
+            NotFound: at the end, where the reply was deleted.
+        """
         progress: TurnProgress | None = None
         notice = self._notice
         while True:
@@ -89,6 +95,8 @@ class ReplyBuffer:
                 offset += len(text)
                 yield TurnText(text, offset)
             if self._end is not None and offset >= len(self):
+                if isinstance(self._end, NotFound):
+                    raise self._end
                 yield self._end
                 return
             await changed.wait()

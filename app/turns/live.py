@@ -7,12 +7,15 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from app.domain.text import clean_text
 from app.domain.views import MessageStatus
-from app.errors import StorageUnavailable
+from app.errors import NotFound, StorageUnavailable
+from app.store.leases import SWEPT
+from app.store.notifications import Channel, Notifications
 from app.store.turn_contexts import BegunReply
-from app.store.turn_records import TurnOutcome, TurnRecords
+from app.store.turn_records import Standing, TurnOutcome, TurnRecords
 from app.turns.buffer import ReplyBuffer
 from app.turns.events import TurnEnd, TurnNotice, TurnProgress
 from app.turns.measure import ReplyMeasure, stats_from
@@ -30,7 +33,6 @@ _log = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS = 0.25
 MAX_RETRY_SECONDS = 10.0
-HEARTBEAT_SECONDS = 10.0  # a turn without new text is still written this often: a sign that its owner lives
 
 #: What a reply that was not cut off ends with.
 _ENDS = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.DEADLINE)
@@ -69,10 +71,17 @@ class LiveTurn:
         params: SamplingParams,
         prompt_tokens: int,
         records: TurnRecords,
+        notifications: Notifications,
         checkpoint_seconds: float,
+        lease_seconds: float,
         begun: BegunReply | None = None,
     ) -> None:
-        """``begun`` is what there is of a reply that goes on."""
+        """``begun`` is what there is of a reply that goes on.
+
+        Args:
+            checkpoint_seconds: how often new text is written.
+            lease_seconds: how long the turn is this process's after a write; it is renewed each third of that.
+        """
         self.ref = ref
         self.user_id = user_id
         self.buffer = ReplyBuffer()
@@ -82,13 +91,16 @@ class LiveTurn:
         self._messages = messages
         self._params = params
         self._records = records
-        self._checkpoint_seconds = checkpoint_seconds
+        self._notifications = notifications
+        self._renewal_seconds = lease_seconds / 3
+        self._tick_seconds = min(checkpoint_seconds, self._renewal_seconds)
         self._measure = ReplyMeasure(prompt_tokens)
         self._begun_tokens = begun.num_tokens if begun is not None else 0
         self._token_ids: list[int] = list(begun.token_ids) if begun is not None else []
         self._last: Delta | None = None  # the delta that ended the reply
         self._cut: MessageStatus | None = None  # why it was ended before its end
         self._deleted = False
+        self._lost = False  # the turn is in the database no more, or not this process's
         self._saved_chars = len(self.buffer)
         self._saved_at = time.monotonic()
         self._failing = False  # the last write failed
@@ -111,7 +123,7 @@ class LiveTurn:
             self._generation.cancel()
 
     def discard(self) -> None:
-        """End the reply; its conversation was deleted, so there is nothing to save."""
+        """End the reply; its conversation was deleted here, so there is nothing to save."""
         self._deleted = True
         self.cut(MessageStatus.STOPPED)
 
@@ -133,56 +145,94 @@ class LiveTurn:
                 self._last = delta
 
     async def _run(self, generation: asyncio.Task[None]) -> None:
-        end: TurnEnd | None = None
+        end: TurnEnd | NotFound | None = None
+        tokens: asyncio.Task[tuple[int, ...]] | None = None
         try:
-            while not generation.done():
-                await asyncio.wait({generation}, timeout=self._checkpoint_seconds)
-                if not generation.done():
-                    await self._checkpoint()
-            outcome = self._outcome(generation)
-            if outcome.stats is not None and self._begun_tokens:
-                total = outcome.stats.completion_tokens + self._begun_tokens
-                outcome = replace(outcome, stats=replace(outcome.stats, completion_tokens=total))
-            outcome = replace(outcome, token_ids=await self._reply_tokens(outcome.text))
-            await self._finish(outcome)
-            end = self._end_event(outcome)
+            with self._notifications.watch(Channel.ASKED, self.ref.turn_id) as asked:
+                await self._keep(generation, asked)
+                outcome = self._outcome(generation)
+                if outcome.stats is not None and self._begun_tokens:
+                    total = outcome.stats.completion_tokens + self._begun_tokens
+                    outcome = replace(outcome, stats=replace(outcome.stats, completion_tokens=total))
+                tokens = asyncio.create_task(self._reply_tokens(outcome.text))
+                await self._keep(tokens, asked)
+                end = await self._finish(replace(outcome, token_ids=tokens.result()))
         finally:
             generation.cancel()
-            lost = TurnEnd(MessageStatus.INTERRUPTED, None, NOT_SAVED, self.ref.message_id, self._saved_chars)
-            self.buffer.close(end or lost)
+            if tokens is not None:
+                tokens.cancel()
+            unsaved = TurnEnd(MessageStatus.INTERRUPTED, None, NOT_SAVED, self.ref.message_id, self._saved_chars)
+            self.buffer.close(end or unsaved)
             self._settled.set()
 
-    async def _checkpoint(self) -> None:
+    async def _keep(self, work: asyncio.Task[Any], asked: asyncio.Event) -> None:
+        """Until ``work`` is done: write the reply and renew the lease on the clock, and look when somebody asks."""
+        while not work.done():
+            hint = asyncio.create_task(asked.wait())
+            await asyncio.wait({work, hint}, timeout=self._tick_seconds, return_when=asyncio.FIRST_COMPLETED)
+            hint.cancel()
+            look = asked.is_set()
+            asked.clear()
+            if not (work.done() or self._lost or self._deleted):
+                await self._checkpoint(look=look)
+
+    async def _checkpoint(self, *, look: bool) -> None:
         now = time.monotonic()
-        if len(self.buffer) == self._saved_chars and now - self._saved_at < HEARTBEAT_SECONDS:
+        grown = len(self.buffer) != self._saved_chars
+        # Without anything new, the lease alone, and no later than it must be.
+        if not (grown or look or self._failing) and now + self._tick_seconds - self._saved_at <= self._renewal_seconds:
             return
-        text = self.buffer.text
+        text = self.buffer.text if grown else None
         try:
-            running = await self._records.checkpoint(self.user_id, self.ref.turn_id, text)
+            standing = await self._records.checkpoint(self.user_id, self.ref.turn_id, text)
         except StorageUnavailable:
             self._tell_not_saved()
             return
-        self._saved_chars, self._saved_at = len(text), now
+        if standing is Standing.LOST:
+            # Whatever was written since belongs to somebody else's reply; what was saved is safe with them.
+            self._lost = True
+            self.cut(MessageStatus.INTERRUPTED)
+            return
+        self._saved_at = now
+        if text is not None:
+            self._saved_chars = len(text)
         self._tell_saved()
-        if not running:
-            self.discard()
+        if standing is Standing.STOP_REQUESTED:
+            self.cut(MessageStatus.STOPPED)
 
-    async def _finish(self, outcome: TurnOutcome) -> None:
+    async def _finish(self, outcome: TurnOutcome) -> TurnEnd | NotFound:
         """Write the end, again and again until it is written: a full disk must not cost a reply."""
         delay = FIRST_RETRY_SECONDS
-        while not self._deleted:
+        while True:
+            if self._deleted:
+                return self._end_event(outcome)
             try:
-                await self._records.finish(self.user_id, self.ref.turn_id, outcome)
-                return
+                if not self._lost and await self._records.finish(self.user_id, self.ref.turn_id, outcome):
+                    return self._end_event(outcome)
+                self._lost = True
+                return await self._end_elsewhere(outcome)
             except StorageUnavailable:
-                self._tell_not_saved()
+                if not self._lost:
+                    self._tell_not_saved()
                 self._settled.set()
             await asyncio.sleep(delay)
-            delay = min(2 * delay, MAX_RETRY_SECONDS)
+            # No later than others have waited for a sign of life after the database was away.
+            delay = min(2 * delay, MAX_RETRY_SECONDS, self._renewal_seconds)
+
+    async def _end_elsewhere(self, outcome: TurnOutcome) -> TurnEnd | NotFound:
+        """What to tell readers of a reply that is not this process's any more: what is saved of it."""
+        try:
+            record = await self._records.get(self.user_id, self.ref.turn_id)
+        except NotFound as gone:
+            return self._end_event(outcome) if self._deleted else gone
+        _log.warning("turn %s was taken for dead and interrupted: this process gave no sign of life", record.turn_id)
+        if record.status is MessageStatus.STREAMING:  # another process goes on from what was saved
+            return TurnEnd(MessageStatus.INTERRUPTED, None, SWEPT, record.message_id, self._saved_chars)
+        return TurnEnd(record.status, record.stats, record.error, record.message_id, len(record.text))
 
     async def _reply_tokens(self, text: str) -> tuple[int, ...]:
         """The token ids that spell the reply; the next turn does without them where the engine cannot tell."""
-        if self._deleted or not text:
+        if self._deleted or self._lost or not text:
             return ()
         try:
             return await self._engine.reply_tokens(text, self._token_ids)

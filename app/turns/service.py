@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from app.domain.chat_settings import ChatSettings
@@ -15,6 +16,7 @@ from app.domain.views import MessageStatus, ReplyStats, Role
 from app.errors import Conflict, EngineUnavailable, NotFound
 from app.prompts import PromptLibrary
 from app.settings import AppSettings
+from app.store.notifications import Channel, Notifications
 from app.store.turn_contexts import BUSY, TurnContexts
 from app.store.turn_records import NewTurn, TurnRecords
 from app.turns.events import TurnEnd, TurnEvent, TurnProgress, TurnText
@@ -29,6 +31,12 @@ __all__ = ["TurnRef", "TurnSnapshot", "Turns"]
 _log = logging.getLogger(__name__)
 
 LAST_WRITE_SECONDS = 5.0
+STOP_SECONDS = 10.0  # that another process has to end its reply
+
+NO_ANSWER = (
+    "The server process that writes this reply does not answer. The reply is stopped as soon as it does; should it "
+    "have died, the reply is marked as interrupted in a moment."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +64,7 @@ class Turns:
         records: TurnRecords,
         contexts: TurnContexts,
         prompts: PromptLibrary,
+        notifications: Notifications,
         titles: Titles | None = None,
     ) -> None:
         """``titles``: where to ask for a new conversation's title; None leaves it its first message's words."""
@@ -64,6 +73,7 @@ class Turns:
         self._engine = engine
         self._records = records
         self._prompts = prompts
+        self._notifications = notifications
         self._questions = Questions(contexts, settings.max_message_chars)
         self._prompter = Prompter(engine, settings.context_policy)
         self._live: dict[str, LiveTurn] = {}
@@ -211,10 +221,12 @@ class Turns:
 
         Raises:
             NotFound: the turn is missing or another user's.
+            EngineUnavailable: another process writes it, which has not answered for ``STOP_SECONDS``; the request
+                to stop stays.
         """
         live = self._live_of(user_id, turn_id)
         if live is None:
-            await self._records.get(user_id, turn_id)
+            await self._stop_elsewhere(user_id, turn_id)
             return
         live.cut(MessageStatus.STOPPED)
         await live.settled()
@@ -281,7 +293,15 @@ class Turns:
             return ref
         if self._closing:
             raise EngineUnavailable("The server is shutting down. Please send again once it is back.")
-        asked = await question()
+        try:
+            return await self._begin(user_id, turn_id, settings, await question())
+        except Conflict:
+            # It may be this very request, which has come to another process at the same time.
+            if may_be_there and (ref := await self._started(user_id, turn_id)) is not None:
+                return ref
+            raise
+
+    async def _begin(self, user_id: str, turn_id: str, settings: ChatSettings | None, asked: Question) -> TurnRef:
         context = asked.context
         if context.streaming:
             raise Conflict(BUSY)
@@ -312,7 +332,9 @@ class Turns:
             params=params,
             prompt_tokens=prompt.tokens,
             records=self._records,
+            notifications=self._notifications,
             checkpoint_seconds=self._settings.checkpoint_seconds,
+            lease_seconds=self._settings.lease_seconds,
             begun=begun,
         )
         new = NewTurn(
@@ -324,6 +346,7 @@ class Turns:
             parent_id=context.parent_id,
             parent_is_tip=asked.follows_tip,
             text=asked.text if asked.message_id is None else None,
+            begun_text=begun.text if begun else None,
             settings=used,
             save_settings=settings is not None,
             model=self._engine.info.name,
@@ -371,7 +394,8 @@ class Turns:
 
     def _entitle(self, live: LiveTurn, message: str) -> None:
         end = live.buffer.end
-        if self._titles is not None and not self._closing and end is not None and end.status is MessageStatus.COMPLETE:
+        complete = isinstance(end, TurnEnd) and end.status is MessageStatus.COMPLETE
+        if self._titles is not None and not self._closing and complete:
             self._titles.ask(live.user_id, live.ref.conversation_id, message, live.buffer.text)
 
     def _system_prompt(self, settings: ChatSettings) -> str:
@@ -379,17 +403,40 @@ class Turns:
             return clean_text(settings.system_prompt)
         return self._prompts.get(settings.system_prompt_name).render()
 
-    async def _stored_events(self, user_id: str, turn_id: str, offset: int) -> AsyncIterator[TurnEvent]:
-        while True:
-            record = await self._records.get(user_id, turn_id)
-            if len(record.text) > offset:
-                yield TurnText(record.text[offset:], len(record.text))
-                offset = len(record.text)
-            if record.status is not MessageStatus.STREAMING:
-                yield TurnEnd(record.status, record.stats, record.error, record.message_id, len(record.text))
+    async def _stop_elsewhere(self, user_id: str, turn_id: str) -> None:
+        """Ask the process that writes the reply to stop it, and wait until it has."""
+        with self._notifications.watch(Channel.CHANGED, turn_id) as changed:
+            if (await self._records.get(user_id, turn_id)).status is not MessageStatus.STREAMING:
                 return
-            # Another process writes it: its checkpoints are what there is to read.
-            await asyncio.sleep(self._settings.checkpoint_seconds)
+            await self._records.request_stop(user_id, turn_id)
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    while (await self._records.get(user_id, turn_id)).status is MessageStatus.STREAMING:
+                        await self._next_look(changed)
+            except TimeoutError:
+                raise EngineUnavailable(NO_ANSWER) from None
+            except NotFound:
+                return  # deleted meanwhile: it has stopped
+
+    async def _next_look(self, changed: asyncio.Event) -> None:
+        """Wait until another process says that its reply changed, or for as long as it takes to write it down."""
+        patience = min(self._settings.checkpoint_seconds, self._settings.lease_seconds / 3)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), patience)
+        changed.clear()
+
+    async def _stored_events(self, user_id: str, turn_id: str, offset: int) -> AsyncIterator[TurnEvent]:
+        with self._notifications.watch(Channel.CHANGED, turn_id) as changed:
+            while True:
+                record = await self._records.get(user_id, turn_id)
+                if len(record.text) > offset:
+                    yield TurnText(record.text[offset:], len(record.text))
+                    offset = len(record.text)
+                if record.status is not MessageStatus.STREAMING:
+                    yield TurnEnd(record.status, record.stats, record.error, record.message_id, len(record.text))
+                    return
+                # Another process writes it: its checkpoints are what there is to read.
+                await self._next_look(changed)
 
     def _live_of(self, user_id: str, turn_id: str) -> LiveTurn | None:
         live = self._live.get(turn_id)

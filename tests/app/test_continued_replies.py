@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID as ME
@@ -14,6 +15,7 @@ from app.domain.ids import new_id
 from app.domain.views import MessageStatus, MessageView
 from app.errors import AppError, Conflict, InvalidInput, NotFound
 from app.services import Services
+from app.store.leases import Leases
 from app.store.models import Message, Turn
 from app.turns.events import TurnEnd, TurnEvent, TurnText
 from app.turns.service import TurnRef
@@ -117,10 +119,15 @@ async def test_after_a_crash_it_is_swept_with_all_it_had(services: Services, eng
 
     live = services.turns._live[ref.turn_id]
     await eventually(lambda: live._saved_chars == len("one two three"))
+
     # Another process finds the row as a dead one left it.
-    await services.database.write(lambda session: setattr(session.get_one(Turn, ref.turn_id), "owner", new_id()))
-    records = services.turns._records
-    assert await records.sweep() == 1
+    def leave(session: Session) -> None:
+        turn = session.get_one(Turn, ref.turn_id)
+        turn.owner, turn.lease_until = new_id(), None
+
+    await services.database.write(leave)
+    leases = Leases(services.database, services.turns._records._owner, seconds=60)
+    assert await leases.sweep_at_start() == 1
     reply = await last(services, ref)
     assert (reply.content, reply.status) == ("one two three", MessageStatus.INTERRUPTED)
     gate.set()  # what the old task still writes comes too late

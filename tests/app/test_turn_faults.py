@@ -18,7 +18,9 @@ from app.domain.views import MessageStatus
 from app.errors import EngineUnavailable, StartupError, StorageUnavailable
 from app.services import Services
 from app.settings import AppSettings
-from app.store.turn_records import SWEPT, NewTurn, TurnOutcome, TurnRecords
+from app.store.leases import SWEPT
+from app.store.models import Turn
+from app.store.turn_records import NewTurn, Standing, TurnOutcome, TurnRecords
 from app.turns import live
 from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnText
 from tests.app.conftest import Open
@@ -190,7 +192,7 @@ async def test_what_a_dead_process_left_running_is_interrupted(
 ) -> None:
     """On both databases; and should the dead one turn out to live, it writes no more."""
     services = await Services.open(settings.model_copy(update={"shutdown_seconds": 0}), engine)
-    dead = TurnRecords(services.database, owner=new_id())
+    dead = TurnRecords(services.database, owner=new_id(), lease_seconds=60)
     left = NewTurn(
         turn_id=new_id(),
         conversation_id=new_id(),
@@ -205,12 +207,14 @@ async def test_what_a_dead_process_left_running_is_interrupted(
         model="fake",
     )
     await dead.begin(ME, left)
-    assert await dead.checkpoint(ME, left.turn_id, "half")
-    other = TurnRecords(services.database, owner=new_id())
-    assert not await other.checkpoint(ME, left.turn_id, "not mine")
+    assert await dead.checkpoint(ME, left.turn_id, "half") is Standing.RUNNING
+    other = TurnRecords(services.database, owner=new_id(), lease_seconds=60)
+    assert await other.checkpoint(ME, left.turn_id, "not mine") is Standing.LOST
     gate = asyncio.Event()
     engine.say("alive", gates={0: gate})
     alive = await services.turns.start(ME, text="go")
+    # Its lease is long over.
+    await services.database.write(lambda session: setattr(session.get_one(Turn, left.turn_id), "lease_until", None))
     await services.close()
     gate.set()
 
@@ -218,8 +222,8 @@ async def test_what_a_dead_process_left_running_is_interrupted(
     message = await reopened.conversations.get_message(ME, left.message_id)
     assert (message.status, message.content, message.error) == (MessageStatus.INTERRUPTED, "half", SWEPT)
     assert (await reopened.conversations.get(ME, left.conversation_id)).active_turn_id is None
-    late = TurnRecords(reopened.database, owner=dead._owner)
-    assert not await late.checkpoint(ME, left.turn_id, "half and more")
+    late = TurnRecords(reopened.database, owner=dead._owner, lease_seconds=60)
+    assert await late.checkpoint(ME, left.turn_id, "half and more") is Standing.LOST
     assert not await late.finish(ME, left.turn_id, TurnOutcome(text="all", status=MessageStatus.COMPLETE))
     assert (await reopened.conversations.get_message(ME, left.message_id)).content == "half"
     assert (await reopened.conversations.get_message(ME, alive.message_id)).error == live.SHUT_DOWN

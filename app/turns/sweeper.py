@@ -1,0 +1,38 @@
+"""Finds replies whose process has died while this one goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from datetime import datetime
+
+from app.errors import StorageUnavailable
+from app.store.leases import Leases
+
+_log = logging.getLogger(__name__)
+
+
+async def sweep_expired(leases: Leases, lease_seconds: float) -> None:
+    """Interrupt replies whose lease has ended, every third of a lease, until cancelled. For PostgreSQL.
+
+    A lease that ends while the database is away says nothing about its owner. So a turn is taken only when its lease
+    was over at the last look already, and the database has answered in time since; after it has not, nothing is taken
+    for a whole lease, in which every owner that lives renews its own.
+    """
+    third = lease_seconds / 3
+    last_look: datetime | None = None
+    while True:
+        await asyncio.sleep(third)
+        began = time.monotonic()
+        try:
+            now = await leases.now()
+            if last_look is not None and (swept := await leases.sweep_expired(last_look)):
+                _log.warning("%d replies were interrupted: the process that wrote them gives no sign of life", swept)
+            last_look = now
+            in_time = time.monotonic() - began < third
+        except StorageUnavailable:
+            in_time = False
+        if not in_time:
+            last_look = None
+            await asyncio.sleep(lease_seconds)
