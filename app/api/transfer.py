@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from app.api.deps import ServicesDep, UserId
-from app.errors import InvalidInput, StorageUnavailable
+from app.errors import InvalidInput, StorageUnavailable, TooLarge
 from app.store.transfer import ImportCounts
 from app.transfer.filenames import attachment
 from app.transfer.service import Export, ExportFormat
@@ -47,6 +47,8 @@ async def import_conversations(request: Request, user_id: UserId, services: Serv
                 file.write(piece)
             file.seek(0)
             return await services.transfers.import_file(user_id, file)
+    except TooLarge as error:
+        raise services.transfers.too_large() from error
     except ClientDisconnect as error:
         raise InvalidInput("The file ended before all of it had come. Nothing was imported.") from error
     except OSError as error:

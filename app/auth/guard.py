@@ -23,6 +23,8 @@ from app.errors import TooLarge
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_UPLOAD_BYTES = 200 * 1024 * 1024
+#: How many times the limit of an upload is listened to and thrown away.
+_PATIENCE = 10
 _JSON = ("application/json",)
 #: A form on another website can post text, multipart and url-encoded fields without asking first, but none of these.
 _UPLOADS = ("application/json", "application/zip", "application/octet-stream")
@@ -74,8 +76,7 @@ class Guard:
             body = b""
             if rule.upload:
                 _check_content_type(scope, _UPLOADS)
-                _check_declared_size(scope, self._max_upload_bytes)
-                receive = _limited(receive, self._max_upload_bytes)
+                receive = _limited(receive, self._max_upload_bytes, _declared_size(scope))
             elif scope["method"] not in SAFE_METHODS:
                 read = await self._read_body(scope, receive)
                 if read is None:  # the client left
@@ -124,7 +125,8 @@ class Guard:
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
         """The whole body (None when the client left before its end), so that a limit holds for every route."""
-        _check_declared_size(scope, self._max_body_bytes)
+        if _declared_size(scope) > self._max_body_bytes:
+            raise _too_large_refusal(self._max_body_bytes)
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -160,10 +162,9 @@ def _check_content_type(scope: Scope, allowed: tuple[str, ...]) -> None:
     )
 
 
-def _check_declared_size(scope: Scope, limit: int) -> None:
+def _declared_size(scope: Scope) -> int:
     declared = Headers(scope=scope).get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        raise _too_large_refusal(limit)
+    return int(declared) if declared.isdecimal() else 0
 
 
 def _too_large_refusal(limit: int) -> Refusal:
@@ -174,18 +175,21 @@ def _too_large(limit: int) -> str:
     return f"The request is larger than {limit / (1024 * 1024):g} MiB. Send less at once."
 
 
-def _limited(receive: Receive, limit: int) -> Receive:
-    """A ``receive`` for a route that reads by itself: raises :class:`TooLarge` there when more comes."""
+def _limited(receive: Receive, limit: int, declared: int) -> Receive:
+    """A ``receive`` for a route that reads by itself: raises ``TooLarge`` there when more comes, or is declared."""
     size = 0
 
     async def counted() -> Message:
         nonlocal size
         message = await receive()
-        if message["type"] == "http.request":
+        size += len(message.get("body", b""))
+        if max(size, declared) <= limit:
+            return message
+        # Closed at once, the connection would take the answer with it before the browser had read it.
+        while message.get("more_body", False) and size < limit * _PATIENCE:
+            message = await receive()
             size += len(message.get("body", b""))
-            if size > limit:
-                raise TooLarge(_too_large(limit))
-        return message
+        raise TooLarge(_too_large(limit))
 
     return counted
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, Literal, TypeVar
 
+from app.errors import TooLarge
 from app.store.transfer import ImportCounts, TransferRecords
 from app.transfer.document import ConversationDocument
 from app.transfer.filenames import file_name
-from app.transfer.files import MIB
+from app.transfer.files import MIB, too_large
 from app.transfer.markdown import as_markdown
 from app.transfer.reading import Progress, read_conversations
 from app.transfer.writing import as_document, as_markdown_archive
@@ -42,7 +43,7 @@ class Transfers:
     """
 
     def __init__(self, records: TransferRecords, max_import_mb: int) -> None:
-        self._records = records
+        self.records = records
         self._max_bytes = max_import_mb * MIB
         # A file takes several times its size in memory while it is read.
         self._one_at_a_time = asyncio.Semaphore(1)
@@ -53,7 +54,7 @@ class Transfers:
         Raises:
             NotFound: it is missing or another user's.
         """
-        conversation = await self._records.read(user_id, conversation_id)
+        conversation = await self.records.read(user_id, conversation_id)
         ending = "json" if format == "json" else "md"
         name = file_name(conversation.title, conversation.created_at, ending)
         if format == "json":
@@ -62,12 +63,16 @@ class Transfers:
 
     async def export_all(self, user_id: str, format: ExportFormat, progress: Progress | None = None) -> Export:
         """Every conversation as one document, or as an archive of Markdown files. Read while it is written out."""
-        total = await self._records.count(user_id)
-        conversations = _followed(self._records.read_all(user_id), total, progress)
+        total = await self.records.count(user_id)
+        conversations = _followed(self.records.read_all(user_id), total, progress)
         now = datetime.now(UTC)
         if format == "json":
             return Export(file_name("Deskmate", now, "json"), JSON_TYPE, as_document(conversations))
         return Export(file_name("Deskmate", now, "zip"), ZIP_TYPE, as_markdown_archive(conversations))
+
+    def too_large(self, name: str = "The file") -> TooLarge:
+        """The refusal of a file that is larger than is allowed."""
+        return too_large(name, self._max_bytes)
 
     async def import_file(
         self, user_id: str, file: IO[bytes], name: str = "The file", progress: Progress | None = None
@@ -93,7 +98,7 @@ class Transfers:
                 now=datetime.now(UTC),
                 progress=progress,
             )
-            return await self._records.add(user_id, conversations)
+            return await self.records.add(user_id, conversations)
 
 
 async def _each(*items: Item) -> AsyncIterator[Item]:

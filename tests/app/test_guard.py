@@ -21,6 +21,8 @@ EVIL = "https://evil.example"
 #: Every kind of door: the chat's API, OpenAI's, Gradio's, a probe, the page.
 READS = [
     "/api/conversations",
+    "/api/conversations/c1/export",
+    "/api/export",
     "/api/turns/t1/events",
     "/api/events?turn=t1:0",
     "/v1/models",
@@ -36,6 +38,7 @@ WRITES = [
     ("POST", "/api/turns/t1/stop"),
     ("PATCH", "/api/conversations/c1"),
     ("DELETE", "/api/conversations/c1"),
+    ("POST", "/api/import"),
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
     ("POST", "/gradio_api/queue/join"),
