@@ -1,4 +1,4 @@
-"""``deskmate db``: look at the database, upgrade it, back it up, restore it."""
+"""``deskmate db``: look at the database, upgrade it, back it up, restore it, move it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from app.errors import MaintenanceError
 from app.flags import read_settings, with_flags
-from app.settings import AppSettings
+from app.settings import AppSettings, with_driver
 
 db = typer.Typer(help="The database.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -36,9 +37,17 @@ def upgrade(**flags: str | bool | None) -> None:
 @with_flags(AppSettings)
 def check(**flags: str | bool | None) -> None:
     """Say which schema the database has and whether it is whole. Changes nothing."""
-    from app.doctor import database_state
+    url = read_settings(AppSettings, flags).resolved_database_url
 
-    typer.echo(f"Database: {database_state(read_settings(AppSettings, flags).resolved_database_url)}.")
+    from app.doctor import database_state
+    from app.store.check import inspect_history
+
+    state = database_state(url)
+    if wrong := inspect_history(url):
+        raise MaintenanceError(
+            f"The database is damaged. {'. '.join(wrong)}. Restore a backup from before it: deskmate db restore FILE."
+        )
+    typer.echo(f"Database: {state}.")
 
 
 @db.command()
@@ -78,3 +87,34 @@ def restore(
     upgraded = f" It was upgraded from schema {done.revision} to {done.now}." if done.revision != done.now else ""
     kept = f" The database from before is {done.aside}." if done.aside else ""
     typer.echo(f"{file} was restored.{upgraded}{kept}")
+
+
+@db.command()
+@with_flags(AppSettings)
+def copy(
+    to: Annotated[str, typer.Option(metavar="URL", help="An empty database, such as postgresql://user@host/name.")],
+    **flags: str | bool | None,
+) -> None:
+    """Copy all conversations into another database, and compare every row. The server must be stopped.
+
+    A copy that was cut short goes on where it was when the same command is given again.
+    """
+    settings = read_settings(AppSettings, flags)
+
+    from app.console import StageProgress
+    from app.store.copy import copy_history, named
+
+    target = with_driver(to)
+    try:
+        with StageProgress() as progress:
+            done = copy_history(settings.resolved_database_url, target, progress)
+    except KeyboardInterrupt:
+        typer.echo("The copy is not complete; the same command goes on where it was.", err=True)
+        raise
+    counts = ", ".join(
+        f"{count:,} {name.replace('_', ' ')}{'' if count == 1 else 's'}" for name, count in done.rows.items()
+    )
+    typer.echo(
+        f"Everything is in {named(target)}, compared row by row: {counts}. "
+        "To use it, set APP_DATABASE_URL to it; the database it came from is as it was."
+    )

@@ -80,7 +80,12 @@ class AppSettings(BaseSettings):
         """The database's URL with its driver named: ``sqlite:///...`` or ``postgresql+psycopg://...``."""
         if not self.database_url:
             return f"sqlite:///{(self.data_dir / 'deskmate.db').absolute()}"
-        scheme, separator, rest = self.database_url.partition("://")
-        if scheme in ("postgres", "postgresql"):
-            scheme = "postgresql+psycopg"
-        return f"{scheme}{separator}{rest}"
+        return with_driver(self.database_url)
+
+
+def with_driver(url: str) -> str:
+    """A database's URL as people write it, with the driver named that this program uses."""
+    scheme, separator, rest = url.partition("://")
+    if scheme in ("postgres", "postgresql"):
+        scheme = "postgresql+psycopg"
+    return f"{scheme}{separator}{rest}"

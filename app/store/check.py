@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import StartupError
-from app.store.database import postgres_engine, sqlite_engine
-from app.store.migrate import alembic_config, sqlite_file
+from app.store.database import reading
+from app.store.integrity import broken_rules
+from app.store.migrate import alembic_config, known_revisions, sqlite_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +47,36 @@ def inspect_database(url: str, *, whole: bool = True) -> DatabaseState:
     file = sqlite_file(url)
     if file is not None and not file.exists():
         return DatabaseState(None, wanted, known=True, damage=None)
-    engine = sqlite_engine(url, connections=1, read_only=True) if file else postgres_engine(url, connections=1)
+    with _read(url) as connection:
+        revision = MigrationContext.configure(connection).get_current_revision()
+        damage = None
+        if file is not None and whole:
+            verdict = str(connection.execute(text("PRAGMA quick_check(1)")).scalar_one())
+            damage = None if verdict == "ok" else verdict
+    return DatabaseState(revision, wanted, revision is None or revision in known_revisions(), damage)
+
+
+def inspect_history(url: str) -> list[str]:
+    """What is wrong with the conversations in the database at ``url``, in sentences; none where all is well.
+
+    Raises:
+        StartupError: the database cannot be opened or read.
+    """
+    file = sqlite_file(url)
+    if file is not None and not file.exists():
+        return []
+    with _read(url) as connection:
+        return broken_rules(connection) if inspect(connection).has_table("turn") else []
+
+
+@contextmanager
+def _read(url: str) -> Iterator[Connection]:
     try:
-        with engine.connect() as connection:
-            revision = MigrationContext.configure(connection).get_current_revision()
-            damage = None
-            if file is not None and whole:
-                verdict = str(connection.execute(text("PRAGMA quick_check(1)")).scalar_one())
-                damage = None if verdict == "ok" else verdict
+        with reading(url) as connection:
+            yield connection
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-        raise StartupError(f"The database{_at(file)} cannot be read: {reason}.") from error
-    finally:
-        engine.dispose()
-    known = revision is None or revision in {known.revision for known in script.walk_revisions()}
-    return DatabaseState(revision, wanted, known, damage)
+        raise StartupError(f"The database{_at(sqlite_file(url))} cannot be read: {reason}.") from error
 
 
 def _at(file: Path | None) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
@@ -21,6 +22,8 @@ Result = TypeVar("Result")
 
 READERS = 4
 POSTGRES_CONNECTIONS = 8
+#: By it a server's connections to PostgreSQL are told from those of commands.
+SERVER_NAME = "deskmate server"
 CONNECT_TIMEOUT_SECONDS = 10
 BUSY_TIMEOUT_MS = 5000
 JOURNAL_SIZE_LIMIT = 64 * 2**20
@@ -48,7 +51,7 @@ class Database:
             self._write_threads = ThreadPoolExecutor(1, thread_name_prefix="database-write")
             self._read_threads = ThreadPoolExecutor(READERS, thread_name_prefix="database-read")
         else:
-            self._writer = self._reader = postgres_engine(url, connections=POSTGRES_CONNECTIONS)
+            self._writer = self._reader = postgres_engine(url, connections=POSTGRES_CONNECTIONS, name=SERVER_NAME)
             _let_go_of_locks(self._writer)
             self._write_threads = self._read_threads = ThreadPoolExecutor(
                 POSTGRES_CONNECTIONS, thread_name_prefix="database"
@@ -115,6 +118,25 @@ def _unavailable(error: Exception) -> StorageUnavailable:
     )
 
 
+@contextmanager
+def reading(url: str) -> Iterator[Connection]:
+    """A connection of its own in a transaction that sees one moment of the database, however long the block takes.
+
+    Raises:
+        SQLAlchemyError: it cannot be opened.
+    """
+    sqlite = make_url(url).get_backend_name() == "sqlite"
+    engine = sqlite_engine(url, connections=1, read_only=True) if sqlite else postgres_engine(url, connections=1)
+    try:
+        with engine.connect() as connection:
+            if not sqlite:
+                connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            with connection.begin():
+                yield connection
+    finally:
+        engine.dispose()
+
+
 def sqlite_engine(url: str, *, connections: int, read_only: bool = False) -> Engine:
     """An engine for a SQLite file whose transactions are real ones, with the pragmas of every connection."""
     engine = create_engine(url, pool_size=connections, max_overflow=0, hide_parameters=True)
@@ -146,15 +168,19 @@ def sqlite_engine(url: str, *, connections: int, read_only: bool = False) -> Eng
     return engine
 
 
-def postgres_engine(url: str, *, connections: int) -> Engine:
-    """An engine for PostgreSQL that notices connections the server has dropped."""
+def postgres_engine(url: str, *, connections: int, name: str = "deskmate") -> Engine:
+    """An engine for PostgreSQL that notices connections the server has dropped.
+
+    Args:
+        name: what the database server lists its connections as.
+    """
     return create_engine(
         url,
         pool_size=connections,
         max_overflow=0,
         pool_pre_ping=True,
         hide_parameters=True,  # they hold what people write, and errors are logged
-        connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS},
+        connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": name},
     )
 
 

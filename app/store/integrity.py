@@ -1,0 +1,74 @@
+"""Whether the history holds together: what no constraint of the databases says of the message tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """Something that holds of every row. ``broken`` selects how many break it, and the first of them."""
+
+    sentence: str
+    broken: str
+
+
+_RULES = (
+    _Rule(
+        "{count} of the messages hang in the air (the first is {first}): what they follow is missing, in another "
+        "conversation, or not one step before them",
+        """
+        SELECT count(*), min(message.id) FROM message LEFT JOIN message AS parent
+        ON parent.id = message.parent_id AND parent.conversation_id = message.conversation_id
+        AND parent.position = message.position - 1
+        WHERE parent.id IS NULL AND (message.parent_id IS NOT NULL OR message.position <> 0)
+        """,
+    ),
+    _Rule(
+        "{count} of the conversations show a branch that ends in no message of theirs (the first is {first})",
+        """
+        SELECT count(*), min(conversation.id) FROM conversation LEFT JOIN message
+        ON message.id = conversation.tip_message_id AND message.conversation_id = conversation.id
+        WHERE message.id IS NULL AND conversation.tip_message_id IS NOT NULL
+        """,
+    ),
+    _Rule(
+        "{count} of the turns wrote no reply of their conversation (the first is {first})",
+        """
+        SELECT count(*), min(turn.id) FROM turn LEFT JOIN message
+        ON message.id = turn.message_id AND message.conversation_id = turn.conversation_id
+        AND message.role = 'assistant'
+        WHERE message.id IS NULL
+        """,
+    ),
+    _Rule(
+        "{count} of the conversations that messages belong to are missing (the first is {first})",
+        """
+        SELECT count(*), min(used.id) FROM (SELECT DISTINCT conversation_id AS id FROM message) AS used
+        LEFT JOIN conversation ON conversation.id = used.id
+        WHERE conversation.id IS NULL
+        """,
+    ),
+    _Rule(
+        "{count} of the conversations belong to nobody (the first is {first})",
+        """
+        SELECT count(*), min(conversation.id) FROM conversation LEFT JOIN account ON account.id = conversation.user_id
+        WHERE account.id IS NULL
+        """,
+    ),
+)
+
+
+def broken_rules(connection: Connection) -> list[str]:
+    """What is wrong with the history, one sentence (without its full stop) for each kind.
+
+    The databases count, so that memory here does not grow with the history.
+    """
+    sentences = []
+    for rule in _RULES:
+        count, first = connection.execute(text(rule.broken)).one()
+        if count:
+            sentences.append(rule.sentence.format(count=count, first=first))
+    return sentences
