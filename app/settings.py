@@ -37,7 +37,7 @@ class AppSettings(BaseSettings):
         "PostgreSQL takes it for dead.",
     )
     shutdown_seconds: float = Field(
-        10.0, ge=0, le=600, description="How long replies in flight may go on when the server shuts down."
+        8.0, ge=0, le=600, description="How long replies in flight may go on when the server shuts down."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="How much is logged: debug, info, warning or error."

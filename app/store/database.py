@@ -52,7 +52,7 @@ class Database:
             self._read_threads = ThreadPoolExecutor(READERS, thread_name_prefix="database-read")
         else:
             self._writer = self._reader = postgres_engine(url, connections=POSTGRES_CONNECTIONS, name=SERVER_NAME)
-            _let_go_of_locks(self._writer)
+            _limit_waits(self._writer)
             self._write_threads = self._read_threads = ThreadPoolExecutor(
                 POSTGRES_CONNECTIONS, thread_name_prefix="database"
             )
@@ -184,10 +184,12 @@ def postgres_engine(url: str, *, connections: int, name: str = "deskmate") -> En
     )
 
 
-def _let_go_of_locks(engine: Engine) -> None:
-    """A process that is stopped in the middle of a transaction must not hold up the others: the server ends it."""
+def _limit_waits(engine: Engine) -> None:
+    """Wait for somebody else's lock no longer than on SQLite; and hold none for long: a process that is stopped in the
+    middle of a transaction must not hold up the others, so the server ends it."""
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:
+        connection.execute(f"SET lock_timeout = {BUSY_TIMEOUT_MS}")
         connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_TRANSACTION_SECONDS}s'")
         connection.commit()

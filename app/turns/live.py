@@ -24,8 +24,9 @@ from engine import (
     ChatMessage,
     Delta,
     EngineError,
+    EngineFailedError,
+    EngineStoppedError,
     FinishReason,
-    ReplyInterruptedError,
     SamplingParams,
 )
 
@@ -251,7 +252,8 @@ class LiveTurn:
             stats = stats_from(last.timings, reason) if last.timings else self._measure.cut(reason)
             return TurnOutcome(text=text, status=MessageStatus.COMPLETE, stats=stats)
         failure = None if generation.cancelled() else generation.exception()
-        if isinstance(failure, ReplyInterruptedError):
+        # It was cut off, or an engine that stops did not begin it; where a step of it failed is another thing.
+        if isinstance(failure, EngineStoppedError) and not isinstance(failure, EngineFailedError):
             stats = self._measure.cut(FinishReason.ABORT)
             return TurnOutcome(text=text, status=MessageStatus.INTERRUPTED, stats=stats, error=str(failure))
         if failure is not None:

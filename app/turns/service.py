@@ -248,8 +248,8 @@ class Turns:
         self._closing = True
         if self._titles is not None:
             await self._titles.close()
-        if self._starting:
-            await asyncio.wait(self._starting.values(), timeout=self._settings.shutdown_seconds)
+        if self._starting:  # a transaction under way is not left without the task that ends its turn
+            await asyncio.wait(self._starting.values(), timeout=LAST_WRITE_SECONDS)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._settings.shutdown_seconds)
         for live in self._live.values():

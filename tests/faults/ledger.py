@@ -212,7 +212,7 @@ def check_tree(
             continue
         turn = turns[message.id]
         assert turn.conversation_id == message.conversation_id
-        assert turn.status == message.status != "running"
+        assert turn.status == message.status, f"{message.id}: its turn is {turn.status}, it is {message.status}"
         assert turn.checkpoint_offset == len(message.content)
         assert turn.ended_at is not None
     assert len(turns) == sum(message.role == "assistant" for message in messages.values())

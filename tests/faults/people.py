@@ -27,6 +27,10 @@ class Event:
     id: str
 
 
+class ShuttingDown(Exception):
+    """A server takes no more messages."""
+
+
 @asynccontextmanager
 async def client(url: str) -> AsyncIterator[httpx.AsyncClient]:
     limits = httpx.Limits(max_connections=None)
@@ -41,6 +45,8 @@ async def follow(
     headers = {"Last-Event-ID": last_event_id} if last_event_id is not None else {}
     path = f"/api/turns/{turn_id}/events?offset={offset}"
     async with http.stream("GET", path, headers=headers) as response:
+        if response.status_code == 503:
+            raise ShuttingDown
         assert response.status_code == 200, await response.aread()
         fields: dict[str, str] = {}
         async for line in response.aiter_lines():
@@ -77,7 +83,7 @@ class Person:
     pending: Request | None = None  #: whether it arrived is not known
 
     async def live(self, http: httpx.AsyncClient) -> None:
-        """Go on until the server dies."""
+        """Go on until the server dies, or says that it is shutting down."""
         try:
             if self.pending is not None and self.pending.kind != "resume":
                 await self._carry_out(http, self.pending)  # with the same id: it must not be there twice
@@ -85,7 +91,7 @@ class Person:
                 self._forget_pending()  # Continue is pressed again where it is offered again
             while True:
                 await self._carry_out(http, self._wish())
-        except httpx.TransportError:
+        except (httpx.TransportError, ShuttingDown):
             return
 
     async def finish(self, http: httpx.AsyncClient) -> int:
@@ -150,6 +156,11 @@ class Person:
             self.pending = request
             self.ledger.unanswered.append(request)
         response = await http.post(request.path, json=request.body)
+        if response.status_code == 503:
+            said = response.json()["error"]["message"]
+            assert "shutting down" in said or "engine has stopped" in said, said
+            self._forget_pending()  # it is not there, then
+            raise ShuttingDown
         assert response.status_code == 201, f"{request}: {response.text}"
         reply = self.ledger.acknowledged(request, response.json())
         self.pending = None

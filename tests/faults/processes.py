@@ -63,7 +63,7 @@ class ServerHost:
             delay: seconds before each word of a reply.
             constants: of modules, by their full name.
             page: with the page, not only the APIs.
-            settings: fields of ``AppSettings``.
+            settings: fields of ``AppSettings``; None is the default.
         """
         self._started += 1
         log = self._folder / f"server-{self._started}.log"
@@ -72,7 +72,7 @@ class ServerHost:
             values["database_url"] = database_url
         order = {
             "log": str(log),
-            "environment": {f"APP_{name.upper()}": str(value) for name, value in values.items()},
+            "environment": {f"APP_{name.upper()}": str(value) for name, value in values.items() if value is not None},
             "constants": constants or {},
             "delay": delay,
             "page": page,
@@ -108,13 +108,18 @@ class ServerProcess:
         return code
 
     def wait_until_ready(self) -> None:
+        if not self.wait_for_start():
+            raise AssertionError(f"The server ended with {self.code}:\n{self.log}")
+
+    def wait_for_start(self) -> bool:
+        """Wait until it is ready, or has ended."""
         for _ in _patiently(PATIENCE_SECONDS):
             ready = re.search(r"Deskmate is ready at (\S+)", self.log)
             if ready:
                 self.url = ready[1]
-                return
+                return True
             if self.code is not None:
-                raise AssertionError(f"The server ended with {self.code}:\n{self.log}")
+                return False
         raise AssertionError(f"The server is not ready yet:\n{self.log}")
 
     def kill(self) -> None:

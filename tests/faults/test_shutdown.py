@@ -1,0 +1,83 @@
+"""SIGTERM while people chat: what is being written is finished or marked, and everybody is told, within ten seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from tests.faults.conftest import Start
+from tests.faults.ledger import Ledger
+from tests.faults.people import Person, client, follow, send
+from tests.faults.words import ask, whole_reply
+
+IN_TIME = 10  # seconds
+
+
+async def chat_until_sigterm(start: Start, database: Engine, ledger: Ledger, dice: random.Random) -> list[str]:
+    """Returns how the replies ended that were being read then."""
+    people = [Person(ledger, random.Random(dice.random())) for _ in range(4)]
+    server = start(page=True, shutdown_seconds=dice.choice([0, 0.1]))
+    async with client(server.url) as http:
+        tasks = [asyncio.create_task(person.live(http)) for person in people]
+        heard = asyncio.create_task(ledger.hear(dice.randint(1, 2500)))
+        await asyncio.wait([heard, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        heard.cancel()
+        being_read = [reply for reply in ledger.in_flight() if reply.seen]
+        server.terminate()
+        assert await server.ended(IN_TIME) == 0, server.log
+        await asyncio.gather(*tasks)
+    assert "Traceback" not in server.log
+    assert None not in [reply.status for reply in being_read], "whoever reads is told the end"
+    with Session(database) as session:
+        ledger.check(session)  # nobody had to sweep
+    return [reply.status or "" for reply in being_read]
+
+
+async def test_replies_that_take_too_long_are_marked(start: Start, database: Engine) -> None:
+    dice, ledger = random.Random(1), Ledger()
+    ends = await chat_until_sigterm(start, database, ledger, dice)
+    ends += await chat_until_sigterm(start, database, ledger, dice)
+    assert "interrupted" in ends
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+async def test_twenty_shutdowns(start: Start, database: Engine) -> None:
+    dice, ledger = random.Random(2), Ledger()
+    for _ in range(20):
+        await chat_until_sigterm(start, database, ledger, dice)
+
+
+async def test_replies_that_end_in_time_are_complete(start: Start, database: Engine) -> None:
+    server = start(page=True, shutdown_seconds=8)
+    questions = [ask(number, 150) for number in range(4)]
+    async with client(server.url) as http:
+        turns = [await send(http, question) for question in questions]
+        streams = [follow(http, turn["turn_id"]) for turn in turns]
+        for stream in streams:
+            await anext(stream)
+        server.terminate()
+        ending = asyncio.create_task(server.ended(IN_TIME))
+        for stream, question in zip(streams, questions, strict=True):
+            events = [event async for event in stream]
+            assert (events[-1].name, events[-1].data["status"]) == ("end", "complete")
+            assert events[-1].data["offset"] == len(whole_reply(question))
+        assert await ending == 0, server.log
+
+
+@pytest.mark.full
+async def test_in_time_with_the_settings_as_they_come(start: Start) -> None:
+    server = start(page=True, shutdown_seconds=None)
+    async with client(server.url) as http:
+        turn = await send(http, ask(1, 10**6))
+        stream = follow(http, turn["turn_id"])
+        await anext(stream)
+        server.terminate()
+        ending = asyncio.create_task(server.ended(IN_TIME))
+        events = [event async for event in stream]
+        assert await ending == 0, server.log
+    assert (events[-1].name, events[-1].data["status"]) == ("end", "interrupted")
