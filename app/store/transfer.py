@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import Table, func, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
@@ -288,7 +288,8 @@ def _turn_row(turn: TurnDocument, id: str, conversation_id: str, message_id: str
 def _insert(session: Session, rows: dict[type[Base], list[dict[str, Any]]]) -> None:
     for table, values in rows.items():
         if values:
-            session.execute(insert(table), values)
+            # Into the table, not the class: that would take a statement of its own for every row with other nulls.
+            session.execute(insert(cast(Table, table.__table__)), values)
             values.clear()
 
 

@@ -5,6 +5,7 @@ Knows three layouts: a list of values, values one after the other (JSON Lines), 
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from app.errors import BrokenFile
 LIST_NAME = "conversations"
 
 _TOO_DEEP = "the value that begins here is nested too deeply"
+_PIECE = 2**20
 _BLANK = re.compile(r"[ \t\n\r]*")
 #: What clean_text would change can only have come into a text in one of these spellings.
 _UNCLEAN = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
@@ -53,8 +55,10 @@ class JsonSource:
             BrokenFile: it is no JSON; names the line and the column.
         """
         self._name = name
-        self._text = self._decoded(data)
-        self._spans: list[int] = []
+        # Every byte a character: otherwise one emoji would make each character of the file take four bytes. The marks
+        # of JSON are the same, and values are decoded one by one.
+        self._text = self._utf8(data).decode("latin-1")
+        self._spans: list[tuple[int, int]] = []
         self.around: dict[str, Any] | None = None
         at = self._skip(0)
         if self._text[at : at + 1] == "[":
@@ -73,35 +77,52 @@ class JsonSource:
 
     def __iter__(self) -> Iterator[Value]:
         line, counted = 1, 0
-        for at in self._spans:
-            line += self._text.count("\n", counted, at)
-            counted = at
-            value, end = self._value(at)
-            if _UNCLEAN.search(self._text, at, end):
-                try:
-                    value = _cleaned(value)
-                except RecursionError:
-                    self._fail(at, _TOO_DEEP)
-            yield Value(line, value)
+        for begin, end in self._spans:
+            line += self._text.count("\n", counted, begin)
+            counted = begin
+            yield Value(line, self._value(begin, end))
 
-    def _decoded(self, data: bytes) -> str:
+    def _utf8(self, data: bytes) -> bytes:
         encoding = json.detect_encoding(data)
+        if encoding not in ("utf-8", "utf-8-sig"):
+            try:
+                return data.decode(encoding).encode()
+            except UnicodeError as error:
+                raise BrokenFile(f"{self._name} is not text in {encoding.upper()}. Nothing was imported.") from error
+        data = data.removeprefix(codecs.BOM_UTF8)
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        for begin in range(0, len(data), _PIECE):
+            end = begin + _PIECE
+            try:
+                decoder.decode(data[begin:end], final=end >= len(data))
+            except UnicodeDecodeError as error:
+                at = min(end, len(data)) - len(error.object) + error.start
+                line = data.count(b"\n", 0, at) + 1
+                raise BrokenFile(
+                    f"{self._name} is not text in UTF-8: see line {line}, byte {at:,}. Nothing was imported."
+                ) from error
+        return data
+
+    def _value(self, begin: int, end: int) -> Any:
+        """The value there, whose syntax is right."""
+        text = self._text[begin:end].encode("latin-1").decode()
+        value = _decoder.decode(text)
+        if not _UNCLEAN.search(text):
+            return value
         try:
-            return data.decode(encoding)
-        except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, error.start) + 1
-            raise BrokenFile(
-                f"{self._name} is not text in UTF-8: see line {line}, byte {error.start:,}. Nothing was imported."
-            ) from error
+            return _cleaned(value)
+        except RecursionError:
+            self._fail(begin, _TOO_DEEP)
 
     def _skip(self, at: int) -> int:
         blank = _BLANK.match(self._text, at)
         assert blank is not None
         return blank.end()
 
-    def _value(self, at: int) -> tuple[Any, int]:
+    def _end(self, at: int) -> int:
+        """Where the value that begins here ends."""
         try:
-            return _decoder.raw_decode(self._text, at)
+            return _decoder.raw_decode(self._text, at)[1]
         except json.JSONDecodeError as error:
             self._fail(error.pos, error.msg[:1].lower() + error.msg[1:])
         except RecursionError:
@@ -115,8 +136,9 @@ class JsonSource:
         if self._text[at : at + 1] == "]":
             return self._skip(at + 1)
         while True:
-            self._spans.append(at)
-            at = self._skip(self._value(at)[1])
+            begin, at = at, self._end(at)
+            self._spans.append((begin, at))
+            at = self._skip(at)
             if self._text[at : at + 1] == "]":
                 return self._skip(at + 1)
             if self._text[at : at + 1] != ",":
@@ -129,15 +151,17 @@ class JsonSource:
         if LIST_NAME in around and "format" in around:
             del around[LIST_NAME]
             self.around = around
-            return at
-        self._spans = [begin]
+            return self._skip(at)
+        self._spans = [(begin, at)]
+        at = self._skip(at)
         while at < len(self._text):
-            self._spans.append(at)
-            at = self._skip(self._value(at)[1])
+            begin, at = at, self._end(at)
+            self._spans.append((begin, at))
+            at = self._skip(at)
         return at
 
     def _object(self, at: int) -> tuple[dict[str, Any], int]:
-        """The object at ``at``, of the list in it only that it is there; and what comes after it and after blanks."""
+        """The object at ``at``, of the list in it only that it is there; and where it ends."""
         members: dict[str, Any] = {}
         at = self._skip(at + 1)
         while self._text[at : at + 1] != "}":
@@ -147,7 +171,8 @@ class JsonSource:
                 at = self._skip(at + 1)
             if self._text[at : at + 1] != '"':
                 self._fail(at, "a name in double quotes should stand here")
-            name, at = self._value(at)
+            begin, at = at, self._end(at)
+            name = self._value(begin, at)
             at = self._skip(at)
             if self._text[at : at + 1] != ":":
                 self._fail(at, "a colon should stand here")
@@ -157,13 +182,15 @@ class JsonSource:
                 members[name] = None
                 at = self._list(at)
             else:
-                members[name], at = self._value(at)
+                begin, at = at, self._end(at)
+                members[name] = self._value(begin, at)
                 at = self._skip(at)
-        return members, self._skip(at + 1)
+        return members, at + 1
 
     def _fail(self, at: int, reason: str) -> NoReturn:
         line = self._text.count("\n", 0, at) + 1
-        column = at - self._text.rfind("\n", 0, at)
+        before = self._text[self._text.rfind("\n", 0, at) + 1 : at]
+        column = len(before.encode("latin-1").decode(errors="replace")) + 1
         raise BrokenFile(f"{self._name} is broken in line {line}, column {column}: {reason}. Nothing was imported.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ from app.auth.guard import Guard
 from app.auth.headers import SecurityHeaders
 from app.auth.identity import user_id_of
 from app.auth.sessions import SessionOwners
+from app.errors import TooLarge
 
 OWN = "http://127.0.0.1:7860"
 EVIL = "https://evil.example"
@@ -317,3 +319,19 @@ async def test_websockets_are_refused(inner: Permissive) -> None:
 
     await Guard(inner, user_id="me")({"type": "websocket", "path": "/", "headers": []}, receive, send)
     assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+async def test_an_upload_is_not_kept_by_the_guard_but_limited(inner: Permissive) -> None:
+    guard = Guard(inner, user_id="me", max_body_bytes=10, max_upload_bytes=100)
+    headers = {"Content-Type": "application/octet-stream"}
+
+    async def pieces(size: int) -> AsyncIterator[bytes]:
+        for _ in range(size):
+            yield b"x"
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guard), base_url=OWN) as http:
+        answer = await http.post("/api/import", content=pieces(100), headers=headers)
+        assert answer.json()["body"] == "x" * 100
+        for body in (pieces(101), b"x" * 101):
+            with pytest.raises(TooLarge):
+                await http.post("/api/import", content=body, headers=headers)

@@ -339,13 +339,22 @@ async def test_ids_that_somebody_has_are_replaced_in_order(services: Services, s
     assert await bring(services, file, stranger) == ImportCounts(imported=0, already_there=1)
 
 
-async def test_a_message_id_that_is_taken_changes_the_ids_of_its_conversation_alone(services: Services) -> None:
-    await bring(services, document(talk("c1", message("a1"))))
-    await bring(services, document(talk("c2", message("a1")), talk("c3", message("a9"))))
+async def test_one_id_that_is_taken_changes_the_ids_of_its_conversation_alone(services: Services) -> None:
+    replied = message("a2", "a1", "assistant", turn={**TURN, "params": {"seed": 7}})
+    await bring(services, document(talk("c1", message("a1"), replied)))
+    await bring(
+        services,
+        document(
+            talk("c2", message("a1")),
+            talk("c3", message("a9")),
+            talk("c4", message("a7"), message("a8", "a7", "assistant", turn=TURN)),
+        ),
+    )
     ids = {one.title: one.id async for one in services.transfers.records.read_all(ME)}
-    assert ids["Talk c1"] == uuid("c1")
-    assert ids["Talk c2"] != uuid("c2")
+    assert [id == uuid(title[-2:]) for title, id in ids.items()] == [True, True, False, False]
     assert ids["Talk c3"] == uuid("c3")
+    turn = await services.database.read(lambda session: session.get_one(Turn, TURN["id"]))
+    assert (turn.message_id, turn.seed, turn.checkpoint_offset) == (uuid("a2"), 7, len("text a2"))
 
 
 async def test_a_file_that_is_wrong_at_its_end_leaves_nothing(services: Services) -> None:
