@@ -6,6 +6,7 @@ import asyncio
 import logging
 from datetime import UTC, datetime, timedelta
 
+from app.chats import TemporaryChats
 from app.errors import StorageUnavailable
 from app.store.deletions import Deletions
 from app.store.retention import Retention
@@ -20,34 +21,44 @@ UNDO_HOURS = 1
 
 
 class Housekeeping:
-    """Two tasks that run from :meth:`start` to :meth:`close`, whatever becomes of the database meanwhile.
+    """What :class:`app.background.BackgroundTasks` run from start to close, whatever becomes of the database meanwhile.
 
     Args:
         retention_days: conversations without activity for longer are deleted; None keeps all.
     """
 
     def __init__(
-        self, index: SearchIndex, deletions: Deletions, retention: Retention, *, retention_days: int | None
+        self,
+        index: SearchIndex,
+        deletions: Deletions,
+        retention: Retention,
+        temporary: TemporaryChats,
+        *,
+        retention_days: int | None,
     ) -> None:
         self._index = index
         self._deletions = deletions
         self._retention = retention
+        self._temporary = temporary
         self._retention_days = retention_days
-        self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
-        self._tasks = [
-            asyncio.create_task(self._index_for_ever(), name="search index"),
-            asyncio.create_task(self._clean_for_ever(), name="cleaning"),
-        ]
+    async def index_for_ever(self) -> None:
+        """Keep the search entries up to date."""
+        while True:
+            try:
+                more = await self._index.catch_up()
+            except StorageUnavailable:  # it was logged where it happened
+                more = False
+            await asyncio.sleep(BETWEEN_BATCHES_SECONDS if more else INDEX_SECONDS)
 
-    async def close(self) -> None:
-        """Stop. A transaction that has begun ends."""
-        for task in self._tasks:
-            task.cancel()
-        for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
-            if isinstance(outcome, Exception):
-                _log.error("housekeeping failed", exc_info=outcome)
+    async def clean_for_ever(self) -> None:
+        """:meth:`clean` now and then."""
+        while True:
+            try:
+                await self.clean()
+            except StorageUnavailable:
+                _log.warning("old conversations could not be deleted; trying again later")
+            await asyncio.sleep(CLEAN_SECONDS)
 
     async def clean(self) -> None:
         """Delete for good what nobody can get back any more, and what is older than is kept.
@@ -56,25 +67,10 @@ class Housekeeping:
             StorageUnavailable: the database does not work.
         """
         now = datetime.now(UTC)
+        await self._temporary.forget_old()
         await self._deletions.purge(before=now - timedelta(hours=UNDO_HOURS))
         if self._retention_days is None:
             return
         deleted = await self._retention.delete_older(now - timedelta(days=self._retention_days))
         if deleted:
             _log.info("%d conversations without activity for %d days were deleted", deleted, self._retention_days)
-
-    async def _index_for_ever(self) -> None:
-        while True:
-            try:
-                more = await self._index.catch_up()
-            except StorageUnavailable:  # it was logged where it happened
-                more = False
-            await asyncio.sleep(BETWEEN_BATCHES_SECONDS if more else INDEX_SECONDS)
-
-    async def _clean_for_ever(self) -> None:
-        while True:
-            try:
-                await self.clean()
-            except StorageUnavailable:
-                _log.warning("old conversations could not be deleted; trying again later")
-            await asyncio.sleep(CLEAN_SECONDS)

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from app.background import BackgroundTasks
+from app.chats import Chats, TemporaryChats
 from app.domain.ids import new_id
 from app.errors import EngineUnavailable, StartupError, StorageUnavailable
 from app.housekeeping import Housekeeping
@@ -40,13 +41,11 @@ class Services:
 
     settings: AppSettings
     engine: ChatEngine
-    conversations: Conversations
-    turns: Turns
-    deletions: Deletions
+    chats: Chats
+    temporary: TemporaryChats
     transfers: Transfers
     prompts: PromptLibrary
     database: Database
-    _housekeeping: Housekeeping
     _background: BackgroundTasks
     _claim: ExitStack
 
@@ -81,31 +80,53 @@ class Services:
             if sqlite_file(url) is None:  # where there may be other processes
                 background.start(notifications.listen(), "notifications")
                 background.start(sweep_expired(leases, lease_seconds), "sweeper")
+            temporary = TemporaryChats(settings, engine, prompts)
             housekeeping = Housekeeping(
-                SearchIndex(database), deletions, Retention(database), retention_days=settings.retention_days
+                SearchIndex(database), deletions, Retention(database), temporary, retention_days=settings.retention_days
             )
-            housekeeping.start()
+            background.start(housekeeping.index_for_ever(), "search index")
+            background.start(housekeeping.clean_for_ever(), "cleaning")
             return cls(
                 settings=settings,
                 engine=engine,
-                conversations=conversations,
-                turns=Turns(settings, engine, records, TurnContexts(database), prompts, notifications, titles),
-                deletions=deletions,
+                chats=Chats(
+                    conversations=conversations,
+                    turns=Turns(settings, engine, records, TurnContexts(database), prompts, notifications, titles),
+                    deletions=deletions,
+                ),
+                temporary=temporary,
                 transfers=Transfers(TransferRecords(database), settings.max_import_mb),
                 prompts=prompts,
                 database=database,
-                _housekeeping=housekeeping,
                 _background=background,
                 _claim=claim.pop_all(),
             )
 
+    @property
+    def conversations(self) -> Conversations:
+        """Those that last."""
+        return self.chats.conversations
+
+    @property
+    def turns(self) -> Turns:
+        """The replies in them."""
+        return self.chats.turns
+
+    @property
+    def deletions(self) -> Deletions:
+        """What was deleted from them."""
+        return self.chats.deletions
+
+    async def chats_with(self, id: str) -> Chats:
+        """Where the conversation, message, turn or deletion of this id is: among the temporary chats, or the others."""
+        return await self.temporary.holding(id) or self.chats
+
     async def close(self) -> None:
         """End the replies in flight within ``shutdown_seconds``, then let go of the database. The engine stays."""
         try:
-            await self.turns.close()
+            await asyncio.gather(self.turns.close(), self.temporary.close())
         finally:
             await self._background.close()
-            await self._housekeeping.close()
             await self.database.close()
             self._claim.close()
 

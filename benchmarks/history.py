@@ -40,8 +40,9 @@ from app.settings import AppSettings
 from app.store.conversations import Conversations
 from app.store.database import Database, postgres_engine, sqlite_engine
 from app.store.migrate import migrate, sqlite_file
-from app.store.models import Account, Conversation, Message, SearchEntry
-from app.store.search import entries
+from app.store.models import Account, Conversation, Message
+from app.store.notifications import Notifications
+from app.store.search import entries, mark, ts_vector
 from app.store.turn_contexts import TurnContexts
 from app.store.turn_records import NewTurn, TurnOutcome, TurnRecords
 from app.turns.events import TurnEnd
@@ -56,7 +57,6 @@ WORDS_PER_MESSAGE = 25
 VOCABULARY = 20_000
 COMMON, RARE = 0, 9_000  # ranks of words: the first is in most messages, the second in one of some thousand
 REPEATS = 200
-ROWS_AT_ONCE = 20_000
 
 
 # -- filling -----------------------------------------------------------------------------------------------------
@@ -73,82 +73,79 @@ class Texts:
         self._random.shuffle(self.vocabulary)
         self._weights = list(itertools.accumulate(1 / (rank + 1) for rank in range(VOCABULARY)))
 
-    def message(self) -> str:
-        return " ".join(self._random.choices(self.vocabulary, cum_weights=self._weights, k=WORDS_PER_MESSAGE)) + "."
+    def words(self) -> list[str]:
+        """Those of a message."""
+        return self._random.choices(self.vocabulary, cum_weights=self._weights, k=WORDS_PER_MESSAGE)
 
 
-def rows_of(users: int, dialect: str, texts: Texts) -> Iterator[tuple[type[Any], dict[str, Any]]]:
-    """Every row of the database, parents first."""
+COLUMNS = {
+    "account": ("id", "name", "created_at"),
+    "conversation": (
+        *("id", "user_id", "title", "pinned", "archived", "indexed", "settings", "tip_message_id"),
+        *("created_at", "updated_at"),
+    ),
+    "message": (
+        *("id", "conversation_id", "parent_id", "role", "status", "content", "position", "created_at", "indexed"),
+    ),
+    "search_entry": ("conversation_id", "message_id", "words"),
+}
+
+Rows = dict[str, list[tuple[object, ...]]]
+
+
+def rows_of(users: int, dialect: str, texts: Texts) -> Iterator[Rows]:
+    """Every row of the database, user by user."""
     now = datetime.now(UTC)
+
+    def entry(user_id: str, words: list[str]) -> str:
+        # What entries() would find by itself: words that are folded already.
+        marked = [mark(user_id) + word for word in words]
+        return " ".join(marked) if dialect == "sqlite" else ts_vector(marked)
+
     for number in range(users):
+        rows: Rows = {table: [] for table in COLUMNS}
         user_id = new_id()
-        yield Account, {"id": user_id, "name": f"user {number}", "created_at": now}
+        rows["account"].append((user_id, f"user {number}", _moment(now, dialect)))
         lengths = [MESSAGES] * CONVERSATIONS + ([LONG] if number < LONG_CHATS else [])
         for index, length in enumerate(lengths):
             conversation_id, ids = new_id(), [new_id() for _ in range(length)]
-            title = f"{texts.vocabulary[index]} of {number}"
-            yield (
-                Conversation,
-                {
-                    "id": conversation_id,
-                    "user_id": user_id,
-                    "title": title,
-                    "title_by": "message",
-                    "pinned": index % 40 == 0,
-                    "archived": index % 10 == 1,
-                    "unread": False,
-                    "indexed": True,
-                    "settings": {},
-                    "tip_message_id": ids[-1],
-                    "created_at": now - timedelta(hours=index),
-                    "updated_at": now - timedelta(hours=index),
-                },
+            moment = _moment(now - timedelta(hours=index), dialect)
+            title = [texts.vocabulary[index], "conversation"]
+            pinned, archived = index % 40 == 0, index % 10 == 1
+            rows["conversation"].append(
+                (conversation_id, user_id, " ".join(title), pinned, archived, True, "{}", ids[-1], moment, moment)
             )
-            yield from _entries(dialect, user_id, title, conversation_id, None)
+            rows["search_entry"].append((conversation_id, None, entry(user_id, title)))
             for position, id in enumerate(ids):
-                content = texts.message()
-                yield (
-                    Message,
-                    {
-                        "id": id,
-                        "conversation_id": conversation_id,
-                        "parent_id": ids[position - 1] if position else None,
-                        "role": "assistant" if position % 2 else "user",
-                        "status": "complete",
-                        "content": content,
-                        "position": position,
-                        "created_at": now - timedelta(hours=index),
-                        "indexed": True,
-                    },
+                words = texts.words()
+                parent_id = ids[position - 1] if position else None
+                role = "assistant" if position % 2 else "user"
+                rows["message"].append(
+                    (id, conversation_id, parent_id, role, "complete", " ".join(words), position, moment, True)
                 )
-                yield from _entries(dialect, user_id, content, conversation_id, id)
+                rows["search_entry"].append((conversation_id, id, entry(user_id, words)))
+        yield rows
 
 
-def _entries(
-    dialect: str, user_id: str, text: str, conversation_id: str, message_id: str | None
-) -> Iterator[tuple[type[Any], dict[str, Any]]]:
-    for words in entries(dialect, user_id, text):
-        yield SearchEntry, {"conversation_id": conversation_id, "message_id": message_id, "words": words}
+def _moment(moment: datetime, dialect: str) -> object:
+    return moment.strftime("%Y-%m-%d %H:%M:%S.%f") if dialect == "sqlite" else moment
 
 
 def fill(url: str, users: int) -> float:
     """Make the database at ``url``; returns its size in bytes."""
     migrate(url)
+    texts = Texts(7)
+    sample = texts.words()
+    assert list(entries("sqlite", "someone", " ".join(sample))) == [" ".join(mark("someone") + word for word in sample)]
     sqlite = sqlite_file(url)
     engine = sqlite_engine(url, connections=1) if sqlite else postgres_engine(url, connections=1)
-    total = users * CONVERSATIONS * (MESSAGES + 1) * 2
-    with engine.connect() as connection, tqdm(total=total, unit=" rows", unit_scale=True, smoothing=0.05) as progress:
+    put = _insert if sqlite else _copy
+    with engine.connect() as connection:
         if not sqlite:  # made in one go afterwards, as a restored backup does
             connection.execute(sa.text("DROP INDEX ix_search_entry_words"))
-        waiting: dict[type[Any], list[dict[str, Any]]] = {
-            table: [] for table in (Account, Conversation, Message, SearchEntry)
-        }
-        for count, (table, row) in enumerate(rows_of(users, engine.dialect.name, Texts(7)), start=1):
-            waiting[table].append(row)
-            if count % ROWS_AT_ONCE == 0:
-                _flush(connection, waiting)
-                progress.update(ROWS_AT_ONCE)
-        _flush(connection, waiting)
+        for rows in tqdm(rows_of(users, engine.dialect.name, texts), total=users, unit=" users"):
+            put(connection, rows)
+            connection.commit()
         if not sqlite:
             connection.execute(sa.text("CREATE INDEX ix_search_entry_words ON search_entry USING gin (words)"))
             connection.commit()
@@ -158,12 +155,18 @@ def fill(url: str, users: int) -> float:
     return size if sqlite is None else float(sqlite.stat().st_size)
 
 
-def _flush(connection: sa.Connection, waiting: dict[type[Any], list[dict[str, Any]]]) -> None:
-    for table, rows in waiting.items():
-        if rows:
-            connection.execute(sa.insert(table), rows)
-            rows.clear()
-    connection.commit()
+def _insert(connection: sa.Connection, rows: Rows) -> None:
+    for table, columns in COLUMNS.items():
+        places = ", ".join("?" * len(columns))
+        connection.exec_driver_sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})", rows[table])
+
+
+def _copy(connection: sa.Connection, rows: Rows) -> None:
+    driver: Any = connection.connection.driver_connection
+    for table, columns in COLUMNS.items():
+        with driver.cursor().copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
+            for row in rows[table]:
+                copy.write_row(row)
 
 
 # -- asking ------------------------------------------------------------------------------------------------------
@@ -186,7 +189,7 @@ async def timed(count: int, ask: Callable[[], Awaitable[object]]) -> list[float]
 async def queries(url: str) -> dict[str, dict[str, float]]:
     """What the page asks for, by users drawn at random."""
     database = Database(url)
-    conversations, records = Conversations(database), TurnRecords(database, owner=new_id())
+    conversations, records = Conversations(database), TurnRecords(database, new_id(), lease_seconds=15)
     rng, words = random.Random(1), Texts(7).vocabulary
     users = await database.read(
         lambda session: session.scalars(sa.select(Account.id).where(Account.id != LOCAL_USER_ID)).all()
@@ -277,8 +280,9 @@ class Talkative(Engine):
 def turns_of(url: str, engine: Engine, folder: Path) -> Iterator[tuple[TimedDatabase, Turns]]:
     database = TimedDatabase(url)
     settings = AppSettings(_env_file=None, data_dir=folder, auto_titles=False)
-    records = TurnRecords(database, owner=new_id())
-    yield database, Turns(settings, engine, records, TurnContexts(database), PromptLibrary.load())
+    records = TurnRecords(database, new_id(), settings.lease_seconds)
+    contexts, notifications = TurnContexts(database), Notifications(url)
+    yield database, Turns(settings, engine, records, contexts, PromptLibrary.load(), notifications)
 
 
 async def replies(url: str, folder: Path, *, chats: int, tokens: int, repeats: int) -> dict[str, float]:

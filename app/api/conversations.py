@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -58,7 +59,9 @@ async def get_conversation(
     at: str | None = None,
 ) -> ConversationView:
     """The last ``limit`` messages, or those above the message ``before``, or all from around the message ``at`` on."""
-    return await services.conversations.get(user_id, conversation_id, limit=limit, before=before, at=at)
+    chats = await services.chats_with(conversation_id)
+    view = await chats.conversations.get(user_id, conversation_id, limit=limit, before=before, at=at)
+    return replace(view, temporary=chats is not services.chats)
 
 
 @router.patch("/{conversation_id}", status_code=204)
@@ -70,13 +73,14 @@ async def change_conversation(
         clean_tags(change.tags)
     if change.settings is not None:
         change.settings.sampling_params()  # refuses what is out of range before anything is changed
+    conversations = (await services.chats_with(conversation_id)).conversations
     if change.title is not None:
-        await services.conversations.rename(user_id, conversation_id, change.title)
+        await conversations.rename(user_id, conversation_id, change.title)
     if change.settings is not None:
-        await services.conversations.save_settings(user_id, conversation_id, change.settings)
+        await conversations.save_settings(user_id, conversation_id, change.settings)
     if change.tags is not None:
-        await services.conversations.set_tags(user_id, conversation_id, change.tags)
-    await services.conversations.mark(
+        await conversations.set_tags(user_id, conversation_id, change.tags)
+    await conversations.mark(
         user_id, conversation_id, pinned=change.pinned, archived=change.archived, unread=change.unread
     )
 
@@ -84,7 +88,7 @@ async def change_conversation(
 @router.delete("/{conversation_id}", status_code=204)
 async def delete_conversation(conversation_id: str, user_id: UserId, services: ServicesDep) -> None:
     """Delete it for good. A reply still streaming is stopped first."""
-    await services.turns.delete_conversation(user_id, conversation_id)
+    await (await services.chats_with(conversation_id)).turns.delete_conversation(user_id, conversation_id)
 
 
 @tags_router.get("")

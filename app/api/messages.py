@@ -48,7 +48,7 @@ class ConversationRef:
 @router.post("/edit", status_code=201)
 async def edit_message(message_id: str, edited: EditedMessage, user_id: UserId, services: ServicesDep) -> TurnRef:
     """Ask otherwise: the new text stands beside the message, which stays with all that followed it."""
-    return await services.turns.edit(
+    return await (await services.chats_with(message_id)).turns.edit(
         user_id, message_id, text=edited.text, settings=edited.settings, request_id=edited.request_id
     )
 
@@ -56,34 +56,36 @@ async def edit_message(message_id: str, edited: EditedMessage, user_id: UserId, 
 @router.post("/regenerate", status_code=201)
 async def regenerate_reply(message_id: str, asked: AnotherReply, user_id: UserId, services: ServicesDep) -> TurnRef:
     """Another reply beside this one, or to this message. The ones there are stay."""
-    return await services.turns.regenerate(user_id, message_id, settings=asked.settings, request_id=asked.request_id)
+    return await (await services.chats_with(message_id)).turns.regenerate(
+        user_id, message_id, settings=asked.settings, request_id=asked.request_id
+    )
 
 
 @router.post("/continue", status_code=201)
 async def continue_reply(message_id: str, how: Continuation, user_id: UserId, services: ServicesDep) -> TurnRef:
     """Go on with a reply that was stopped, interrupted, or reached its maximum length."""
-    return await services.turns.resume(user_id, message_id, settings=how.settings)
+    return await (await services.chats_with(message_id)).turns.resume(user_id, message_id, settings=how.settings)
 
 
 @router.post("/show", status_code=204)
 async def show_message(message_id: str, user_id: UserId, services: ServicesDep) -> None:
     """Show the branch that this message is on."""
-    await services.conversations.show(user_id, message_id)
+    await (await services.chats_with(message_id)).conversations.show(user_id, message_id)
 
 
 @router.post("/branch", status_code=201)
 async def branch_conversation(message_id: str, user_id: UserId, services: ServicesDep) -> ConversationRef:
     """Copy the conversation up to this message into a new one."""
-    return ConversationRef(await services.conversations.branch(user_id, message_id))
+    return ConversationRef(await (await services.chats_with(message_id)).conversations.branch(user_id, message_id))
 
 
 @router.delete("")
 async def delete_message(message_id: str, user_id: UserId, services: ServicesDep) -> Deletion:
     """Delete it with all that follows it. For an hour that can be undone."""
-    return await services.deletions.delete(user_id, message_id)
+    return await (await services.chats_with(message_id)).deletions.delete(user_id, message_id)
 
 
 @deletions_router.post("/{deletion_id}/undo")
 async def undo_deletion(deletion_id: str, user_id: UserId, services: ServicesDep) -> ConversationRef:
     """Bring back what was deleted."""
-    return ConversationRef(await services.deletions.undo(user_id, deletion_id))
+    return ConversationRef(await (await services.chats_with(deletion_id)).deletions.undo(user_id, deletion_id))

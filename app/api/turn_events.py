@@ -82,13 +82,17 @@ async def follow(turns: Turns, user_id: str, turn_id: str, offset: int, open_str
     return stream()
 
 
-async def follow_many(turns: Turns, user_id: str, positions: Positions, open_streams: Gauge) -> AsyncGenerator[bytes]:
+async def follow_many(
+    turns: Mapping[str, Turns], user_id: str, positions: Positions, open_streams: Gauge
+) -> AsyncGenerator[bytes]:
     """Several turns' events on the wire; each names its turn, and its id holds where all of them stand.
+
+    ``turns`` says of each where it is.
 
     A turn that does not exist (deleted meanwhile, say) sends one ``gone`` event and disturbs no other.
     """
     reached = dict(positions.offsets)
-    readers = {turn: turns.events(user_id, turn, offset) for turn, offset in reached.items()}
+    readers = {turn: turns[turn].events(user_id, turn, offset) for turn, offset in reached.items()}
     # One event is asked for per turn and the next only after it was sent, so a slow client makes
     # nothing pile up: its next event brings everything new at once.
     asked = {asyncio.create_task(_next(reader)): turn for turn, reader in readers.items()}

@@ -34,12 +34,19 @@ class NewTurn(BaseModel):
         "sent twice: the answer is that of the first time.",
     )
     settings: ChatSettings | None = Field(None, description="Saved on the conversation; none uses its own.")
+    temporary: bool = Field(
+        False, description="Begin a conversation that is kept in memory only and ends with the server, at the latest."
+    )
 
 
 @router.post("/turns", status_code=201)
 async def start_turn(turn: NewTurn, user_id: UserId, services: ServicesDep) -> TurnRef:
     """Save a message and begin its reply. When this answers 201, the message is on disk."""
-    return await services.turns.start(
+    if turn.conversation_id is not None:
+        chats = await services.chats_with(turn.conversation_id)
+    else:
+        chats = await services.temporary.begin(user_id) if turn.temporary else services.chats
+    return await chats.turns.start(
         user_id,
         text=turn.text,
         conversation_id=turn.conversation_id,
@@ -52,7 +59,7 @@ async def start_turn(turn: NewTurn, user_id: UserId, services: ServicesDep) -> T
 @router.post("/turns/{turn_id}/stop", status_code=204)
 async def stop_turn(turn_id: str, user_id: UserId, services: ServicesDep) -> None:
     """Stop a reply; what was written so far stays. Stopping twice, or too late, is no error."""
-    await services.turns.stop(user_id, turn_id)
+    await (await services.chats_with(turn_id)).turns.stop(user_id, turn_id)
 
 
 @router.get("/turns/{turn_id}/events", status_code=200, response_class=EventStream)
@@ -67,7 +74,8 @@ async def turn_events(
 ) -> EventStream:
     """Follow one reply as server-sent events, from any point, also after it has ended."""
     start = Positions.parse_offset(last_event_id) if last_event_id else offset
-    events = await follow(services.turns, user_id, turn_id, start, metrics.event_streams)
+    turns = (await services.chats_with(turn_id)).turns
+    events = await follow(turns, user_id, turn_id, start, metrics.event_streams)
     return EventStream(events, closing=closing)
 
 
@@ -84,4 +92,5 @@ async def many_turn_events(
     positions = Positions.parse(turn)
     if last_event_id:
         positions = positions.advanced_to(Positions.parse(last_event_id.split(",")))
-    return EventStream(follow_many(services.turns, user_id, positions, metrics.event_streams), closing=closing)
+    turns = {turn_id: (await services.chats_with(turn_id)).turns for turn_id in positions.offsets}
+    return EventStream(follow_many(turns, user_id, positions, metrics.event_streams), closing=closing)

@@ -89,6 +89,7 @@ class ConversationView:
     messages: tuple[MessageView, ...]  #: oldest first
     has_earlier: bool  #: more messages above the first one
     active_turn_id: str | None  #: the turn still streaming, if any
+    temporary: bool = False  #: kept in memory only
 
 
 @dataclass(frozen=True, slots=True)

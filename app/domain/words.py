@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import regex
 
@@ -31,8 +32,7 @@ Phrase = tuple[str, ...]
 """Words that follow one another; the last one may go on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """A word and where it stands in its text."""
 
     folded: str

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import StaticPool
 
 from app.errors import StorageUnavailable
 
@@ -20,6 +21,7 @@ _log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+IN_MEMORY = "sqlite://"
 READERS = 4
 POSTGRES_CONNECTIONS = 8
 #: By it a server's connections to PostgreSQL are told from those of commands.
@@ -34,7 +36,8 @@ class Database:
     """Runs functions of a :class:`~sqlalchemy.orm.Session`, each in one transaction, outside the event loop.
 
     SQLite has one writer with its own connection and thread, so that writers queue instead of
-    colliding, and a few readers that see a consistent snapshot beside it. PostgreSQL has one pool.
+    colliding, and a few readers that see a consistent snapshot beside it; in memory, it has one
+    connection for all. PostgreSQL has one pool.
 
     A cancelled caller never leaves half a transaction: what has begun is committed or rolled back
     in its thread, what has not begun does not begin.
@@ -42,10 +45,13 @@ class Database:
 
     def __init__(self, url: str) -> None:
         """Args:
-        url: as ``AppSettings.resolved_database_url`` gives it. Nothing is opened yet.
+        url: as ``AppSettings.resolved_database_url`` gives it, or ``IN_MEMORY``. Nothing is opened yet.
         """
         self._closed = False
-        if make_url(url).get_backend_name() == "sqlite":
+        if url == IN_MEMORY:
+            self._writer = self._reader = sqlite_engine(url, connections=1)
+            self._write_threads = self._read_threads = ThreadPoolExecutor(1, thread_name_prefix="database-memory")
+        elif make_url(url).get_backend_name() == "sqlite":
             self._writer = sqlite_engine(url, connections=1)
             self._reader = sqlite_engine(url, connections=READERS, read_only=True)
             self._write_threads = ThreadPoolExecutor(1, thread_name_prefix="database-write")
@@ -139,7 +145,11 @@ def reading(url: str) -> Iterator[Connection]:
 
 def sqlite_engine(url: str, *, connections: int, read_only: bool = False) -> Engine:
     """An engine for a SQLite file whose transactions are real ones, with the pragmas of every connection."""
-    engine = create_engine(url, pool_size=connections, max_overflow=0, hide_parameters=True)
+    if url == IN_MEMORY:  # another connection would be another database, and this one is used by its own thread alone
+        in_memory = {"check_same_thread": False}
+        engine = create_engine(url, poolclass=StaticPool, connect_args=in_memory, hide_parameters=True)
+    else:
+        engine = create_engine(url, pool_size=connections, max_overflow=0, hide_parameters=True)
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:

@@ -94,7 +94,7 @@ class Conversation(Base):
         # The sidebar: one user's conversations, pinned ones first, latest activity first, paged by key.
         Index("ix_conversation_list", "user_id", "archived", "pinned", "updated_at", "id"),
         Index(
-            "ix_conversation_unindexed", "id", sqlite_where=text("NOT indexed"), postgresql_where=text("NOT indexed")
+            "ix_conversation_unindexed", "id", sqlite_where=text("indexed = 0"), postgresql_where=text("NOT indexed")
         ),
         # Importing a file twice finds what the first time made.
         Index("uq_conversation_user_id_imported_from", "user_id", "imported_from", unique=True),
@@ -147,7 +147,7 @@ class Message(Base):
         Index("ix_message_conversation_id_position", "conversation_id", "position"),
         # Siblings of a branch; and deleting a long chat checks each parent_id.
         Index("ix_message_parent_id", "parent_id"),
-        Index("ix_message_unindexed", "id", sqlite_where=text("NOT indexed"), postgresql_where=text("NOT indexed")),
+        Index("ix_message_unindexed", "id", sqlite_where=text("indexed = 0"), postgresql_where=text("NOT indexed")),
         Index(
             "ix_message_deletion",
             "deletion",

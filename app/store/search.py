@@ -76,19 +76,19 @@ class Query:
 
 def entries(dialect: str, user_id: str, text: str) -> Iterator[str]:
     """The words of a text as ``SearchEntry.words`` takes them, in as many entries as it needs."""
-    mark = _mark(user_id)
-    marked = [mark + word.folded for word in words(text)]
+    begins = mark(user_id)
+    marked = [begins + word.folded for word in words(text)]
     for start in range(0, len(marked), ENTRY_WORDS):
         piece = marked[max(start - ENTRY_OVERLAP, 0) : start + ENTRY_WORDS]
-        yield " ".join(piece) if dialect == "sqlite" else _ts_vector(piece)
+        yield " ".join(piece) if dialect == "sqlite" else ts_vector(piece)
 
 
-def _mark(user_id: str) -> str:
+def mark(user_id: str) -> str:
     """What the user's words begin with. Should two users ever share one, the list is still each one's own."""
     return hashlib.blake2b(user_id.encode(), digest_size=6).hexdigest()
 
 
-def _ts_vector(piece: Sequence[str]) -> str:
+def ts_vector(piece: Sequence[str]) -> str:
     """PostgreSQL's own spelling, so that its parser, which would cut the words again, has no part in it."""
     places: dict[str, list[str]] = {}
     for place, word in enumerate(piece, start=1):
@@ -97,13 +97,13 @@ def _ts_vector(piece: Sequence[str]) -> str:
 
 
 def _ts_query(user_id: str, wanted: Sequence[Phrase]) -> str:
-    mark = _mark(user_id)
-    return " & ".join("(" + " <-> ".join(f"'{mark}{word}'" for word in phrase) + ":*)" for phrase in wanted)
+    begins = mark(user_id)
+    return " & ".join("(" + " <-> ".join(f"'{begins}{word}'" for word in phrase) + ":*)" for phrase in wanted)
 
 
 def _fts5_query(user_id: str, wanted: Sequence[Phrase]) -> str:
-    mark = _mark(user_id)
-    return " AND ".join('"' + " ".join(mark + word for word in phrase) + '" *' for phrase in wanted)
+    begins = mark(user_id)
+    return " AND ".join('"' + " ".join(begins + word for word in phrase) + '" *' for phrase in wanted)
 
 
 class _Fold(FunctionElement[str]):

@@ -20,13 +20,11 @@ from app.store.search import entries
 BATCH_TEXTS = 200
 BATCH_CHARS = 300_000  # some tenths of a second, for which SQLite's other writers wait
 
-_TITLES: Select[Any] = select(Conversation.id, Conversation.user_id, Conversation.title).where(
-    Conversation.indexed.is_(False)
-)
+_TITLES: Select[Any] = select(Conversation.id, Conversation.user_id, Conversation.title).where(~Conversation.indexed)
 _MESSAGES: Select[Any] = (
     select(Message.id, Message.conversation_id, Conversation.user_id, Message.content)
     .join(Conversation, Conversation.id == Message.conversation_id)
-    .where(Message.indexed.is_(False), Message.deletion.is_(None), Message.status != MessageStatus.STREAMING)
+    .where(~Message.indexed, Message.deletion.is_(None), Message.status != MessageStatus.STREAMING)
 )
 
 

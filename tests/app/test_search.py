@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.words import SNIPPET_AFTER, SNIPPET_BEFORE, literal_snippet, phrases, snippet, words
 from app.services import Services
+from app.store import search_index
+from app.store.database import sqlite_engine
+from app.store.migrate import migrate
 from app.store.models import SearchEntry
 from app.store.search import ENTRY_WORDS
 from tests.app.conftest import add_user
@@ -171,3 +176,16 @@ def test_every_word_of_a_text_finds_it(text: str) -> None:
     for word in words(text):
         for phrase in phrases(word.folded):
             assert any(part.hit for part in snippet(text, [phrase])), word
+
+
+@pytest.mark.parametrize("waiting", [search_index._TITLES, search_index._MESSAGES])
+def test_looking_for_what_is_not_indexed_yet_reads_no_more_than_that(tmp_path: Path, waiting: Select[Any]) -> None:
+    """The smallest of indexes serves, however long the history is. PostgreSQL plans by statistics."""
+    url = f"sqlite:///{tmp_path / 'deskmate.db'}"
+    migrate(url)
+    engine = sqlite_engine(url, connections=1)
+    statement = waiting.compile(engine, compile_kwargs={"literal_binds": True})
+    with engine.connect() as connection:
+        plan = str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}").all())
+    engine.dispose()
+    assert "_unindexed" in plan

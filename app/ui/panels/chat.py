@@ -11,6 +11,7 @@ _HEADER = """
   <button type="button" id="dm-toggle-conversations" class="dm-icon-button" aria-label="Conversations"
     aria-controls="dm-conversations" aria-expanded="true"><span class="dm-icon dm-icon-menu"></span></button>
   <h1 id="dm-title">New chat</h1>
+  <span id="dm-temporary-mark" hidden>Temporary</span>
   <p id="dm-status" role="status"></p>
   <button type="button" id="dm-toggle-settings" class="dm-icon-button" aria-label="Settings"
     aria-controls="dm-settings" aria-expanded="false"><span class="dm-icon dm-icon-sliders"></span></button>
@@ -23,6 +24,10 @@ _MESSAGES = """
     <h2>What would you like to talk about?</h2>
     <p id="dm-welcome-model"></p>
     <ul id="dm-examples"></ul>
+    <p id="dm-temporary-choice">
+      <button type="button" id="dm-temporary" class="dm-chip" aria-pressed="false">Temporary chat</button>
+      <span id="dm-temporary-hint"></span>
+    </p>
   </section>
   <button type="button" id="dm-earlier" hidden>Show earlier messages</button>
   <div id="dm-messages"></div>

@@ -17,6 +17,9 @@ _LIST = """
 _FOOT = """
 <div id="dm-list-foot">
   <button type="button" id="dm-show-archived" class="dm-chip" aria-pressed="false">Archived</button>
+  <button type="button" id="dm-export" class="dm-chip" aria-haspopup="menu" aria-expanded="false">Export all</button>
+  <button type="button" id="dm-import" class="dm-chip">Import</button>
+  <input type="file" id="dm-import-file" accept=".json,.jsonl,.zip" hidden>
 </div>
 <p id="dm-retention" hidden></p>
 """

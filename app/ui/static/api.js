@@ -8,15 +8,15 @@ export class ApiError extends Error {
   }
 }
 
-async function request(method, path, body) {
+function request(method, path, body) {
+  if (body === undefined) return send(path, { method });
+  return send(path, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+}
+
+async function send(path, options) {
   let response;
   try {
-    response = await fetch(path, {
-      method,
-      cache: "no-store",
-      headers: body === undefined ? {} : { "Content-Type": "application/json" },
-      body: body === undefined ? undefined : JSON.stringify(body),
-    });
+    response = await fetch(path, { cache: "no-store", ...options });
   } catch {
     throw new ApiError("Deskmate cannot be reached. Check that it is running, then try again.", 0, "unreachable");
   }
@@ -56,5 +56,8 @@ export const api = {
   branch: (id) => request("POST", messagePath(id, "branch"), {}),
   deleteMessage: (id) => request("DELETE", `/api/messages/${encodeURIComponent(id)}`),
   undoDeletion: (id) => request("POST", `/api/deletions/${encodeURIComponent(id)}/undo`, {}),
+  exportPath: (id, format) => `${id ? conversationPath(id) : "/api"}/export?${query({ format })}`,
+  importFile: (file) =>
+    send("/api/import", { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file }),
   stopTurn: (id) => request("POST", `/api/turns/${encodeURIComponent(id)}/stop`),
 };

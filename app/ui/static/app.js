@@ -11,6 +11,7 @@ import { Panels } from "./panels.js";
 import { Settings } from "./settings.js";
 import { tabs } from "./tabs.js";
 import { Toast } from "./toast.js";
+import { listenForTransfers } from "./transfer.js";
 
 const EXAMPLES = [
   "Hi! What can you do?",
@@ -30,6 +31,7 @@ const inAddress = () => {
 class Page {
   #title = "New chat";
   #state = "";
+  #temporary = false;
 
   constructor(options, textarea) {
     this.options = options;
@@ -90,14 +92,14 @@ class Page {
     const from = this.chat.conversationId;
     const settings = this.settings.forTurn();
     try {
-      const sent = await this.chat.send(text, settings);
+      const sent = await this.chat.send(text, settings, from === null && this.#temporary);
       if (!sent) return;
       storage.write("sessionStorage", `deskmate.draft.${from ?? "new"}`, null);
       if (sent.left) return;
       if (from === null) this.composer.keepDraftFor(sent.turn.conversation_id);
       this.composer.taken(text);
       this.settings.accepted(sent.turn.conversation_id, settings);
-      if (from === null) await this.#created(sent.turn.conversation_id);
+      if (from === null) await this.#created(sent.turn.conversation_id, this.#temporary);
       this.composer.focus();
     } catch (error) {
       this.settings.refused();
@@ -206,9 +208,11 @@ class Page {
     return id ? this.chat.open(id, { at }) : this.chat.openNew();
   }
 
-  async #created(id) {
+  async #created(id, temporary) {
     history.pushState(null, "", addressOf(id));
     byId("dm-welcome").hidden = true;
+    if (temporary) this.#entitle("Temporary chat");
+    byId("dm-temporary-mark").hidden = !temporary;
     this.conversations.mark(id);
     await this.conversations.refresh();
   }
@@ -252,6 +256,8 @@ class Page {
 
   shown(conversation, again = false) {
     byId("dm-welcome").hidden = conversation !== null;
+    byId("dm-temporary-mark").hidden = !conversation?.temporary;
+    if (conversation === null) this.#makeTemporary(false);
     this.#entitle(conversation?.title ?? "New chat");
     if (again) return; // the person may be writing, or changing the settings
     this.settings.open(conversation?.id ?? null, conversation?.settings);
@@ -310,6 +316,15 @@ class Page {
     if (error.status === 0) this.#showState("not reachable");
   }
 
+  // Whether the next new chat is kept in memory only.
+  #makeTemporary(temporary) {
+    this.#temporary = temporary;
+    byId("dm-temporary").setAttribute("aria-pressed", String(temporary));
+    byId("dm-temporary-hint").textContent = temporary
+      ? "It is kept in memory only: not in the list, and gone when Deskmate stops, or after a day."
+      : "";
+  }
+
   #showState(state) {
     if (state === this.#state) return;
     this.#state = state;
@@ -332,6 +347,12 @@ class Page {
   }
 
   #listen() {
+    byId("dm-temporary").addEventListener("click", () => this.#makeTemporary(!this.#temporary));
+    listenForTransfers({
+      said: (text) => this.toast.show(text),
+      failed: (error) => this.failed(error),
+      imported: () => this.conversations.refresh(),
+    });
     addEventListener("popstate", () => {
       const { id, at } = inAddress();
       this.go(id, { record: false, at });

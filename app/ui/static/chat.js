@@ -99,13 +99,13 @@ export class Chat {
 
   // Sends text. Returns the turn, and whether the person has left this chat meanwhile; null when one
   // is being sent or answered already.
-  async send(text, settings) {
+  async send(text, settings, temporary) {
     if (this.sending || this.activeTurnId) return null;
     this.sending = true;
     const visit = this.#visit;
     let turn;
     try {
-      turn = await this.#start(text, settings);
+      turn = await this.#start(text, settings, temporary);
     } finally {
       if (visit === this.#visit) this.sending = false;
     }
@@ -142,8 +142,8 @@ export class Chat {
     }
   }
 
-  #start(text, settings) {
-    const message = { conversation_id: this.conversationId, text };
+  #start(text, settings, temporary) {
+    const message = { conversation_id: this.conversationId, text, temporary };
     return this.#once(message, (request_id) => api.startTurn({ ...message, settings, request_id }));
   }
 

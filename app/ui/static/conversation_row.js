@@ -2,14 +2,14 @@
 
 import { icon, make } from "./dom.js";
 import { openMenu } from "./menu.js";
+import { download } from "./transfer.js";
 
 const snippetPart = ({ text, hit }) => (hit ? make("mark", {}, text) : text);
 
 export const addressOf = (id, messageId = null) =>
   id ? `/?${new URLSearchParams(messageId ? { c: id, m: messageId } : { c: id })}` : "/";
 
-// `actions`: open(id, messageId), rename(row, summary), tag(summary), mark(summary, {pinned, archived}), remove(row, summary),
-// download(summary, format).
+// `actions`: open(id, messageId), rename(row, summary), tag(summary), mark(summary, marks), remove(row, summary).
 export function conversationRow(summary, actions) {
   const { id, title, message_id: messageId } = summary;
   const mark = (name, label) => make("span", { class: `dm-row-mark dm-row-${name}`, role: "img", "aria-label": label });
@@ -54,6 +54,8 @@ export function conversationRow(summary, actions) {
         iconName: "archive",
         action: () => actions.mark(summary, { archived: !summary.archived }),
       },
+      { name: "Save as Markdown", iconName: "export", action: () => download(id, "markdown") },
+      { name: "Save as JSON", iconName: "export", action: () => download(id, "json") },
       { name: "Delete", iconName: "delete", danger: true, action: () => actions.remove(row, summary) },
     ]),
   );

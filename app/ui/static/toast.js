@@ -1,4 +1,4 @@
-// A short message above the box to write in, with one thing to do about it.
+// A short message above the box to write in, perhaps with one thing to do about it.
 
 import { byId, make } from "./dom.js";
 
@@ -11,14 +11,16 @@ export class Toast {
     this.element = byId("dm-toast");
   }
 
-  show(text, name, action) {
-    const button = make("button", { type: "button", class: "dm-action" }, name);
-    button.addEventListener("click", () => {
+  // Without a name there is nothing to do about it; without a text it goes away.
+  show(text, name = null, action = null) {
+    this.hide();
+    if (text === "") return;
+    const press = () => {
       this.hide();
       action();
-    });
-    this.element.replaceChildren(make("span", {}, text), button);
-    clearTimeout(this.#timer);
+    };
+    this.element.append(make("span", {}, text));
+    if (name) this.element.append(make("button", { type: "button", class: "dm-action", onclick: press }, name));
     this.#timer = setTimeout(() => this.hide(), SHOWN_MS);
   }
 

@@ -1,0 +1,49 @@
+// Conversations as files: saving one or all of them, and bringing files in.
+
+import { api } from "./api.js";
+import { byId, make } from "./dom.js";
+import { openMenu } from "./menu.js";
+
+// The browser saves it as the server names it; `id` null is all conversations.
+export function download(id, format) {
+  const link = make("a", { href: api.exportPath(id, format), download: "" });
+  document.body.append(link);
+  link.click();
+  link.remove();
+}
+
+const number = new Intl.NumberFormat("en");
+const conversations = (count) => `${number.format(count)} conversation${count === 1 ? "" : "s"}`;
+
+function outcome({ imported, already_there: there }) {
+  if (imported === 0 && there > 0) return `Nothing new: ${conversations(there)} were there already.`;
+  const rest = there > 0 ? `; ${conversations(there)} were there already` : "";
+  return `${conversations(imported)} imported${rest}.`;
+}
+
+// The buttons under the list. `page` hears: said(text), failed(error), imported().
+export function listenForTransfers(page) {
+  const exporting = byId("dm-export");
+  exporting.addEventListener("click", () =>
+    openMenu(exporting, "Export all conversations", [
+      { name: "JSON, with every version", iconName: "export", action: () => download(null, "json") },
+      { name: "Markdown, a file for each", iconName: "export", action: () => download(null, "markdown") },
+    ]),
+  );
+  const picker = byId("dm-import-file");
+  byId("dm-import").addEventListener("click", () => picker.click());
+  picker.addEventListener("change", async () => {
+    const [file] = picker.files;
+    picker.value = ""; // so that the same file can be chosen again
+    if (!file) return;
+    page.said(`Importing ${file.name} …`);
+    try {
+      page.said(outcome(await api.importFile(file)));
+    } catch (error) {
+      page.said("");
+      page.failed(error);
+      return;
+    }
+    page.imported();
+  });
+}
