@@ -16,8 +16,9 @@ const number = new Intl.NumberFormat("en");
 const conversations = (count) => `${number.format(count)} conversation${count === 1 ? "" : "s"}`;
 
 function outcome({ imported, already_there: there }) {
-  if (imported === 0 && there > 0) return `Nothing new: ${conversations(there)} were there already.`;
-  const rest = there > 0 ? `; ${conversations(there)} were there already` : "";
+  const known = `${conversations(there)} ${there === 1 ? "was" : "were"} there already`;
+  if (imported === 0 && there > 0) return `Nothing new: ${known}.`;
+  const rest = there > 0 ? `; ${known}` : "";
   return `${conversations(imported)} imported${rest}.`;
 }
 
