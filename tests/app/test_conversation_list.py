@@ -58,12 +58,12 @@ async def test_tags_are_set_filtered_by_and_counted(services: Services) -> None:
     assert await listed(services, tag="nobody's") == []
 
 
-@pytest.mark.parametrize("tags", [[""], [" "], ["x" * 51], [str(number) for number in range(21)]])
-async def test_tags_nobody_can_use_are_refused(services: Services, tags: list[str]) -> None:
+async def test_tags_nobody_can_use_are_refused(services: Services) -> None:
     conversation_id = await chat(services, "kept")
     await services.conversations.set_tags(ME, conversation_id, ["kept"])
-    with pytest.raises(InvalidInput):
-        await services.conversations.set_tags(ME, conversation_id, tags)
+    for tags in ([""], [" "], ["x" * 51], [str(number) for number in range(21)]):
+        with pytest.raises(InvalidInput):
+            await services.conversations.set_tags(ME, conversation_id, tags)
     assert await services.conversations.tags(ME) == {"kept": 1}
 
 
