@@ -194,7 +194,7 @@ def _message(parts: Sequence[Said], parent_id: str | None, at: datetime) -> Mess
     if last.role is Role.ASSISTANT:
         status = "error" if last.error else "complete" if last.complete else "stopped"
         model = next((said.model for said in reversed(parts) if said.model), None)
-        if model or last.error:
+        if model or status != "complete":  # without a turn it could not be continued
             turn = TurnDocument(
                 id=new_id(), status=status, model=model or "unknown", created_at=at, error=last.error or None
             )

@@ -24,6 +24,7 @@ from app.domain.text import one_line
 from app.domain.views import Role
 from app.errors import NotFound
 from app.services import Services
+from app.store.integrity import broken_rules
 from app.store.models import Account
 from app.store.transfer import TransferRecords
 from app.transfer.document import ConversationDocument, Document, MessageDocument
@@ -53,16 +54,33 @@ async def chat(services: Services, text: str, conversation_id: str | None = None
     return ref.conversation_id, ref.message_id
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_one_database = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@settings(_one_database, max_examples=15)
 @given(conversations=documents)
 async def test_whatever_goes_in_comes_out_byte_for_byte(
     services: Services, conversations: list[ConversationDocument]
 ) -> None:
+    await there_and_back(services, conversations)
+
+
+@pytest.mark.full
+@settings(_one_database, max_examples=400)
+@given(conversations=documents)
+async def test_whatever_goes_in_comes_out_byte_for_byte_at_length(
+    services: Services, conversations: list[ConversationDocument]
+) -> None:
+    await there_and_back(services, conversations)
+
+
+async def there_and_back(services: Services, conversations: list[ConversationDocument]) -> None:
     file = await document_bytes(conversations)
     user_id = await add_user(services.database)
     records = TransferRecords(services.database)
     assert (await records.add(user_id, read(file))).imported == len(conversations)
     out = await content(await services.transfers.export_all(user_id, "json"))
+    assert await services.database.read(lambda session: broken_rules(session.connection())) == []
     # What this example leaves must not meet the next one.
     await services.database.write(lambda session: session.execute(delete(Account).where(Account.id == user_id)))
     assert out == file

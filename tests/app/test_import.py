@@ -21,11 +21,12 @@ from sqlalchemy import func, select
 from app import cli
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
-from app.errors import BrokenFile, TooLarge
+from app.errors import BrokenFile, InvalidInput, TooLarge
 from app.services import Services
 from app.settings import AppSettings
 from app.store import transfer as store
 from app.store.claim import claimed
+from app.store.integrity import broken_rules
 from app.store.models import Conversation, ConversationTag, Message, Turn
 from app.store.transfer import ImportCounts, TransferRecords
 from app.transfer import files
@@ -406,6 +407,7 @@ async def test_an_imported_conversation_goes_on(services: Services, engine: Fake
         {"from": "human", "value": "unanswered"},
     ]
     await bring(services, json.dumps({"conversations": data}).encode())
+    assert await services.database.read(lambda session: broken_rules(session.connection())) == []
     (item,) = (await services.conversations.list(ME)).items
     engine.say("2")
     ref = await services.turns.start(ME, text="two", conversation_id=item.id)
@@ -558,3 +560,25 @@ async def test_an_upload_over_the_limit_is_cut_off(http: httpx.AsyncClient) -> N
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
     full = await http.post("/api/import", content=b" " * (2**20 - 400) + document(), headers=headers)
     assert full.json() == {"imported": 0, "already_there": 0}
+
+
+async def test_a_reply_of_another_program_goes_on_where_it_was_cut(services: Services, engine: FakeEngine) -> None:
+    def said(id: str, parent: str | None, role: str, content: str, **fields: Any) -> dict[str, Any]:
+        return {"id": id, "parentId": parent, "role": role, "content": content, **fields}
+
+    messages = [
+        said("q", None, "user", "count"),
+        said("cut", "q", "assistant", "one, two", done=False),
+        said("whole", "q", "assistant", "one, two, three", model="llama"),
+    ]
+    chat = {"history": {"messages": {one["id"]: one for one in messages}, "currentId": "cut"}}
+    await bring(services, json.dumps([{"id": "1", "chat": chat}]).encode())
+    (item,) = (await services.conversations.list(ME)).items
+    _question, cut, whole = (await services.transfers.records.read(ME, item.id)).messages
+    with pytest.raises(InvalidInput, match="ended by itself"):
+        await services.turns.resume(ME, whole.id)
+    engine.say(", three")
+    ref = await services.turns.resume(ME, cut.id)
+    async for _ in services.turns.events(ME, ref.turn_id):
+        pass
+    assert (await services.conversations.get_message(ME, cut.id)).content == "one, two, three"
