@@ -24,6 +24,7 @@ from app.store import database as database_module
 from app.store.database import Database
 from app.store.leases import SWEPT, Leases
 from app.store.models import Conversation, Turn
+from app.store.notifications import Channel
 from app.store.turn_records import NewTurn, Standing, TurnOutcome, TurnRecords
 from app.turns.events import TurnEnd, TurnText
 from app.turns.sweeper import sweep_expired
@@ -127,7 +128,7 @@ async def test_an_owner_that_was_only_slow_overwrites_nothing(
     more.set()
     await pause.stands.wait()
     await swept_by(b, ref.turn_id)
-    b.engine.say(" of B")
+    b.engine.say(" of B, the other")
     await b.services.turns.resume(ME, ref.message_id)
     await b.read(ref.turn_id)
 
@@ -135,11 +136,11 @@ async def test_an_owner_that_was_only_slow_overwrites_nothing(
     events = await reader
     end = end_of(events)
     # Its readers had more than was saved, and hear how much of it is.
-    assert (end.status, end.offset) == (MessageStatus.COMPLETE, len("saved of B"))
+    assert (end.status, end.offset) == (MessageStatus.COMPLETE, len("saved of B, the other"))
     assert a.engine.running == 0
     turn = await a.turn(ref.turn_id)
     assert (turn.owner, turn.status) == (b.services.turns._records._owner, "complete")
-    assert await a.content(ref.message_id) == "saved of B"
+    assert await a.content(ref.message_id) == "saved of B, the other"
     # And it may write the conversation's next one.
     following = await a.services.turns.start(ME, text="next", conversation_id=ref.conversation_id)
     assert end_of(await a.read(following.turn_id)).status is MessageStatus.COMPLETE
@@ -220,7 +221,11 @@ async def test_only_leases_that_are_over_are_swept_at_the_start(start: Start) ->
     # Where the server itself came up within a lease, nobody could renew one: only what never had one is taken.
     assert await Leases(database, new_id(), seconds=1e7).sweep_at_start() == 1
     assert (await a.turn(null.turn_id)).status == "interrupted"
-    assert await leases.sweep_at_start() == 1
+    await a.listening()
+    with a.services.turns._notifications.watch(Channel.CHANGED, over.turn_id) as changed:
+        changed.clear()
+        assert await leases.sweep_at_start() == 1
+        await changed.wait()  # readers everywhere are told
     assert (await a.turn(over.turn_id)).status == "interrupted"
     assert (await a.turn(live.turn_id)).status == "running"
     assert await leases.sweep_expired(now) == 0

@@ -132,6 +132,7 @@ async def test_a_stop_elsewhere_ends_the_reply_at_once_and_keeps_what_it_has(sta
     # It goes on there, and the old request to stop is not for the new run.
     b.engine.say(" and on")
     await b.services.turns.resume(ME, ref.message_id)
+    assert (await b.turn(ref.turn_id)).stop_requested_at is None
     assert end_of(await b.read(ref.turn_id)).status is MessageStatus.COMPLETE
     assert await a.content(ref.message_id) == "one and on"
 
