@@ -39,8 +39,7 @@ def check(**flags: str | bool | None) -> None:
     """Say which schema the database has and whether it is whole. Changes nothing."""
     url = read_settings(AppSettings, flags).resolved_database_url
 
-    from app.doctor import database_state
-    from app.store.check import inspect_history
+    from app.store.check import database_state, inspect_history
 
     state = database_state(url)
     if wrong := inspect_history(url):

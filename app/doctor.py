@@ -11,7 +11,7 @@ from pathlib import Path
 from app.errors import StartupError
 from app.serving import bind, require_loopback
 from app.settings import AppSettings
-from app.store.check import inspect_database
+from app.store.check import database_state
 from engine import EngineSettings, ModelLoadError, find_model
 
 
@@ -32,27 +32,6 @@ def examine(settings: AppSettings, engine: EngineSettings) -> Iterator[Finding]:
     yield _tried("data folder", lambda: _data_folder(settings.data_dir))
     yield _tried("database", lambda: database_state(settings.resolved_database_url))
     yield _tried("model", lambda: _model(engine.model))
-
-
-def database_state(url: str) -> str:
-    """The database in one sentence.
-
-    Raises:
-        StartupError: it cannot be used.
-    """
-    state = inspect_database(url)
-    if state.damage is not None:
-        raise StartupError(f"The database is damaged ({state.damage}). Restore a backup from the data folder.")
-    if not state.known:
-        raise StartupError(
-            f"The database was written by a newer version of Deskmate (its schema is {state.revision}, this version "
-            f"knows {state.wanted}). Start the newer version, or restore a backup from before it."
-        )
-    if state.revision is None:
-        return "empty; made at the first start"
-    if not state.current:
-        return f"at schema {state.revision}; upgraded to {state.wanted} at the next start, after a backup"
-    return f"in order, at schema {state.revision}"
 
 
 def _tried(subject: str, look: Callable[[], str]) -> Finding:

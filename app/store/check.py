@@ -56,6 +56,27 @@ def inspect_database(url: str, *, whole: bool = True) -> DatabaseState:
     return DatabaseState(revision, wanted, revision is None or revision in known_revisions(), damage)
 
 
+def database_state(url: str) -> str:
+    """The database in one sentence.
+
+    Raises:
+        StartupError: it cannot be used.
+    """
+    state = inspect_database(url)
+    if state.damage is not None:
+        raise StartupError(f"The database is damaged ({state.damage}). Restore a backup from the data folder.")
+    if not state.known:
+        raise StartupError(
+            f"The database was written by a newer version of Deskmate (its schema is {state.revision}, this version "
+            f"knows {state.wanted}). Start the newer version, or restore a backup from before it."
+        )
+    if state.revision is None:
+        return "empty; made at the first start"
+    if not state.current:
+        return f"at schema {state.revision}; upgraded to {state.wanted} at the next start, after a backup"
+    return f"in order, at schema {state.revision}"
+
+
 def inspect_history(url: str) -> list[str]:
     """What is wrong with the conversations in the database at ``url``, in sentences; none where all is well.
 
