@@ -329,7 +329,7 @@ async def test_on_sqlite_the_next_start_takes_everything_at_once(tmp_path: Path)
     settings = AppSettings(_env_file=None, data_dir=tmp_path, lease_seconds=600)
     engine = FakeEngine()
     services = await Services.open(settings, engine)
-    assert not services._background._tasks
+    assert not {"notifications", "sweeper"} & {task.get_name() for task in services._background._tasks}
     turn = new_turn()
     await TurnRecords(services.database, new_id(), 600).begin(ME, turn)
     await services.close()
