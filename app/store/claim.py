@@ -12,10 +12,14 @@ from app.store.migrate import sqlite_file
 
 
 @contextmanager
-def claimed(url: str) -> Iterator[None]:
+def claimed(url: str, *, otherwise: str = "give this one a folder of its own with APP_DATA_DIR") -> Iterator[None]:
     """Hold the database at ``url`` for this process. The system lets go of it when the process dies, however it dies.
 
     PostgreSQL needs no claim; for SQLite the folder is made where it is missing.
+
+    Args:
+        url: as ``AppSettings.resolved_database_url`` gives it.
+        otherwise: what a person may do instead of stopping the other process.
 
     Raises:
         StartupError: the folder cannot be written, or another process has the database.
@@ -42,7 +46,7 @@ def claimed(url: str) -> Iterator[None]:
             holder = handle.read().strip()
             raise StartupError(
                 f"Another Deskmate{f' (process {holder})' if holder else ''} is using {file}. "
-                "Stop it first, or give this one a folder of its own with APP_DATA_DIR."
+                f"Stop it first, or {otherwise}."
             ) from error
         handle.truncate(0)
         handle.write(str(os.getpid()))

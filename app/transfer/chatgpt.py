@@ -78,9 +78,7 @@ def _text(content: Any, field: str) -> str:
     if kind in ("text", "multimodal_text"):
         parts = content.get("parts")
         return parts_text(a_list(parts, f"{field}.parts")) if parts is not None else text_or_none(content, "text") or ""
-    if kind == "code":
+    if kind == "code" and (code := text_or_none(content, "text")):
         language = content.get("language")
-        return (
-            f"```{language if isinstance(language, str) and language != 'unknown' else ''}\n{content.get('text')}\n```"
-        )
+        return f"```{language if isinstance(language, str) and language != 'unknown' else ''}\n{code}\n```"
     return ""

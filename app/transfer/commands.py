@@ -53,7 +53,7 @@ async def import_from(settings: AppSettings, file: Path) -> str:
         opened = file.open("rb")
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from error
-    with opened, claimed(settings.resolved_database_url):
+    with opened, claimed(settings.resolved_database_url, otherwise="import the file through its page"):
         migrate(settings.resolved_database_url)
         async with _transfers(settings) as transfers:
             with StageProgress() as progress:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.domain.views import Role
+from app.errors import BrokenFile
 from app.transfer.broken import BrokenConversation
 from app.transfer.document import ConversationDocument
 from app.transfer.foreign import ForeignConversation, Said, converted, moment
@@ -105,13 +107,18 @@ def test_chatgpt() -> None:
                 node("o", "c", "tool", content={"content_type": "execution_output", "text": "2"}),
                 node("a2", "o", "assistant", "A dog.", status="in_progress"),
                 node("q2", "a1", "user", "Sure?"),
-                node("a3", "q2", "assistant", "Yes."),
+                node(
+                    "a3",
+                    "q2",
+                    "assistant",
+                    content={"content_type": "code", "language": "python", "text": "print(1)"},
+                ),
                 current_node="o",
             )
         ]
     )
     assert tree(conversation) == [
-        ["[image]\nWhat is this?", ["A cat.", ["Sure?", ["Yes."]]], ["A dog."]],
+        ["[image]\nWhat is this?", ["A cat.", ["Sure?", ["```python\nprint(1)\n```"]]], ["A dog."]],
     ]
     assert conversation.title == "Talk"
     assert conversation.title_by == "person"
@@ -352,3 +359,82 @@ def test_moments(value: object, seconds: float) -> None:
 @pytest.mark.parametrize("value", [None, True, "soon", "", 0, -5, 1e999, float("nan"), 10**400, [], "9" * 30])
 def test_what_is_no_moment(value: object) -> None:
     assert moment(value) is None
+
+
+SAMPLES = [
+    [
+        chatgpt(
+            node("q", None, "user", "q"),
+            node("a", "q", "assistant", "a", metadata={"model_slug": "gpt-4o"}),
+            node("c", "a", "assistant", content={"content_type": "code", "language": "py", "text": "1"}),
+            node("p", "c", "user", content={"content_type": "multimodal_text", "parts": [{"content_type": "x"}, "y"]}),
+        )
+    ],
+    [
+        webui(
+            webui_message("1", None, "user", "hi", timestamp=1700000001),
+            webui_message("2", "1", "assistant", [{"type": "text", "text": "x"}], error={"content": "no"}, done=True),
+            chat_params={},
+        )
+    ],
+    [
+        {
+            "title": "Old",
+            "chat": {
+                "title": "Old",
+                "tags": ["t"],
+                "params": {"system": "s"},
+                "messages": [{"role": "user", "content": "x"}],
+            },
+        }
+    ],
+    [{"id": "1", "conversations": [{"from": "human", "value": "x"}, {"from": "gpt", "value": "y"}]}],
+    {
+        "format": "deskmate.conversations",
+        "version": 1,
+        "conversations": [
+            {
+                "id": "00000000-0000-4000-8000-000000000001",
+                "title": "T",
+                "tags": ["t"],
+                "settings": {"temperature": 0.5, "stop": ["x"]},
+                "created_at": "2026-05-01T12:00:00Z",
+                "updated_at": "2026-05-01T12:00:00Z",
+                "messages": [
+                    {
+                        "id": "00000000-0000-4000-8000-000000000002",
+                        "role": "user",
+                        "content": "x",
+                        "created_at": "2026-05-01T12:00:00Z",
+                    }
+                ],
+            }
+        ],
+    },
+]
+
+
+_values = st.sampled_from(
+    ["null", "true", "5", "-1", "1e30", '""', '"x"', '"2026-05-01"', "[]", "[1]", '["x"]', "[null]", "{}", '{"a": 1}']
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_no_value_anywhere_breaks_more_than_its_file(data: st.DataObject) -> None:
+    """Each field of each kind of file may hold anything: it is read, or refused with a sentence."""
+    value = json.loads(json.dumps(data.draw(st.sampled_from(SAMPLES))))
+    for _ in range(data.draw(st.integers(1, 2))):
+        place: Any = value
+        while True:
+            keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+            key = data.draw(st.sampled_from(keys))
+            inner = place[key]
+            if not isinstance(inner, dict | list) or not inner or data.draw(st.integers(0, 5)) == 0:
+                break
+            place = inner
+        place[key] = json.loads(data.draw(_values))
+    with suppress(BrokenFile):
+        for conversation in read(value):
+            positions(conversation)
+            ConversationDocument.model_validate_json(conversation.model_dump_json())

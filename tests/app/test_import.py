@@ -477,7 +477,9 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert run("import", str(file)) == 0
     assert capsys.readouterr().out == "2 conversations were imported; 0 were there already.\n"
     with claimed(AppSettings(_env_file=None).resolved_database_url):  # a server runs
-        assert "Another Deskmate" in fails("import", str(file))
+        sentence = fails("import", str(file))
+        assert "Another Deskmate" in sentence
+        assert sentence.endswith("Stop it first, or import the file through its page.")
         assert run("export", "--to", str(tmp_path / "out.json")) == 0
     first = (tmp_path / "out.json").read_bytes()
     assert len(read(first)) == 2
