@@ -45,3 +45,18 @@ class TurnEnd:
 
 
 TurnEvent = TurnText | TurnProgress | TurnNotice | TurnEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSnapshot:
+    """A turn as it stands now."""
+
+    turn_id: str
+    conversation_id: str
+    message_id: str
+    text: str
+    offset: int
+    status: MessageStatus
+    stats: ReplyStats | None
+    error: str | None
+    progress: TurnProgress | None

@@ -5,24 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import id_of_request, new_id
 from app.domain.prompting import PathMessage
 from app.domain.text import clean_text, title_from
-from app.domain.views import MessageStatus, ReplyStats, Role
+from app.domain.views import MessageStatus, Role
 from app.errors import Conflict, EngineUnavailable, NotFound
 from app.prompts import PromptLibrary
 from app.settings import AppSettings
-from app.store.notifications import Channel, Notifications
+from app.store.notifications import Notifications
 from app.store.turn_contexts import BUSY, TurnContexts
 from app.store.turn_records import NewTurn, TurnRecords
-from app.turns.events import TurnEnd, TurnEvent, TurnProgress, TurnText
+from app.turns.events import TurnEnd, TurnEvent, TurnSnapshot
 from app.turns.live import LiveTurn, TurnRef
 from app.turns.prompter import Prompter
 from app.turns.questions import Question, Questions
+from app.turns.stored import StoredTurns
 from app.turns.titles import Titles
 from engine import ChatEngine
 
@@ -31,27 +30,6 @@ __all__ = ["TurnRef", "TurnSnapshot", "Turns"]
 _log = logging.getLogger(__name__)
 
 LAST_WRITE_SECONDS = 5.0
-STOP_SECONDS = 10.0  # that another process has to end its reply
-
-NO_ANSWER = (
-    "The server process that writes this reply does not answer. The reply is stopped as soon as it does; should it "
-    "have died, the reply is marked as interrupted in a moment."
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnSnapshot:
-    """A turn as it stands now."""
-
-    turn_id: str
-    conversation_id: str
-    message_id: str
-    text: str
-    offset: int
-    status: MessageStatus
-    stats: ReplyStats | None
-    error: str | None
-    progress: TurnProgress | None
 
 
 class Turns:
@@ -74,6 +52,8 @@ class Turns:
         self._records = records
         self._prompts = prompts
         self._notifications = notifications
+        patience = min(settings.checkpoint_seconds, settings.lease_seconds / 3)
+        self._stored = StoredTurns(records, notifications, patience)
         self._questions = Questions(contexts, settings.max_message_chars)
         self._prompter = Prompter(engine, settings.context_policy)
         self._live: dict[str, LiveTurn] = {}
@@ -176,7 +156,7 @@ class Turns:
             NotFound: on the first ``anext``, where the turn is missing or another user's.
         """
         live = self._live_of(user_id, turn_id)
-        events = live.buffer.follow(offset) if live is not None else self._stored_events(user_id, turn_id, offset)
+        events = live.buffer.follow(offset) if live is not None else self._stored.events(user_id, turn_id, offset)
         async for event in events:
             yield event
 
@@ -221,12 +201,12 @@ class Turns:
 
         Raises:
             NotFound: the turn is missing or another user's.
-            EngineUnavailable: another process writes it, which has not answered for ``STOP_SECONDS``; the request
+            EngineUnavailable: another process writes it, which has not answered for some seconds; the request
                 to stop stays.
         """
         live = self._live_of(user_id, turn_id)
         if live is None:
-            await self._stop_elsewhere(user_id, turn_id)
+            await self._stored.stop(user_id, turn_id)
             return
         live.cut(MessageStatus.STOPPED)
         await live.settled()
@@ -402,41 +382,6 @@ class Turns:
         if settings.system_prompt.strip() or settings.system_prompt_name is None:
             return clean_text(settings.system_prompt)
         return self._prompts.get(settings.system_prompt_name).render()
-
-    async def _stop_elsewhere(self, user_id: str, turn_id: str) -> None:
-        """Ask the process that writes the reply to stop it, and wait until it has."""
-        with self._notifications.watch(Channel.CHANGED, turn_id) as changed:
-            if (await self._records.get(user_id, turn_id)).status is not MessageStatus.STREAMING:
-                return
-            await self._records.request_stop(user_id, turn_id)
-            try:
-                async with asyncio.timeout(STOP_SECONDS):
-                    while (await self._records.get(user_id, turn_id)).status is MessageStatus.STREAMING:
-                        await self._next_look(changed)
-            except TimeoutError:
-                raise EngineUnavailable(NO_ANSWER) from None
-            except NotFound:
-                return  # deleted meanwhile: it has stopped
-
-    async def _next_look(self, changed: asyncio.Event) -> None:
-        """Wait until another process says that its reply changed, or for as long as it takes to write it down."""
-        patience = min(self._settings.checkpoint_seconds, self._settings.lease_seconds / 3)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), patience)
-        changed.clear()
-
-    async def _stored_events(self, user_id: str, turn_id: str, offset: int) -> AsyncIterator[TurnEvent]:
-        with self._notifications.watch(Channel.CHANGED, turn_id) as changed:
-            while True:
-                record = await self._records.get(user_id, turn_id)
-                if len(record.text) > offset:
-                    yield TurnText(record.text[offset:], len(record.text))
-                    offset = len(record.text)
-                if record.status is not MessageStatus.STREAMING:
-                    yield TurnEnd(record.status, record.stats, record.error, record.message_id, len(record.text))
-                    return
-                # Another process writes it: its checkpoints are what there is to read.
-                await self._next_look(changed)
 
     def _live_of(self, user_id: str, turn_id: str) -> LiveTurn | None:
         live = self._live.get(turn_id)

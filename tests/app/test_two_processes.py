@@ -17,7 +17,7 @@ from app.domain.views import MessageStatus
 from app.errors import Conflict, EngineUnavailable, NotFound
 from app.store import notifications
 from app.store.models import Message, Turn
-from app.turns import service
+from app.turns import stored
 from app.turns.events import TurnText
 from app.turns.service import TurnRef
 from tests.app.conftest import add_user
@@ -153,7 +153,7 @@ async def test_a_stop_elsewhere_is_seen_on_the_clock_where_no_notification_comes
 
 
 async def test_a_stop_that_nobody_answers_says_so_and_stays(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(stored, "STOP_SECONDS", 0.2)
     a, b = await start(), await start()
     ref = await begun(a, asyncio.Event())
     await until(lambda: written(b, ref, "one"))

@@ -5,20 +5,14 @@ import { Chat } from "./chat.js";
 import { Composer } from "./composer.js";
 import { addressOf } from "./conversation_row.js";
 import { Conversations } from "./conversations.js";
-import { announce, byId, debounce, drawn, make, storage } from "./dom.js";
+import { announce, byId, debounce, drawn, storage } from "./dom.js";
 import { Model } from "./model.js";
 import { Panels } from "./panels.js";
 import { Settings } from "./settings.js";
 import { tabs } from "./tabs.js";
 import { Toast } from "./toast.js";
 import { listenForTransfers } from "./transfer.js";
-
-const EXAMPLES = [
-  "Hi! What can you do?",
-  "How do I make answers less random?",
-  "What does top-p do?",
-  "How do I use another model?",
-];
+import { Welcome } from "./welcome.js";
 
 // A new conversation has its first words for a title; the model's own comes a while after its reply.
 const TITLE_CHECKS_MS = [1500, 4000, 10_000];
@@ -31,7 +25,6 @@ const inAddress = () => {
 class Page {
   #title = "New chat";
   #state = "";
-  #temporary = false;
 
   constructor(options, textarea) {
     this.options = options;
@@ -58,9 +51,9 @@ class Page {
       },
     });
     this.toast = new Toast();
+    this.welcome = new Welcome(options, (text) => this.composer.fill(text));
     this.chat = new Chat(this);
     this.refreshSoon = debounce(150, () => this.conversations.refresh());
-    this.#welcome();
     this.#listen();
   }
 
@@ -92,14 +85,14 @@ class Page {
     const from = this.chat.conversationId;
     const settings = this.settings.forTurn();
     try {
-      const sent = await this.chat.send(text, settings, from === null && this.#temporary);
+      const sent = await this.chat.send(text, settings, from === null && this.welcome.temporary);
       if (!sent) return;
       storage.write("sessionStorage", `deskmate.draft.${from ?? "new"}`, null);
       if (sent.left) return;
       if (from === null) this.composer.keepDraftFor(sent.turn.conversation_id);
       this.composer.taken(text);
       this.settings.accepted(sent.turn.conversation_id, settings);
-      if (from === null) await this.#created(sent.turn.conversation_id, this.#temporary);
+      if (from === null) await this.#created(sent.turn.conversation_id, this.welcome.temporary);
       this.composer.focus();
     } catch (error) {
       this.settings.refused();
@@ -210,7 +203,7 @@ class Page {
 
   async #created(id, temporary) {
     history.pushState(null, "", addressOf(id));
-    byId("dm-welcome").hidden = true;
+    this.welcome.hide();
     if (temporary) this.#entitle("Temporary chat");
     byId("dm-temporary-mark").hidden = !temporary;
     this.conversations.mark(id);
@@ -255,9 +248,9 @@ class Page {
   // ---- what the chat reports
 
   shown(conversation, again = false) {
-    byId("dm-welcome").hidden = conversation !== null;
     byId("dm-temporary-mark").hidden = !conversation?.temporary;
-    if (conversation === null) this.#makeTemporary(false);
+    if (conversation === null) this.welcome.show();
+    else this.welcome.hide();
     this.#entitle(conversation?.title ?? "New chat");
     if (again) return; // the person may be writing, or changing the settings
     this.settings.open(conversation?.id ?? null, conversation?.settings);
@@ -299,7 +292,7 @@ class Page {
       return;
     }
     this.settings.useOptions(this.options);
-    this.#welcome();
+    this.welcome.describe(this.options);
     this.#state = ""; // the model's name stands beside it
     if (this.chat.activeTurnId) this.#showState("replying");
     else await this.checkReady();
@@ -316,15 +309,6 @@ class Page {
     if (error.status === 0) this.#showState("not reachable");
   }
 
-  // Whether the next new chat is kept in memory only.
-  #makeTemporary(temporary) {
-    this.#temporary = temporary;
-    byId("dm-temporary").setAttribute("aria-pressed", String(temporary));
-    byId("dm-temporary-hint").textContent = temporary
-      ? "It is kept in memory only: not in the list, and gone when Deskmate stops, or after a day."
-      : "";
-  }
-
   #showState(state) {
     if (state === this.#state) return;
     this.#state = state;
@@ -335,19 +319,7 @@ class Page {
 
   // ---- set-up
 
-  #welcome() {
-    byId("dm-welcome-model").textContent =
-      `You are talking to ${this.options.model.name}, which runs on this machine. Nothing you write leaves it.`;
-    const example = (text) =>
-      make("li", {}, make("button", { type: "button", onclick: () => this.composer.fill(text) }, text));
-    byId("dm-examples").replaceChildren(...EXAMPLES.map(example));
-    const { retention_days: days } = this.options;
-    byId("dm-retention").hidden = days === null;
-    byId("dm-retention").textContent = `Conversations without a message for ${days} days are deleted.`;
-  }
-
   #listen() {
-    byId("dm-temporary").addEventListener("click", () => this.#makeTemporary(!this.#temporary));
     listenForTransfers({
       said: (text) => this.toast.show(text),
       failed: (error) => this.failed(error),
