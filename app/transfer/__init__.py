@@ -1,1 +1,1 @@
-"""Conversations in files: our own format, Markdown, and what other programs export. Nothing here reads or writes."""
+"""Conversations in files: our own format, Markdown, what other programs export. Only the service does I/O."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -89,15 +90,22 @@ class Transfers:
             TooLarge: it is larger than is allowed.
             StorageUnavailable: the database cannot be written.
         """
+        given_up = threading.Event()
+
+        def follow(fraction: float) -> None:
+            if given_up.is_set():
+                raise InterruptedError("nobody waits for this import any more")
+            if progress is not None:
+                progress(fraction)
+
         async with self._one_at_a_time:
-            conversations = await asyncio.to_thread(
-                read_conversations,
-                file,
-                name,
-                max_bytes=self._max_bytes,
-                now=datetime.now(UTC),
-                progress=progress,
-            )
+            try:
+                conversations = await asyncio.to_thread(
+                    read_conversations, file, name, max_bytes=self._max_bytes, now=datetime.now(UTC), progress=follow
+                )
+            except asyncio.CancelledError:
+                given_up.set()  # a thread that reads on would hold up the end of the process
+                raise
             return await self.records.add(user_id, conversations)
 
 
