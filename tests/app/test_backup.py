@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 from alembic import command
 
+from app import cli
 from app.domain.ids import LOCAL_USER_ID, new_id
 from app.errors import MaintenanceError, StartupError
 from app.store import snapshot
@@ -370,6 +371,22 @@ def test_postgresql_there_and_back(filled: str, postgres: PostgresServer, tmp_pa
 
 
 @pytest.mark.usefixtures("tools")
+def test_an_older_backup_of_postgresql_is_upgraded(postgres: PostgresServer, tmp_path: Path) -> None:
+    old, empty = postgres.empty(), postgres.empty()
+    with connected(old) as connection:
+        command.upgrade(alembic_config(connection), "0001")
+        for statement in FIRST_VERSION:
+            connection.execute(sa.text(statement))
+    done = restore(empty, back_up(old, tmp_path))
+    assert (done.revision, done.now) == ("0001", HEAD)
+    with connected(empty) as connection:
+        command.check(alembic_config(connection))
+        assert connection.execute(sa.text("SELECT title FROM conversation")).scalar_one() == "Old"
+    for url in (old, empty):
+        postgres.drop(url)
+
+
+@pytest.mark.usefixtures("tools")
 def test_postgresql_refuses_what_is_no_backup(
     filled: str, postgres: PostgresServer, tmp_path: Path, file: Path
 ) -> None:
@@ -443,3 +460,35 @@ def test_pg_dump_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fil
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MaintenanceError, match=r"pg_dump is not installed.*postgresql-client"):
         back_up(filled, tmp_path / "backups")
+
+
+def test_the_commands(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["db", *arguments, "--data-dir", str(file.parent)])
+        captured = capsys.readouterr()
+        said = captured.err.splitlines()[-1] if ended.value.code else captured.out
+        assert "Traceback" not in captured.err
+        return int(ended.value.code or 0), said
+
+    with claimed(url_of(file)):  # as a server does
+        code, said = run("backup")
+        assert code == 0
+        [backup] = file.parent.glob(f"deskmate.db.{HEAD}.*.backup")
+        assert str(backup) in said
+        code, said = run("restore", str(backup))
+        assert (code, "Another Deskmate" in said) == (2, True)
+    chosen = tmp_path / "chosen.backup"
+    assert run("backup", "--to", str(chosen))[0] == 0
+    assert titles(chosen) == ["kept"]
+    assert run("backup", "--to", str(chosen))[0] == 2
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        add_conversation(connection, "later")
+    code, said = run("restore", str(backup))
+    assert code == 0
+    [aside] = file.parent.glob("*.replaced")
+    assert str(aside) in said
+    assert titles(file) == ["kept"]
+    assert run("check")[0] == 0
+    code, said = run("restore", str(tmp_path / "missing"))
+    assert (code, "No such file" in said) == (2, True)
