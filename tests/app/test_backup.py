@@ -307,6 +307,30 @@ def test_a_restore_that_cannot_finish_changes_nothing(
     assert not [name for name in left_in(file.parent) if "unfinished" in name]
 
 
+KILLED = """
+import os, pathlib, shutil, signal, sys
+from app.store.restore import restore
+owner = {"os": os, "pathlib.Path": pathlib.Path, "shutil": shutil}[sys.argv[3]]
+setattr(owner, sys.argv[4], lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+restore(sys.argv[1], pathlib.Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("owner", "name"), [("shutil", "copymode"), ("os", "link"), ("pathlib.Path", "rename")])
+def test_a_restore_that_is_killed_changes_nothing(file: Path, tmp_path: Path, owner: str, name: str) -> None:
+    """Before, while and after the present database gets its second name: it is the present one until the very end."""
+    backup = back_up(url_of(file), tmp_path)
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        add_conversation(connection, "later")
+    killed = subprocess.run([sys.executable, "-c", KILLED, url_of(file), backup, owner, name], check=False)
+    assert killed.returncode == -9
+    assert titles(file) == ["kept", "later"]
+    done = restore(url_of(file), backup)
+    assert titles(file) == ["kept"]
+    assert done.aside is not None
+    assert titles(done.aside) == ["kept", "later"]
+
+
 def test_a_database_that_is_open_is_not_replaced(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a server's, which has claimed it, nor another program's that reads it."""
     backup = back_up(url_of(file), tmp_path)
