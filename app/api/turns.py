@@ -26,6 +26,11 @@ class NewTurn(BaseModel):
     text: str = Field(description="What the person wrote.")
     conversation_id: str | None = Field(None, description="Where to send it; none starts a conversation.")
     parent_id: str | None = Field(None, description="The message it answers; none is the conversation's last.")
+    tip_id: str | None = Field(
+        None,
+        description="The last message that the client shows. Where the conversation has gone on elsewhere, the message "
+        "is refused: it would follow what the person has not seen.",
+    )
     request_id: str | None = Field(
         None,
         min_length=1,
@@ -51,6 +56,7 @@ async def start_turn(turn: NewTurn, user_id: UserId, services: ServicesDep) -> T
         text=turn.text,
         conversation_id=turn.conversation_id,
         parent_id=turn.parent_id,
+        tip_id=turn.tip_id,
         settings=turn.settings,
         request_id=turn.request_id,
     )

@@ -18,6 +18,8 @@ from app.store.tree import path_to
 
 BUSY = "A reply is still being written in this conversation. Wait for it or stop it, then send again."
 
+MOVED_ON = "This conversation has gone on elsewhere. Look at it again, then send."
+
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:

@@ -21,7 +21,7 @@ from app.store.leases import lease_until
 from app.store.models import Conversation, Message, Turn
 from app.store.notifications import Channel, notify
 from app.store.rows import is_id, owned_conversation, owned_message, reply_stats
-from app.store.turn_contexts import BUSY, is_running, resumable_turn
+from app.store.turn_contexts import BUSY, MOVED_ON, is_running, resumable_turn
 
 
 class Standing(Enum):
@@ -145,7 +145,7 @@ class TurnRecords:
                 if is_running(session, conversation.id):
                     raise Conflict(BUSY)
                 if new.parent_is_tip and conversation.tip_message_id != new.parent_id:
-                    raise Conflict("This conversation has gone on elsewhere. Look at it again, then send.")
+                    raise Conflict(MOVED_ON)
             conversation.tip_message_id = new.message_id
             conversation.updated_at = now
             conversation.archived = conversation.unread = False  # who writes there is there

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.text import clean_text
-from app.errors import InvalidInput
-from app.store.turn_contexts import BegunReply, TurnContext, TurnContexts
+from app.errors import Conflict, InvalidInput
+from app.store.turn_contexts import MOVED_ON, BegunReply, TurnContext, TurnContexts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,19 @@ class Questions:
         self._contexts = contexts
         self._max_chars = max_message_chars
 
-    async def new(self, user_id: str, text: str, conversation_id: str | None, parent_id: str | None) -> Question:
-        """A message that follows another, or begins a conversation."""
+    async def new(
+        self, user_id: str, text: str, conversation_id: str | None, parent_id: str | None, tip_id: str | None = None
+    ) -> Question:
+        """A message that follows another, or begins a conversation.
+
+        Raises:
+            Conflict: it follows the conversation's last message, and that is not ``tip_id``.
+        """
         text = self._checked(text)
         if conversation_id is not None:
             context = await self._contexts.context(user_id, conversation_id, parent_id)
+            if parent_id is None and tip_id not in (None, context.parent_id):
+                raise Conflict(MOVED_ON)
         elif parent_id is not None:
             raise InvalidInput("A message that follows another needs the conversation_id of that one.")
         else:

@@ -68,6 +68,7 @@ class Turns:
         text: str,
         conversation_id: str | None = None,
         parent_id: str | None = None,
+        tip_id: str | None = None,
         settings: ChatSettings | None = None,
         request_id: str | None = None,
     ) -> TurnRef:
@@ -79,6 +80,7 @@ class Turns:
         Args:
             conversation_id: None begins a conversation.
             parent_id: the reply that the message follows; None is the conversation's last.
+            tip_id: what the person sees as the conversation's last message; refused where it is another by now.
             settings: saved on the conversation; None uses the conversation's own.
             request_id: of a request that may come twice, because its answer was lost. The second one starts nothing
                 and gets the turn that the first one started, whatever else it says.
@@ -87,13 +89,16 @@ class Turns:
             InvalidInput: an empty or overlong message, or a setting out of range (named).
             ContextTooLong: the model cannot read that much.
             NotFound: the conversation or the parent is missing or another user's.
-            Conflict: a reply is being written in this conversation.
+            Conflict: a reply is being written in this conversation, or it has gone on elsewhere.
             Overloaded: the engine's queue is full.
             EngineUnavailable: the engine or the server is stopping.
             StorageUnavailable: the database does not work.
         """
         return await self._start_once(
-            user_id, request_id, settings, lambda: self._questions.new(user_id, text, conversation_id, parent_id)
+            user_id,
+            request_id,
+            settings,
+            lambda: self._questions.new(user_id, text, conversation_id, parent_id, tip_id),
         )
 
     async def edit(

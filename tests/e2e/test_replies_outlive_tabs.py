@@ -111,6 +111,27 @@ def test_a_message_in_one_tab_shows_in_the_other(new_tab: NewTab) -> None:
     assert first.wait_for_end() == second.wait_for_end()
 
 
+def test_what_another_browser_asked_is_shown_before_anything_follows_it(
+    new_browser: NewBrowser, server: Server
+) -> None:
+    one, two = (ChatPage(new_browser(server).new_page(), server.url) for _ in range(2))
+    one.open().send("where it began")
+    one.wait_for_text(10)
+    one.stop()
+    two.open(one.conversation_id).send("asked elsewhere")
+    two.wait_for_text(10)
+    two.stop()
+    one.box.fill("not knowing of that")
+    one.box.press("Enter")
+    expect(one.users.last).to_have_text("asked elsewhere")
+    expect(one.page.get_by_text("gone on elsewhere")).to_be_visible()
+    expect(one.box).to_have_value("not knowing of that")
+    one.box.press("Enter")
+    expect(one.users.last).to_have_text("not knowing of that")
+    one.wait_for_text(10)
+    one.stop()
+
+
 def test_server_killed_and_started_again_under_an_open_tab(new_browser: NewBrowser, own_server: Server) -> None:
     chat = ChatPage(new_browser(own_server).new_page(), own_server.url).open()
     chat.send("before the crash")

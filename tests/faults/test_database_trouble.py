@@ -21,7 +21,7 @@ from tests.faults.processes import ServerHost
 from tests.faults.trouble import Quota, SmallDisk, mortal_postgres, small_disk
 from tests.faults.words import ask, whole_reply
 
-LONG = 10**5  # words: longer than any test
+LONG = 20_000  # words: longer than any test
 IMPATIENT = {"app.store.database.BUSY_TIMEOUT_MS": 200, "app.turns.live.MAX_RETRY_SECONDS": 0.5}
 
 only_sqlite = pytest.mark.parametrize("database_url", [None], ids=["sqlite"])

@@ -41,6 +41,7 @@ export class Chat {
     this.isNew = false; // it began here, and its first reply is being written
     this.opening = false; // another conversation is being loaded; what is shown is still the last one
     this.firstId = null;
+    this.tipId = null; // the last message that is shown
     this.lastUserText = null;
     this.messages.clear();
     this.earlier.hidden = true;
@@ -144,7 +145,8 @@ export class Chat {
 
   #start(text, settings, temporary) {
     const message = { conversation_id: this.conversationId, text, temporary };
-    return this.#once(message, (request_id) => api.startTurn({ ...message, settings, request_id }));
+    const tip_id = this.tipId; // the person answers that, and not what another tab may have made of it since
+    return this.#once(message, (request_id) => api.startTurn({ ...message, tip_id, settings, request_id }));
   }
 
   // Edits a message, asks for another reply or for the rest of one; the page then shows it. Returns the turn.
@@ -177,6 +179,7 @@ export class Chat {
   }
 
   #add(message) {
+    this.tipId = message.id;
     if (message.role === "user") this.lastUserText = message.content;
     const reply = this.messages.add(message);
     if (reply && message.status === "streaming" && message.turn_id) this.#follow(message.turn_id, reply);
