@@ -17,11 +17,10 @@ from psycopg import sql
 from sqlalchemy import func, make_url, select
 from sqlalchemy.orm import Session
 
-from app.store.database import is_postgres
+from app.store.database import CONNECT_TIMEOUT_SECONDS, SERVER_NAME, is_postgres
 
 _log = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT_SECONDS = 10
 FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 30.0
 
@@ -90,8 +89,8 @@ class Notifications:
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         # As the pool of the database reads the same URL.
         _, options = self._url.get_dialect()().create_connect_args(self._url)
-        options = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, **_KEEPALIVE, **options}
-        return await psycopg.AsyncConnection.connect(**options, autocommit=True)
+        ours = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": SERVER_NAME}
+        return await psycopg.AsyncConnection.connect(**{**ours, **_KEEPALIVE, **options}, autocommit=True)
 
     def _connected(self) -> None:
         if self._lost:
