@@ -167,9 +167,9 @@ class Person:
         if reply.conversation_id not in self.conversations:
             self.conversations.append(reply.conversation_id)
         stops = not to_the_end and self.dice.random() < 0.15
-        await self._read(http, reply, stop_at=len(reply.seen) + self.dice.randint(1, 300) if stops else None)
+        await self.read(http, reply, stop_at=len(reply.seen) + self.dice.randint(1, 300) if stops else None)
 
-    async def _read(self, http: httpx.AsyncClient, reply: Reply, stop_at: int | None) -> None:
+    async def read(self, http: httpx.AsyncClient, reply: Reply, stop_at: int | None = None) -> None:
         """Read a reply to its end, or stop it."""
         async for event in follow(http, reply.turn_id, len(reply.seen)):
             if event.name == "text":

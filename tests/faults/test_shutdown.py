@@ -10,38 +10,40 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from tests.faults.conftest import Start
-from tests.faults.ledger import Ledger
+from tests.faults.ledger import Ledger, Request
 from tests.faults.people import Person, client, follow, send
 from tests.faults.words import ask, whole_reply
 
 IN_TIME = 10  # seconds
 
 
-async def chat_until_sigterm(start: Start, database: Engine, ledger: Ledger, dice: random.Random) -> list[str]:
-    """Returns how the replies ended that were being read then."""
+async def chat_until_sigterm(start: Start, database: Engine, ledger: Ledger, dice: random.Random) -> None:
+    """Four people chat, and a reply is written that has no end in sight."""
     people = [Person(ledger, random.Random(dice.random())) for _ in range(4)]
     server = start(page=True, shutdown_seconds=dice.choice([0, 0.1]))
     async with client(server.url) as http:
+        request = Request("new", "/api/turns", {}, ask(dice.randrange(10**9), 20_000))
+        ledger.unanswered.append(request)
+        endless = ledger.acknowledged(request, await send(http, request.question))
+        reader = asyncio.create_task(people[0].read(http, endless))
+        await ledger.hear(1)
         tasks = [asyncio.create_task(person.live(http)) for person in people]
         heard = asyncio.create_task(ledger.hear(dice.randint(1, 2500)))
-        await asyncio.wait([heard, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([heard, reader, *tasks], return_when=asyncio.FIRST_COMPLETED)
         heard.cancel()
         being_read = [reply for reply in ledger.in_flight() if reply.seen]
         server.terminate()
         assert await server.ended(IN_TIME) == 0, server.log
-        await asyncio.gather(*tasks)
+        await asyncio.gather(reader, *tasks)
     assert "Traceback" not in server.log
     assert None not in [reply.status for reply in being_read], "whoever reads is told the end"
+    assert endless.status == "interrupted"
     with Session(database) as session:
         ledger.check(session)  # nobody had to sweep
-    return [reply.status or "" for reply in being_read]
 
 
 async def test_replies_that_take_too_long_are_marked(start: Start, database: Engine) -> None:
-    dice, ledger = random.Random(1), Ledger()
-    ends = await chat_until_sigterm(start, database, ledger, dice)
-    ends += await chat_until_sigterm(start, database, ledger, dice)
-    assert "interrupted" in ends
+    await chat_until_sigterm(start, database, Ledger(), random.Random(1))
 
 
 @pytest.mark.full
