@@ -7,17 +7,32 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.databases import PostgresServer, postgres_server
 
 TESTS = Path(__file__).parent
-TOGETHER = {TESTS / "e2e": "browser", TESTS / "faults": "faults"}
+TOGETHER = {"tests/e2e": "browser", "tests/faults": "faults"}
+
+
+class ByRoom(LoadScopeScheduling):
+    """What shares a browser or servers stays in one process, everything else goes file by file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return TOGETHER.get(file.rpartition("/")[0], file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByRoom:
+    config.option.loadscopereorder = False  # by size; here the order is that of the items
+    return ByRoom(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        group = TOGETHER.get(item.path.parent, item.path.stem)
-        item.add_marker(pytest.mark.xdist_group(group))
+    """The browser's tests take one process all the time, so they come first."""
+    items.sort(key=lambda item: TESTS / "e2e" not in item.path.parents)
 
 
 @pytest.fixture(scope="session")
