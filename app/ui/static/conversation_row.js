@@ -9,7 +9,7 @@ const snippetPart = ({ text, hit }) => (hit ? make("mark", {}, text) : text);
 export const addressOf = (id, messageId = null) =>
   id ? `/?${new URLSearchParams(messageId ? { c: id, m: messageId } : { c: id })}` : "/";
 
-// `actions`: open(id, messageId), rename(row, summary), tag(summary), mark(summary, marks), remove(row, summary).
+// `actions`: open(id, messageId), rename(row), tag(), mark(marks), remove().
 export function conversationRow(summary, actions) {
   const { id, title, message_id: messageId } = summary;
   const mark = (name, label) => make("span", { class: `dm-row-mark dm-row-${name}`, role: "img", "aria-label": label });
@@ -45,18 +45,18 @@ export function conversationRow(summary, actions) {
       {
         name: summary.pinned ? "Unpin" : "Pin",
         iconName: "pin",
-        action: () => actions.mark(summary, { pinned: !summary.pinned }),
+        action: () => actions.mark({ pinned: !summary.pinned }),
       },
-      { name: "Rename", iconName: "rename", action: () => actions.rename(row, summary) },
-      { name: "Tags", iconName: "tag", action: () => actions.tag(summary) },
+      { name: "Rename", iconName: "rename", action: () => actions.rename(row) },
+      { name: "Tags", iconName: "tag", action: () => actions.tag() },
       {
         name: summary.archived ? "Take out of the archive" : "Archive",
         iconName: "archive",
-        action: () => actions.mark(summary, { archived: !summary.archived }),
+        action: () => actions.mark({ archived: !summary.archived }),
       },
       { name: "Save as Markdown", iconName: "export", action: () => download(id, "markdown") },
       { name: "Save as JSON", iconName: "export", action: () => download(id, "json") },
-      { name: "Delete", iconName: "delete", danger: true, action: () => actions.remove(row, summary) },
+      { name: "Delete", iconName: "delete", danger: true, action: () => actions.remove() },
     ]),
   );
   row.append(make("span", { class: "dm-row-actions" }, more));

@@ -15,6 +15,7 @@ export class Conversations {
   #tags = [];
   #archived = false;
   #items = [];
+  #known = new Map(); // what is drawn, by what it says
   #cursor = null;
   #current = null;
   #asked = 0; // only the newest answer is shown
@@ -130,35 +131,56 @@ export class Conversations {
     this.#items = items;
     this.#cursor = cursor;
     this.more.hidden = cursor === null;
-    const focused = this.list.contains(document.activeElement) ? document.activeElement.closest(".dm-row") : null;
-    this.list.replaceChildren(...this.#drawn(items));
-    const again = focused && this.#rowOf(focused.dataset.id);
-    if (again) again.querySelector(focused.querySelector("a:focus") ? "a" : ".dm-row-more").focus();
-    else this.#stopAt(this.#rowOf(this.#current) ?? this.#rows()[0]);
+    const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
+    const focusedId = focused?.closest(".dm-row").dataset.id;
+    this.#replace(this.#drawn(items));
+    const again = focused && this.#rowOf(focusedId);
+    if (!again) this.#stopAt(this.#rowOf(this.#current) ?? this.#rows()[0]);
+    else if (!focused.isConnected) again.querySelector(focused.matches("a") ? "a" : ".dm-row-more").focus();
     this.note.textContent = items.length > 0 ? "" : this.#nothing();
     this.#watchReplies(items);
     this.actions.listed(items);
   }
 
-  // The rows, under headings where they come by time.
+  // What stays as it was is left alone: a list that is read again under the pointer must not swallow a click.
+  #replace(elements) {
+    const stay = new Set(elements);
+    for (const element of [...this.list.children]) if (!stay.has(element)) element.remove();
+    elements.forEach((element, index) => {
+      const there = this.list.children[index] ?? null;
+      if (there !== element) this.list.insertBefore(element, there);
+    });
+  }
+
+  // The rows, under headings where they come by time. Those that say the same as before are the same.
   #drawn(items) {
+    const before = this.#known;
+    this.#known = new Map();
+    const once = (key, draw) => {
+      this.#known.set(key, before.get(key) ?? draw());
+      return this.#known.get(key);
+    };
     const drawn = [];
     let group = null;
     for (const summary of items) {
       const next = this.#query ? null : groupOf(summary);
-      if (next !== group) drawn.push(make("li", { class: "dm-group" }, make("h2", {}, next)));
+      if (next !== group && next !== null) drawn.push(once(next, () => make("li", { class: "dm-group" }, make("h2", {}, next))));
       group = next;
-      const row = conversationRow(summary, {
-        open: this.actions.open,
-        rename: (row, one) => this.#rename(row, one),
-        tag: (one) => this.#editTags(one),
-        mark: (one, marks) => this.#change(one, marks),
-        remove: (row, one) => this.#delete(row, one),
-      });
-      this.#markRow(row);
-      drawn.push(row);
+      drawn.push(once(JSON.stringify(summary), () => this.#row(summary)));
     }
     return drawn;
+  }
+
+  #row(summary) {
+    const row = conversationRow(summary, {
+      open: this.actions.open,
+      rename: (one) => this.#rename(one, summary),
+      tag: () => this.#editTags(summary),
+      mark: (marks) => this.#change(summary, marks),
+      remove: () => this.#delete(summary),
+    });
+    this.#markRow(row);
+    return row;
   }
 
   #nothing() {
@@ -245,7 +267,7 @@ export class Conversations {
     input.addEventListener("blur", () => close(true));
   }
 
-  async #delete(row, summary) {
+  async #delete(summary) {
     if (!(await confirmDeletion(summary.title))) return;
     const rows = this.#rows();
     const at = rows.findIndex((one) => one.dataset.id === summary.id); // it may have been drawn anew
