@@ -6,11 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.databases import PostgresServer, postgres_server
+
+# A busy machine may take its time.
+hypothesis.settings.register_profile("deskmate", deadline=None)
+hypothesis.settings.load_profile("deskmate")
 
 TESTS = Path(__file__).parent
 TOGETHER = {"tests/e2e": "browser", "tests/faults": "faults"}

@@ -209,8 +209,8 @@ export class Chat {
       },
       connection: (connected) => {
         this.page.connection(connected);
+        if (connected && lost) reply.notice("");
         if (!connected) reply.notice("The connection was lost. Trying to continue …");
-        else if (lost) this.reopen(); // after a crash less may be saved than is shown, and the reply may go on from there
         lost = !connected;
         followDown();
       },

@@ -19,6 +19,7 @@ export class Conversations {
   #cursor = null;
   #current = null;
   #asked = 0; // only the newest answer is shown
+  #refreshing = null; // which of them is under way
 
   // `actions`: open(id, messageId), listed(items), renamed(id, title), deleted(id), failed(error), listFailed(error).
   constructor(actions) {
@@ -37,9 +38,9 @@ export class Conversations {
     this.list.addEventListener("keydown", (event) => this.#moveFocus(event));
     this.list.addEventListener("focusin", (event) => this.#stopAt(event.target.closest(".dm-row")));
     // Whoever scrolls to the end gets more without asking.
-    new IntersectionObserver(([entry]) => entry.isIntersecting && this.#loadMore(), {
+    this.atEnd = new IntersectionObserver((entries) => entries.at(-1).isIntersecting && this.#loadMore(), {
       root: byId("dm-list-frame"),
-    }).observe(this.more);
+    });
     this.search = debounce(200, (query) => {
       this.#query = query.trim();
       this.refresh();
@@ -49,6 +50,7 @@ export class Conversations {
   // Reads again what is shown, as far down as it was shown.
   async refresh() {
     const asked = ++this.#asked;
+    this.#refreshing = asked;
     const items = [];
     let cursor = null;
     try {
@@ -62,6 +64,8 @@ export class Conversations {
     } catch (error) {
       this.actions.listFailed(error);
       return;
+    } finally {
+      if (this.#refreshing === asked) this.#refreshing = null;
     }
     if (asked !== this.#asked) return;
     this.#show(items, cursor);
@@ -85,8 +89,9 @@ export class Conversations {
   }
 
   async #loadMore() {
-    if (this.#cursor === null || this.more.disabled) return;
-    const asked = ++this.#asked;
+    // What is being read again is newer than what would be added to.
+    if (this.#cursor === null || this.more.disabled || this.#refreshing !== null) return;
+    const asked = this.#asked;
     this.more.disabled = true;
     try {
       const page = await this.#page(this.#cursor);
@@ -131,6 +136,8 @@ export class Conversations {
     this.#items = items;
     this.#cursor = cursor;
     this.more.hidden = cursor === null;
+    this.atEnd.unobserve(this.more); // to be told again, should it still be in view
+    this.atEnd.observe(this.more);
     const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
     const focusedId = focused?.closest(".dm-row").dataset.id;
     this.#replace(this.#drawn(items));
