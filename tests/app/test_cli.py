@@ -305,9 +305,8 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize(
-    ("sent", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_while_the_model_loads_ends_at_once(tmp_path: Path, sent: signal.Signals, code: int) -> None:
     command = [sys.executable, "-u", "-c", _ENDLESS_LOAD, "serve", "--port", "0"]
     process = subprocess.Popen(

@@ -51,6 +51,7 @@ def test_two_browsers_stream_together(new_browser: NewBrowser, server: Server) -
         chat.stop()
 
 
+@pytest.mark.full
 def test_eight_tabs_while_one_streams(context: BrowserContext, new_tab: NewTab) -> None:
     streaming = new_tab()
     streaming.send("the long one of eight tabs")
