@@ -31,7 +31,7 @@ def owned_conversation(session: Session, user_id: str, conversation_id: str, *, 
         raise _no_conversation()
     query = select(Conversation).where(Conversation.id == conversation_id, Conversation.user_id == user_id)
     if lock:
-        query = query.with_for_update()
+        query = query.with_for_update(key_share=True)  # whoever only refers to it need not wait
     conversation = session.scalars(query).one_or_none()
     if conversation is None:
         raise _no_conversation()

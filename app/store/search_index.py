@@ -46,15 +46,22 @@ def _is_behind(session: Session) -> bool:
 
 
 def _index_some(session: Session) -> bool:
-    # Another process on the same database may be at it too: each takes what the other has not.
-    titles = session.execute(_TITLES.limit(BATCH_TEXTS).with_for_update(skip_locked=True, of=Conversation)).all()
+    # Another process on the same database may be at it too: each takes what the other has not. Both rows that an entry
+    # refers to are locked at once or passed over, so that nobody who holds one of them is ever waited for.
+    titles = session.execute(
+        _TITLES.limit(BATCH_TEXTS).with_for_update(skip_locked=True, key_share=True, of=Conversation)
+    ).all()
     for id, user_id, title in titles:
         session.execute(delete(SearchEntry).where(SearchEntry.conversation_id == id, SearchEntry.message_id.is_(None)))
         _add(session, user_id, title, conversation_id=id, message_id=None)
     _mark_indexed(session, Conversation, (row.id for row in titles))
 
     indexed, chars = [], 0
-    messages = _MESSAGES.order_by(Message.id).limit(BATCH_TEXTS).with_for_update(skip_locked=True, of=Message)
+    messages = (
+        _MESSAGES.order_by(Message.id)
+        .limit(BATCH_TEXTS)
+        .with_for_update(skip_locked=True, key_share=True, of=(Message, Conversation))
+    )
     for id, conversation_id, user_id, content in session.execute(messages):
         session.execute(delete(SearchEntry).where(SearchEntry.message_id == id))
         _add(session, user_id, content, conversation_id=conversation_id, message_id=id)
