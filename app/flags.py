@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import typer
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsError
 
@@ -63,12 +63,17 @@ def read_settings(settings: type[Settings], flags: Mapping[str, Any]) -> Setting
             else ""
         )
         reason = str(first["msg"]).removeprefix("Value error, ").removeprefix("Input ").partition(", unable")[0]
-        shown = "" if isinstance(first["input"], dict) else f", not '{first['input']}'"
+        shown = "" if not first["loc"] or _is_secret(settings, str(first["loc"][0])) else f", not '{first['input']}'"
         raise StartupError(f"{named}{reason}{shown}.") from error
     except UnicodeDecodeError as error:
         raise StartupError("The file .env cannot be read: it is not UTF-8 text. Save it as UTF-8.") from error
     except SettingsError as error:
         raise StartupError(f"The settings cannot be read: {error}.") from error
+
+
+def _is_secret(settings: type[BaseSettings], name: str) -> bool:
+    field = settings.model_fields.get(name)
+    return field is not None and SecretStr in _members(field.annotation)
 
 
 def _flag(settings: type[BaseSettings], name: str, field: FieldInfo) -> Any:
@@ -91,7 +96,7 @@ def _metavar(annotation: Any) -> str:
         return "|".join(str(choice) for choice in get_args(annotation))
     if _is_list(annotation):
         return "A,B,..."
-    names = {int: "NUMBER", float: "NUMBER", str: "TEXT"}
+    names = {int: "NUMBER", float: "NUMBER", str: "TEXT", SecretStr: "SECRET"}
     return next((names[choice] for choice in choices if choice in names), "PATH")
 
 

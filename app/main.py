@@ -16,6 +16,7 @@ from app.api.observe import HttpMetrics, Observer
 from app.api.openai import install_openai
 from app.auth.guard import Guard
 from app.auth.headers import SecurityHeaders
+from app.auth.identity import LocalUser
 from app.domain.ids import LOCAL_USER_ID
 from app.services import Services
 from app.settings import AppSettings
@@ -59,7 +60,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
     app.state.http_metrics = HttpMetrics()
     app.add_middleware(
         Guard,
-        user_id=LOCAL_USER_ID,
+        authenticator=LocalUser(LOCAL_USER_ID),
         allowed_hosts=(settings.host, *settings.allowed_hosts),
         max_upload_bytes=settings.max_import_mb * 1024 * 1024,
     )

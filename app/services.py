@@ -14,6 +14,7 @@ from app.errors import EngineUnavailable, StartupError, StorageUnavailable
 from app.housekeeping import Housekeeping
 from app.prompts import PromptLibrary
 from app.settings import AppSettings
+from app.store.audit import Audit
 from app.store.claim import claimed
 from app.store.conversations import Conversations
 from app.store.database import Database
@@ -45,6 +46,7 @@ class Services:
     temporary: TemporaryChats
     transfers: Transfers
     prompts: PromptLibrary
+    audit: Audit
     database: Database
     _background: BackgroundTasks
     _claim: ExitStack
@@ -97,6 +99,7 @@ class Services:
                 temporary=temporary,
                 transfers=Transfers(TransferRecords(database), settings.max_import_mb),
                 prompts=prompts,
+                audit=Audit(database),
                 database=database,
                 _background=background,
                 _claim=claim.pop_all(),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.auth.secret_strength import HOW_TO_MAKE_ONE, weakness_of
 from app.domain.long_talks import ContextPolicy
 
 
@@ -25,6 +28,42 @@ class AppSettings(BaseSettings):
     )
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Host names besides localhost under which browsers may reach the page, separated by commas."
+    )
+    accounts: bool = Field(
+        False,
+        description="Whether people sign in. Without, there is one local user, and the server listens on this machine "
+        "only.",
+    )
+    secret_key: SecretStr | None = Field(
+        None,
+        description="With accounts: what sessions, links and API keys are kept under, at least 32 characters. Another "
+        "one signs everybody out and ends every link and key.",
+    )
+    public_url: str | None = Field(
+        None,
+        description="The address that people use, such as https://desk.example.com. With https, cookies are Secure.",
+    )
+    trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, "
+        "separated by commas.",
+    )
+    metrics_token: SecretStr | None = Field(
+        None,
+        description="With accounts, /metrics wants it as a bearer token; default: nobody gets them.",
+    )
+    session_days: int = Field(14, ge=1, le=400, description="For so many days without a visit a sign-in lasts.")
+    messages_per_minute: int | None = Field(
+        30, ge=1, description="With accounts: most messages that one person may send in a minute."
+    )
+    concurrent_replies: int | None = Field(
+        4, ge=1, description="With accounts: most replies that may be written for one person at a time."
+    )
+    tokens_per_day: int | None = Field(
+        None,
+        ge=1,
+        description="With accounts: most tokens that one person's replies may take in a day (UTC), read and written; "
+        "default: no limit.",
     )
     checkpoint_seconds: float = Field(
         1.5, gt=0, le=60, description="How often a reply in flight is written to the database."
@@ -68,12 +107,55 @@ class AppSettings(BaseSettings):
             raise ValueError("must not contain a question mark: in the database's URL, options would begin there")
         return value
 
-    @field_validator("allowed_hosts", mode="before")
+    @field_validator("allowed_hosts", "trusted_proxies", mode="before")
     @classmethod
     def _split_at_commas(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(host.strip() for host in value.split(",") if host.strip())
         return value
+
+    @field_validator("secret_key", "public_url", "metrics_token", "retention_days", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: object) -> object:
+        return None if value == "" else value  # as compose files hand on what is not set
+
+    @field_validator("secret_key", "metrics_token")
+    @classmethod
+    def _cannot_be_guessed(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and (weakness := weakness_of(value.get_secret_value())) is not None:
+            raise ValueError(f"{weakness}. {HOW_TO_MAKE_ONE}")
+        return value
+
+    @field_validator("public_url")
+    @classmethod
+    def _is_an_address(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+            raise ValueError("must be an address without a path, such as https://desk.example.com")
+        return f"{parts.scheme}://{parts.netloc}"
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            try:
+                ipaddress.ip_network(one, strict=False)
+            except ValueError:
+                raise ValueError(f"must be addresses or networks such as 10.0.0.0/8, and '{one}' is none") from None
+        return value
+
+    @model_validator(mode="after")
+    def _accounts_need_a_secret(self) -> AppSettings:
+        if self.accounts and self.secret_key is None:
+            raise ValueError(f"Accounts need a secret: set APP_SECRET_KEY. {HOW_TO_MAKE_ONE}")
+        return self
+
+    @property
+    def public_host(self) -> str | None:
+        """The name in ``public_url``, which browsers send as ``Host``."""
+        return urlsplit(self.public_url).hostname if self.public_url else None
 
     @property
     def resolved_database_url(self) -> str:

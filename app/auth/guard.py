@@ -1,8 +1,8 @@
 """The guard: an ASGI layer in front of every route, ours and Gradio's.
 
-Without accounts, what protects a laptop's chat is that only this machine's own page may drive it: the
-address in ``Host`` must be ours (no DNS rebinding), and the browser must say that the request comes from
-our page (no cross-site requests). What is not in :mod:`app.auth.policy` does not exist.
+Only our own page may drive the server: the address in ``Host`` must be ours (no DNS rebinding), and the
+browser must say that the request comes from our page (no cross-site requests). Who is asking is then found
+out, and :mod:`app.auth.policy` says whether they may; what is not there does not exist. Handlers trust it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from urllib.parse import parse_qs
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.auth.identity import set_user_id
+from app.auth.identity import Authenticator, Identity, set_identity
 from app.auth.origins import LOOPBACK_NAMES, SAFE_METHODS, host_name, is_same_origin
 from app.auth.policy import Access, Rule, SessionIn, rule_on
 from app.auth.sessions import SessionOwners
+from app.domain.roles import Role
 from app.error_shapes import error_response
 from app.errors import TooLarge
 
@@ -48,15 +49,15 @@ class Guard:
         self,
         app: ASGIApp,
         *,
-        user_id: str,
+        authenticator: Authenticator,
         allowed_hosts: Iterable[str] = (),
         max_body_bytes: int = MAX_BODY_BYTES,
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
         sessions: SessionOwners | None = None,
     ) -> None:
-        """``user_id`` is everybody's until there are accounts; ``allowed_hosts`` come beside the loopback names."""
+        """``allowed_hosts`` come beside the loopback names."""
         self._app = app
-        self._user_id = user_id
+        self._authenticator = authenticator
         self._hosts = LOOPBACK_NAMES | {name.lower().strip("[]") for name in allowed_hosts}
         self._max_body_bytes = max_body_bytes
         self._max_upload_bytes = max_upload_bytes
@@ -73,6 +74,8 @@ class Guard:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             rule = self._admit(scope)
+            identity = await self._authenticator.identify(scope)
+            _authorize(rule, identity)
             body = b""
             if rule.upload:
                 _check_content_type(scope, _UPLOADS)
@@ -85,14 +88,16 @@ class Guard:
                 if body:
                     _check_content_type(scope, _JSON)
                 receive = _replay(body, receive)
-            self._check_session(rule, scope, body)
+            if identity is not None:
+                self._check_session(rule, scope, body, identity.user_id)
         except Refusal as refusal:
             response = error_response(
                 scope["path"], refusal.status, refusal.code, refusal.message, headers=refusal.headers
             )
             await response(scope, receive, send)
             return
-        set_user_id(scope, self._user_id)
+        if identity is not None:
+            set_identity(scope, identity)
         await self._app(scope, receive, send)
 
     def _admit(self, scope: Scope) -> Rule:
@@ -141,10 +146,21 @@ class Guard:
             if not message.get("more_body", False):
                 return b"".join(chunks)
 
-    def _check_session(self, rule: Rule, scope: Scope, body: bytes) -> None:
+    def _check_session(self, rule: Rule, scope: Scope, body: bytes, user_id: str) -> None:
         for session_hash in _session_hashes(rule, scope, body):
-            if not self._sessions.claim(session_hash, self._user_id):
+            if not self._sessions.claim(session_hash, user_id):
                 raise Refusal(404, "not_found", "There is nothing at this address.")
+
+
+def _authorize(rule: Rule, identity: Identity | None) -> None:
+    if rule.access is Access.OPEN:
+        return
+    if identity is None:
+        raise Refusal(401, "not_signed_in", "Sign in first.")
+    if rule.access is Access.ADMIN and identity.role is not Role.ADMIN:
+        raise Refusal(403, "not_allowed", "Only an admin may do this. Ask one of yours.")
+    if rule.access is Access.WRITER and not identity.role.may_write:
+        raise Refusal(403, "not_allowed", "You can read here and change nothing. Ask an admin if you should.")
 
 
 def _check_content_type(scope: Scope, allowed: tuple[str, ...]) -> None:

@@ -2,28 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from typing import Any
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from starlette.requests import HTTPConnection
 
-_KEY = "user_id"
+from app.domain.roles import Role
+
+_KEY = "identity"
 
 
-def set_user_id(scope: MutableMapping[str, Any], user_id: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A person, and by which door they came: a session of theirs, or one of their API keys."""
+
+    user_id: str
+    role: Role
+    session_id: str | None = None
+    key_id: str | None = None
+    scopes: frozenset[str] = frozenset()  #: of the key
+
+
+class Authenticator(Protocol):
+    """Finds out who sends a request."""
+
+    async def identify(self, scope: Mapping[str, Any]) -> Identity | None:
+        """The person behind an ASGI scope; None when nobody is known by it."""
+
+
+class LocalUser:
+    """Without accounts: whoever reaches this server is the one person at this computer, and may do everything."""
+
+    def __init__(self, user_id: str) -> None:
+        self._identity = Identity(user_id, Role.ADMIN)
+
+    async def identify(self, scope: Mapping[str, Any]) -> Identity | None:  # noqa: ARG002 - whoever asks
+        return self._identity
+
+
+def set_identity(scope: MutableMapping[str, Any], identity: Identity) -> None:
     """Note on an ASGI scope who the caller is. Only the guard calls this."""
-    scope.setdefault("state", {})[_KEY] = user_id
+    scope.setdefault("state", {})[_KEY] = identity
 
 
-def user_id_of(request: object) -> str:
-    """The id of the user behind a FastAPI request or a ``gr.Request``.
+def identity_of(request: object) -> Identity:
+    """Who is behind a FastAPI request or a ``gr.Request``.
 
     Raises:
-        RuntimeError: the request did not come through the guard (a mistake of ours, never the caller's).
+        RuntimeError: the request did not come through the guard, or its route is open to everybody (a mistake of
+            ours, never the caller's).
     """
     connection = request if isinstance(request, HTTPConnection) else getattr(request, "request", None)
     if isinstance(connection, HTTPConnection):
-        user_id = connection.scope.get("state", {}).get(_KEY)
-        if isinstance(user_id, str):
-            return user_id
+        identity = connection.scope.get("state", {}).get(_KEY)
+        if isinstance(identity, Identity):
+            return identity
     raise RuntimeError("This request did not pass the guard, so nobody knows whose it is.")
+
+
+def user_id_of(request: object) -> str:
+    """The id of that person. Raises as :func:`identity_of`."""
+    return identity_of(request).user_id

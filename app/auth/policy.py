@@ -17,8 +17,10 @@ from starlette.routing import compile_path
 class Access(Enum):
     """What a caller needs."""
 
-    OPEN = auto()  #: nothing: probes of the process
-    USER = auto()  #: to be a user (without accounts: the local one)
+    OPEN = auto()  #: nothing: probes of the process, and the way in
+    USER = auto()  #: to be signed in (without accounts, everybody here is the local user)
+    WRITER = auto()  #: to be an agent or an admin: whatever changes something
+    ADMIN = auto()  #: to be an admin (the local user is one)
     DENIED = auto()  #: known and closed; answers like a path that does not exist
 
 
@@ -70,7 +72,7 @@ class Ruling:
     allowed_methods: frozenset[str]
 
 
-_OPEN, _USER, _DENIED = Access.OPEN, Access.USER, Access.DENIED
+_OPEN, _USER, _WRITER, _ADMIN, _DENIED = Access.OPEN, Access.USER, Access.WRITER, Access.ADMIN, Access.DENIED
 
 RULES: tuple[Rule, ...] = (
     # The process.
@@ -79,33 +81,34 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/metrics", _USER),
     # The chat's own API.
     Rule("GET", "/api/openapi.json", _USER),
-    Rule("POST", "/api/turns", _USER),
+    Rule("POST", "/api/turns", _WRITER),
     Rule("GET", "/api/turns/{turn_id}/events", _USER),
-    Rule("POST", "/api/turns/{turn_id}/stop", _USER),
+    Rule("POST", "/api/turns/{turn_id}/stop", _WRITER),
     Rule("GET", "/api/events", _USER),
-    Rule("DELETE", "/api/messages/{message_id}", _USER),
-    Rule("POST", "/api/deletions/{deletion_id}/undo", _USER),
-    Rule("POST", "/api/messages/{message_id}/edit", _USER),
-    Rule("POST", "/api/messages/{message_id}/regenerate", _USER),
-    Rule("POST", "/api/messages/{message_id}/continue", _USER),
-    Rule("POST", "/api/messages/{message_id}/show", _USER),
-    Rule("POST", "/api/messages/{message_id}/branch", _USER),
+    Rule("DELETE", "/api/messages/{message_id}", _WRITER),
+    Rule("POST", "/api/deletions/{deletion_id}/undo", _WRITER),
+    Rule("POST", "/api/messages/{message_id}/edit", _WRITER),
+    Rule("POST", "/api/messages/{message_id}/regenerate", _WRITER),
+    Rule("POST", "/api/messages/{message_id}/continue", _WRITER),
+    Rule("POST", "/api/messages/{message_id}/show", _WRITER),
+    Rule("POST", "/api/messages/{message_id}/branch", _WRITER),
     Rule("GET", "/api/tags", _USER),
     Rule("GET", "/api/conversations", _USER),
-    Rule("GET PATCH DELETE", "/api/conversations/{conversation_id}", _USER),
+    Rule("GET", "/api/conversations/{conversation_id}", _USER),
+    Rule("PATCH DELETE", "/api/conversations/{conversation_id}", _WRITER),
     Rule("GET", "/api/conversations/{conversation_id}/export", _USER),
     Rule("GET", "/api/export", _USER),
-    Rule("POST", "/api/import", _USER, upload=True),
-    # The engine and its model: whoever has an account here may change it, until there are roles.
+    Rule("POST", "/api/import", _WRITER, upload=True),
+    # The engine and its model, which is the same for everybody.
     Rule("GET", "/api/engine", _USER),
-    Rule("POST", "/api/engine/sleep", _USER),
-    Rule("POST", "/api/engine/wake", _USER),
-    Rule("POST", "/api/engine/swap", _USER),
+    Rule("POST", "/api/engine/sleep", _ADMIN),
+    Rule("POST", "/api/engine/wake", _ADMIN),
+    Rule("POST", "/api/engine/swap", _ADMIN),
     # OpenAI's API.
     Rule("GET", "/v1/models", _USER),
     Rule("GET", "/v1/models/{model:path}", _USER),
-    Rule("POST", "/v1/chat/completions", _USER),
-    Rule("POST", "/v1/completions", _USER),
+    Rule("POST", "/v1/chat/completions", _WRITER),
+    Rule("POST", "/v1/completions", _WRITER),
     # The page's own files.
     Rule("GET", "/ui/options", _USER),
     Rule("GET", "/ui/static/{path:path}", _USER),

@@ -127,7 +127,7 @@ class _Copy:
         self._from, self._to = names
         self._progress = progress
         self._kinds = tuple(kind for kind in kinds() if kind.group)
-        (self._accounts,) = (kind for kind in kinds() if not kind.group)
+        self._ungrouped = tuple(kind for kind in kinds() if not kind.group)
 
     def run(self) -> Copied:
         self._require_alone()
@@ -136,7 +136,7 @@ class _Copy:
             raise MaintenanceError(f"{self._from} is damaged. {'. '.join(broken)}. Restore a backup of it first.")
         with self._seen.begin():
             self._require_nothing_else()
-        resumed = self._copy_accounts()
+        resumed = self._copy_people()
         for ids, share in self._parts():
             with self._seen.begin(), self._target.begin():
                 for kind in self._kinds:
@@ -168,20 +168,26 @@ class _Copy:
                     "empty database and copy into that."
                 )
 
-    def _copy_accounts(self) -> bool:
-        """Make the accounts the same; returns whether an earlier copy had come further than that."""
-        kind = self._accounts
+    def _copy_people(self) -> bool:
+        """Make what belongs to no conversation the same; returns whether an earlier copy had come further than that."""
         with self._seen.begin(), self._target.begin():
             resumed = self._seen.execute(select(_ID).select_from(_CONVERSATIONS).limit(1)).first() is not None
             if not resumed:
-                # The first migration makes the local user in every database.
-                for mine, theirs in side_by_side(kind, rows(self._source, kind), rows(self._seen, kind)):
-                    if mine is not None and theirs is not None and mine != theirs:
-                        here = update(kind.clause).where(kind.clause.c.id == mine[kind.names.index("id")])
-                        self._target.execute(here.values(dict(zip(kind.names, mine, strict=True))))
-        with self._seen.begin(), self._target.begin():
-            self._insert_missing(kind, None)
+                # The migrations make the local user in every database, and may make more.
+                for kind in self._ungrouped:
+                    self._overwrite(kind)
+        for kind in self._ungrouped:
+            with self._seen.begin(), self._target.begin():
+                self._insert_missing(kind, None)
         return resumed
+
+    def _overwrite(self, kind: Kind) -> None:
+        for mine, theirs in side_by_side(kind, rows(self._source, kind), rows(self._seen, kind)):
+            if mine is not None and theirs is not None and mine != theirs:
+                here = update(kind.clause)
+                for name in kind.key:
+                    here = here.where(kind.clause.c[name] == mine[kind.names.index(name)])
+                self._target.execute(here.values(dict(zip(kind.names, mine, strict=True))))
 
     def _insert_missing(self, kind: Kind, ids: Sequence[str] | None) -> None:
         missing: list[dict[str, object]] = []
@@ -204,7 +210,8 @@ class _Copy:
         counts: Counter[str] = Counter()
         with self._seen.begin():
             self._require_nothing_else()
-            self._count_same(self._accounts, None, counts)
+            for kind in self._ungrouped:
+                self._count_same(kind, None, counts)
             for ids, share in self._parts():
                 for kind in self._kinds:
                     self._count_same(kind, ids, counts)

@@ -77,13 +77,105 @@ class Base(DeclarativeBase):
 
 
 class Account(Base):
-    """Someone who owns conversations. Until there are logins, that is the one local user."""
+    """Someone who owns conversations. Without accounts, that is the one local user, who never signs in."""
 
     __tablename__ = "account"
+    __table_args__ = (CheckConstraint("role IN ('admin', 'agent', 'viewer')", name="role"),)
 
     id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
-    name: Mapped[str] = mapped_column(String(200), unique=True)
+    name: Mapped[str] = mapped_column(
+        String(200), unique=True, comment="What is typed to sign in, in lower case: a name or an e-mail address."
+    )
     created_at: Mapped[datetime]
+    display_name: Mapped[str | None] = mapped_column(String(200), comment="Null is the name.")
+    role: Mapped[str] = mapped_column(String(16), default="agent", server_default="agent")
+    password_hash: Mapped[str | None] = mapped_column(
+        String(300), comment="argon2's own text, with its parameters and salt. Null lets nobody in."
+    )
+    disabled_at: Mapped[datetime | None] = mapped_column(comment="Since when they may not sign in; null lets them.")
+    last_seen_at: Mapped[datetime | None] = mapped_column(comment="Within some minutes: not every request writes it.")
+
+
+class LoginSession(Base):
+    """A browser in which somebody has signed in. Gone is signed out."""
+
+    __tablename__ = "login_session"
+    __table_args__ = (Index("ix_login_session_user_id", "user_id"),)
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("account.id", ondelete="CASCADE"))
+    token_hash: Mapped[str] = mapped_column(
+        String(64), unique=True, comment="HMAC-SHA256 of the cookie's token with APP_SECRET_KEY; the token is nowhere."
+    )
+    created_at: Mapped[datetime]
+    last_seen_at: Mapped[datetime] = mapped_column(comment="Within some minutes.")
+    expires_at: Mapped[datetime]
+    user_agent: Mapped[str] = mapped_column(String(200), comment="To tell one's own sessions apart.")
+    address: Mapped[str] = mapped_column(String(45))
+
+
+class Invitation(Base):
+    """A link that works once: to make an account, the first one, or to choose a new password."""
+
+    __tablename__ = "invitation"
+    __table_args__ = (
+        CheckConstraint("purpose IN ('invitation', 'reset', 'setup')", name="purpose"),
+        CheckConstraint("role IN ('admin', 'agent', 'viewer')", name="role"),
+    )
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    purpose: Mapped[str] = mapped_column(String(16))
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True, comment="As of a session.")
+    role: Mapped[str] = mapped_column(String(16), comment="What who follows it becomes.")
+    user_id: Mapped[str | None] = mapped_column(
+        ForeignKey("account.id", ondelete="CASCADE"), comment="Whose password it changes; null where it makes one."
+    )
+    note: Mapped[str | None] = mapped_column(String(200), comment="Who it is for, in the words of who made it.")
+    created_by: Mapped[str | None] = mapped_column(ForeignKey("account.id", ondelete="SET NULL"))
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    used_at: Mapped[datetime | None]
+
+
+class ApiKey(Base):
+    """What a program of somebody's shows at ``/v1``. Gone is revoked."""
+
+    __tablename__ = "api_key"
+    __table_args__ = (Index("ix_api_key_user_id", "user_id"),)
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("account.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(100))
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True, comment="As of a session.")
+    beginning: Mapped[str] = mapped_column(String(16), comment="Its first characters, to tell one's keys apart.")
+    scopes: Mapped[str] = mapped_column(String(200), comment="What it opens, separated by blanks.")
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None] = mapped_column(comment="Null is never.")
+    last_used_at: Mapped[datetime | None] = mapped_column(comment="Within some minutes.")
+
+
+class TokenUse(Base):
+    """What a person's replies took in a day. Beside the turns: deleting a conversation gives no tokens back."""
+
+    __tablename__ = "token_use"
+
+    user_id: Mapped[str] = mapped_column(ForeignKey("account.id", ondelete="CASCADE"), primary_key=True)
+    day: Mapped[str] = mapped_column(String(10), primary_key=True, comment="In UTC, such as 2026-11-21.")
+    tokens: Mapped[int] = mapped_column(comment="Read and written, by the chat and through API keys.")
+
+
+class AuditEvent(Base):
+    """Who did what and when; never what anybody wrote. It outlives what it speaks of, hence no foreign keys."""
+
+    __tablename__ = "audit_event"
+    __table_args__ = (Index("ix_audit_event_actor_id", "actor_id"),)
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True, comment="UUIDv7: sorts by time.")
+    at: Mapped[datetime]
+    actor_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), comment="Null where nobody was signed in.")
+    action: Mapped[str] = mapped_column(String(40), comment="AuditAction.")
+    target: Mapped[str | None] = mapped_column(String(200), comment="The id or name of what it was done to.")
+    details: Mapped[dict[str, Any]]
 
 
 class Conversation(Base):

@@ -46,7 +46,7 @@ class Kind:
     key: tuple[str, ...]  #: what the order goes by
     key_of: Callable[[Row], Any]  #: its values in a row, comparable with those of another
     identity: str  #: the column with the id that people are told
-    group: str | None  #: the column with the conversation's id; None for accounts
+    group: str | None  #: the column with the conversation's id; None for what belongs to none
     documents: tuple[int, ...]  #: where in a row JSON is
 
     def same(self, mine: Row, theirs: Row) -> bool:

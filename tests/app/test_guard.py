@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import httpx
@@ -13,8 +13,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from app.auth.guard import Guard
 from app.auth.headers import SecurityHeaders
-from app.auth.identity import user_id_of
+from app.auth.identity import Authenticator, Identity, LocalUser, user_id_of
+from app.auth.policy import Access
 from app.auth.sessions import SessionOwners
+from app.domain.roles import Role
 from app.errors import TooLarge
 
 OWN = "http://127.0.0.1:7860"
@@ -58,7 +60,8 @@ class Permissive:
         assert scope["type"] == "http"
         request = Request(scope, receive)
         self.seen.append((request.method, request.url.path))
-        body = {"user": user_id_of(request), "body": (await request.body()).decode()}
+        named = request.scope.get("state")
+        body = {"user": user_id_of(request) if named else None, "body": (await request.body()).decode()}
         headers = [
             (b"content-type", b"application/json"),
             (b"access-control-allow-origin", request.headers.get("origin", "*").encode()),
@@ -75,7 +78,7 @@ def inner() -> Permissive:
 
 @pytest.fixture
 async def client(inner: Permissive) -> Any:
-    guard = Guard(inner, user_id="me", allowed_hosts=["desk.example"], max_body_bytes=1000)
+    guard = Guard(inner, authenticator=LocalUser("me"), allowed_hosts=["desk.example"], max_body_bytes=1000)
     app = SecurityHeaders(guard)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=OWN) as http:
         yield http
@@ -288,8 +291,8 @@ def session_requests(session_hash: str) -> list[tuple[str, str, dict[str, Any] |
 
 async def test_a_gradio_session_belongs_to_whoever_named_it_first(inner: Permissive) -> None:
     sessions = SessionOwners()
-    first = Guard(inner, user_id="first", sessions=sessions)
-    second = Guard(inner, user_id="second", sessions=sessions)
+    first = Guard(inner, authenticator=LocalUser("first"), sessions=sessions)
+    second = Guard(inner, authenticator=LocalUser("second"), sessions=sessions)
     alice = httpx.AsyncClient(transport=httpx.ASGITransport(app=first), base_url=OWN)
     bob = httpx.AsyncClient(transport=httpx.ASGITransport(app=second), base_url=OWN)
     async with alice, bob:
@@ -308,6 +311,48 @@ async def test_a_body_that_names_no_session_is_left_to_the_route(client: httpx.A
     assert response.status_code == 200
 
 
+class Known:
+    """Who comes is who the header says."""
+
+    async def identify(self, scope: Mapping[str, Any]) -> Identity | None:
+        role = dict(scope["headers"]).get(b"x-role")
+        return Identity("someone", Role(role.decode())) if role else None
+
+
+#: What a caller must be, and an example.
+NEEDS = [
+    (Access.OPEN, "GET", "/health"),
+    (Access.USER, "GET", "/api/conversations"),
+    (Access.WRITER, "POST", "/api/turns"),
+    (Access.WRITER, "DELETE", "/api/conversations/c1"),
+    (Access.WRITER, "POST", "/v1/chat/completions"),
+    (Access.ADMIN, "POST", "/api/engine/swap"),
+]
+
+
+@pytest.mark.parametrize("role", [None, *Role])
+@pytest.mark.parametrize(("access", "method", "path"), NEEDS)
+async def test_roles_open_what_the_table_says(
+    inner: Permissive, access: Access, method: str, path: str, role: Role | None
+) -> None:
+    authenticator: Authenticator = Known()
+    guard = Guard(inner, authenticator=authenticator)
+    enough = {
+        Access.OPEN: {None, *Role},
+        Access.USER: {*Role},
+        Access.WRITER: {Role.ADMIN, Role.AGENT},
+        Access.ADMIN: {Role.ADMIN},
+    }[access]
+    headers = {"X-Role": role.value} if role else {}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guard), base_url=OWN) as http:
+        response = await http.request(method, path, headers=headers)
+    expected = 200 if role in enough else 401 if role is None else 403
+    assert response.status_code == expected
+    assert bool(inner.seen) is (expected == 200)
+    if expected != 200:
+        assert error_of(response)["code"] == ("not_signed_in" if role is None else "not_allowed")
+
+
 async def test_websockets_are_refused(inner: Permissive) -> None:
     sent: list[Message] = []
 
@@ -317,12 +362,12 @@ async def test_websockets_are_refused(inner: Permissive) -> None:
     async def receive() -> Message:
         return {"type": "websocket.connect"}
 
-    await Guard(inner, user_id="me")({"type": "websocket", "path": "/", "headers": []}, receive, send)
+    await Guard(inner, authenticator=LocalUser("me"))({"type": "websocket", "path": "/", "headers": []}, receive, send)
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
 async def test_an_upload_is_not_kept_by_the_guard_but_limited(inner: Permissive) -> None:
-    guard = Guard(inner, user_id="me", max_body_bytes=10, max_upload_bytes=100)
+    guard = Guard(inner, authenticator=LocalUser("me"), max_body_bytes=10, max_upload_bytes=100)
     headers = {"Content-Type": "application/octet-stream"}
 
     async def pieces(size: int) -> AsyncIterator[bytes]:

@@ -1,0 +1,18 @@
+"""What a person may do here."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """Of an account. Nobody sees another's conversations, whatever the role."""
+
+    ADMIN = "admin"  #: everything, and the accounts
+    AGENT = "agent"  #: chats
+    VIEWER = "viewer"  #: reads, and changes nothing
+
+    @property
+    def may_write(self) -> bool:
+        """Whether they send messages and change what is theirs."""
+        return self is not Role.VIEWER
