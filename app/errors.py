@@ -29,6 +29,31 @@ class BrokenFile(InvalidInput):
     code = "broken_file"
 
 
+class NotSignedIn(AppError):
+    """Nobody is known by what was shown."""
+
+    status = 401
+    code = "not_signed_in"
+
+
+class NotAllowed(AppError):
+    """Whoever asks is known, and may not do this."""
+
+    status = 403
+    code = "not_allowed"
+
+
+class TooManyRequests(AppError):
+    """Somebody does this too often, or too much at once; ``retry_after`` are the seconds after which it may work."""
+
+    status = 429
+    code = "too_many_requests"
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class TooLarge(AppError):
     status = 413
     code = "too_large"

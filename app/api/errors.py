@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from app.error_shapes import error_response
-from app.errors import AppError
+from app.errors import AppError, TooManyRequests
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -24,6 +24,8 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(AppError)
     async def app_error(request: Request, error: AppError) -> JSONResponse:
         retry = {"Retry-After": "1"} if error.status == 503 else None
+        if isinstance(error, TooManyRequests):
+            retry = {"Retry-After": str(error.retry_after)}
         return error_response(request.url.path, error.status, error.code, error.message, headers=retry)
 
     @app.exception_handler(RequestValidationError)

@@ -1,0 +1,102 @@
+"""With accounts: people are known by the session cookie of their browser, programs by an API key."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import SecretStr
+from starlette.datastructures import Headers
+
+from app.auth.identity import Identity
+from app.auth.people import People
+
+#: How often it is written down that somebody is here.
+TOUCH_SECONDS = 300.0
+_TOUCHES_KEPT = 10_000
+
+
+class AccountAuthenticator:
+    """Looks the cookie or the key up in the database, for each request.
+
+    Args:
+        people: asked per request, since it opens after the routes exist.
+        metrics_token: what opens ``/metrics``; None opens it to nobody.
+    """
+
+    def __init__(self, people: Callable[[], People], metrics_token: SecretStr | None) -> None:
+        self._people = people
+        self._metrics_token = metrics_token
+        self._touched: OrderedDict[str, float] = OrderedDict()
+        self._touching: set[asyncio.Task[None]] = set()
+
+    async def identify(self, scope: Mapping[str, Any]) -> Identity | None:
+        """Raises:
+        StorageUnavailable: the database does not answer, so nobody is known.
+        """
+        bearer = bearer_of(scope)
+        # Below /v1 what is shown counts alone: a key that is wrong is refused, whatever cookie comes along.
+        if bearer is not None and scope["path"].startswith("/v1/"):
+            return await self._by_key(bearer)
+        return await self._by_cookie(scope)
+
+    def may_read_metrics(self, scope: Mapping[str, Any]) -> bool:
+        """Whether the request shows the token for ``/metrics``."""
+        shown = bearer_of(scope)
+        if self._metrics_token is None or shown is None:
+            return False
+        return hmac.compare_digest(shown.encode(), self._metrics_token.get_secret_value().encode())
+
+    def watch(self, identity: Identity) -> AbstractContextManager[asyncio.Event]:
+        """While an answer is under way: an event that is set when it must end."""
+        return self._people().watch.over(identity)
+
+    async def _by_key(self, token: str) -> Identity | None:
+        people = self._people()
+        key = await people.keys.find(people.mint.hash(token))
+        if key is None:
+            return None
+        self._touch(key.id, key.last_used_at, lambda: people.keys.touch(key.id, key.user_id))
+        return Identity(key.user_id, key.role, key_id=key.id, scopes=key.scopes)
+
+    async def _by_cookie(self, scope: Mapping[str, Any]) -> Identity | None:
+        people = self._people()
+        token = people.cookie.read(scope)
+        session = await people.sessions.find(people.mint.hash(token)) if token else None
+        if session is None:
+            return None
+        self._touch(session.id, session.last_seen_at, lambda: people.sessions.touch(session.id, session.user_id))
+        return Identity(session.user_id, session.role, session_id=session.id)
+
+    def _touch(self, id: str, last: datetime | None, write: Callable[[], Any]) -> None:
+        """Write it down beside the request, which does not wait for a disk, and not with each of them."""
+        if last is not None and (datetime.now(UTC) - last).total_seconds() < TOUCH_SECONDS:
+            return
+        now = time.monotonic()
+        if now - self._touched.get(id, -TOUCH_SECONDS) < TOUCH_SECONDS:
+            return
+        self._touched[id] = now
+        self._touched.move_to_end(id)
+        if len(self._touched) > _TOUCHES_KEPT:
+            self._touched.popitem(last=False)
+        task = asyncio.ensure_future(write())
+        self._touching.add(task)
+        task.add_done_callback(self._written)
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self._touching.discard(task)
+        if not task.cancelled():
+            task.exception()  # the database was away; it logged that, and the next visit is written down
+
+
+def bearer_of(scope: Mapping[str, Any]) -> str | None:
+    """What a request shows as ``Authorization: Bearer``."""
+    kind, _, token = Headers(scope=dict(scope)).get("authorization", "").partition(" ")
+    token = token.strip()
+    return token if kind.lower() == "bearer" and token else None
