@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,7 +18,7 @@ from app.db_commands import db
 from app.errors import AppError
 from app.flags import read_settings, with_flags
 from app.settings import AppSettings
-from engine import EngineError, EngineSettings
+from engine import ChatEngine, EngineError, EngineSettings
 
 cli = typer.Typer(
     name="deskmate",
@@ -52,7 +53,7 @@ def _fail(message: str) -> None:
 @cli.command()
 @with_flags(AppSettings, EngineSettings)
 def serve(**flags: str | bool | None) -> None:
-    """Open the chat: load the model and serve the page and the APIs until stopped."""
+    """Open the chat: load the model, unless it runs elsewhere, and serve the page and the APIs until stopped."""
     settings = read_settings(AppSettings, flags)
     engine_settings = read_settings(EngineSettings, flags)
 
@@ -69,7 +70,6 @@ def serve(**flags: str | bool | None) -> None:
             migrate(settings.resolved_database_url)
 
         from app.console import StageProgress
-        from engine import Engine  # takes seconds to import: after what can fail at once
 
         with StageProgress() as progress:
 
@@ -77,7 +77,15 @@ def serve(**flags: str | bool | None) -> None:
                 progress.stop()
                 typer.echo(f"Deskmate is ready at {address_of(listener)}")
 
-            engine = Engine(engine_settings, progress=progress)
+            engine: AbstractAsyncContextManager[ChatEngine]
+            if engine_settings.remote_url:
+                from engine import RemoteEngine
+
+                engine = RemoteEngine(engine_settings)
+            else:
+                from engine import Engine  # takes seconds to import: after what can fail at once
+
+                engine = Engine(engine_settings, progress=progress)
             asyncio.run(serve_until_stopped(settings, engine, listener, ready))
 
 
@@ -113,8 +121,27 @@ def import_conversations(
 
 @cli.command()
 @with_flags(AppSettings, EngineSettings)
-def doctor(**flags: str | bool | None) -> None:
+def doctor(
+    size: Annotated[
+        str | None,
+        typer.Option("--size", metavar="MODEL", help="Only say how much memory a model takes: a folder, or a hub id."),
+    ] = None,
+    context: Annotated[int, typer.Option("--context", min=1, help="With --size: tokens of each conversation.")] = 8192,
+    users: Annotated[
+        int, typer.Option("--users", min=1, help="With --size: replies that are written at the same time.")
+    ] = 10,
+    **flags: str | bool | None,
+) -> None:
     """Look at everything ``serve`` needs, and say what would keep it from starting."""
+    if size is not None:
+        from app.sizing import sizing_report
+        from engine import check_context, model_size
+
+        measured = model_size(size)
+        check_context(measured, context)
+        for line in sizing_report(measured, context, users):
+            typer.echo(line)
+        return
     from app.doctor import examine
 
     findings = list(examine(read_settings(AppSettings, flags), read_settings(EngineSettings, flags)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from app.errors import StartupError
 from app.serving import bind, require_loopback
 from app.settings import AppSettings
 from app.store.check import database_state
-from engine import EngineSettings, ModelLoadError, find_model
+from engine import EngineSettings, EngineStatus, ModelLoadError, RemoteEngine, find_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ def examine(settings: AppSettings, engine: EngineSettings) -> Iterator[Finding]:
     yield _tried("address", lambda: _address(settings))
     yield _tried("data folder", lambda: _data_folder(settings.data_dir))
     yield _tried("database", lambda: database_state(settings.resolved_database_url))
-    yield _tried("model", lambda: _model(engine.model))
+    yield _tried("model", lambda: _remote(engine) if engine.remote_url else _model(engine.model))
 
 
 def _tried(subject: str, look: Callable[[], str]) -> Finding:
@@ -68,8 +69,24 @@ def _data_folder(folder: Path) -> str:
     return f"{folder} {'can be written' if folder.exists() else 'will be made'}"
 
 
-def _model(name: str) -> str:
+def _remote(settings: EngineSettings) -> str:
+    async def look() -> EngineStatus:
+        async with RemoteEngine(settings) as engine:
+            model = engine.info
+            found.append(f"{model.name} on {engine.status.model}, context of {model.max_model_len:,} tokens")
+            return engine.status
 
+    found: list[str] = []
+    try:
+        status = asyncio.run(look())
+    except ModelLoadError as error:
+        raise StartupError(str(error)) from error
+    if status.reason is not None:
+        raise StartupError(status.reason)
+    return found[0]
+
+
+def _model(name: str) -> str:
     try:
         found = find_model(name)
     except ModelLoadError as error:

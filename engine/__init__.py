@@ -1,7 +1,8 @@
 """Deskmate's inference engine. ``app/`` uses only what is exported here.
 
 :class:`Engine` and :func:`find_model` bring PyTorch and transformers along, seconds of work: they are imported when
-they are first used, so that ``deskmate --help`` and a wrong setting are answered at once.
+they are first used, so that ``deskmate --help`` and a wrong setting are answered at once. :class:`RemoteEngine` does
+without them.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ from engine.utilisation import Utilisation
 if TYPE_CHECKING:
     from engine.engine import Engine
     from engine.model.loading import find_model
+    from engine.remote.engine import RemoteEngine
+    from engine.sizing import BYTES_PER_WEIGHT, ModelSize, check_context, model_size
 
 __all__ = [
+    "BYTES_PER_WEIGHT",
     "ChatEngine",
     "ChatMessage",
     "Completion",
@@ -67,13 +71,17 @@ __all__ = [
     "ModelHost",
     "ModelInfo",
     "ModelLoadError",
+    "ModelSize",
     "PrefillProgress",
+    "RemoteEngine",
     "ReplyInterruptedError",
     "SamplingParams",
     "Timings",
     "TokenLogprobs",
     "Utilisation",
+    "check_context",
     "find_model",
+    "model_size",
 ]
 
 
@@ -86,4 +94,12 @@ def __getattr__(name: str) -> Any:
         from engine.model.loading import find_model
 
         return find_model
+    if name == "RemoteEngine":
+        from engine.remote.engine import RemoteEngine
+
+        return RemoteEngine
+    if name in ("BYTES_PER_WEIGHT", "ModelSize", "check_context", "model_size"):
+        from engine import sizing
+
+        return getattr(sizing, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -64,7 +64,7 @@ class PrefillProgress:
 class Logprob:
     """A token and the natural logarithm of the probability the model gives it."""
 
-    token_id: int
+    token_id: int  #: -1 where a remote server does not tell it
     logprob: float | None  #: None for the first token of a prompt, which nothing predicts
     text: str  #: what the token adds to a text, U+FFFD for bytes that are no character; a special token's name
     data: bytes  #: the bytes it adds, which may be part of a character; empty for a special token
@@ -100,6 +100,12 @@ class Delta:
     timings: Timings | None = None  #: set on the last delta only
     index: int = 0  #: which of the ``n`` replies to the prompt
     num_unfinished: int = 1  #: how many of the ``n`` replies are still being written
+    token_count: int | None = None  #: tokens in this delta, where a remote server does not tell their ids
+
+    @property
+    def num_tokens(self) -> int:
+        """Generated tokens that this delta brings."""
+        return len(self.token_ids) if self.token_count is None else self.token_count
 
     @property
     def is_last(self) -> bool:

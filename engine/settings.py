@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
 class EngineSettings(BaseSettings):
@@ -58,6 +58,28 @@ class EngineSettings(BaseSettings):
     num_threads: int | None = Field(
         None, ge=1, description="CPU threads for the model; default: all cores, or one for a tiny model."
     )
+    remote_url: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Servers of OpenAI's API that run the model, separated by commas; then nothing is loaded here.",
+    )
+    remote_api_key: SecretStr | None = Field(None, description="Key for those servers, sent as a bearer token.")
+    remote_model: str | None = Field(None, description="Their model to use; default: the only one they serve.")
+    remote_kind: Literal["auto", "vllm", "sglang", "tgi", "llama.cpp", "llama-cpp-python", "deskmate", "openai"] = (
+        Field("auto", description="What those servers are, and so what they understand; auto asks them.")
+    )
+    remote_timeout: float = Field(
+        120.0, gt=0, le=3600, description="Seconds for which such a server may send nothing before it is given up."
+    )
+    remote_retries: int = Field(
+        2, ge=0, le=10, description="How often a request is sent again whose reply has not begun."
+    )
+
+    @field_validator("remote_url", mode="before")
+    @classmethod
+    def _split_at_commas(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(url.strip() for url in value.split(",") if url.strip())
+        return value
 
     @model_validator(mode="after")
     def _every_decode_has_its_turn(self) -> EngineSettings:

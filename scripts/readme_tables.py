@@ -23,7 +23,7 @@ from app.flags import flag_name, variable_name  # noqa: E402
 from app.main import create_app  # noqa: E402
 from app.settings import AppSettings  # noqa: E402
 from engine import Engine, EngineSettings, EngineStats  # noqa: E402
-from engine.metrics import EngineMetrics  # noqa: E402
+from engine.remote.metrics import RemoteMetrics  # noqa: E402
 
 README = ROOT / "README.md"
 
@@ -52,7 +52,8 @@ def routes_table() -> str:
 
 
 def metrics_table() -> str:
-    registries = (EngineMetrics(EngineStats.nothing).registry, HttpMetrics().registry)
+    # A remote engine has all that an engine has, and more.
+    registries = (RemoteMetrics(EngineStats.nothing, tuple).registry, HttpMetrics().registry)
     metrics = sorted((metric for one in registries for metric in one.collect()), key=lambda metric: metric.name)
     return _table(
         ("Metric", "Kind", "What it says"),

@@ -34,7 +34,8 @@ class EngineView(BaseModel):
     reason: str | None = Field(description="Why it takes no messages, as a sentence.")
     stage: str | None = Field(description="While a model is being loaded: what is happening.")
     progress: float | None = Field(description="How far the stage is, 0 to 1.")
-    source: str = Field(description="The folder or hub id the model came from.")
+    source: str = Field(description="The folder or hub id the model came from, or the servers that run it.")
+    remote: bool = Field(description="The model runs in another program, and is not put to sleep or replaced here.")
     model: ModelInfo = Field(description="What is loaded, or was when it fell asleep.")
     stats: EngineStats = Field(description="Counters from the start, and how much of the machine is used.")
 
@@ -95,6 +96,7 @@ def _view(engine: ChatEngine) -> EngineView:
         stage=status.stage,
         progress=status.progress,
         source=status.model,
+        remote=not isinstance(engine, ModelHost),
         model=engine.info,
         stats=engine.stats(),
     )
@@ -104,7 +106,7 @@ def _view(engine: ChatEngine) -> EngineView:
 async def _host(engine: ChatEngine) -> AsyncIterator[ModelHost]:
     """The engine as what holds a model, its errors in the app's words."""
     if not isinstance(engine, ModelHost):
-        raise NotSupported("The model runs in another program, which decides about it. Change it there.")
+        raise NotSupported("The model runs on another server, which decides about it. Change it there.")
     try:
         yield engine
     except EngineBusyError as error:

@@ -19,11 +19,11 @@ class ReplyMeasure:
         self._cached_prompt_tokens = 0
 
     def see(self, delta: Delta) -> None:
-        if delta.token_ids:
+        if delta.num_tokens:
             self._last = time.monotonic()
             if not self._tokens:
                 self._first = self._last
-            self._tokens += len(delta.token_ids)
+            self._tokens += delta.num_tokens
         if delta.cached_prompt_tokens is not None:
             self._cached_prompt_tokens = delta.cached_prompt_tokens
 

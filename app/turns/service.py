@@ -9,15 +9,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import id_of_request, new_id
 from app.domain.prompting import PathMessage
-from app.domain.templates import TemplateKind
 from app.domain.text import clean_text, title_from
 from app.domain.views import MessageStatus, Role
 from app.errors import Conflict, EngineUnavailable, NotFound
+from app.prompts import PromptLibrary
 from app.settings import AppSettings
 from app.store.notifications import Notifications
 from app.store.turn_contexts import BUSY, TurnContexts
 from app.store.turn_records import NewTurn, TurnRecords
-from app.templates import Templates
 from app.turns.events import TurnEnd, TurnEvent, TurnSnapshot
 from app.turns.live import LiveTurn, TurnRef
 from app.turns.prompter import Prompter
@@ -42,7 +41,7 @@ class Turns:
         engine: ChatEngine,
         records: TurnRecords,
         contexts: TurnContexts,
-        templates: Templates,
+        prompts: PromptLibrary,
         notifications: Notifications,
         titles: Titles | None = None,
     ) -> None:
@@ -51,7 +50,7 @@ class Turns:
         self._settings = settings
         self._engine = engine
         self._records = records
-        self._templates = templates
+        self._prompts = prompts
         self._notifications = notifications
         patience = min(settings.checkpoint_seconds, settings.lease_seconds / 3)
         self._stored = StoredTurns(records, notifications, patience)
@@ -295,7 +294,7 @@ class Turns:
         params = used.sampling_params()
         begun = asked.begun
         prompt = await self._prompter.prompt(
-            await self._system_prompt(used),
+            self._system_prompt(used),
             context,
             asked.text,
             params,
@@ -384,11 +383,10 @@ class Turns:
         if self._titles is not None and not self._closing and complete:
             self._titles.ask(live.user_id, live.ref.conversation_id, message, live.buffer.text)
 
-    async def _system_prompt(self, settings: ChatSettings) -> str:
+    def _system_prompt(self, settings: ChatSettings) -> str:
         if settings.system_prompt.strip() or settings.system_prompt_name is None:
             return clean_text(settings.system_prompt)
-        name, given = settings.system_prompt_name, settings.system_prompt_variables
-        return await self._templates.render(TemplateKind.PROMPT, name, given)
+        return self._prompts.get(settings.system_prompt_name).render()
 
     def _live_of(self, user_id: str, turn_id: str) -> LiveTurn | None:
         live = self._live.get(turn_id)

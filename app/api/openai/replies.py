@@ -76,6 +76,7 @@ class Reply:
                 parts[-1],
                 text="".join(part.text for part in parts),
                 token_ids=tuple(token for part in parts for token in part.token_ids),
+                token_count=sum(part.num_tokens for part in parts),
                 logprobs=tuple(scores for part in parts for scores in part.logprobs),
             )
             if self._kind == "chat":
@@ -108,7 +109,7 @@ class Reply:
                 self._prompt_logprobs = self._prompt_logprobs or delta.prompt_logprobs
                 if delta.finish_reason is not None:
                     timings.append(delta.timings)
-                if delta.text or (tokens_matter and delta.token_ids) or delta.finish_reason is not None:
+                if delta.text or (tokens_matter and delta.num_tokens) or delta.finish_reason is not None:
                     content = {"delta": {"content": delta.text} if delta.text else {}}
                     yield self._chunk([self._choice(delta, content if self._kind == "chat" else None)], no_usage)
             if include_usage:
@@ -129,11 +130,12 @@ class Reply:
             **_ending(delta),
         }
         if self._extras.token_ids:
-            choice["token_ids"] = list(delta.token_ids)
+            unknown = delta.num_tokens > len(delta.token_ids)
+            choice["token_ids"] = None if unknown else list(delta.token_ids)
         return choice
 
     def _logprobs(self, delta: Delta) -> dict[str, Any] | None:
-        if not self._extras.logprobs or not delta.token_ids:
+        if not self._extras.logprobs or not delta.num_tokens:
             return None
         if self._kind == "chat":
             return chat_logprobs(delta.logprobs)
@@ -146,7 +148,7 @@ class Reply:
 
     def _echo(self, delta: Delta) -> str:
         """The prompt, once for each choice, with its first token."""
-        if not self._extras.echo or delta.index in self._echoed or not delta.token_ids:
+        if not self._extras.echo or delta.index in self._echoed or not delta.num_tokens:
             return ""
         self._echoed.add(delta.index)
         return self._prompt_text()

@@ -195,8 +195,36 @@ class Message(Strict):
         return {"role": "system" if self.role == "developer" else self.role, "content": content}
 
 
-class ChatRequest(CommonRequest):
+class Conversation(Strict):
+    """What a reply is asked for to, or the rest of one."""
+
     messages: list[Message] = Field(min_length=1)
+    continue_final_message: bool | None = Field(
+        None, description="Go on with the last message, which is a reply, and answer with what is new."
+    )
+    add_generation_prompt: bool | None = Field(None, description="False to continue a reply, true to begin one.")
+
+    @model_validator(mode="after")
+    def _begins_or_continues(self) -> Conversation:
+        continues = bool(self.continue_final_message)
+        if self.add_generation_prompt is continues:
+            raise ValueError("add_generation_prompt must be the opposite of continue_final_message, or left out")
+        if continues and self.messages[-1].role != "assistant":
+            raise ValueError("continue_final_message needs a reply, with the role 'assistant', as the last message")
+        return self
+
+    def for_engine(self) -> list[ChatMessage]:
+        messages = [message.for_engine() for message in self.messages]
+        if self.continue_final_message:
+            messages[-1]["unfinished"] = True
+        return messages
+
+
+class TokenizeRequest(Conversation):
+    model: str
+
+
+class ChatRequest(CommonRequest, Conversation):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, description="0 to 20 likeliest tokens for each of the reply's.")

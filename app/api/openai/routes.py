@@ -13,10 +13,10 @@ from fastapi.responses import JSONResponse
 from app.api.deps import Closing, ServicesDep
 from app.api.openai.errors import OpenAIError, invalid_value, translated
 from app.api.openai.replies import Extras, Kind, Reply, error_event
-from app.api.openai.requests import ChatRequest, CommonRequest, TextRequest
+from app.api.openai.requests import ChatRequest, CommonRequest, TextRequest, TokenizeRequest
 from app.api.sse import EventStream, close
 from app.error_shapes import error_response
-from engine import ChatEngine, Delta, EngineError, EngineStoppedError, SamplingParams
+from engine import ChatEngine, ContextLengthError, Delta, EngineError, EngineStoppedError, SamplingParams
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
@@ -69,8 +69,7 @@ async def chat_completions(body: ChatRequest, request: Request, services: Servic
     """Reply to a conversation."""
     engine = services.engine
     _check_model(body.model, engine)
-    messages = [message.for_engine() for message in body.messages]
-    deltas = engine.chat(messages, _sampling(body), deadline=body.deadline, priority=body.priority)
+    deltas = engine.chat(body.for_engine(), _sampling(body), deadline=body.deadline, priority=body.priority)
     try:
         return await _respond("chat", body, deltas, request, engine, closing)
     except EngineError as error:
@@ -87,6 +86,20 @@ async def completions(body: TextRequest, request: Request, services: ServicesDep
         return await _respond("text", body, deltas, request, engine, closing)
     except EngineError as error:
         raise translated(error, "prompt") from error
+
+
+@router.post("/tokenize")
+async def count_tokens(body: TokenizeRequest, services: ServicesDep) -> dict[str, int]:
+    """How many tokens a conversation is for the model, and how many it reads at most, its reply included."""
+    engine = services.engine
+    _check_model(body.model, engine)
+    try:
+        count = await engine.check_chat(body.for_engine())
+    except ContextLengthError as error:
+        count = error.prompt_tokens
+    except EngineError as error:
+        raise translated(error, "messages") from error
+    return {"count": count, "max_model_len": engine.info.max_model_len}
 
 
 def _sampling(body: CommonRequest) -> SamplingParams:

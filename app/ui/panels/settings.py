@@ -18,13 +18,15 @@ _MODEL = """
   <p id="dm-model-state" role="status"></p>
   <p id="dm-model-about"></p>
   <progress id="dm-model-progress" max="1" value="0" aria-label="Loading the model" hidden></progress>
-  <label for="dm-model-name">Another model</label>
-  <input id="dm-model-name" type="text" autocomplete="off" autocapitalize="off" spellcheck="false"
-    aria-describedby="dm-model-info" placeholder="Folder or hub id">
-  <p id="dm-model-info">A folder on this machine, or a hub id such as Qwen/Qwen3-0.6B. Conversations stay.</p>
-  <div id="dm-model-buttons">
-    <button type="button" id="dm-model-load">Load</button>
-    <button type="button" id="dm-model-rest">Sleep</button>
+  <div id="dm-model-life">
+    <label for="dm-model-name">Another model</label>
+    <input id="dm-model-name" type="text" autocomplete="off" autocapitalize="off" spellcheck="false"
+      aria-describedby="dm-model-info" placeholder="Folder or hub id">
+    <p id="dm-model-info">A folder on this machine, or a hub id such as Qwen/Qwen3-0.6B. Conversations stay.</p>
+    <div id="dm-model-buttons">
+      <button type="button" id="dm-model-load">Load</button>
+      <button type="button" id="dm-model-rest">Sleep</button>
+    </div>
   </div>
   <p id="dm-model-error" role="alert"></p>
 </section>

@@ -299,9 +299,14 @@ class Page {
   }
 
   missing() {
+    const temporary = !byId("dm-temporary-mark").hidden;
     history.replaceState(null, "", "/");
     this.go(null);
-    this.composer.complain("This conversation does not exist. It may have been deleted.");
+    this.composer.complain(
+      temporary
+        ? "This temporary chat has ended: it was in the memory of a server that has stopped or cannot be reached now."
+        : "This conversation does not exist. It may have been deleted.",
+    );
   }
 
   failed(error) {

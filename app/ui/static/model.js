@@ -15,6 +15,7 @@ const STATES = {
   restarting: "starting again after a failure",
   failed: "failed",
 };
+const REMOTE_STATES = { starting: "waiting for its server", failed: "cannot be reached" };
 const RESTING = new Set(["asleep", "failed"]);
 const STEADY = new Set(["ready", ...RESTING]);
 
@@ -106,8 +107,16 @@ export class Model {
     this.rest.disabled = this.load.disabled;
   }
 
-  #show({ state, reason, stage, progress, source, model, stats }) {
+  #show({ state, reason, stage, progress, source, remote, model, stats }) {
     this.resting = RESTING.has(state);
+    byId("dm-model-life").hidden = remote; // another server decides about it
+    if (remote) {
+      const elsewhere = `It runs on another server: ${source} (${model.attention}), context of ${model.max_model_len.toLocaleString("en")} tokens. Settings left at the model's default are that server's to choose.`;
+      this.#write("dm-model-state", `${model.name} · ${REMOTE_STATES[state] ?? STATES[state] ?? state}`);
+      this.#write("dm-model-about", state === "ready" ? elsewhere : (reason ?? ""));
+      this.#noticed(`${source} ${model.name} ${state}`);
+      return;
+    }
     this.#write("dm-model-state", `${model.name} · ${STATES[state] ?? state}`);
     const about = `${number.format(model.num_parameters)} parameters, ${model.dtype} on ${model.device}, context of ${model.max_model_len.toLocaleString("en")} tokens.`;
     const plain = model.has_chat_template ? "" : "It has no chat template: it reads a plain dialogue, and may answer poorly.";
@@ -119,7 +128,10 @@ export class Model {
     byId("dm-model-progress").value = progress ?? 0;
     this.rest.textContent = this.resting ? "Wake up" : "Sleep";
     this.#enable(!isMoving({ state, stage }));
-    const shown = `${source} ${model.name} ${state}`;
+    this.#noticed(`${source} ${model.name} ${state}`);
+  }
+
+  #noticed(shown) {
     if (this.#shown !== "" && shown !== this.#shown) this.changed();
     this.#shown = shown;
   }

@@ -1,0 +1,75 @@
+"""``deskmate doctor --size``: what a model takes for so many people, and which cards hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from textwrap import wrap
+
+from engine import BYTES_PER_WEIGHT, ModelSize
+
+CARDS = (24, 48, 80, 141)
+"""Memory of common cards in GB: RTX 4090 and L4, L40S and A6000, A100 and H100, H200."""
+USABLE = 0.9
+WORK_GB = 2.0
+MOST_CARDS = 8
+WIDTH = 100
+GB = 10**9
+
+
+def sizing_report(size: ModelSize, context: int, users: int) -> Iterator[str]:
+    """The lines of the report.
+
+    Args:
+        context: tokens of each conversation, its reply included.
+        users: replies that are written at the same time.
+    """
+    each = size.cache(context)
+    yield f"{size.name}: {size.parameters / 1e9:.3g} billion parameters, {len(size.layers)} layers."
+    yield (
+        f"KV cache in bf16: {size.cache_per_token / 1024:,.0f} KiB for a token, {_gb(each)} GB for a conversation of "
+        f"{context:,} tokens, {_gb(users * each)} GB for {users}."
+    )
+    if size.window is not None and size.window < context:
+        yield f"Layers with a sliding window keep {size.window:,} tokens of a conversation at most."
+    yield ""
+    rows = [("weights", "weights GB", "+ cache GB", "= GB", *(f"{card} GB cards" for card in CARDS))]
+    for dtype in BYTES_PER_WEIGHT:
+        weights, cache = size.weights(dtype), users * each
+        cards = (_cards(weights, users, each, card) for card in CARDS)
+        rows.append((dtype, _gb(weights), _gb(cache), _gb(weights + cache), *cards))
+    yield from _aligned(rows)
+    yield ""
+    yield "Under the cards: how many it takes, and how many such users they hold."
+    assumed = (
+        f"Assumed: GB are 10^9 bytes; {USABLE:.0%} of a card is used, {WORK_GB:g} GB of that for the computation and "
+        f"the runtime; several cards (2, 4 or {MOST_CARDS}) share weights and cache evenly; every user has a reply in "
+        "flight and a full context at the same time, and no two of them begin alike; int8 and int4 are formats of the "
+        "weights, embeddings and output layer stay bf16."
+    )
+    yield from wrap(assumed, WIDTH)
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *others in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+        yield "  ".join(cells)
+
+
+def _cards(weights: int, users: int, each: int, card: int) -> str:
+    room = USABLE * card - WORK_GB
+    count = 1
+    while count <= MOST_CARDS:
+        held = int((count * room * GB - weights) // each)
+        if held >= users:
+            return f"{count}: {held:,} users"
+        count *= 2
+    return "more"
+
+
+def _gb(size: float) -> str:
+    """Rounded up, to a digit that matters."""
+    value = size / GB
+    digits = 1 if value >= 10 else 2 if value >= 1 else 3
+    return f"{ceil(value * 10**digits) / 10**digits:,.{digits}f}"

@@ -1,0 +1,197 @@
+"""What a server answers when it does not reply, as the engine's own errors."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from engine.errors import (
+    ContextLengthError,
+    EngineError,
+    EngineFailedError,
+    EngineOverloadedError,
+    EngineStoppedError,
+    InvalidRequestError,
+)
+
+MAX_SHOWN = 400
+
+#: What servers write when a prompt is too long; the types and codes that some of them add are looked at first.
+_TOO_LONG = re.compile(
+    r"maximum context length|context size|context window|context length|reads at most|longer than the maximum model"
+    r"|must have less than \d+ tokens|max_new_tokens` must be|max_tokens' or 'max_completion_tokens' is too large",
+    re.IGNORECASE,
+)
+_TOO_LONG_CODES = {"context_length_exceeded", "exceed_context_size_error"}
+_PROMPT_TOKENS = (
+    re.compile(r"\((\d+) in the messages"),
+    re.compile(r"(?:has|contains|contains at least) (\d+) input tokens"),
+    re.compile(r"prompt is (\d+) tokens"),
+    re.compile(r"prompt contains (?:at least )?(\d+)"),
+    re.compile(r"request \((\d+) tokens\)"),
+    re.compile(r"Given: (\d+)"),
+    re.compile(r"\((\d+) tokens\)"),
+)
+_LIMIT = (
+    re.compile(r"context length is (?:only )?(\d+)"),
+    re.compile(r"reads at most (\d+)"),
+    re.compile(r"must have less than (\d+) tokens"),
+    re.compile(r"context size \((\d+) tokens\)"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that is no reply.
+
+    ``error`` is what it comes to. Where ``again`` is set, another server, or this one later, may do better.
+    """
+
+    error: EngineError
+    again: bool = False
+    wait: float | None = None  #: seconds that the server asks to wait
+    broken: bool = False  #: the server is not well, as opposed to busy
+    too_long: bool = False  #: prompt and reply together do not fit its context
+    prompt_tokens: int | None = None  #: as the server counted them, with ``too_long``
+    limit: int | None = None  #: tokens of its context as it says, with ``too_long``
+
+
+def refusal(status: int, headers: Mapping[str, str], body: bytes, *, server: str) -> Refusal:
+    """What an answer other than a reply means.
+
+    Args:
+        server: its name, for people.
+    """
+    told = _json(body)
+    message = _message(told)
+    said = f": {message}" if message else ""
+    if status in (401, 403):
+        return Refusal(
+            EngineStoppedError(
+                f"The model server {server} refuses the API key (status {status}). Whoever runs this server has to "
+                "set ENGINE_REMOTE_API_KEY."
+            ),
+            broken=True,
+        )
+    if status in (400, 413, 422, 500) and (long := _too_long(told, message)):
+        return long
+    if status == 404:
+        return Refusal(
+            EngineStoppedError(f"The model server {server} does not know the model or the address any more{said}."),
+            again=True,
+            broken=True,
+        )
+    if status == 429 or (status == 503 and "retry-after" in headers):
+        wait = _seconds(headers.get("retry-after"))
+        hint = f" It asks to wait {wait:.0f} seconds." if wait else ""
+        return Refusal(
+            EngineOverloadedError(f"The model server {server} takes no more requests just now.{hint}"),
+            again=True,
+            wait=wait,
+        )
+    if status in (408, 409, 425) or status >= 500:
+        return Refusal(
+            EngineStoppedError(
+                f"The model server {server} cannot answer just now (status {status}{said}). Please send again."
+            ),
+            again=True,
+            broken=True,
+        )
+    if 300 <= status < 400:
+        where = headers.get("location", "another address")
+        return Refusal(
+            EngineStoppedError(f"The model server {server} redirects to {where[:200]}. Set ENGINE_REMOTE_URL to that."),
+            again=True,
+            broken=True,
+        )
+    return Refusal(InvalidRequestError(f"The model server refuses this request (status {status}){said}."))
+
+
+def error_in_stream(told: Any, *, server: str) -> Refusal:
+    """What an error means that comes where a chunk of a reply should."""
+    message = _message(told)
+    long = _too_long(told, message)
+    if long is not None:
+        return long
+    code = told.get("code") if isinstance(told, dict) else None
+    status = code if isinstance(code, int) else 500
+    if 400 <= status < 500 and status not in (408, 429):
+        return Refusal(InvalidRequestError(f"The model server refuses this request: {message or status}."))
+    return Refusal(
+        EngineFailedError(
+            f"The model server {server} failed while writing this reply{f' ({message})' if message else ''}. Please "
+            "send your message again."
+        ),
+        again=True,
+        broken=True,
+    )
+
+
+def context_error(prompt_tokens: int, max_model_len: int) -> ContextLengthError:
+    """In the words of the engine that runs here."""
+    return ContextLengthError(
+        f"The prompt is {prompt_tokens} tokens long; the model reads at most {max_model_len}, and at least one must be "
+        "left for the reply. Shorten it.",
+        prompt_tokens=prompt_tokens,
+        max_model_len=max_model_len,
+    )
+
+
+def _too_long(told: Any, message: str) -> Refusal | None:
+    error = told.get("error", told) if isinstance(told, dict) else None
+    detail = error if isinstance(error, dict) else {}
+    codes = {detail.get("code"), detail.get("type")} & _TOO_LONG_CODES
+    if not codes and not _TOO_LONG.search(message):
+        return None
+    # llama.cpp gives numbers of their own, the others put them into the sentence.
+    counted, limit = detail.get("n_prompt_tokens"), detail.get("n_ctx")
+    return Refusal(
+        InvalidRequestError(f"The model server refuses this request: {message or 'the prompt is too long'}."),
+        too_long=True,
+        prompt_tokens=counted if isinstance(counted, int) else _found(_PROMPT_TOKENS, message),
+        limit=limit if isinstance(limit, int) else _found(_LIMIT, message),
+    )
+
+
+def _found(patterns: Sequence[re.Pattern[str]], message: str) -> int | None:
+    found = next((match for pattern in patterns if (match := pattern.search(message))), None)
+    return int(found[1]) if found else None
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:  # such as a proxy's page: not for people
+        return None
+
+
+def _message(told: Any) -> str:
+    """The sentence in an error, wherever this server puts it; empty when there is none."""
+    for _ in range(3):
+        if not isinstance(told, dict):
+            break
+        told = next((told[name] for name in ("error", "message", "detail", "msg") if told.get(name)), None)
+    if isinstance(told, list):  # FastAPI's validation: one entry for each field
+        told = "; ".join(str(each.get("msg", "")) for each in told if isinstance(each, dict))
+    text = " ".join(told.split()) if isinstance(told, str) else ""
+    return (text[:MAX_SHOWN] + "…" if len(text) > MAX_SHOWN else text).rstrip(".")
+
+
+def _seconds(value: str | None) -> float | None:
+    """``Retry-After``: seconds, or a date."""
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        when = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return max(0.0, (when - datetime.now(UTC)).total_seconds()) if when.tzinfo else None

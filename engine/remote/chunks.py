@@ -1,0 +1,269 @@
+"""A server's chunks become deltas, and are measured as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from time import monotonic
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from engine.errors import EngineFailedError
+from engine.metrics import EngineMetrics
+from engine.outputs import Delta, FinishReason, Logprob, Timings, TokenLogprobs
+from engine.remote.sse import BrokenStreamError
+from engine.utilisation import StepLoad
+
+UNKNOWN_TOKEN = -1
+"""The id of a token that a server tells only by its text."""
+
+_REASONS = {"length": FinishReason.LENGTH, "max_tokens": FinishReason.LENGTH}
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _ChatToken(_Lenient):
+    token: str
+    logprob: float | None = None
+    bytes: list[int] | None = None
+    id: int = UNKNOWN_TOKEN  # llama.cpp
+    top_logprobs: list[_ChatToken] | None = None
+
+    def named(self, token_id: int | None = None) -> Logprob:
+        data = bytes(self.bytes) if self.bytes is not None else self.token.encode(errors="replace")
+        return Logprob(self.id if token_id is None else token_id, self.logprob, self.token, data)
+
+
+class _Logprobs(_Lenient):
+    """Of a chat (``content``) or of a completion (the rest)."""
+
+    content: list[_ChatToken] | None = None
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float | None] | None] | None = None
+
+    def scores(self, token_ids: list[int]) -> tuple[TokenLogprobs, ...]:
+        if self.content is not None:
+            ids: Iterable[int | None] = token_ids if len(token_ids) == len(self.content) else [None] * len(self.content)
+            return tuple(
+                TokenLogprobs(one.named(token_id), None, tuple(top.named() for top in one.top_logprobs or ()))
+                for one, token_id in zip(self.content, ids, strict=True)
+            )
+        tokens, values = self.tokens or [], self.token_logprobs or []
+        tops = self.top_logprobs or [None] * len(tokens)
+        if not len(tokens) == len(values) == len(tops):
+            raise BrokenStreamError("its log-probabilities do not belong together")
+        ids = token_ids if len(token_ids) == len(tokens) else [None] * len(tokens)
+        return tuple(
+            TokenLogprobs(
+                _by_text(token, value, token_id),
+                None,
+                tuple(sorted((_by_text(*each) for each in (top or {}).items()), key=_likelihood, reverse=True)),
+            )
+            for token, value, top, token_id in zip(tokens, values, tops, ids, strict=True)
+        )
+
+
+class _Message(_Lenient):
+    content: str | None = None
+
+
+class _Choice(_Lenient):
+    index: int = 0
+    delta: _Message | None = None
+    text: str | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+
+
+class _Details(_Lenient):
+    cached_tokens: int | None = None
+
+
+class _Usage(_Lenient):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Chunk(_Lenient):
+    choices: list[_Choice] = Field(default_factory=list)
+    usage: _Usage | None = None
+
+
+@dataclass(slots=True)
+class _Progress:
+    """One of the replies."""
+
+    tokens: int = 0
+    first: float = 0.0  # when its first and its last token came
+    last: float = 0.0
+    reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    closed: bool = False
+
+
+@dataclass(slots=True)
+class Assembly:
+    """The ``n`` replies to one request, as they arrive.
+
+    Args:
+        prompt_tokens: as counted or estimated before; the server's own number is better.
+        arrival: when the request came, on :func:`time.monotonic`.
+    """
+
+    request_id: str
+    n: int
+    prompt_tokens: int
+    arrival: float
+    metrics: EngineMetrics
+    cached_tokens: int = 0
+    began: bool = False
+    counted: bool = False  #: the server has told the prompt's tokens itself
+    _completion_tokens: int | None = None
+    _replies: dict[int, _Progress] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._replies = {index: _Progress() for index in range(self.n)}
+
+    @property
+    def ended(self) -> bool:
+        """Every reply has said why it ended."""
+        return all(reply.reason is not None for reply in self._replies.values())
+
+    def feed(self, data: str) -> list[Delta]:
+        """What one event brings.
+
+        Raises:
+            BrokenStreamError: it is not what it should be.
+        """
+        try:
+            chunk = _Chunk.model_validate_json(data)
+        except ValidationError as error:
+            raise BrokenStreamError("it sent something that is no chunk of a reply") from error
+        if chunk.usage is not None:
+            self._note(chunk.usage)
+        return [delta for choice in chunk.choices for delta in self._take(choice)]
+
+    def _note(self, usage: _Usage) -> None:
+        if usage.prompt_tokens is not None:
+            self.prompt_tokens = usage.prompt_tokens
+            self.counted = True
+        if usage.completion_tokens is not None:
+            self._completion_tokens = usage.completion_tokens
+        if usage.prompt_tokens_details is not None:
+            self.cached_tokens = usage.prompt_tokens_details.cached_tokens or 0
+
+    def _take(self, choice: _Choice) -> Iterable[Delta]:
+        reply = self._replies.get(choice.index)
+        if reply is None or reply.closed:
+            raise BrokenStreamError(f"it sent a reply number {choice.index} that nobody asked for")
+        text = choice.text if choice.delta is None else choice.delta.content
+        token_ids = choice.token_ids or []
+        scores = choice.logprobs.scores(token_ids) if choice.logprobs is not None else ()
+        if choice.finish_reason is not None:
+            reply.reason, reply.stop_reason = _reason(choice)
+        # Most servers that do not tell the ids send a token at a time.
+        count = len(token_ids) or len(scores) or int(bool(text))
+        if count:
+            self._measure(reply, count)
+        if text or count:
+            yield Delta(
+                self.request_id,
+                text=text or "",
+                token_ids=tuple(token_ids),
+                token_count=count,
+                logprobs=scores,
+                index=choice.index,
+                num_unfinished=self._unfinished,
+            )
+
+    def end(self) -> list[Delta]:
+        """The last delta of each reply, once the stream is over.
+
+        Raises:
+            BrokenStreamError: the stream ended before a reply had.
+        """
+        if not self.ended:
+            raise BrokenStreamError("the reply ended in the middle")
+        return [self._close(index, reply) for index, reply in self._replies.items()]
+
+    def cut(self, reason: FinishReason) -> list[Delta]:
+        """The last delta of each reply, those that have not ended included."""
+        for reply in self._replies.values():
+            reply.reason = reply.reason or reason
+        return self.end()
+
+    @property
+    def tokens(self) -> int:
+        """Generated, of all replies together."""
+        seen = sum(reply.tokens for reply in self._replies.values())
+        return seen if self._completion_tokens is None else self._completion_tokens
+
+    @property
+    def _unfinished(self) -> int:
+        return sum(not reply.closed for reply in self._replies.values())
+
+    def _measure(self, reply: _Progress, count: int) -> None:
+        now = monotonic()
+        if not self.began:
+            self.began = True
+            self.metrics.first_token(now - self.arrival)
+        if reply.tokens:
+            for _ in range(count):
+                self.metrics.token_gap((now - reply.last) / count)
+        else:
+            reply.first = now
+        reply.last = now
+        reply.tokens += count
+        self.metrics.step(StepLoad(seconds=0, sequences=0, tokens=0, prompt_tokens=0, generated_tokens=count))
+
+    def _close(self, index: int, reply: _Progress) -> Delta:
+        assert reply.reason is not None
+        reply.closed = True
+        now = monotonic()
+        first, last = (reply.first, reply.last) if reply.tokens else (now, now)
+        own = self._completion_tokens if self.n == 1 else None
+        timings = Timings(
+            prompt_tokens=self.prompt_tokens,
+            cached_prompt_tokens=self.cached_tokens,
+            completion_tokens=reply.tokens if own is None else own,
+            queue_seconds=0.0,
+            time_to_first_token_seconds=first - self.arrival,
+            inter_token_latency_seconds=(last - first) / (reply.tokens - 1) if reply.tokens > 1 else 0.0,
+            total_seconds=last - self.arrival,
+        )
+        self.metrics.finished(reply.reason, timings)
+        return Delta(
+            self.request_id,
+            finish_reason=reply.reason,
+            stop_reason=reply.stop_reason,
+            timings=timings,
+            index=index,
+            num_unfinished=self._unfinished,
+        )
+
+
+def _reason(choice: _Choice) -> tuple[FinishReason, str | int | None]:
+    reason = choice.finish_reason
+    if reason in ("abort", "error"):
+        raise EngineFailedError("The model server gave up on this reply. Please send your message again.")
+    if reason == "length" and choice.stop_reason == FinishReason.DEADLINE:  # as our own server says it
+        return FinishReason.DEADLINE, None
+    if reason in _REASONS:
+        return _REASONS[reason], choice.stop_reason
+    known = reason in ("stop", "eos_token", "stop_sequence")
+    return FinishReason.STOP, choice.stop_reason if known else reason
+
+
+def _by_text(token: str, logprob: float | None, token_id: int | None = None) -> Logprob:
+    data = token.encode(errors="replace")
+    return Logprob(UNKNOWN_TOKEN if token_id is None else token_id, logprob, token, data)
+
+
+def _likelihood(token: Logprob) -> float:
+    return token.logprob if token.logprob is not None else 0.0

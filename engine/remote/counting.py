@@ -1,0 +1,91 @@
+"""How many tokens a conversation has for a model that is elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from engine.interface import ChatMessage
+from engine.remote.dialects import Counting, chat_fields
+from engine.remote.upstreams import Upstream
+
+BYTES_PER_TOKEN = 4.0
+"""Before a server has told better: what texts in European languages come to, rather less than more."""
+TOKENS_PER_MESSAGE = 5
+"""What chat templates write around a message, about."""
+COUNT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    tokens: int
+    exact: bool  #: counted by the server; else estimated from the text's length
+
+
+class Estimate:
+    """Tokens by the length of a text. Learns from what servers say that they read."""
+
+    def __init__(self) -> None:
+        self._bytes_per_token = BYTES_PER_TOKEN
+
+    def of(self, text: Sequence[ChatMessage] | str | Sequence[int]) -> int:
+        """Tokens of a conversation, of a text, or of token ids, which are as many as they are."""
+        if isinstance(text, str):
+            return max(1, math.ceil(_size(text) / self._bytes_per_token))
+        if text and isinstance(text[0], int):
+            return len(text)
+        messages: Sequence[Any] = text
+        size = sum(_size(message["content"]) for message in messages)
+        return math.ceil(size / self._bytes_per_token) + TOKENS_PER_MESSAGE * (len(messages) + 1)
+
+    def learn(self, messages: Sequence[ChatMessage], tokens: int) -> None:
+        """The server says that it read so many."""
+        size = sum(_size(message["content"]) for message in messages)
+        text_tokens = tokens - TOKENS_PER_MESSAGE * (len(messages) + 1)
+        if size >= 200 and text_tokens > 0:  # the shortest ones tell of the template alone
+            seen = min(8.0, max(0.5, size / text_tokens))
+            self._bytes_per_token += 0.3 * (seen - self._bytes_per_token)
+
+
+def _size(text: str) -> int:
+    return len(text.encode(errors="replace"))
+
+
+async def counted(client: httpx.AsyncClient, upstream: Upstream, messages: Sequence[ChatMessage]) -> int | None:
+    """The tokens of a conversation as the server counts them; None where it does not, or not now.
+
+    Raises:
+        httpx.ConnectError, httpx.ConnectTimeout: it cannot be reached.
+    """
+    served = upstream.served
+    if served is None or served.dialect.counting is Counting.NONE:
+        return None
+    conversation = chat_fields(messages, served.dialect)
+    if served.dialect.counting is not Counting.LLAMA_CPP:
+        below = upstream.url if served.dialect.counting is Counting.DESKMATE else upstream.root
+        asked = {"add_generation_prompt": True, **conversation, "model": served.model}
+        told = await _post(client, f"{below}/tokenize", asked)
+        count = told.get("count")
+        return count if isinstance(count, int) else None
+    prompt = (await _post(client, f"{upstream.root}/apply-template", conversation)).get("prompt")
+    if not isinstance(prompt, str):
+        return None
+    asked = {"content": prompt, "add_special": True, "parse_special": True}
+    tokens = (await _post(client, f"{upstream.root}/tokenize", asked)).get("tokens")
+    return len(tokens) if isinstance(tokens, list) else None
+
+
+async def _post(client: httpx.AsyncClient, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The server's answer; empty where it has none to give."""
+    try:
+        answer = await client.post(url, json=body, timeout=COUNT_SECONDS)
+        told = answer.json() if answer.status_code == 200 else None
+    except (httpx.ConnectError, httpx.ConnectTimeout):
+        raise
+    except (httpx.HTTPError, OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}

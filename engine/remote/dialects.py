@@ -1,0 +1,254 @@
+"""What the servers that speak OpenAI's API understand beyond it, and how each of them spells it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+from engine.errors import InvalidRequestError, UnsupportedParameterError
+from engine.interface import ChatMessage
+from engine.sampling_params import SamplingParams
+
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Counting(StrEnum):
+    """How a server tells the number of tokens of a conversation."""
+
+    VLLM = "vllm"  #: ``POST /tokenize`` takes messages
+    DESKMATE = "deskmate"  #: the same, below ``/v1``
+    LLAMA_CPP = "llama.cpp"  #: ``POST /apply-template``, then ``POST /tokenize``
+    NONE = "none"  #: it does not: the number is estimated from the text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One kind of server.
+
+    Args:
+        title: its name, for people.
+        spelling: parameter of :class:`SamplingParams` → what the server calls it. One that is missing is refused,
+            unless its value asks for nothing.
+        beside: sent along with a parameter, by the server's name of it.
+        values: what stands for a value in this server's eyes, by our name of the parameter.
+        always: sent with every request.
+        continuing: sent to have a reply continued; None where the server cannot.
+        token_ids: the server tells the token ids of a reply when asked to.
+        usage: the server tells the usage at the end of a stream when asked to.
+        priority: the server takes one.
+    """
+
+    title: str
+    spelling: Mapping[str, str]
+    beside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    values: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
+    always: Mapping[str, Any] = field(default_factory=dict)
+    continuing: Mapping[str, Any] | None = None
+    counting: Counting = Counting.NONE
+    token_ids: bool = False
+    usage: bool = True
+    priority: bool = False
+
+
+def _same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+_OPENAI = _same(
+    "temperature", "top_p", "presence_penalty", "frequency_penalty", "max_tokens", "stop", "seed", "n", "logit_bias"
+)  # fmt: skip
+_VLLM = _OPENAI | _same("top_k", "min_p", "repetition_penalty", "min_tokens", "stop_token_ids", "ignore_eos")
+_CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
+_NO_TOP_K = {"top_k": {0: -1}}
+
+DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
+    {
+        "vllm": Dialect(
+            title="vLLM",
+            spelling=_VLLM | _same("bad_words"),
+            values=_NO_TOP_K,
+            continuing=_CONTINUE,
+            counting=Counting.VLLM,
+            token_ids=True,
+        ),
+        "sglang": Dialect(title="SGLang", spelling=_VLLM, values=_NO_TOP_K, continuing=_CONTINUE),
+        "deskmate": Dialect(
+            title="Deskmate",
+            spelling=_VLLM | _same("bad_words", "typical_p", "forbidden_words"),
+            continuing=_CONTINUE,
+            counting=Counting.DESKMATE,
+            token_ids=True,
+            priority=True,
+        ),
+        "llama.cpp": Dialect(
+            title="llama.cpp",
+            spelling=_OPENAI
+            | _same("top_k", "min_p", "typical_p", "ignore_eos")
+            | {"repetition_penalty": "repeat_penalty"},
+            # Its penalty looks at the last 64 tokens unless it is told to look at all of them.
+            beside={"repeat_penalty": {"repeat_last_n": -1}},
+            continuing={},  # it continues a reply at the end by itself
+            counting=Counting.LLAMA_CPP,
+        ),
+        "llama-cpp-python": Dialect(
+            title="llama-cpp-python",
+            # It takes ``n`` and ignores it.
+            spelling={name: to for name, to in _OPENAI.items() if name != "n"}
+            | _same("top_k", "min_p", "min_tokens")
+            | {"repetition_penalty": "repeat_penalty"},
+            usage=False,
+        ),
+        "tgi": Dialect(
+            title="TGI",
+            # It takes ``n`` and ``logit_bias`` and ignores them, and makes something else of ``presence_penalty``.
+            spelling=_same("temperature", "top_p", "frequency_penalty", "max_tokens", "stop", "seed"),
+            values={"top_p": {1.0: None}},
+        ),
+        "openai": Dialect(title="a server of OpenAI's API", spelling=_OPENAI),
+    }
+)
+"""By the names that ``ENGINE_REMOTE_KIND`` takes."""
+
+#: Values that ask for nothing, so that a server which lacks the parameter needs not be told.
+_NEUTRAL: Final[Mapping[str, object]] = {
+    "top_k": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "min_tokens": 0,
+    "stop": (),
+    "stop_token_ids": (),
+    "ignore_eos": False,
+    "n": 1,
+    "bad_words": (),
+    "forbidden_words": (),
+}
+#: Parameters whose neutral value is also what an unset one has: it is never sent.
+_UNSET: Final = ("min_tokens", "stop", "stop_token_ids", "ignore_eos", "n", "bad_words", "forbidden_words")
+_SAMPLING: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "max_tokens",
+    "min_tokens",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "seed",
+    "n",
+    "logit_bias",
+    "bad_words",
+    "forbidden_words",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked for, in no server's words yet.
+
+    Exactly one of ``messages`` and ``prompt`` is set.
+    """
+
+    messages: Sequence[ChatMessage] | None = None
+    prompt: str | Sequence[int] | None = None
+    params: SamplingParams = field(default_factory=SamplingParams)
+    priority: int = 0
+
+    @property
+    def path(self) -> str:
+        return "/chat/completions" if self.messages is not None else "/completions"
+
+    def body(self, dialect: Dialect, model: str) -> dict[str, Any]:
+        """The request's JSON for a server of this kind.
+
+        Raises:
+            UnsupportedParameterError: the server does not know a parameter that asks for something; names it.
+            InvalidRequestError: the server cannot do what is asked.
+        """
+        body: dict[str, Any] = {"model": model, "stream": True, **dialect.always}
+        if dialect.usage:
+            body["stream_options"] = {"include_usage": True}
+        if dialect.token_ids:
+            body["return_token_ids"] = True
+        if dialect.priority and self.priority:
+            body["priority"] = self.priority
+        if self.messages is not None:
+            body |= chat_fields(self.messages, dialect)
+        elif isinstance(self.prompt, str):
+            body["prompt"] = self.prompt
+        else:
+            body["prompt"] = list(self.prompt or ())
+        return body | sampling_fields(self.params, dialect) | self._logprobs()
+
+    def _logprobs(self) -> dict[str, Any]:
+        asked = self.params.logprobs
+        if asked is None:
+            return {}
+        if self.messages is None:
+            return {"logprobs": asked}
+        return {"logprobs": True, "top_logprobs": asked}
+
+
+def chat_fields(messages: Sequence[ChatMessage], dialect: Dialect) -> dict[str, Any]:
+    """A conversation as the server takes it.
+
+    Raises:
+        InvalidRequestError: it ends with a reply to be continued, which the server cannot do.
+    """
+    fields: dict[str, Any] = {
+        "messages": [{"role": message["role"], "content": message["content"]} for message in messages]
+    }
+    if messages[-1].get("unfinished"):
+        if dialect.continuing is None:
+            raise InvalidRequestError(
+                f"The model server ({dialect.title}) cannot go on with a reply that was cut off. Ask for another "
+                "reply instead."
+            )
+        fields |= dialect.continuing
+    return fields
+
+
+def sampling_fields(params: SamplingParams, dialect: Dialect) -> dict[str, Any]:
+    """The parameters as the server spells them. What is unset is not sent: the server has defaults of its own.
+
+    Raises:
+        UnsupportedParameterError: naming the first one that the server does not know.
+    """
+    if params.prompt_logprobs is not None:
+        raise UnsupportedParameterError(
+            "prompt_logprobs is not available from a remote model server. Leave prompt_logprobs out."
+        )
+    fields: dict[str, Any] = {}
+    for name in _SAMPLING:
+        value = getattr(params, name)
+        neutral = name in _NEUTRAL and value == _NEUTRAL[name]
+        if value is None or (neutral and name in _UNSET):
+            continue
+        spelled = dialect.spelling.get(name)
+        if spelled is None:
+            if neutral:
+                continue
+            raise UnsupportedParameterError(
+                f"{name} is not known to the model server ({dialect.title}), so its value {value!r} would change "
+                f"nothing. Leave {name} as the model has it."
+            )
+        # A collection is never one of the values that a server wants otherwise.
+        others = dialect.values.get(name, NOTHING)
+        value = others.get(value, value) if others else value
+        if value is None:
+            continue
+        if name == "logit_bias":
+            value = {str(token): bias for token, bias in value.items()}
+        fields[spelled] = list(value) if isinstance(value, tuple) else value
+        fields |= dialect.beside.get(spelled, NOTHING)
+    return fields

@@ -1,0 +1,508 @@
+"""``RemoteEngine``: replies from servers elsewhere, through the interface of the engine that runs here."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import random
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from math import inf
+from time import monotonic
+from types import TracebackType
+
+import httpx
+from prometheus_client import CollectorRegistry
+
+from engine.chat_template import check_messages
+from engine.errors import (
+    DeadlineError,
+    EngineError,
+    EngineStoppedError,
+    InvalidRequestError,
+    ReplyInterruptedError,
+)
+from engine.interface import ChatMessage
+from engine.outputs import (
+    Delta,
+    EngineState,
+    EngineStats,
+    EngineStatus,
+    FinishReason,
+    Health,
+    ModelInfo,
+)
+from engine.remote.answers import Refusal, context_error, error_in_stream, refusal
+from engine.remote.chunks import Assembly
+from engine.remote.counting import Count, Estimate, counted
+from engine.remote.dialects import Question
+from engine.remote.metrics import RemoteMetrics
+from engine.remote.sse import BrokenStreamError, events
+from engine.remote.upstreams import Pool, Served, Upstream, base_url, unreachable
+from engine.sampling_params import SamplingParams
+from engine.settings import EngineSettings
+
+_log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 5.0
+FIRST_WAIT_SECONDS = 0.25
+MAX_WAIT_SECONDS = 5.0
+"""Longer than this no request waits for a server that asks for patience; the person is told instead."""
+ERROR_BYTES = 2**16
+UNKNOWN_LENGTH = 4096
+"""Context of a server that does not tell, and nobody has said."""
+REMOTE = "remote"
+
+
+class _Failure(Exception):
+    """One attempt came to nothing."""
+
+    def __init__(self, refused: Refusal) -> None:
+        super().__init__(str(refused.error))
+        self.refused = refused
+
+
+class RemoteEngine:
+    """Implements :class:`engine.ChatEngine` over servers that speak OpenAI's API.
+
+    Use it as ``async with RemoteEngine(settings) as engine``. A server that does not answer at the start is waited for
+    in the background: until then the engine is not ready, and says why.
+
+    Args:
+        settings: ``remote_url`` and what belongs to it; default: from ``ENGINE_*`` in the environment.
+
+    Raises:
+        ModelLoadError: an address is none.
+    """
+
+    def __init__(self, settings: EngineSettings | None = None) -> None:
+        self.settings = settings or EngineSettings()
+        self._upstreams = tuple(Upstream(base_url(url)) for url in self.settings.remote_url)
+        self._metrics = RemoteMetrics(self.stats, lambda: self._upstreams)
+        self._pool: Pool | None = None
+        self._state = EngineState.STOPPED
+        self._info = self._info_of(None)
+        self._estimate = Estimate()
+        self._ids = itertools.count(1)
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._totals = EngineStats.nothing()
+
+    # -- life -------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Ask every server once, and begin to accept requests as soon as one is well.
+
+        Raises:
+            ModelLoadError: no server can ever be used as things are configured; says why.
+        """
+        key = self.settings.remote_api_key
+        client = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {key.get_secret_value()}"} if key is not None else {},
+            timeout=httpx.Timeout(self.settings.remote_timeout, connect=CONNECT_SECONDS),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30),
+        )
+        kind = None if self.settings.remote_kind == "auto" else self.settings.remote_kind
+        self._pool = Pool(self._upstreams, client, self.settings.remote_model, kind, self._changed)
+        self._state = EngineState.STARTING
+        try:
+            await self._pool.first_look()
+        except BaseException:
+            await self.stop()
+            raise
+        if self._state is EngineState.STARTING:
+            _log.warning("%s Waiting for one.", self._pool.problem())
+
+    async def stop(self) -> None:
+        """Close every connection. Requests in flight end with :class:`ReplyInterruptedError`."""
+        pool, self._pool = self._pool, None
+        self._state = EngineState.STOPPED
+        if pool is not None:
+            await pool.close()
+            await pool.client.aclose()
+
+    async def __aenter__(self) -> RemoteEngine:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def drain(self, timeout: float) -> bool:
+        """Take no new requests and wait for those in flight; True when all ended within ``timeout`` seconds."""
+        if self._state is not EngineState.STOPPED:
+            self._state = EngineState.DRAINING
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._running:
+                    self._idle.clear()
+                    await self._idle.wait()
+        return self._running == 0
+
+    def _changed(self) -> None:
+        """A server became well, or is not any more."""
+        served = [one.served for one in self._upstreams if one.well and one.served is not None]
+        if served:
+            self._info = self._info_of(served)
+        if self._state in (EngineState.STARTING, EngineState.READY, EngineState.FAILED):
+            if served:
+                self._state = EngineState.READY
+            elif self._state is EngineState.READY:
+                self._state = EngineState.FAILED
+
+    def _info_of(self, served: Sequence[Served] | None) -> ModelInfo:
+        told = [one.max_model_len for one in served or () if one.max_model_len is not None]
+        own = self.settings.max_model_len
+        length = min([*told, *([own] if own is not None else [])], default=UNKNOWN_LENGTH)
+        if served and not told and own is None:
+            _log.warning(
+                "the model server does not say how long its context is; %d tokens are taken for it. "
+                "Set ENGINE_MAX_MODEL_LEN to what it is.",
+                UNKNOWN_LENGTH,
+            )
+        return ModelInfo(
+            name=served[0].model if served else self.settings.remote_model or "unknown",
+            max_model_len=length,
+            vocab_size=0,
+            dtype="unknown",
+            device=REMOTE,
+            attention=served[0].dialect.title if served else "unknown",
+            num_parameters=0,
+            has_chat_template=True,
+        )
+
+    # -- what there is, and how it is doing ----------------------------------------------------------------
+
+    @property
+    def info(self) -> ModelInfo:
+        """The servers' model; placeholders until one of them has answered. ``attention`` is the kind of server."""
+        return self._info
+
+    @property
+    def default_sampling_params(self) -> SamplingParams:
+        """Neutral ones: servers do not tell theirs. What a request leaves open is left to the server."""
+        return SamplingParams(
+            temperature=1.0,
+            top_p=1.0,
+            top_k=0,
+            min_p=0.0,
+            typical_p=1.0,
+            repetition_penalty=1.0,
+            presence_penalty=0.0,
+            frequency_penalty=0.0,
+        )
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        return self._metrics.registry
+
+    @property
+    def status(self) -> EngineStatus:
+        servers = ", ".join(upstream.label for upstream in self._upstreams)
+        return EngineStatus(self._state, model=servers, reason=self._reason())
+
+    def stats(self) -> EngineStats:
+        """Of the requests that went through here. What the servers do besides, they tell themselves."""
+        utilisation = self._metrics.meter.read()
+        return replace(self._totals, num_requests_running=self._running, state=self._state, utilisation=utilisation)
+
+    def health(self) -> Health:
+        reason = self._reason()
+        return Health(ready=reason is None, error=reason)
+
+    def _reason(self) -> str | None:
+        match self._state:
+            case EngineState.READY:
+                return None
+            case EngineState.STOPPED:
+                return "The engine is not started."
+            case EngineState.DRAINING:
+                return "The server is shutting down."
+            case _:
+                return self._pool.problem() if self._pool is not None else "The engine is not started."
+
+    # -- requests -------------------------------------------------------------------------------------------
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None = None,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> AsyncGenerator[Delta]:
+        """Stream a reply to a conversation. Leaving the loop closes the connection, which aborts the request there.
+
+        Raises:
+            ContextLengthError, InvalidRequestError, EngineOverloadedError, EngineStoppedError: before the first delta.
+            ReplyInterruptedError: the connection broke in the middle. Before its first token a request is sent again
+                instead, to another server if there is one.
+            EngineFailedError: the server gave up on the reply.
+            DeadlineError: the deadline passed before the first token.
+        """
+        check_messages(messages)
+        question = Question(messages=messages, params=params or SamplingParams(), priority=priority)
+        async with aclosing(self._stream(question, deadline)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def complete(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> AsyncGenerator[Delta]:
+        """Stream a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
+        if not prompt:
+            raise InvalidRequestError("The prompt is empty: send at least one token.")
+        question = Question(prompt=prompt, params=params or SamplingParams(), priority=priority)
+        async with aclosing(self._stream(question, deadline)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def check_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> int:
+        """Would :meth:`chat` accept this now? Returns the prompt's length in tokens.
+
+        Where the server does not count, that is an estimate, which never refuses: the server has the last word.
+
+        Raises:
+            ContextLengthError: the server counts more tokens than it reads.
+            InvalidRequestError: a parameter that the server does not know, or a reply that it cannot continue.
+            EngineStoppedError: no server is well.
+        """
+        check_messages(messages)
+        question = Question(messages=messages, params=params or SamplingParams())
+        pool = self._open_pool()
+        while True:
+            upstream = pool.choose(_about(question), set())
+            assert upstream.served is not None
+            question.body(upstream.served.dialect, upstream.served.model)
+            count = await self._count(pool, upstream, messages)
+            if upstream.well:  # else it was found to be away just now
+                break
+        limit = self._info.max_model_len
+        if count.exact and count.tokens >= limit:
+            raise context_error(count.tokens, limit)
+        return count.tokens if count.exact else min(count.tokens, limit - 1)
+
+    async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:  # noqa: ARG002
+        """None: a conversation goes to the server as text, and its cache finds what it can by itself."""
+        self._open_pool()
+        return ()
+
+    def _open_pool(self) -> Pool:
+        if self._pool is None or self._state in (EngineState.STOPPED, EngineState.DRAINING):
+            raise EngineStoppedError(self._reason() or "The engine is not started.")
+        return self._pool
+
+    async def _count(self, pool: Pool, upstream: Upstream, messages: Sequence[ChatMessage]) -> Count:
+        try:
+            tokens = await counted(pool.client, upstream, messages)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            upstream.down(unreachable(error))
+            pool.changed()
+            tokens = None
+        return Count(self._estimate.of(messages), False) if tokens is None else Count(tokens, True)
+
+    async def _stream(self, question: Question, deadline: float | None) -> AsyncGenerator[Delta]:
+        """Every attempt together, within the deadline."""
+        if deadline is not None and not 0 < deadline < inf:
+            raise InvalidRequestError(f"deadline must be a number of seconds greater than 0 (got {deadline:g})")
+        pool = self._open_pool()
+        ends = None if deadline is None else asyncio.get_running_loop().time() + deadline
+        prompt: Sequence[ChatMessage] | str | Sequence[int] = question.messages or question.prompt or ""
+        assembly = Assembly(
+            request_id=f"remote-{next(self._ids)}",
+            n=question.params.n,
+            prompt_tokens=self._estimate.of(prompt),
+            arrival=monotonic(),
+            metrics=self._metrics,
+        )
+        self._running += 1
+        finished = FinishReason.ABORT
+        try:
+            async with aclosing(self._attempts(pool, question, assembly)) as deltas:
+                while True:
+                    try:
+                        async with asyncio.timeout_at(ends):
+                            delta = await anext(deltas, None)
+                    except TimeoutError:
+                        if not assembly.began:
+                            raise DeadlineError(
+                                f"The reply had not begun within its deadline of {deadline:g} seconds."
+                            ) from None
+                        for last in assembly.cut(FinishReason.DEADLINE):
+                            yield last
+                        finished = FinishReason.DEADLINE
+                        return
+                    if delta is None:
+                        break
+                    finished = delta.finish_reason or finished
+                    yield delta
+            if question.messages is not None and assembly.counted:
+                self._estimate.learn(question.messages, assembly.prompt_tokens)
+        except EngineError:
+            finished = FinishReason.ERROR
+            raise
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+            self._account(assembly, finished)
+
+    def _account(self, assembly: Assembly, finished: FinishReason) -> None:
+        ended = self._totals.requests_finished
+        self._totals = replace(
+            self._totals,
+            prompt_tokens=self._totals.prompt_tokens + (assembly.prompt_tokens if assembly.began else 0),
+            cached_prompt_tokens=self._totals.cached_prompt_tokens + assembly.cached_tokens,
+            generation_tokens=self._totals.generation_tokens + assembly.tokens,
+            requests_finished={**ended, finished.value: ended[finished.value] + 1},
+        )
+
+    async def _attempts(self, pool: Pool, question: Question, assembly: Assembly) -> AsyncGenerator[Delta]:
+        """Ask one server after the other until one replies; once a token has come there is no other attempt."""
+        tried: set[Upstream] = set()
+        shortened = False
+        attempt = 0
+        while True:
+            upstream = pool.choose(_about(question), tried)
+            try:
+                async with aclosing(self._attempt(pool, upstream, question, assembly)) as deltas:
+                    async for delta in deltas:
+                        yield delta
+                upstream.succeeded()
+                return
+            except _Failure as failure:
+                refused = failure.refused
+            if self._pool is not pool:
+                raise ReplyInterruptedError("The server was shut down while this reply was being written.")
+            if refused.too_long and not assembly.began and not shortened:
+                shortened = True
+                question = await self._shortened(pool, upstream, question, refused)
+                continue
+            if refused.wait is not None and not refused.broken:
+                upstream.rest(min(refused.wait, MAX_WAIT_SECONDS))
+            if refused.broken:
+                upstream.failed()
+            if assembly.began or not refused.again or attempt >= self.settings.remote_retries:
+                raise refused.error
+            fresh = [one for one in self._upstreams if one.well and one not in tried and one is not upstream]
+            if not fresh:
+                await self._wait(attempt, refused)
+            tried = (tried | {upstream}) if fresh else set()
+            attempt += 1
+            self._metrics.retries += 1
+
+    async def _wait(self, attempt: int, refused: Refusal) -> None:
+        """Before the same server is asked again."""
+        asked = refused.wait or 0.0
+        if asked > MAX_WAIT_SECONDS:
+            raise refused.error
+        await asyncio.sleep(max(asked, FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.0)))
+
+    async def _shortened(self, pool: Pool, upstream: Upstream, question: Question, refused: Refusal) -> Question:
+        """The same with as long a reply as fits, where the prompt itself does; the longest reply is an upper bound.
+
+        Raises:
+            ContextLengthError: the prompt alone is too long.
+        """
+        known = upstream.served.max_model_len if upstream.served is not None else None
+        limit = refused.limit or known or self._info.max_model_len
+        tokens = refused.prompt_tokens
+        if question.messages is not None:
+            count = await self._count(pool, upstream, question.messages)
+            tokens = count.tokens if count.exact or tokens is None else tokens
+        elif tokens is None:
+            tokens = self._estimate.of(question.prompt or "")
+        asked = question.params.max_tokens
+        if asked is None or tokens + asked <= limit or tokens >= limit:
+            # Nothing of ours can be given up: whatever was estimated, the server says that it does not fit.
+            raise context_error(max(tokens, limit) if asked is None or tokens >= limit else tokens, limit)
+        return replace(question, params=replace(question.params, max_tokens=limit - tokens))
+
+    async def _attempt(
+        self, pool: Pool, upstream: Upstream, question: Question, assembly: Assembly
+    ) -> AsyncGenerator[Delta]:
+        """One request to one server.
+
+        Raises:
+            _Failure: no reply, or not the whole of it.
+        """
+        served = upstream.served
+        assert served is not None
+        body = question.body(served.dialect, served.model)
+        upstream.in_flight += 1
+        try:
+            async with pool.client.stream(
+                "POST", f"{upstream.url}{question.path}", json=body, headers={"Accept": "text/event-stream"}
+            ) as answer:
+                if answer.status_code != 200:
+                    told = await _error_body(answer)
+                    raise _Failure(refusal(answer.status_code, answer.headers, told, server=upstream.label))
+                if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                    raise BrokenStreamError("it answers with something else than a stream of events")
+                async with aclosing(events(answer.aiter_bytes())) as stream:
+                    async for data in stream:
+                        if data == "[DONE]":
+                            break
+                        _raise_told_error(data, upstream)
+                        for delta in assembly.feed(data):
+                            yield delta
+            for delta in assembly.end():
+                yield delta
+        except (httpx.HTTPError, httpx.StreamError, OSError) as error:
+            if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+                upstream.down(unreachable(error))
+                pool.changed()
+            raise _Failure(_broken(upstream, unreachable(error), began=assembly.began)) from error
+        except BrokenStreamError as error:
+            raise _Failure(_broken(upstream, str(error), began=assembly.began)) from error
+        finally:
+            upstream.in_flight -= 1
+
+
+def _raise_told_error(data: str, upstream: Upstream) -> None:
+    """Servers send an error in the middle as an event that has nothing else."""
+    if '"error"' not in data:
+        return
+    try:
+        told = json.loads(data)
+    except ValueError:
+        return  # whoever reads chunks says what is wrong with it
+    if isinstance(told, dict) and told.get("error") and not told.get("choices"):
+        error = told["error"]
+        raise _Failure(error_in_stream(error if isinstance(error, dict) else told, server=upstream.label))
+
+
+def _broken(upstream: Upstream, reason: str, *, began: bool) -> Refusal:
+    if began:
+        error: EngineError = ReplyInterruptedError(
+            f"The model server {upstream.label} broke off in the middle of this reply: {reason}."
+        )
+    else:
+        error = EngineStoppedError(f"The model server {upstream.label} did not reply: {reason}. Please send again.")
+    return Refusal(error, again=True, broken=True)
+
+
+async def _error_body(answer: httpx.Response) -> bytes:
+    body = b""
+    async for chunk in answer.aiter_bytes():
+        body += chunk
+        if len(body) >= ERROR_BYTES:
+            break
+    return body
+
+
+def _about(question: Question) -> str:
+    """What stays the same while a conversation grows: how it begins."""
+    if question.messages is not None:
+        return "\n".join(message["content"][:500] for message in question.messages[:2])
+    return question.prompt[:500] if isinstance(question.prompt, str) else str(question.prompt and question.prompt[:64])

@@ -1,0 +1,284 @@
+"""The servers behind a remote engine: which of them are well, and which one is asked next."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from engine.errors import EngineStoppedError, ModelLoadError
+from engine.remote.answers import refusal
+from engine.remote.dialects import DIALECTS, Dialect
+
+_log = logging.getLogger(__name__)
+
+HEALTH_SECONDS = 5.0
+"""How often a server is asked whether it is well."""
+HEALTH_TIMEOUT = 5.0
+FAILURES_TO_EJECT = 3
+"""So many replies in a row that broke off take a server out, though it says that it is well."""
+FIRST_REST_SECONDS = 5.0
+MAX_REST_SECONDS = 60.0
+
+_OWNERS = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "deskmate": "deskmate",
+    "llamacpp": "llama.cpp",
+    "me": "llama-cpp-python",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a server says about itself."""
+
+    model: str
+    max_model_len: int | None
+    dialect: Dialect
+
+
+@dataclass(slots=True, eq=False)
+class Upstream:
+    """One server."""
+
+    url: str  #: ends with ``/v1``, or whatever the API is under
+    in_flight: int = 0
+    served: Served | None = None
+    problem: str | None = "it has not answered yet"  #: why it is not well, as the end of a sentence
+    hopeless: bool = False  #: the problem is one that waiting does not mend
+    failures: int = 0  #: in a row
+    rests: int = 0  #: in a row
+    resting_until: float = 0.0
+
+    @property
+    def root(self) -> str:
+        """Where a server has what is not OpenAI's."""
+        return self.url.removesuffix("/v1")
+
+    @property
+    def label(self) -> str:
+        """Its name for people and metrics: host, port, and a path where that says something."""
+        parts = urlsplit(self.root)
+        return parts.netloc + parts.path.rstrip("/")
+
+    @property
+    def well(self) -> bool:
+        return self.problem is None
+
+    def rest(self, seconds: float) -> None:
+        """Not to be asked for so long, if there is another one."""
+        self.resting_until = max(self.resting_until, monotonic() + seconds)
+
+    def succeeded(self) -> None:
+        self.failures = self.rests = 0
+
+    def failed(self) -> None:
+        """A request broke off. Several in a row: it rests, longer each time."""
+        self.failures += 1
+        if self.failures >= FAILURES_TO_EJECT:
+            self.rest(min(FIRST_REST_SECONDS * 2**self.rests, MAX_REST_SECONDS))
+            self.rests += 1
+            self.failures = 0
+
+    def down(self, problem: str, *, hopeless: bool = False) -> None:
+        if self.well or problem != self.problem:
+            _log.warning("model server %s is out: %s", self.label, problem)
+        self.problem, self.hopeless = problem, hopeless
+
+    def up(self, served: Served) -> None:
+        if not self.well:
+            _log.info("model server %s is in: %s, %s", self.label, served.dialect.title, served.model)
+        self.served, self.problem, self.hopeless = served, None, False
+
+
+def base_url(url: str) -> str:
+    """The address under which the API is, from what people write.
+
+    Raises:
+        ModelLoadError: it is no address; says what is wrong.
+    """
+    parts = urlsplit(url.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ModelLoadError(
+            f"ENGINE_REMOTE_URL: '{url}' is no address of a model server. Write it like http://10.0.0.5:8000/v1."
+        )
+    if parts.username or parts.password:
+        raise ModelLoadError("ENGINE_REMOTE_URL holds a password. Put it into ENGINE_REMOTE_API_KEY instead.")
+    if parts.query or parts.fragment:
+        raise ModelLoadError(f"ENGINE_REMOTE_URL: '{url}' has something behind its path. Leave that out.")
+    path = parts.path.rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{path if path.endswith('/v1') else f'{path}/v1'}"
+
+
+@dataclass(slots=True)
+class Pool:
+    """Every server, watched.
+
+    Args:
+        wanted: the model that replies are asked from; None is the only one a server has.
+        kind: of every server, by its name in :data:`DIALECTS`; None finds out.
+        changed: called when a server becomes well, or is not any more.
+    """
+
+    upstreams: Sequence[Upstream]
+    client: httpx.AsyncClient
+    wanted: str | None
+    kind: str | None
+    changed: Callable[[], None]
+    model: str | None = None
+    _watchers: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def first_look(self) -> None:
+        """Ask all of them once, and go on watching.
+
+        Raises:
+            ModelLoadError: none of them can ever be asked as things stand.
+        """
+        await asyncio.gather(*(self.look(upstream) for upstream in self.upstreams))
+        if all(upstream.hopeless for upstream in self.upstreams):
+            raise ModelLoadError(self.problem())
+        self._watchers = [asyncio.create_task(self._watch(upstream)) for upstream in self.upstreams]
+
+    async def close(self) -> None:
+        for watcher in self._watchers:
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+
+    def problem(self) -> str:
+        """Why there is nobody to ask, as a sentence."""
+        each = "; ".join(f"{one.label}: {one.problem}" for one in self.upstreams)
+        return f"No model server can be asked ({each})."
+
+    def choose(self, about: str, avoid: set[Upstream]) -> Upstream:
+        """Who is asked next: of those that are well and do not rest, the one with the fewest requests.
+
+        Among equals a conversation comes back to the same one, which has its beginning in the cache.
+
+        Args:
+            about: the same for every request of one conversation.
+            avoid: asked already in vain; only if there is nobody else.
+
+        Raises:
+            EngineStoppedError: none is well.
+        """
+        well = [upstream for upstream in self.upstreams if upstream.well]
+        if not well:
+            raise EngineStoppedError(f"{self.problem()} Please send again in a moment.")
+        now = monotonic()
+        return min(
+            well,
+            key=lambda one: (one in avoid, one.resting_until > now, one.in_flight, _rank(about, one.url)),
+        )
+
+    async def _watch(self, upstream: Upstream) -> None:
+        while True:
+            await asyncio.sleep(HEALTH_SECONDS)
+            try:
+                await self.look(upstream)
+            except Exception:  # a watcher that dies would leave the server out, or in, for ever
+                _log.exception("model server %s could not be looked at", upstream.label)
+
+    async def look(self, upstream: Upstream) -> None:
+        """Ask a server whether it is well, and what it serves."""
+        try:
+            answer = await self.client.get(f"{upstream.url}/models", timeout=HEALTH_TIMEOUT)
+        except (httpx.HTTPError, OSError) as error:
+            self._out(upstream, unreachable(error), hopeless=False)
+        else:
+            await self._read(upstream, answer)
+
+    async def _read(self, upstream: Upstream, answer: httpx.Response) -> None:
+        if answer.status_code != 200:
+            refused = refusal(answer.status_code, answer.headers, answer.content, server=upstream.label)
+            hopeless = answer.status_code in (401, 403, 404) or 300 <= answer.status_code < 400
+            text = str(refused.error) if hopeless and answer.status_code != 404 else f"status {answer.status_code}"
+            self._out(upstream, text.rstrip("."), hopeless=hopeless)
+            return
+        cards = _cards(answer)
+        if not cards:
+            self._out(upstream, "it does not list its models as OpenAI's API does")
+            return
+        names = [str(card["id"]) for card in cards]
+        wanted = self.wanted or (names[0] if len(names) == 1 else None)
+        if wanted is None:
+            listed = ", ".join(names[:8])
+            self._out(upstream, f"it serves several models ({listed}); choose one with ENGINE_REMOTE_MODEL")
+            return
+        if wanted not in names:
+            self._out(upstream, f"it does not serve {wanted} but {', '.join(names[:8])}")
+            return
+        if wanted != self.model and any(one.well and one is not upstream for one in self.upstreams):
+            self._out(upstream, f"it serves {wanted}, the others {self.model}")
+            return
+        card = cards[names.index(wanted)]
+        known = upstream.served
+        length = _number(card, "max_model_len")
+        if upstream.well and known is not None and known.model == wanted and length in (None, known.max_model_len):
+            return
+        served = await self._examine(upstream, card, wanted)
+        self.model = wanted
+        upstream.up(served)
+        self.changed()
+
+    def _out(self, upstream: Upstream, problem: str, *, hopeless: bool = True) -> None:
+        upstream.down(problem, hopeless=hopeless)
+        self.changed()
+
+    async def _examine(self, upstream: Upstream, card: dict[str, Any], model: str) -> Served:
+        """What kind of server it is, and how much its model reads."""
+        length = _number(card, "max_model_len")
+        kind = self.kind or _OWNERS.get(str(card.get("owned_by")))
+        if kind is None and (info := await self._ask(f"{upstream.root}/info")) and "max_total_tokens" in info:
+            kind = "tgi"
+        if kind == "tgi":
+            info = await self._ask(f"{upstream.root}/info")
+            length = length or _number(info, "max_total_tokens")
+        elif kind == "llama.cpp":
+            props = await self._ask(f"{upstream.root}/props")
+            length = length or _number(props.get("default_generation_settings"), "n_ctx")
+        return Served(model, length, DIALECTS[kind or "openai"])
+
+    async def _ask(self, url: str) -> dict[str, Any]:
+        try:
+            answer = await self.client.get(url, timeout=HEALTH_TIMEOUT)
+            told = answer.json() if answer.status_code == 200 else None
+        except (httpx.HTTPError, OSError, ValueError):
+            return {}
+        return told if isinstance(told, dict) else {}
+
+
+def unreachable(error: Exception) -> str:
+    """Why a server did not answer, as the end of a sentence."""
+    match error:
+        case httpx.ConnectTimeout() | httpx.ConnectError():
+            return "it cannot be reached"
+        case httpx.TimeoutException():
+            return "it does not answer in time"
+        case _:
+            return "the connection to it broke"
+
+
+def _cards(answer: httpx.Response) -> list[dict[str, Any]]:
+    try:
+        told = answer.json()
+    except ValueError:
+        return []
+    data = told.get("data") if isinstance(told, dict) else None
+    return [card for card in data if isinstance(card, dict) and card.get("id")] if isinstance(data, list) else []
+
+
+def _number(told: object, name: str) -> int | None:
+    value = told.get(name) if isinstance(told, dict) else None
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _rank(about: str, url: str) -> bytes:
+    return hashlib.blake2b(f"{url}\n{about}".encode(errors="replace"), digest_size=8).digest()
