@@ -11,17 +11,18 @@ from sqlalchemy import exists, or_, select
 from sqlalchemy.orm import Session
 
 from app.domain.ids import new_id
-from app.prompts import PromptLibrary
 from app.settings import AppSettings
 from app.store.conversations import Conversations
 from app.store.database import IN_MEMORY, Database
 from app.store.deletions import Deletions
+from app.store.feedback import FeedbackRecords
 from app.store.migrate import alembic_config
 from app.store.models import Account, Conversation, Message, Turn
 from app.store.notifications import Notifications
 from app.store.retention import Retention
 from app.store.turn_contexts import TurnContexts
 from app.store.turn_records import TurnRecords
+from app.templates import Templates
 from app.turns.service import Turns
 from engine import ChatEngine
 
@@ -35,6 +36,7 @@ class Chats:
     conversations: Conversations
     turns: Turns
     deletions: Deletions
+    feedback: FeedbackRecords
 
 
 class TemporaryChats:
@@ -44,10 +46,10 @@ class TemporaryChats:
     them as it does for the others.
     """
 
-    def __init__(self, settings: AppSettings, engine: ChatEngine, prompts: PromptLibrary) -> None:
+    def __init__(self, settings: AppSettings, engine: ChatEngine, templates: Templates) -> None:
         self._settings = settings
         self._engine = engine
-        self._prompts = prompts
+        self._templates = templates
         self._opening = asyncio.Lock()
         self._open: tuple[Database, Chats] | None = None
 
@@ -75,6 +77,15 @@ class TemporaryChats:
             database, _chats = self._open
             await Retention(database).delete_older(datetime.now(UTC) - timedelta(hours=TEMPORARY_HOURS))
 
+    async def forget(self, user_id: str) -> None:
+        """Let go of all that is this user's, with replies that are being written."""
+        if self._open is None:
+            return
+        database, chats = self._open
+        theirs = select(Conversation.id).where(Conversation.user_id == user_id)
+        for conversation_id in await database.read(lambda session: session.scalars(theirs).all()):
+            await chats.turns.delete_conversation(user_id, conversation_id)
+
     async def close(self) -> None:
         """End the replies in flight as the others do, and forget everything."""
         if self._open is not None:
@@ -87,8 +98,9 @@ class TemporaryChats:
         contexts, nobody = TurnContexts(database), Notifications(IN_MEMORY)
         return Chats(
             conversations=Conversations(database),
-            turns=Turns(self._settings, self._engine, records, contexts, self._prompts, nobody),
+            turns=Turns(self._settings, self._engine, records, contexts, self._templates, nobody),
             deletions=Deletions(database),
+            feedback=FeedbackRecords(database),
         )
 
 

@@ -9,7 +9,7 @@ from typing import cast
 
 from fastapi import FastAPI
 
-from app.api import conversations, health, messages, transfer, turns
+from app.api import canned, conversations, desk, health, messages, transfer, turns
 from app.api import engine as engine_api
 from app.api.errors import install_error_handlers
 from app.api.observe import HttpMetrics, Observer
@@ -77,6 +77,8 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         conversations.tags_router,
         transfer.router,
         engine_api.router,
+        canned.router,
+        *desk.routers,
     ):
         app.include_router(router)
     return mount_ui(app, lambda: cast(Services, app.state.services))

@@ -9,24 +9,28 @@ from dataclasses import dataclass
 
 from app.background import BackgroundTasks
 from app.chats import Chats, TemporaryChats
+from app.desk import Desk
 from app.domain.ids import new_id
 from app.errors import EngineUnavailable, StartupError, StorageUnavailable
 from app.housekeeping import Housekeeping
-from app.prompts import PromptLibrary
 from app.settings import AppSettings
 from app.store.audit import Audit
 from app.store.claim import claimed
 from app.store.conversations import Conversations
 from app.store.database import Database
 from app.store.deletions import Deletions
+from app.store.feedback import FeedbackRecords
 from app.store.leases import Leases
 from app.store.migrate import migrate, sqlite_file
 from app.store.notifications import Notifications
 from app.store.retention import Retention
 from app.store.search_index import SearchIndex
+from app.store.template_versions import TemplateVersions
 from app.store.transfer import TransferRecords
 from app.store.turn_contexts import TurnContexts
 from app.store.turn_records import TurnRecords
+from app.template_files import read_templates
+from app.templates import Templates
 from app.transfer.service import Transfers
 from app.turns.service import Turns
 from app.turns.sweeper import sweep_expired
@@ -45,8 +49,9 @@ class Services:
     chats: Chats
     temporary: TemporaryChats
     transfers: Transfers
-    prompts: PromptLibrary
+    templates: Templates
     audit: Audit
+    desk: Desk
     database: Database
     _background: BackgroundTasks
     _claim: ExitStack
@@ -58,7 +63,7 @@ class Services:
         Raises:
             StartupError: the data folder, the database or a prompt file cannot be used; says what to do.
         """
-        prompts = PromptLibrary.load()
+        files = read_templates()
         url = settings.resolved_database_url
         with ExitStack() as claim:
             claim.enter_context(claimed(url))
@@ -82,7 +87,9 @@ class Services:
             if sqlite_file(url) is None:  # where there may be other processes
                 background.start(notifications.listen(), "notifications")
                 background.start(sweep_expired(leases, lease_seconds), "sweeper")
-            temporary = TemporaryChats(settings, engine, prompts)
+            templates = Templates(files, TemplateVersions(database))
+            turns = Turns(settings, engine, records, TurnContexts(database), templates, notifications, titles)
+            temporary = TemporaryChats(settings, engine, templates)
             housekeeping = Housekeeping(
                 SearchIndex(database), deletions, Retention(database), temporary, retention_days=settings.retention_days
             )
@@ -93,13 +100,17 @@ class Services:
                 engine=engine,
                 chats=Chats(
                     conversations=conversations,
-                    turns=Turns(settings, engine, records, TurnContexts(database), prompts, notifications, titles),
+                    turns=turns,
                     deletions=deletions,
+                    feedback=FeedbackRecords(database),
                 ),
                 temporary=temporary,
                 transfers=Transfers(TransferRecords(database), settings.max_import_mb),
-                prompts=prompts,
+                templates=templates,
                 audit=Audit(database),
+                desk=Desk.over(
+                    database, delete_conversation=turns.delete_conversation, forget_temporary=temporary.forget
+                ),
                 database=database,
                 _background=background,
                 _claim=claim.pop_all(),

@@ -24,13 +24,15 @@ from typing import Any
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID, new_id
-from app.prompts import PromptLibrary
 from app.settings import AppSettings
 from app.store.database import Database
 from app.store.migrate import migrate
 from app.store.notifications import Notifications
+from app.store.template_versions import TemplateVersions
 from app.store.turn_contexts import TurnContexts
 from app.store.turn_records import NewTurn, Standing, TurnOutcome, TurnRecords
+from app.template_files import read_templates
+from app.templates import Templates
 from app.turns.events import TurnEnd
 from app.turns.service import Turns
 from benchmarks import machine
@@ -88,7 +90,8 @@ async def measure(url: str, folder: Path, *, chats: int, repeats: int) -> dict[s
 
         def turns_with(records: TurnRecords) -> Turns:
             contexts, notifications = TurnContexts(database), Notifications(url)
-            return Turns(settings, engine, records, contexts, PromptLibrary.load(), notifications)
+            templates = Templates(read_templates(), TemplateVersions(database))
+            return Turns(settings, engine, records, contexts, templates, notifications)
 
         owner = new_id()
         unsaved = turns_with(NoRecords(database, owner, settings.lease_seconds))

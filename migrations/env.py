@@ -7,8 +7,8 @@ from sqlalchemy import Connection
 
 from app.settings import AppSettings
 from app.store.database import postgres_engine, sqlite_engine
+from app.store.desk_models import METADATA
 from app.store.migrate import sqlite_file
-from app.store.models import Base
 
 
 def run(connection: Connection) -> None:
@@ -21,7 +21,7 @@ def run(connection: Connection) -> None:
     context.configure(
         connection=connection,
         include_object=compared,
-        target_metadata=Base.metadata,
+        target_metadata=METADATA,
         render_as_batch=True,
         # Our SQLite transactions hold DDL too, so a migration that is killed leaves nothing behind.
         transactional_ddl=True,

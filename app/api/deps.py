@@ -8,7 +8,7 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from app.api.observe import HttpMetrics
-from app.auth.identity import user_id_of
+from app.auth.identity import Identity, identity_of, user_id_of
 from app.services import Services
 
 
@@ -18,6 +18,10 @@ def _services(request: Request) -> Services:
 
 def _user_id(request: Request) -> str:
     return user_id_of(request)
+
+
+def _identity(request: Request) -> Identity:
+    return identity_of(request)
 
 
 def _closing(request: Request) -> asyncio.Event:
@@ -30,6 +34,7 @@ def _metrics(request: Request) -> HttpMetrics:
 
 ServicesDep = Annotated[Services, Depends(_services)]
 UserId = Annotated[str, Depends(_user_id)]
+Caller = Annotated[Identity, Depends(_identity)]
 #: Set when the server shuts down: long streams end then.
 Closing = Annotated[asyncio.Event, Depends(_closing)]
 Metrics = Annotated[HttpMetrics, Depends(_metrics)]

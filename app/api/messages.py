@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.deps import ServicesDep, UserId
 from app.domain.chat_settings import ChatSettings
+from app.domain.feedback import FeedbackView, Opinion, Rating, Reason
 from app.store.deletions import Deletion
 from app.turns.service import TurnRef
 
@@ -36,6 +37,16 @@ class EditedMessage(AnotherReply):
     """What to ask instead."""
 
     text: str = Field(description="The message as it should have been.")
+
+
+class GivenFeedback(BaseModel):
+    """What the person thinks of a reply."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rating: Rating = Field(description="A thumb up or down.")
+    reasons: tuple[Reason, ...] = Field((), max_length=len(Reason), description="Why, of those that go with the thumb.")
+    comment: str = Field("", description="In words of their own.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,19 @@ async def branch_conversation(message_id: str, user_id: UserId, services: Servic
 async def delete_message(message_id: str, user_id: UserId, services: ServicesDep) -> Deletion:
     """Delete it with all that follows it. For an hour that can be undone."""
     return await (await services.chats_with(message_id)).deletions.delete(user_id, message_id)
+
+
+@router.put("/feedback")
+async def rate_reply(message_id: str, given: GivenFeedback, user_id: UserId, services: ServicesDep) -> FeedbackView:
+    """Say what you think of a reply, in place of what you said before."""
+    opinion = Opinion(given.rating, given.reasons, given.comment)
+    return await (await services.chats_with(message_id)).feedback.put(user_id, message_id, opinion)
+
+
+@router.delete("/feedback", status_code=204)
+async def unrate_reply(message_id: str, user_id: UserId, services: ServicesDep) -> None:
+    """Take back what you said about a reply. Where there is nothing, nothing happens."""
+    await (await services.chats_with(message_id)).feedback.remove(user_id, message_id)
 
 
 @deletions_router.post("/{deletion_id}/undo")

@@ -159,6 +159,8 @@ def _authorize(rule: Rule, identity: Identity | None) -> None:
         raise Refusal(401, "not_signed_in", "Sign in first.")
     if rule.access is Access.ADMIN and identity.role is not Role.ADMIN:
         raise Refusal(403, "not_allowed", "Only an admin may do this. Ask one of yours.")
+    if rule.access is Access.OVERSEER and not identity.role.may_oversee:
+        raise Refusal(403, "not_allowed", "Only admins and viewers see this. Ask an admin if you should.")
     if rule.access is Access.WRITER and not identity.role.may_write:
         raise Refusal(403, "not_allowed", "You can read here and change nothing. Ask an admin if you should.")
 

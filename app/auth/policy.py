@@ -20,6 +20,7 @@ class Access(Enum):
     OPEN = auto()  #: nothing: probes of the process, and the way in
     USER = auto()  #: to be signed in (without accounts, everybody here is the local user)
     WRITER = auto()  #: to be an agent or an admin: whatever changes something
+    OVERSEER = auto()  #: to be an admin or a viewer: whatever shows what others did
     ADMIN = auto()  #: to be an admin (the local user is one)
     DENIED = auto()  #: known and closed; answers like a path that does not exist
 
@@ -73,6 +74,7 @@ class Ruling:
 
 
 _OPEN, _USER, _WRITER, _ADMIN, _DENIED = Access.OPEN, Access.USER, Access.WRITER, Access.ADMIN, Access.DENIED
+_OVERSEER = Access.OVERSEER
 
 RULES: tuple[Rule, ...] = (
     # The process.
@@ -92,6 +94,9 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/api/messages/{message_id}/continue", _WRITER),
     Rule("POST", "/api/messages/{message_id}/show", _WRITER),
     Rule("POST", "/api/messages/{message_id}/branch", _WRITER),
+    Rule("PUT DELETE", "/api/messages/{message_id}/feedback", _WRITER),
+    Rule("GET", "/api/canned", _USER),
+    Rule("POST", "/api/canned/{name}/fill", _WRITER),
     Rule("GET", "/api/tags", _USER),
     Rule("GET", "/api/conversations", _USER),
     Rule("GET", "/api/conversations/{conversation_id}", _USER),
@@ -104,6 +109,25 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/api/engine/sleep", _ADMIN),
     Rule("POST", "/api/engine/wake", _ADMIN),
     Rule("POST", "/api/engine/swap", _ADMIN),
+    # The desk's own work. What agents said and rated is seen by those who look after the desk.
+    Rule("GET", "/desk", _USER, linkable=True),
+    Rule("GET", "/api/desk", _USER),
+    Rule("GET", "/api/desk/usage", _OVERSEER),
+    Rule("GET", "/api/desk/usage/csv", _OVERSEER),
+    Rule("GET", "/api/desk/review", _OVERSEER),
+    Rule("GET", "/api/desk/review/{message_id}", _OVERSEER),
+    Rule("PUT", "/api/desk/review/{message_id}", _ADMIN),
+    Rule("GET", "/api/desk/templates/{kind}", _USER),
+    Rule("GET", "/api/desk/templates/{kind}/{name}/versions", _USER),
+    Rule("POST", "/api/desk/templates/{kind}/{name}/try", _USER),
+    Rule("PUT", "/api/desk/templates/{kind}/{name}", _ADMIN),
+    Rule("POST", "/api/desk/templates/{kind}/{name}/restore", _ADMIN),
+    Rule("POST", "/api/desk/templates/{kind}/{name}/remove", _ADMIN),
+    Rule("GET", "/api/desk/audit", _ADMIN),
+    Rule("GET", "/api/desk/audit/actions", _ADMIN),
+    Rule("GET", "/api/desk/audit/csv", _ADMIN),
+    Rule("GET", "/api/desk/people/{user_id}/data", _ADMIN),
+    Rule("DELETE", "/api/desk/people/{user_id}", _ADMIN),
     # OpenAI's API.
     Rule("GET", "/v1/models", _USER),
     Rule("GET", "/v1/models/{model:path}", _USER),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.errors import InvalidInput
 from engine import SamplingParams
@@ -24,7 +24,10 @@ class ChatSettings(BaseModel):
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
-    system_prompt_name: str | None = None  #: a file in prompts/, or None for free text
+    system_prompt_name: str | None = None  #: of the desk's prompts, or None for free text
+    system_prompt_variables: dict[Annotated[str, Field(max_length=40)], Annotated[str, Field(max_length=2000)]] = Field(
+        {}, max_length=20, description="What is filled into the named prompt; the others have their defaults."
+    )
     system_prompt: str = ""
 
     @property

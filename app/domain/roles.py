@@ -16,3 +16,8 @@ class Role(StrEnum):
     def may_write(self) -> bool:
         """Whether they send messages and change what is theirs."""
         return self is not Role.VIEWER
+
+    @property
+    def may_oversee(self) -> bool:
+        """Whether they see how the desk is used, and the replies that want a review."""
+        return self is not Role.AGENT

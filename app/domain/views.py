@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from app.domain.chat_settings import ChatSettings
+from app.domain.feedback import FeedbackView
 from app.domain.words import SnippetPart
 
 Item = TypeVar("Item")
@@ -57,6 +58,7 @@ class MessageView:
     context_length: int | None = None  #: most tokens the model read then, its reply included
     has_system_prompt: bool = False  #: which is never left out
     siblings: tuple[str, ...] = ()  #: ids of the messages at this place of the tree, itself among them, oldest first
+    feedback: FeedbackView | None = None  #: what the person who looks at it thinks of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from app.domain.views import ConversationSummary, ConversationView, MessageStatu
 from app.errors import Conflict, InvalidInput, NotFound
 from app.store.conversation_list import Place, list_page, tags_of
 from app.store.database import Database
+from app.store.feedback import feedback_of
 from app.store.models import Conversation, ConversationTag, Message, Turn
 from app.store.rows import message_view, owned_conversation, owned_message
 from app.store.search import Query
@@ -117,7 +118,10 @@ class Conversations:
             if at is not None and all(message.id != at for message, _turn in rows):
                 raise InvalidInput("This message is on another branch than the one that is shown. Show that one first.")
             siblings = siblings_of(session, [message for message, _turn in rows])
-            messages = tuple(message_view(message, turn, siblings[message.id]) for message, turn in rows)
+            feedback = feedback_of(session, user_id, [message.id for message, _turn in rows])
+            messages = tuple(
+                message_view(message, turn, siblings[message.id], feedback.get(message.id)) for message, turn in rows
+            )
             return ConversationView(
                 id=conversation.id,
                 title=conversation.title,
@@ -142,7 +146,8 @@ class Conversations:
         def work(session: Session) -> MessageView:
             message = owned_message(session, user_id, message_id)
             turn = session.scalars(select(Turn).where(Turn.message_id == message.id)).one_or_none()
-            return message_view(message, turn, siblings_of(session, [message])[message.id])
+            feedback = feedback_of(session, user_id, [message.id]).get(message.id)
+            return message_view(message, turn, siblings_of(session, [message])[message.id], feedback)
 
         return await self._database.read(work)
 

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from app.domain.audit import AuditAction
 from app.domain.ids import LOCAL_USER_ID
 from app.store.audit import add_event
+from app.store.desk_models import Feedback
 from app.store.models import Conversation
 
 
@@ -27,6 +28,12 @@ def take_over(session: Session, user_id: str) -> int:
     )
     taken = session.execute(
         update(Conversation).where(local).values(user_id=user_id).execution_options(**unsynchronized)
+    )
+    session.execute(
+        update(Feedback)
+        .where(Feedback.user_id == LOCAL_USER_ID)
+        .values(user_id=user_id)
+        .execution_options(**unsynchronized)
     )
     assert isinstance(taken, CursorResult)
     if taken.rowcount:

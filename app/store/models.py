@@ -28,6 +28,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 ID_LENGTH = 36
+#: Of a turn: it failed, or may have ended without a word. Queries say it in the same words as its index.
+PERHAPS_UNANSWERED = "status IN ('error', 'interrupted') OR (status = 'complete' AND completion_tokens <= 4)"
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -190,6 +192,7 @@ class Conversation(Base):
         ),
         # Importing a file twice finds what the first time made.
         Index("uq_conversation_user_id_imported_from", "user_id", "imported_from", unique=True),
+        Index("ix_conversation_created_at", "created_at"),  # what is counted by days is found by this, here and below
     )
 
     id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
@@ -246,6 +249,7 @@ class Message(Base):
             sqlite_where=text("deletion IS NOT NULL"),
             postgresql_where=text("deletion IS NOT NULL"),
         ),
+        Index("ix_message_created_at", "created_at"),
     )
 
     id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
@@ -291,6 +295,13 @@ class Turn(Base):
             postgresql_where=text("status = 'running'"),
         ),
         Index("ix_turn_conversation_id", "conversation_id"),
+        Index("ix_turn_created_at", "created_at"),
+        Index(
+            "ix_turn_unanswered",
+            "created_at",
+            sqlite_where=text(PERHAPS_UNANSWERED),
+            postgresql_where=text(PERHAPS_UNANSWERED),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
+from app.domain.feedback import FeedbackView
 from app.domain.views import MessageStatus, MessageView, ReplyStats, Role
 from app.errors import NotFound
-from app.store.models import Conversation, Message, Turn
+from app.store.models import Account, Conversation, Message, Turn
 
 _ID = re.compile(r"[0-9a-f-]{36}")
+
+
+def shown_name(account: type[Account]) -> ColumnElement[str]:
+    """What others see of a person."""
+    return func.coalesce(account.display_name, account.name)
 
 
 def is_id(text: str) -> bool:
@@ -60,7 +66,9 @@ def _no_conversation() -> NotFound:
     return NotFound("There is no such conversation. It may have been deleted.")
 
 
-def message_view(message: Message, turn: Turn | None, siblings: Sequence[str]) -> MessageView:
+def message_view(
+    message: Message, turn: Turn | None, siblings: Sequence[str], feedback: FeedbackView | None = None
+) -> MessageView:
     return MessageView(
         id=message.id,
         conversation_id=message.conversation_id,
@@ -76,6 +84,7 @@ def message_view(message: Message, turn: Turn | None, siblings: Sequence[str]) -
         context_length=turn.context_length if turn else None,
         has_system_prompt=ChatSettings.model_validate(turn.params).has_system_prompt if turn else False,
         siblings=tuple(siblings),
+        feedback=feedback,
     )
 
 

@@ -23,7 +23,8 @@ from sqlalchemy import (
     table,
 )
 
-from app.store.models import Base, TokenIds
+from app.store.desk_models import METADATA
+from app.store.models import TokenIds
 
 #: How many rows are held at a time.
 ROWS_AT_ONCE = 500
@@ -65,7 +66,7 @@ class Kind:
 
 def kinds() -> tuple[Kind, ...]:
     """Every table that holds something of its own, those that others point at first."""
-    return tuple(_kind(one) for one in Base.metadata.sorted_tables if one.name not in DERIVED)
+    return tuple(_kind(one) for one in METADATA.sorted_tables if one.name not in DERIVED)
 
 
 def _kind(made: Table) -> Kind:

@@ -9,14 +9,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import id_of_request, new_id
 from app.domain.prompting import PathMessage
+from app.domain.templates import TemplateKind
 from app.domain.text import clean_text, title_from
 from app.domain.views import MessageStatus, Role
 from app.errors import Conflict, EngineUnavailable, NotFound
-from app.prompts import PromptLibrary
 from app.settings import AppSettings
 from app.store.notifications import Notifications
 from app.store.turn_contexts import BUSY, TurnContexts
 from app.store.turn_records import NewTurn, TurnRecords
+from app.templates import Templates
 from app.turns.events import TurnEnd, TurnEvent, TurnSnapshot
 from app.turns.live import LiveTurn, TurnRef
 from app.turns.prompter import Prompter
@@ -41,7 +42,7 @@ class Turns:
         engine: ChatEngine,
         records: TurnRecords,
         contexts: TurnContexts,
-        prompts: PromptLibrary,
+        templates: Templates,
         notifications: Notifications,
         titles: Titles | None = None,
     ) -> None:
@@ -50,7 +51,7 @@ class Turns:
         self._settings = settings
         self._engine = engine
         self._records = records
-        self._prompts = prompts
+        self._templates = templates
         self._notifications = notifications
         patience = min(settings.checkpoint_seconds, settings.lease_seconds / 3)
         self._stored = StoredTurns(records, notifications, patience)
@@ -294,7 +295,7 @@ class Turns:
         params = used.sampling_params()
         begun = asked.begun
         prompt = await self._prompter.prompt(
-            self._system_prompt(used),
+            await self._system_prompt(used),
             context,
             asked.text,
             params,
@@ -383,10 +384,11 @@ class Turns:
         if self._titles is not None and not self._closing and complete:
             self._titles.ask(live.user_id, live.ref.conversation_id, message, live.buffer.text)
 
-    def _system_prompt(self, settings: ChatSettings) -> str:
+    async def _system_prompt(self, settings: ChatSettings) -> str:
         if settings.system_prompt.strip() or settings.system_prompt_name is None:
             return clean_text(settings.system_prompt)
-        return self._prompts.get(settings.system_prompt_name).render()
+        name, given = settings.system_prompt_name, settings.system_prompt_variables
+        return await self._templates.render(TemplateKind.PROMPT, name, given)
 
     def _live_of(self, user_id: str, turn_id: str) -> LiveTurn | None:
         live = self._live.get(turn_id)

@@ -6,13 +6,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from app.domain.presets import PRESETS
+from app.domain.templates import TemplateKind
 
 if TYPE_CHECKING:
     from app.services import Services
 
 
-def page_options(services: Services) -> dict[str, object]:
-    """The model, its defaults, the presets and the library of system prompts, as JSON."""
+async def page_options(services: Services) -> dict[str, object]:
+    """The model, its defaults, the presets and the desk's system prompts, as JSON."""
     defaults = services.engine.default_sampling_params
     info = services.engine.info
     return {
@@ -27,7 +28,14 @@ def page_options(services: Services) -> dict[str, object]:
         },
         "presets": [asdict(preset) for preset in PRESETS],
         "prompts": [
-            {"name": prompt.name, "title": prompt.title, "description": prompt.description, "text": prompt.render()}
-            for prompt in services.prompts.all()
+            {
+                "name": prompt.name,
+                "title": prompt.template.title,
+                "description": prompt.template.description,
+                "text": prompt.template.render(),
+                "variables": [variable.model_dump() for variable in prompt.template.variables],
+                "recommended": prompt.template.recommended.model_dump(mode="json", exclude_defaults=True),
+            }
+            for prompt in await services.templates.all(TemplateKind.PROMPT)
         ],
     }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import gradio as gr
 from fastapi import FastAPI
+from fastapi.responses import FileResponse
 
 from app.ui.options import page_options
 from app.ui.panels.chat import chat_panel
@@ -30,7 +31,11 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
 
     @app.get("/ui/options", include_in_schema=False)
     async def options() -> dict[str, object]:
-        return page_options(services())
+        return await page_options(services())
+
+    @app.get("/desk", include_in_schema=False)
+    async def desk() -> FileResponse:
+        return FileResponse(STATIC_DIR / "desk" / "desk.html", headers={"Cache-Control": "no-cache"})
 
     app.mount("/ui/static", RevalidatedFiles(directory=STATIC_DIR), name="ui-static")
     gr.mount_gradio_app(

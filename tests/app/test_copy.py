@@ -26,6 +26,7 @@ from app.store import rows_compared
 from app.store.claim import claimed
 from app.store.copy import Copied, copy_history
 from app.store.database import Database
+from app.store.desk_models import Feedback, Review, TemplateVersion
 from app.store.migrate import migrate
 from app.store.models import (
     Account,
@@ -46,8 +47,8 @@ from tests.app.test_migrations import connected
 from tests.support.databases import PostgresServer
 
 #: Their rows belong to no conversation.
-PEOPLE = (Account, LoginSession, Invitation, ApiKey, TokenUse, AuditEvent)
-TABLES = (*PEOPLE, Conversation, ConversationTag, Message, Turn)
+NO_CONVERSATIONS = (Account, LoginSession, Invitation, ApiKey, TokenUse, AuditEvent, TemplateVersion)
+TABLES = (*NO_CONVERSATIONS, Conversation, ConversationTag, Message, Turn, Feedback, Review)
 BEGIN = datetime(2026, 10, 1, 12, 0, 0, 123456, tzinfo=UTC)
 CONVERSATIONS = 11
 
@@ -143,6 +144,22 @@ def _add_people(session: Session, user_id: str) -> None:
     )
     session.add(TokenUse(user_id=user_id, day="2026-10-01", tokens=2**40))
     session.add(AuditEvent(id=new_id(), at=BEGIN, actor_id=None, action="signed_in", details={"one": 1, "on": True}))
+    for version in (1, 2, 10):  # which are numbers: no text is between 1 and 2
+        session.add(
+            TemplateVersion(
+                kind="canned",
+                name="sölved",
+                version=version,
+                title="é",
+                description="…",
+                variables=[{"name": "x", "description": "ü", "default": None}],
+                recommended={"temperature": 0.1 + 0.2},
+                body="{{ x }}\n",
+                removed=version == 10,
+                author_id=user_id if version == 2 else None,
+                created_at=BEGIN,
+            )
+        )
 
 
 def _words(connection: sa.Connection, word: str) -> Any:
@@ -196,6 +213,27 @@ def _add_message(
                 tokens_per_second=1 / 3,
             )
         )
+    if reply and position % 4 == 1:
+        moments = {"created_at": BEGIN, "updated_at": BEGIN + timedelta(days=1)}
+        session.add(
+            Feedback(
+                message_id=id,
+                user_id=conversation.user_id,
+                conversation_id=conversation.id,
+                rating="down",
+                reasons=["wrong", "tone"],
+                comment="né 🙂",
+                **moments,
+            )
+        )
+        session.add(
+            Review(
+                message_id=id,
+                conversation_id=conversation.id,
+                reviewer_id=LOCAL_USER_ID if position == 1 else None,
+                reviewed_at=BEGIN,
+            )
+        )
 
 
 def everything(url: str) -> dict[str, dict[str, dict[str, Any]]]:
@@ -206,7 +244,7 @@ def everything(url: str) -> dict[str, dict[str, dict[str, Any]]]:
             table = model.__table__
             assert isinstance(table, sa.Table)
             found[table.name] = {
-                "/".join(row[column.name] for column in table.primary_key): dict(row)
+                "/".join(str(row[column.name]) for column in table.primary_key): dict(row)
                 for row in connection.execute(sa.select(table)).mappings()
             }
     return found
@@ -227,7 +265,7 @@ def test_every_table_is_copied_or_derived() -> None:
     assert {kind.name for kind in kinds()} | DERIVED == set(Base.metadata.tables)
     for kind in kinds():
         assert set(kind.names) == set(Base.metadata.tables[kind.name].columns.keys())
-        if kind.name not in {model.__tablename__ for model in PEOPLE}:
+        if kind.name not in {model.__tablename__ for model in NO_CONVERSATIONS}:
             assert kind.group, f"{kind.name} does not say which conversation its rows are of"
 
 

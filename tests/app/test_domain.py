@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from app.domain.chat_settings import ChatSettings
 from app.domain.presets import PRESETS
 from app.domain.prompting import PathMessage, chat_messages, past_turns
+from app.domain.templates import TemplateKind
 from app.domain.text import TITLE_CHARS, clean_text, title_from
 from app.domain.views import MessageStatus, Role
-from app.errors import InvalidInput, StartupError
-from app.prompts import PromptLibrary
+from app.errors import StartupError
 from app.settings import AppSettings
+from app.template_files import read_templates
 from app.turns.buffer import ReplyBuffer
 from app.turns.events import TurnEnd, TurnText
 
@@ -137,13 +138,11 @@ def test_presets_are_accepted_by_the_engine() -> None:
         settings.sampling_params()
 
 
-def test_the_library_holds_the_prompts_of_the_project() -> None:
-    library = PromptLibrary.load()
-    assert {prompt.name for prompt in library.all()} == {"assistant", "concise", "support-desk", "teacher"}
-    assert "Acme" in library.get("support-desk").render(company="Acme")
-    assert [prompt.title for prompt in library.all()] == sorted(
-        (prompt.title for prompt in library.all()), key=str.casefold
-    )
+def test_the_project_brings_prompts_and_canned_replies() -> None:
+    files = read_templates()
+    assert {"assistant", "concise", "support-desk", "teacher"} <= set(files[TemplateKind.PROMPT])
+    assert "Acme" in files[TemplateKind.PROMPT]["support-desk"].render({"company": "Acme"})
+    assert files[TemplateKind.CANNED]
 
 
 HEAD = "---\nname: x\ntitle: X\ndescription: Y\n---\n"
@@ -157,33 +156,28 @@ HEAD = "---\nname: x\ntitle: X\ndescription: Y\n---\n"
         ("---\nname: x\n", "no end"),
         ("---\nname: [\n---\nhi", "not YAML"),
         ("---\nname: x\ntitle: X\n---\nhi", "description"),
-        ("---\n- a\n---\nhi", "dictionary"),
+        ("---\n- a\n---\nhi", "no fields"),
         (HEAD.replace("title: X", "title: X\ncolour: red") + "hi", "colour"),
         (HEAD.replace("name: x", "name: y") + "hi", "differs from the file's"),
         (HEAD.replace("title: X", "title: X\nrecommended: {temperature: 99}") + "hi", "temperature"),
         (HEAD.replace("title: X", "title: X\nrecommended: {warmth: 1}") + "hi", "warmth"),
         (HEAD + "{{ who }}", "who"),
-        (HEAD + "{% if %}", "Jinja2"),
-        (HEAD + "{{ ''.__class__.__mro__ }}", "__class__"),
-        (HEAD + " \n", "no text"),
+        (HEAD + "{% if %}", "no template"),
+        (HEAD + "{{ ''.__class__.__mro__ }}", "cannot do"),
+        (HEAD + " \n", "empty"),
     ],
 )
 def test_a_file_that_is_no_prompt_is_named(tmp_path: Path, content: str, says: str) -> None:
     (tmp_path / "x.md").write_text(content)
     with pytest.raises(StartupError, match=says) as refusal:
-        PromptLibrary.load(tmp_path)
+        read_templates(tmp_path)
     assert str(tmp_path / "x.md") in refusal.value.message
 
 
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.md").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(StartupError, match=r"x\.md"):
-        PromptLibrary.load(tmp_path)
-
-
-def test_an_unknown_prompt_names_those_there_are() -> None:
-    with pytest.raises(InvalidInput, match=r"'nobody'.*assistant"):
-        PromptLibrary.load().get("nobody")
+        read_templates(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ export class ApiError extends Error {
   }
 }
 
-function request(method, path, body) {
+export function request(method, path, body) {
   if (body === undefined) return send(path, { method });
   return send(path, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 }
@@ -28,7 +28,7 @@ async function send(path, options) {
   return response.status === 204 ? null : response.json();
 }
 
-function query(parameters) {
+export function query(parameters) {
   const chosen = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined);
   return new URLSearchParams(chosen).toString();
 }
@@ -54,6 +54,8 @@ export const api = {
   resume: (id, { settings }) => request("POST", messagePath(id, "continue"), { settings }),
   showMessage: (id) => request("POST", messagePath(id, "show"), {}),
   branch: (id) => request("POST", messagePath(id, "branch"), {}),
+  rate: (id, opinion) => request("PUT", messagePath(id, "feedback"), opinion),
+  unrate: (id) => request("DELETE", messagePath(id, "feedback")),
   deleteMessage: (id) => request("DELETE", `/api/messages/${encodeURIComponent(id)}`),
   undoDeletion: (id) => request("POST", `/api/deletions/${encodeURIComponent(id)}/undo`, {}),
   exportPath: (id, format) => `${id ? conversationPath(id) : "/api"}/export?${query({ format })}`,

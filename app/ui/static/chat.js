@@ -26,6 +26,7 @@ export class Chat {
       branch: (id) => page.branch(id),
       remove: (id) => page.deleteMessage(id),
       show: (id, step) => this.#showVersion(id, step),
+      failed: (error) => page.failed(error),
     });
     this.earlier = byId("dm-earlier");
     this.earlier.addEventListener("click", () => this.#loadEarlier());

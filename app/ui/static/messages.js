@@ -3,6 +3,7 @@
 
 import { copyText, drawMarkdown, GrowingMarkdown } from "./markdown.js";
 import { announce, byId, make } from "./dom.js";
+import { Feedback } from "./feedback.js";
 import { action, versions } from "./message_actions.js";
 import { userMessage } from "./user_message.js";
 
@@ -48,7 +49,7 @@ function leftOutLine({ omitted_messages: count, context_length: contextLength, h
 }
 
 export class Reply {
-  // `actions`: resume(id), regenerate(id), branch(id), remove(id), show(id, step).
+  // `actions`: resume(id), regenerate(id), branch(id), remove(id), show(id, step), failed(error).
   constructor(message, actions) {
     this.contextLength = message.context_length ?? null;
     this.leftOut = make("p", { class: "dm-left-out", hidden: !message.omitted_messages });
@@ -59,6 +60,7 @@ export class Reply {
     this.copy = action("Copy", "Copy reply", () => copyText(this.source, this.copy), "copy");
     this.resume = action("Continue", "Continue this reply", () => actions.resume(message.id), "next");
     this.resume.classList.add("dm-resume");
+    this.feedback = new Feedback(message, actions.failed);
     this.stats = make("span", { class: "dm-stats" });
     this.foot = make(
       "footer",
@@ -66,6 +68,7 @@ export class Reply {
       versions(message, actions.show),
       this.resume,
       this.copy,
+      this.feedback.buttons,
       action("Try again", "Try again: write another reply", () => actions.regenerate(message.id), "again"),
       action("Branch", "Branch: go on from here in a new conversation", () => actions.branch(message.id), "branch"),
       action("Delete", "Delete this reply and what follows it", () => actions.remove(message.id), "delete"),
@@ -79,6 +82,7 @@ export class Reply {
       this.text,
       this.note,
       this.foot,
+      this.feedback.details,
     );
     this.source = message.content;
     if (message.status === "streaming") {

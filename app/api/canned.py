@@ -1,0 +1,58 @@
+"""The chat's own API: canned replies, to be put into the message box."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.deps import ServicesDep
+from app.domain.templates import MAX_VARIABLES, TemplateKind, Variable
+
+router = APIRouter(prefix="/api/canned", tags=["canned replies"])
+
+
+class Values(BaseModel):
+    """What to fill in."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    values: dict[str, str] = Field({}, max_length=MAX_VARIABLES, description="By variable; the others have defaults.")
+
+
+@dataclass(frozen=True, slots=True)
+class CannedReply:
+    """One to choose."""
+
+    name: str
+    title: str
+    description: str
+    variables: tuple[Variable, ...]
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class FilledReply:
+    text: str
+
+
+@router.get("")
+async def list_canned_replies(services: ServicesDep) -> list[CannedReply]:
+    """Those there are, in alphabetical order of their titles."""
+    return [
+        CannedReply(
+            stored.name,
+            stored.template.title,
+            stored.template.description,
+            stored.template.variables,
+            stored.template.body,
+        )
+        for stored in await services.templates.all(TemplateKind.CANNED)
+    ]
+
+
+@router.post("/{name}/fill")
+async def fill_canned_reply(name: str, filled: Values, services: ServicesDep) -> FilledReply:
+    """The text of one with its variables filled in."""
+    return FilledReply(await services.templates.render(TemplateKind.CANNED, name, filled.values))

@@ -1,0 +1,61 @@
+"""The audit log: who did what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import StreamingResponse
+
+from app.api.deps import ServicesDep
+from app.api.desk.csv_files import csv_response
+from app.api.desk.usage import DaysDep
+from app.domain.audit import AuditAction
+from app.domain.views import Page
+from app.store.audit_log import Deed
+
+router = APIRouter(prefix="/api/desk/audit", tags=["desk"])
+
+ActorQuery = Annotated[str | None, Query(max_length=200, description="A part of the name of who did it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    actions: tuple[AuditAction, ...]
+
+
+@router.get("")
+async def list_deeds(
+    days: DaysDep,
+    services: ServicesDep,
+    action: AuditAction | None = None,
+    actor: ActorQuery = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    cursor: Annotated[str | None, Query(max_length=36)] = None,
+) -> Page[Deed]:
+    """What was done on these days, the latest first; ``cursor`` is the last page's ``next_cursor``."""
+    return await services.desk.audit_log.list(days.whole, action=action, actor=actor, limit=limit, cursor=cursor)
+
+
+@router.get("/actions")
+async def list_actions() -> Actions:
+    """The kinds of deeds that are written down."""
+    return Actions(tuple(AuditAction))
+
+
+@router.get("/csv", response_class=StreamingResponse)
+async def get_audit_csv(
+    days: DaysDep, services: ServicesDep, action: AuditAction | None = None, actor: ActorQuery = None
+) -> StreamingResponse:
+    """The same as a table, all of it."""
+
+    async def rows() -> AsyncIterator[Iterable[object]]:
+        async for deed in services.desk.audit_log.all(days.whole, action=action, actor=actor):
+            details = json.dumps(deed.details) if deed.details else ""
+            yield deed.at.isoformat(), deed.actor or "", deed.action, deed.target or "", details
+
+    header = ("at", "actor", "action", "target", "details")
+    return csv_response(f"audit {days.first} to {days.last}.csv", header, rows())

@@ -1,0 +1,50 @@
+"""Replies to look at: low rated ones, and questions that got no answer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.deps import ServicesDep, UserId
+from app.api.desk.usage import DaysDep
+from app.domain.review import Exchange, Flag, ReviewItem, ReviewState
+from app.domain.views import Page
+
+router = APIRouter(prefix="/api/desk/review", tags=["desk"])
+
+
+class ReviewMark(BaseModel):
+    """Whether somebody has looked at it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reviewed: bool = Field(description="It needs no more attention; new feedback brings it back.")
+
+
+@router.get("")
+async def list_to_review(
+    days: DaysDep,
+    services: ServicesDep,
+    flag: Annotated[list[Flag] | None, Query(description="Only those with one of these; none is all.")] = None,
+    state: ReviewState = ReviewState.OPEN,
+    limit: Annotated[int, Query(ge=1, le=100)] = 25,
+    cursor: Annotated[str | None, Query(max_length=100)] = None,
+) -> Page[ReviewItem]:
+    """Replies of these days that somebody should look at, the latest first; ``cursor`` is ``next_cursor``."""
+    return await services.desk.reviews.list(
+        days.whole, flags=flag or tuple(Flag), state=state, limit=limit, cursor=cursor
+    )
+
+
+@router.get("/{message_id}")
+async def get_exchange(message_id: str, services: ServicesDep) -> Exchange:
+    """One of them, with what was said around it. Of other replies nothing is told."""
+    return await services.desk.reviews.exchange(message_id)
+
+
+@router.put("/{message_id}", status_code=204)
+async def mark_reviewed(message_id: str, mark: ReviewMark, user_id: UserId, services: ServicesDep) -> None:
+    """Take it for reviewed, or not."""
+    await services.desk.reviews.mark(user_id, message_id, reviewed=mark.reviewed)

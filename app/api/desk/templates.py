@@ -1,0 +1,131 @@
+"""Prompts and canned replies, with their versions. A file is version 0; an edit is a new version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.deps import ServicesDep, UserId
+from app.domain.templates import MAX_VARIABLES, Template, TemplateKind
+from app.store.template_versions import StoredTemplate
+from app.templates import MAX_NAME_CHARS
+
+router = APIRouter(prefix="/api/desk/templates/{kind}", tags=["desk"])
+
+Name = Annotated[str, Path(max_length=MAX_NAME_CHARS, description="As in support-desk.")]
+
+
+class NewVersion(BaseModel):
+    """A template as it is to be from now on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    after: int = Field(ge=0, description="The version that it was made from: 0 for a file, or where there is none yet.")
+    template: Template
+
+
+class Restored(BaseModel):
+    """A way back."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    after: int = Field(ge=0, description="The version that is in use now, as far as the client knows.")
+    version: int = Field(ge=0, description="The version to go back to.")
+
+
+class Removed(BaseModel):
+    """What is not to be offered any more."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    after: int = Field(ge=0, description="The version that is in use now, as far as the client knows.")
+
+
+class Tried(BaseModel):
+    """A template that is not saved, and what to fill in."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    template: Template
+    values: dict[str, str] = Field({}, max_length=MAX_VARIABLES, description="The others have their defaults.")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateView:
+    """A version of a template."""
+
+    name: str
+    version: int  #: 0 is the file
+    removed: bool
+    author: str | None
+    created_at: datetime | None
+    template: Template
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRef:
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilledIn:
+    text: str
+
+
+@router.get("")
+async def list_templates(kind: TemplateKind, services: ServicesDep) -> list[TemplateView]:
+    """Prompts, or canned replies, as they are in use; removed ones are marked."""
+    return [_view(stored) for stored in await services.templates.all(kind, removed=True)]
+
+
+@router.get("/{name}/versions")
+async def list_versions(kind: TemplateKind, name: Name, services: ServicesDep) -> list[TemplateView]:
+    """Every version of one, the latest first."""
+    return [_view(stored) for stored in await services.templates.history(kind, name)]
+
+
+@router.put("/{name}")
+async def write_template(
+    kind: TemplateKind, name: Name, new: NewVersion, user_id: UserId, services: ServicesDep
+) -> VersionRef:
+    """Write a new version, or a new template. Conversations use it from their next message on."""
+    version = await services.templates.write(user_id, kind, name, new.template, after=new.after)
+    return VersionRef(version)
+
+
+@router.post("/{name}/restore")
+async def restore_version(
+    kind: TemplateKind, name: Name, wanted: Restored, user_id: UserId, services: ServicesDep
+) -> VersionRef:
+    """Go back to an earlier version, which becomes the latest one."""
+    version = await services.templates.restore(user_id, kind, name, wanted.version, after=wanted.after)
+    return VersionRef(version)
+
+
+@router.post("/{name}/remove", status_code=204)
+async def remove_template(
+    kind: TemplateKind, name: Name, removed: Removed, user_id: UserId, services: ServicesDep
+) -> None:
+    """Offer it no more. Its versions stay, and any of them can be restored."""
+    await services.templates.remove(user_id, kind, name, after=removed.after)
+
+
+@router.post("/{name}/try")
+async def try_template(kind: TemplateKind, name: Name, tried: Tried) -> FilledIn:  # noqa: ARG001  # part of the path
+    """What a template says, before it is saved."""
+    return FilledIn(tried.template.checked(kind).render(tried.values))
+
+
+def _view(stored: StoredTemplate) -> TemplateView:
+    return TemplateView(
+        name=stored.name,
+        version=stored.version,
+        removed=stored.removed,
+        author=stored.author,
+        created_at=stored.created_at,
+        template=stored.template,
+    )

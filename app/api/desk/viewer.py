@@ -1,0 +1,27 @@
+"""Who looks at the desk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+
+from app.api.deps import Caller, ServicesDep
+from app.domain.roles import Role
+
+router = APIRouter(prefix="/api/desk", tags=["desk"])
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """The person behind the request."""
+
+    user_id: str
+    role: Role
+    accounts: bool  #: whether people sign in here
+
+
+@router.get("")
+async def get_viewer(caller: Caller, services: ServicesDep) -> Viewer:
+    """Who is asking, and what they may do here."""
+    return Viewer(caller.user_id, caller.role, services.settings.accounts)

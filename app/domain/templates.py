@@ -1,0 +1,159 @@
+"""Texts with variables: prompts for the model and canned replies for people. Written in a small part of Jinja2.
+
+Whoever may write one could otherwise make the server compute for ever: there are no loops, no calls and no
+arithmetic, so a text takes as long as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, meta, nodes
+from jinja2.sandbox import SandboxedEnvironment
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.text import clean_text
+from app.errors import InvalidInput
+
+MAX_BODY_CHARS = 20_000
+MAX_VALUE_CHARS = 2000
+MAX_VARIABLES = 20
+NAME_PATTERN = r"^[a-z0-9]+(-[a-z0-9]+)*$"
+
+_ALLOWED = (
+    *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.Const, nodes.Name, nodes.Concat),
+    *(nodes.If, nodes.CondExpr, nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not),
+    *(nodes.Filter, nodes.Test, nodes.Keyword),
+)
+_FILTERS = ("capitalize", "d", "default", "lower", "title", "trim", "upper")
+_TESTS = ("defined", "undefined")
+_RECOMMENDED = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed", "stop"})
+
+_environment = SandboxedEnvironment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=False)
+
+
+class TemplateKind(StrEnum):
+    """What a template is for."""
+
+    PROMPT = "prompt"  #: what the model is told before a conversation
+    CANNED = "canned"  #: what people put into the message box
+
+    @property
+    def noun(self) -> str:
+        """In a sentence."""
+        return "system prompt" if self is TemplateKind.PROMPT else "canned reply"
+
+
+class Variable(BaseModel):
+    """What is filled in when a template is used."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40, description="As the text has it: {{ name }}.")
+    description: str = Field(min_length=1, max_length=200, description="What whoever fills it in is asked.")
+    default: str | None = Field(None, max_length=MAX_VALUE_CHARS, description="None where it must be filled in.")
+
+
+class Template(BaseModel):
+    """A text with variables."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str = Field(min_length=1, max_length=60)
+    description: str = Field(min_length=1, max_length=200)
+    variables: tuple[Variable, ...] = Field((), max_length=MAX_VARIABLES)
+    recommended: ChatSettings = Field(
+        ChatSettings(), description="Sampling that suits a prompt; the rest is left open."
+    )
+    body: str = Field(max_length=MAX_BODY_CHARS, description="The text, with {{ variables }}.")
+
+    def checked(self, kind: TemplateKind) -> Template:
+        """The same as every database takes it, if it can be used.
+
+        Raises:
+            InvalidInput: it cannot; says why.
+        """
+        names = [variable.name for variable in self.variables]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise InvalidInput(f"The variable '{twice}' is declared twice.")
+        body = clean_text(self.body).strip()
+        used = _variables_of(body)
+        if unknown := sorted(used - set(names)):
+            raise InvalidInput(f"The text uses '{unknown[0]}', which is not declared as a variable.")
+        chosen = self.recommended.model_dump(exclude_defaults=True)
+        if kind is TemplateKind.PROMPT:
+            if open_one := next((variable.name for variable in self.variables if variable.default is None), None):
+                # What is missing would be missed in the middle of a chat.
+                raise InvalidInput(f"The variable '{open_one}' needs a default: not every chat fills it in.")
+            if other := sorted(chosen.keys() - _RECOMMENDED):
+                raise InvalidInput(f"A prompt cannot recommend '{other[0]}'.")
+            self.recommended.sampling_params()
+        elif chosen:
+            raise InvalidInput("A canned reply recommends no sampling: the model does not read it alone.")
+        cleaned = Template(
+            title=clean_text(self.title),
+            description=clean_text(self.description),
+            variables=tuple(_cleaned(variable) for variable in self.variables),
+            recommended=self.recommended,
+            body=body,
+        )
+        if not cleaned.render(dict.fromkeys(names, "x")):
+            raise InvalidInput("The text is empty. Write something first.")
+        return cleaned
+
+    def render(self, given: Mapping[str, str] | None = None) -> str:
+        """The text with its variables filled in; those that are not given have their defaults.
+
+        Raises:
+            InvalidInput: a variable without a default was not given, or a value is too long.
+        """
+        values: dict[str, str] = {}
+        for variable in self.variables:
+            value = (given or {}).get(variable.name, variable.default)
+            if value is None:
+                raise InvalidInput(f"'{self.title}' needs a value for '{variable.name}': {variable.description}")
+            if len(value) > MAX_VALUE_CHARS:
+                raise InvalidInput(
+                    f"The value for '{variable.name}' is {len(value):,} characters long; at most "
+                    f"{MAX_VALUE_CHARS:,} fit."
+                )
+            values[variable.name] = clean_text(value)
+        try:
+            return _environment.from_string(self.body).render(values).strip()
+        except TemplateError as error:
+            raise InvalidInput(f"'{self.title}' cannot be used: {error}.") from error
+
+
+def _cleaned(variable: Variable) -> Variable:
+    default = clean_text(variable.default) if variable.default is not None else None
+    return Variable(name=variable.name, description=clean_text(variable.description), default=default)
+
+
+def _variables_of(body: str) -> set[str]:
+    """What a body uses, if it is written in our part of Jinja2."""
+    try:
+        parsed = _environment.parse(body)
+        for node in parsed.find_all(nodes.Node):
+            _check(node)
+        _environment.from_string(body)
+        return set(meta.find_undeclared_variables(parsed))
+    except TemplateSyntaxError as error:
+        raise InvalidInput(
+            f"Line {error.lineno} of the text is no template: {(error.message or '').rstrip('.')}."
+        ) from error
+    except (RecursionError, SyntaxError) as error:
+        raise InvalidInput("The text is no template: it is nested too deeply.") from error
+
+
+def _check(node: nodes.Node) -> None:
+    if not isinstance(node, _ALLOWED) or (isinstance(node, nodes.Name) and node.ctx != "load"):
+        raise InvalidInput(
+            f"The text uses what templates cannot do here (line {node.lineno}: {type(node).__name__.lower()}). "
+            "There are variables in {{ }}, {% if %}, and the filters " + ", ".join(_FILTERS) + "."
+        )
+    if isinstance(node, nodes.Filter) and node.name not in _FILTERS:
+        raise InvalidInput(f"There is no filter '{node.name}' here. There are: {', '.join(_FILTERS)}.")
+    if isinstance(node, nodes.Test) and node.name not in _TESTS:
+        raise InvalidInput(f"There is no test '{node.name}' here. There are: {', '.join(_TESTS)}.")

@@ -1,0 +1,96 @@
+"""What was done on which day. Plain data; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from app.errors import InvalidInput
+
+MAX_DAYS = 366
+_FIRST, _LAST = date(1970, 1, 2), date(9998, 12, 30)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time under a name."""
+
+    name: str
+    begins: datetime
+    ends: datetime  #: the first moment after it
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """The days from one to another, both included, as long as they are where people live.
+
+    Raises:
+        InvalidInput: they are the wrong way round or too many, or nobody knows the time zone.
+    """
+
+    first: date
+    last: date
+    zone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        if self.last < self.first:
+            raise InvalidInput(f"The last day ({self.last}) is before the first one ({self.first}).")
+        count = (self.last - self.first).days + 1
+        if count > MAX_DAYS:
+            raise InvalidInput(f"These are {count:,} days; at most {MAX_DAYS} are counted at once.")
+        if not (self.first >= _FIRST and self.last <= _LAST):
+            raise InvalidInput(f"Days are counted from {_FIRST} to {_LAST}.")
+        self._zone()
+
+    @property
+    def whole(self) -> Span:
+        """All of them as one."""
+        return Span("all", self._midnight(self.first), self._midnight(self.last + timedelta(days=1)))
+
+    def each(self) -> Iterator[Span]:
+        """One by one; where clocks change, a day has 23 or 25 hours."""
+        day = self.first
+        while day <= self.last:
+            following = day + timedelta(days=1)
+            yield Span(day.isoformat(), self._midnight(day), self._midnight(following))
+            day = following
+
+    def _midnight(self, day: date) -> datetime:
+        return datetime.combine(day, time.min, self._zone()).astimezone(UTC)
+
+    def _zone(self) -> ZoneInfo:
+        try:
+            return ZoneInfo(self.zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise InvalidInput("This time zone is not known here. Name one as in Europe/Berlin, or use UTC.") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What is in the database of a stretch of time. Where nothing was measured, there is None."""
+
+    name: str  #: the day, such as 2026-11-21
+    conversations: int = 0  #: that were begun
+    messages: int = 0  #: that people sent
+    replies: int = 0  #: that were begun
+    failed: int = 0  #: of these, those that failed or were interrupted
+    users: int = 0  #: who got a reply
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0  #: of these, those that were not computed again
+    completion_tokens: int = 0
+    ttft_p50_ms: float | None = None
+    ttft_p95_ms: float | None = None
+    tokens_per_second_p50: float | None = None
+    thumbs_up: int = 0
+    thumbs_down: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """Of some days, all together and one by one."""
+
+    zone: str
+    total: Usage
+    days: tuple[Usage, ...]

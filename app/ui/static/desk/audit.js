@@ -1,0 +1,76 @@
+// The audit log: who did what and when. Nothing that anybody wrote is in it.
+
+import { query, request } from "../api.js";
+import { make } from "../dom.js";
+import { button, DayRange, field, latest, moment, zone } from "./controls.js";
+import { problem, register } from "./desk.js";
+
+const PAGE = 50;
+const words = (name) => name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
+const details = (values) =>
+  Object.entries(values)
+    .map(([name, value]) => `${name.replaceAll("_", " ")}: ${value}`)
+    .join(", ");
+
+async function show(place) {
+  const body = make("tbody");
+  const more = button("Show more", () => look(true), { hidden: true });
+  const only = latest();
+  let cursor = null;
+  const { actions } = await request("GET", "/api/desk/audit/actions");
+  const action = make("select", {}, make("option", { value: "" }, "Everything"), ...actions.map((name) => make("option", { value: name }, words(name))));
+  const person = make("input", { type: "search", maxlength: "200", placeholder: "A name" });
+  const range = new DayRange(() => look());
+  const download = make("a", { class: "dk-button", download: "" }, "Download as CSV");
+  const note = make("p", { class: "dk-empty", hidden: true }, "Nothing of this kind was done on these days.");
+  action.addEventListener("change", () => look());
+  person.addEventListener("change", () => look());
+  range.element.append(field("What", action), field("Who", person), download);
+
+  const row = ({ at, actor, action: done, target, details: values }) =>
+    make(
+      "tr",
+      {},
+      make("td", {}, moment(at)),
+      make("td", {}, actor ?? "nobody signed in"),
+      make("td", {}, words(done)),
+      make("td", {}, target ?? ""),
+      make("td", {}, details(values)),
+    );
+
+  function look(further = false) {
+    const asked = { ...range.value, zone, action: action.value || null, actor: person.value.trim() || null };
+    download.href = `/api/desk/audit/csv?${query(asked)}`;
+    place.setAttribute("aria-busy", "true");
+    return only(
+      () => request("GET", `/api/desk/audit?${query({ ...asked, limit: PAGE, cursor: further ? cursor : null })}`),
+      ({ items, next_cursor: next }) => {
+        const rows = items.map(row);
+        if (further) body.append(...rows);
+        else body.replaceChildren(...rows);
+        cursor = next;
+        more.hidden = next === null;
+        note.hidden = body.children.length > 0;
+        place.removeAttribute("aria-busy");
+      },
+      (error) => {
+        place.append(problem(error));
+        place.removeAttribute("aria-busy");
+      },
+    );
+  }
+  place.append(
+    make("p", { class: "dk-lead" }, "Who did what and when. Nothing that anybody wrote is kept here."),
+    range.element,
+    make(
+      "div",
+      { class: "dk-table", tabindex: "0", role: "region", "aria-label": "What was done" },
+      make("table", {}, make("thead", {}, make("tr", {}, ...["When", "Who", "What", "To what", "Details"].map((name) => make("th", { scope: "col" }, name)))), body),
+    ),
+    note,
+    more,
+  );
+  await look();
+}
+
+register({ id: "audit", title: "Audit", roles: ["admin"], show });

@@ -1,0 +1,307 @@
+// Prompts and canned replies: a list, and an editor for the chosen one with its versions.
+
+import { request } from "../api.js";
+import { make } from "../dom.js";
+import { button, field, moment } from "./controls.js";
+import { announce, isAdmin, problem, register } from "./desk.js";
+
+const SAMPLING = [
+  ["temperature", "Temperature"],
+  ["top_p", "Top-p"],
+  ["top_k", "Top-k"],
+  ["min_p", "Min-p"],
+  ["repetition_penalty", "Repetition penalty"],
+  ["max_tokens", "Maximum length"],
+];
+const KINDS = {
+  prompt: {
+    noun: "prompt",
+    lead: "What the model is told before a conversation. People choose one in the chat's settings; a new version counts from the next message on.",
+    bodyHint: "{{ name }} stands for a variable, {% if name %} … {% endif %} for words that depend on one.",
+  },
+  canned: {
+    noun: "canned reply",
+    lead: "Texts that people put into the message box with the button beside it, or by typing / into the empty box. They are asked for the variables.",
+    bodyHint: "{{ name }} stands for a variable. One without a default must be filled in.",
+  },
+};
+const EMPTY = { title: "", description: "", variables: [], recommended: {}, body: "" };
+
+const versionName = ({ version }) => (version === 0 ? "The file" : `Version ${version}`);
+const written = ({ version, author, created_at: at }) =>
+  version === 0 ? "comes with Deskmate" : `by ${author ?? "somebody who is gone"}, ${moment(at)}`;
+const nameFrom = (title) => title.toLowerCase().normalize("NFKD").replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 64);
+
+class Editor {
+  #rows;
+
+  // `about`: the version that is edited, or null for a new template. `done(name)` hears when something was saved.
+  constructor(section, about, done) {
+    this.section = section;
+    this.about = about;
+    this.done = done;
+    this.readOnly = !isAdmin(section.viewer);
+    this.element = make("div", { class: "dk-editor" });
+    this.#draw(about?.template ?? EMPTY);
+  }
+
+  #draw(template) {
+    const { noun, bodyHint } = KINDS[this.section.kind];
+    this.title = make("input", { type: "text", maxlength: "60", required: true });
+    this.title.value = template.title;
+    this.description = make("input", { type: "text", maxlength: "200", required: true });
+    this.description.value = template.description;
+    this.body = make("textarea", { rows: "14", maxlength: "20000", spellcheck: "true" });
+    this.body.value = template.body;
+    this.#rows = [];
+    this.variables = make("div", { class: "dk-variables" });
+    for (const variable of template.variables) this.#addVariable(variable);
+    this.sampling = SAMPLING.map(([name, label]) => {
+      const input = make("input", { type: "number", step: "any" });
+      input.value = template.recommended[name] ?? "";
+      return [name, label, input];
+    });
+    this.#kept = Object.fromEntries(Object.entries(template.recommended).filter(([name]) => !SAMPLING.some(([known]) => known === name)));
+    this.said = make("div", { class: "dk-said-by-editor", role: "status" });
+    this.preview = make("div", { class: "dk-preview", hidden: true });
+    const parts = [field("Title", this.title), field("Description", this.description)];
+    parts.push(
+      make("h3", {}, "Variables"),
+      this.variables,
+      this.readOnly ? null : button("Add a variable", () => this.#addVariable({ name: "", description: "", default: null }, true)),
+      field("Text", this.body, bodyHint),
+    );
+    if (this.section.kind === "prompt") {
+      parts.push(
+        make("h3", {}, "Recommended sampling"),
+        make("p", { class: "dk-hint" }, "Shown to whoever chooses the prompt; an empty field leaves it to the model."),
+        make("div", { class: "dk-sampling" }, ...this.sampling.map(([, label, input]) => field(label, input))),
+      );
+    }
+    const save = button("Save as a new version", () => this.#save(), { kind: "dk-primary" });
+    if (!this.about) save.textContent = `Add this ${noun}`;
+    const buttons = [button("Preview", () => this.#preview())];
+    if (!this.readOnly) {
+      buttons.push(save);
+      if (this.about && !this.about.removed) buttons.push(button("Remove", () => this.#remove(), { kind: "dk-danger" }));
+    }
+    parts.push(make("div", { class: "dk-buttons" }, ...buttons), this.said, this.preview);
+    this.element.replaceChildren(...parts.filter((part) => part !== null));
+    if (this.readOnly) for (const input of this.element.querySelectorAll("input, textarea")) input.readOnly = true;
+    this.shown = JSON.stringify(this.template);
+  }
+
+  #kept = {}; // what a file recommends beside the fields here
+
+  #addVariable({ name, description, default: value }, focus = false) {
+    const inputs = {
+      name: make("input", { type: "text", maxlength: "40", spellcheck: "false", autocapitalize: "off" }),
+      description: make("input", { type: "text", maxlength: "200" }),
+      default: make("input", { type: "text", maxlength: "2000" }),
+    };
+    inputs.name.value = name;
+    inputs.description.value = description;
+    inputs.default.value = value ?? "";
+    if (this.section.kind === "canned") inputs.default.placeholder = "none: it must be filled in";
+    const row = make("div", { class: "dk-variable", role: "group", "aria-label": "Variable" }, field("Name", inputs.name), field("Description", inputs.description), field("Default", inputs.default));
+    const entry = { inputs, had: value };
+    if (!this.readOnly) {
+      row.append(button("Remove", () => {
+        this.#rows = this.#rows.filter((each) => each !== entry);
+        row.remove();
+        this.body.focus();
+      }, { "aria-label": "Remove this variable" }));
+    }
+    this.#rows.push(entry);
+    this.variables.append(row);
+    if (focus) inputs.name.focus();
+  }
+
+  get template() {
+    const recommended = { ...this.#kept };
+    for (const [name, , input] of this.sampling) if (input.value !== "") recommended[name] = Number(input.value);
+    return {
+      title: this.title.value.trim(),
+      description: this.description.value.trim(),
+      // An empty default is one in a prompt; in a canned reply it is none, unless it was one before.
+      variables: this.#rows.map(({ inputs, had }) => ({
+        name: inputs.name.value.trim(),
+        description: inputs.description.value.trim(),
+        default: inputs.default.value || (this.section.kind === "prompt" || had === "" ? "" : null),
+      })),
+      recommended: this.section.kind === "prompt" ? recommended : {},
+      body: this.body.value,
+    };
+  }
+
+  get changed() {
+    return JSON.stringify(this.template) !== this.shown;
+  }
+
+  get #name() {
+    return this.about?.name ?? nameFrom(this.title.value);
+  }
+
+  #path(action = "") {
+    return `${this.section.path}/${encodeURIComponent(this.#name || "new")}${action}`;
+  }
+
+  #complain(error) {
+    this.said.replaceChildren(problem(error));
+  }
+
+  async #save() {
+    if (!this.about && this.section.names.includes(this.#name)) {
+      this.said.replaceChildren(make("p", { class: "dk-problem", role: "alert" }, "There is one with this title already. Choose another title, or edit that one."));
+      return;
+    }
+    try {
+      await request("PUT", this.#path(), { after: this.about?.version ?? 0, template: this.template });
+    } catch (error) {
+      this.#complain(error);
+      return;
+    }
+    this.done(this.#name, "Saved.");
+  }
+
+  async #remove() {
+    if (!confirm(`Remove “${this.about.template.title}”? It is offered no more; its versions stay here, and any of them can be brought back.`)) return;
+    try {
+      await request("POST", this.#path("/remove"), { after: this.about.version });
+    } catch (error) {
+      this.#complain(error);
+      return;
+    }
+    this.done(this.#name, "Removed.");
+  }
+
+  async #preview() {
+    const template = this.template;
+    const values = Object.fromEntries(template.variables.filter(({ default: value }) => value === null).map(({ name }) => [name, `[${name}]`]));
+    try {
+      const { text } = await request("POST", this.#path("/try"), { template, values });
+      this.said.replaceChildren();
+      this.preview.replaceChildren(make("h3", {}, "Preview"), make("div", { class: "dk-said-text" }, text));
+      this.preview.hidden = false;
+    } catch (error) {
+      this.preview.hidden = true;
+      this.#complain(error);
+    }
+  }
+}
+
+class Section {
+  constructor(kind, place, viewer) {
+    this.kind = kind;
+    this.viewer = viewer;
+    this.path = `/api/desk/templates/${kind}`;
+    this.list = make("ul", { class: "dk-list" });
+    this.work = make("div", { class: "dk-work" });
+    const { lead, noun } = KINDS[kind];
+    const add = isAdmin(viewer) ? button(`New ${noun}`, () => this.#new()) : null;
+    place.append(
+      make("p", { class: "dk-lead" }, lead),
+      make("div", { class: "dk-two" }, make("div", { class: "dk-side" }, add, this.list), this.work),
+    );
+  }
+
+  get names() {
+    return this.stored.map(({ name }) => name);
+  }
+
+  async load(open = null, message = "") {
+    this.stored = await request("GET", this.path);
+    const entry = (stored) =>
+      make(
+        "li",
+        {},
+        make(
+          "button",
+          { type: "button", class: "dk-entry", "data-name": stored.name, onclick: () => this.#open(stored) },
+          make("strong", {}, stored.template.title),
+          make("span", {}, stored.template.description),
+          make("small", {}, stored.removed ? `Removed ${written(stored)}` : `${versionName(stored)}, ${written(stored)}`),
+        ),
+      );
+    this.list.replaceChildren(...this.stored.map(entry));
+    const chosen = this.stored.find(({ name }) => name === open) ?? this.stored[0];
+    if (chosen) await this.#open(chosen, { message, asked: true });
+  }
+
+  #leave() {
+    return !this.editor?.changed || confirm("What you have changed here is not saved. Leave it?");
+  }
+
+  #new() {
+    if (!this.#leave()) return;
+    this.editor = new Editor(this, null, (name, message) => this.#reload(name, message));
+    for (const entry of this.list.querySelectorAll(".dk-entry")) entry.removeAttribute("aria-current");
+    this.work.replaceChildren(make("h2", {}, `New ${KINDS[this.kind].noun}`), this.editor.element);
+    this.editor.title.focus();
+  }
+
+  async #reload(name, message) {
+    try {
+      this.editor = null;
+      await this.load(name, message);
+    } catch (error) {
+      this.work.replaceChildren(problem(error));
+    }
+    announce(message);
+  }
+
+  async #open(stored, { message = "", asked = false } = {}) {
+    if (!asked && !this.#leave()) return;
+    for (const entry of this.list.querySelectorAll(".dk-entry")) {
+      if (entry.dataset.name === stored.name) entry.setAttribute("aria-current", "true");
+      else entry.removeAttribute("aria-current");
+    }
+    this.editor = new Editor(this, stored, (name, said) => this.#reload(name, said));
+    const history = make("details", { class: "dk-history" }, make("summary", {}, "Versions"));
+    const note = stored.removed ? make("p", { class: "dk-problem" }, "This one was removed and is not offered. Save it, or go back to a version, to bring it back.") : null;
+    this.work.replaceChildren(
+      make("h2", {}, stored.template.title),
+      make("p", { class: "dk-hint" }, `${stored.name} · ${versionName(stored)}, ${written(stored)}`),
+      ...[note].filter((each) => each !== null),
+      this.editor.element,
+      history,
+    );
+    if (message) this.editor.said.replaceChildren(make("p", {}, message));
+    try {
+      const versions = await request("GET", `${this.path}/${encodeURIComponent(stored.name)}/versions`);
+      history.append(make("ol", { class: "dk-versions" }, ...versions.map((version) => this.#version(stored, version))));
+      history.open = versions.length > 1;
+    } catch (error) {
+      history.append(problem(error));
+    }
+  }
+
+  #version(current, version) {
+    const text = make("pre", { hidden: true }, version.template.body);
+    const look = button("Look", () => {
+      text.hidden = !text.hidden;
+      look.setAttribute("aria-expanded", String(!text.hidden));
+    }, { "aria-expanded": "false", "aria-label": `Look at ${versionName(version)}` });
+    const line = make("div", { class: "dk-version" }, make("span", {}, `${versionName(version)}${version.removed ? " (removed)" : ""}, ${written(version)}`), look);
+    const inUse = version.version === current.version && !current.removed;
+    if (inUse) line.append(make("em", {}, "in use"));
+    else if (isAdmin(this.viewer)) {
+      line.append(button("Go back to this", async () => {
+        if (!this.#leave()) return;
+        try {
+          await request("POST", `${this.path}/${encodeURIComponent(current.name)}/restore`, { version: version.version, after: current.version });
+        } catch (error) {
+          line.append(problem(error));
+          return;
+        }
+        this.#reload(current.name, `${versionName(version)} is in use again.`);
+      }, { "aria-label": `Go back to ${versionName(version)}` }));
+    }
+    return make("li", {}, line, text);
+  }
+}
+
+const show = (kind) => (place, viewer) => new Section(kind, place, viewer).load();
+
+register({ id: "prompts", title: "Prompts", show: show("prompt") });
+register({ id: "canned", title: "Canned replies", show: show("canned") });

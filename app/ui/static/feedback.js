@@ -1,0 +1,160 @@
+// What the person thinks of a reply: a thumb, reasons, words of their own. Everything is saved as it is given.
+
+import { api } from "./api.js";
+import { debounce, icon, make } from "./dom.js";
+
+const REASONS = {
+  up: { correct: "Correct", helpful: "Helpful", clear: "Easy to follow" },
+  down: {
+    wrong: "Not true",
+    off_topic: "Missed the question",
+    incomplete: "Incomplete",
+    unclear: "Hard to follow",
+    too_long: "Too long",
+    tone: "Wrong tone",
+  },
+};
+const MAX_COMMENT = 2000;
+
+export const reasonName = (rating, reason) => REASONS[rating][reason] ?? reason;
+
+export class Feedback {
+  #saved; // as the server has it; null is none
+  #shown; // as it is on the page
+  #saving = false;
+
+  // `buttons` belong into the row under the reply, `details` under that row. `failed(error)` tells the person.
+  constructor({ id, feedback = null }, failed) {
+    this.id = id;
+    this.failed = failed;
+    this.#saved = this.#shown = feedback;
+    this.up = this.#thumb("up", "Good reply");
+    this.down = this.#thumb("down", "Bad reply");
+    this.why = make("button", { type: "button", class: "dm-action", "aria-expanded": "false", onclick: () => this.#toggle() });
+    this.buttons = make("span", { class: "dm-thumbs", role: "group", "aria-label": "Your feedback" }, this.up, this.down, this.why);
+    this.details = make("div", { class: "dm-feedback", hidden: true });
+    this.#draw();
+  }
+
+  #thumb(rating, label) {
+    return make(
+      "button",
+      {
+        type: "button",
+        class: `dm-action dm-thumb dm-thumb-${rating}`,
+        "aria-label": label,
+        title: label,
+        onclick: () => this.#rate(rating),
+      },
+      icon(`thumb-${rating}`),
+    );
+  }
+
+  #rate(rating) {
+    if (this.#shown?.rating === rating) {
+      this.details.hidden = true;
+      this.#give(null);
+      return;
+    }
+    this.#give({ rating, reasons: [], comment: this.#shown?.comment ?? "" });
+    this.#openDetails();
+  }
+
+  #toggle() {
+    if (this.details.hidden) this.#openDetails();
+    else this.details.hidden = true;
+    this.#draw();
+  }
+
+  #openDetails() {
+    const { rating, comment } = this.#shown;
+    const chip = ([reason, name]) => {
+      const button = make("button", {
+        type: "button",
+        class: "dm-chip",
+        "data-reason": reason,
+        onclick: () => {
+          const reasons = this.#shown.reasons;
+          const others = reasons.filter((each) => each !== reason);
+          this.#give({ ...this.#shown, reasons: others.length < reasons.length ? others : [...reasons, reason] });
+        },
+      });
+      button.append(name);
+      return button;
+    };
+    const box = make("textarea", { class: "dm-feedback-comment", "aria-label": "Comment", rows: "2", maxlength: String(MAX_COMMENT), placeholder: "What should it have said? (optional)" });
+    box.value = comment;
+    const keep = debounce(600, () => {
+      if (this.#shown && box.value.trim() !== this.#shown.comment) this.#give({ ...this.#shown, comment: box.value.trim() });
+    });
+    box.addEventListener("input", keep);
+    box.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || event.isComposing) return;
+      event.stopPropagation(); // Esc stops no reply here
+      event.preventDefault();
+      this.#toggle();
+      this.why.focus();
+    });
+    const question = rating === "up" ? "What was good about it?" : "What was wrong with it?";
+    this.note = make("span", { class: "dm-feedback-note", role: "status" });
+    this.details.replaceChildren(
+      make("p", { class: "dm-feedback-question" }, question),
+      make("div", { class: "dm-chips", role: "group", "aria-label": question }, ...Object.entries(REASONS[rating]).map(chip)),
+      box,
+      this.note,
+    );
+    this.details.hidden = false;
+    this.#draw();
+  }
+
+  // Shows an opinion, and saves it.
+  #give(opinion) {
+    this.#shown = opinion;
+    this.#draw();
+    this.#save();
+  }
+
+  // One request at a time, the latest opinion last: whatever comes between is never sent.
+  async #save() {
+    if (this.#saving) return;
+    this.#saving = true;
+    while (this.#shown !== this.#saved) {
+      const wanted = this.#shown;
+      this.#say("Saving …");
+      try {
+        if (wanted === null) await api.unrate(this.id);
+        else await api.rate(this.id, { rating: wanted.rating, reasons: wanted.reasons, comment: wanted.comment });
+      } catch (error) {
+        this.#say("");
+        this.#shown = this.#saved;
+        if (this.#saved === null || this.#saved.rating !== wanted?.rating) this.details.hidden = true;
+        this.#draw();
+        this.failed(error);
+        break;
+      }
+      this.#saved = wanted;
+      this.#say("Saved.");
+    }
+    this.#saving = false;
+    this.buttons.dataset.saved = String(this.#saved?.rating ?? "none"); // what the server has, for tests
+  }
+
+  #say(text) {
+    if (this.note) this.note.textContent = text;
+  }
+
+  #draw() {
+    const rating = this.#shown?.rating ?? null;
+    this.up.setAttribute("aria-pressed", String(rating === "up"));
+    this.down.setAttribute("aria-pressed", String(rating === "down"));
+    const open = !this.details.hidden;
+    this.why.hidden = rating === null;
+    this.why.setAttribute("aria-expanded", String(open));
+    const said = rating ? this.#shown.reasons.map((reason) => reasonName(rating, reason)) : [];
+    if (this.#shown?.comment) said.push("comment");
+    this.why.textContent = open ? "Close" : said.join(", ") || "Say why";
+    for (const chip of this.details.querySelectorAll("[data-reason]")) {
+      chip.setAttribute("aria-pressed", String(this.#shown?.reasons.includes(chip.dataset.reason) ?? false));
+    }
+  }
+}
