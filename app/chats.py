@@ -23,6 +23,7 @@ from app.store.retention import Retention
 from app.store.turn_contexts import TurnContexts
 from app.store.turn_records import TurnRecords
 from app.templates import Templates
+from app.turns.admission import Admission, Unlimited
 from app.turns.service import Turns
 from engine import ChatEngine
 
@@ -47,6 +48,8 @@ class TemporaryChats:
     """
 
     def __init__(self, settings: AppSettings, engine: ChatEngine, templates: Templates) -> None:
+        #: Who may have a reply; set before the first chat begins, for it asks these chats in turn.
+        self.admission: Admission = Unlimited()
         self._settings = settings
         self._engine = engine
         self._templates = templates
@@ -70,6 +73,10 @@ class TemporaryChats:
             return None
         database, chats = self._open
         return chats if await database.read(lambda session: _holds(session, id)) else None
+
+    def writing_for(self, user_id: str) -> int:
+        """How many replies are being written for somebody in these chats."""
+        return self._open[1].turns.writing_for(user_id) if self._open is not None else 0
 
     async def forget_old(self) -> None:
         """Let go of those in which nobody has written for a day."""
@@ -98,7 +105,9 @@ class TemporaryChats:
         contexts, nobody = TurnContexts(database), Notifications(IN_MEMORY)
         return Chats(
             conversations=Conversations(database),
-            turns=Turns(self._settings, self._engine, records, contexts, self._templates, nobody),
+            turns=Turns(
+                self._settings, self._engine, records, contexts, self._templates, nobody, admission=self.admission
+            ),
             deletions=Deletions(database),
             feedback=FeedbackRecords(database),
         )

@@ -1,4 +1,5 @@
-"""The command line: ``deskmate serve``, ``deskmate export``, ``deskmate import``, ``deskmate db``, ``deskmate doctor``.
+"""The command line: ``deskmate serve``, ``deskmate export``, ``deskmate import``, ``deskmate db``,
+``deskmate user``, ``deskmate doctor``.
 
 What cannot work ends with one sentence on stderr and exit code 2, never with a traceback.
 """
@@ -18,6 +19,7 @@ from app.db_commands import db
 from app.errors import AppError
 from app.flags import read_settings, with_flags
 from app.settings import AppSettings
+from app.user_commands import user
 from engine import ChatEngine, EngineError, EngineSettings
 
 cli = typer.Typer(
@@ -29,6 +31,7 @@ cli = typer.Typer(
     rich_markup_mode=None,
 )
 cli.add_typer(db, name="db")
+cli.add_typer(user, name="user")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -64,7 +67,7 @@ def serve(**flags: str | bool | None) -> None:
     from app.store.migrate import migrate
 
     configure_logging(settings.log_level)
-    require_loopback(settings.host)
+    require_loopback(settings.host, accounts=settings.accounts)
     with bind(settings.host, settings.port) as listener:
         with claimed(settings.resolved_database_url):
             migrate(settings.resolved_database_url)
@@ -73,9 +76,12 @@ def serve(**flags: str | bool | None) -> None:
 
         with StageProgress() as progress:
 
-            def ready() -> None:
+            def ready(setup: str | None) -> None:
                 progress.stop()
-                typer.echo(f"Deskmate is ready at {address_of(listener)}")
+                address = settings.public_url or address_of(listener)
+                typer.echo(f"Deskmate is ready at {address}")
+                if setup is not None:
+                    typer.echo(f"There is no admin yet. Make the first one within a day at {address}{setup}")
 
             engine: AbstractAsyncContextManager[ChatEngine]
             if engine_settings.remote_url:

@@ -53,7 +53,7 @@ def _processor() -> str:
 
 
 def _address(settings: AppSettings) -> str:
-    require_loopback(settings.host)
+    require_loopback(settings.host, accounts=settings.accounts)
     bind(settings.host, settings.port).close()
     return f"{settings.host}, port {settings.port} is free"
 

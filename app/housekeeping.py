@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from app.chats import TemporaryChats
 from app.errors import StorageUnavailable
 from app.store.deletions import Deletions
+from app.store.login_sessions import LoginSessions
 from app.store.retention import Retention
 from app.store.search_index import SearchIndex
 
@@ -33,6 +34,7 @@ class Housekeeping:
         deletions: Deletions,
         retention: Retention,
         temporary: TemporaryChats,
+        sessions: LoginSessions | None = None,
         *,
         retention_days: int | None,
     ) -> None:
@@ -40,6 +42,7 @@ class Housekeeping:
         self._deletions = deletions
         self._retention = retention
         self._temporary = temporary
+        self._sessions = sessions
         self._retention_days = retention_days
 
     async def index_for_ever(self) -> None:
@@ -68,6 +71,8 @@ class Housekeeping:
         """
         now = datetime.now(UTC)
         await self._temporary.forget_old()
+        if self._sessions is not None:
+            await self._sessions.purge()
         await self._deletions.purge(before=now - timedelta(hours=UNDO_HOURS))
         if self._retention_days is None:
             return

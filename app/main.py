@@ -9,14 +9,16 @@ from typing import cast
 
 from fastapi import FastAPI
 
-from app.api import canned, conversations, desk, health, messages, transfer, turns
+from app.api import account, canned, conversations, desk, health, links, messages, people, transfer, turns
 from app.api import engine as engine_api
 from app.api.errors import install_error_handlers
 from app.api.observe import HttpMetrics, Observer
 from app.api.openai import install_openai
+from app.auth.authenticator import AccountAuthenticator
 from app.auth.guard import Guard
 from app.auth.headers import SecurityHeaders
-from app.auth.identity import LocalUser
+from app.auth.identity import Authenticator, LocalUser
+from app.auth.people import People
 from app.domain.ids import LOCAL_USER_ID
 from app.services import Services
 from app.settings import AppSettings
@@ -60,12 +62,13 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
     app.state.http_metrics = HttpMetrics()
     app.add_middleware(
         Guard,
-        authenticator=LocalUser(LOCAL_USER_ID),
-        allowed_hosts=(settings.host, *settings.allowed_hosts),
+        authenticator=_authenticator(app, settings),
+        allowed_hosts=(settings.host, *settings.allowed_hosts, *filter(None, [settings.public_host])),
         max_upload_bytes=settings.max_import_mb * 1024 * 1024,
     )
     app.add_middleware(Observer, metrics=app.state.http_metrics)
-    app.add_middleware(SecurityHeaders)  # added last, so it is outermost
+    https = (settings.public_url or "").startswith("https://")
+    app.add_middleware(SecurityHeaders, https=https)  # added last, so it is outermost
     install_error_handlers(app)
     install_openai(app)
     for router in (
@@ -79,9 +82,24 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         engine_api.router,
         canned.router,
         *desk.routers,
+        account.router,
+        links.router,
+        people.router,
     ):
         app.include_router(router)
     return mount_ui(app, lambda: cast(Services, app.state.services))
+
+
+def _authenticator(app: FastAPI, settings: AppSettings) -> Authenticator:
+    if not settings.accounts:
+        return LocalUser(LOCAL_USER_ID)
+
+    def people() -> People:
+        opened = cast(Services, app.state.services).people
+        assert opened is not None  # with accounts
+        return opened
+
+    return AccountAuthenticator(people, settings.metrics_token)
 
 
 async def wind_down(app: FastAPI) -> None:

@@ -7,6 +7,8 @@ import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from app.auth.people import People
+from app.auth.quotas import Quotas
 from app.background import BackgroundTasks
 from app.chats import Chats, TemporaryChats
 from app.desk import Desk
@@ -26,12 +28,14 @@ from app.store.notifications import Notifications
 from app.store.retention import Retention
 from app.store.search_index import SearchIndex
 from app.store.template_versions import TemplateVersions
+from app.store.token_use import TokenUses
 from app.store.transfer import TransferRecords
 from app.store.turn_contexts import TurnContexts
 from app.store.turn_records import TurnRecords
 from app.template_files import read_templates
 from app.templates import Templates
 from app.transfer.service import Transfers
+from app.turns.admission import Admission, Unlimited
 from app.turns.service import Turns
 from app.turns.sweeper import sweep_expired
 from app.turns.titles import Titles
@@ -52,7 +56,10 @@ class Services:
     templates: Templates
     audit: Audit
     desk: Desk
+    people: People | None  #: None without accounts
+    admission: Admission
     database: Database
+    _quotas: Quotas | None
     _background: BackgroundTasks
     _claim: ExitStack
 
@@ -88,10 +95,22 @@ class Services:
                 background.start(notifications.listen(), "notifications")
                 background.start(sweep_expired(leases, lease_seconds), "sweeper")
             templates = Templates(files, TemplateVersions(database))
-            turns = Turns(settings, engine, records, TurnContexts(database), templates, notifications, titles)
             temporary = TemporaryChats(settings, engine, templates)
+            people = People(database, settings) if settings.accounts else None
+            quotas = Quotas(settings, TokenUses(database), temporary.writing_for) if settings.accounts else None
+            admission = temporary.admission = quotas or Unlimited()
+            if people is not None:
+                background.start(people.watch.run(), "watch over sessions")
+            turns = Turns(
+                settings, engine, records, TurnContexts(database), templates, notifications, titles, admission
+            )
             housekeeping = Housekeeping(
-                SearchIndex(database), deletions, Retention(database), temporary, retention_days=settings.retention_days
+                SearchIndex(database),
+                deletions,
+                Retention(database),
+                temporary,
+                people.sessions if people is not None else None,
+                retention_days=settings.retention_days,
             )
             background.start(housekeeping.index_for_ever(), "search index")
             background.start(housekeeping.clean_for_ever(), "cleaning")
@@ -111,7 +130,10 @@ class Services:
                 desk=Desk.over(
                     database, delete_conversation=turns.delete_conversation, forget_temporary=temporary.forget
                 ),
+                people=people,
+                admission=admission,
                 database=database,
+                _quotas=quotas,
                 _background=background,
                 _claim=claim.pop_all(),
             )
@@ -139,8 +161,12 @@ class Services:
         """End the replies in flight within ``shutdown_seconds``, then let go of the database. The engine stays."""
         try:
             await asyncio.gather(self.turns.close(), self.temporary.close())
+            if self._quotas is not None:
+                await self._quotas.close()
         finally:
             await self._background.close()
+            if self.people is not None:
+                self.people.close()
             await self.database.close()
             self._claim.close()
 

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from types import FrameType
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
@@ -18,24 +19,29 @@ from app.errors import StartupError
 from app.settings import AppSettings
 from engine import ChatEngine
 
+if TYPE_CHECKING:
+    from app.services import Services
+
 #: How long answers in flight may take after the replies were finished; what is left then is cut.
 _CLOSE_SECONDS = 2
 
 
-def require_loopback(host: str) -> None:
-    """Refuse to be reachable from other machines while there are no accounts.
+def require_loopback(host: str, *, accounts: bool = False) -> None:
+    """Refuse to be reachable from other machines without accounts.
 
     Raises:
         StartupError: ``host`` is not this machine's own loopback address.
     """
+    if accounts:
+        return
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         loopback = False
     if not loopback:
         raise StartupError(
-            f"Deskmate does not listen on {host}: there are no accounts yet, so whoever can reach this machine "
-            "could read every conversation. Use --host 127.0.0.1."
+            f"Deskmate does not listen on {host} without accounts: whoever can reach this machine could read every "
+            "conversation. Use --host 127.0.0.1, or have people sign in with --accounts."
         )
 
 
@@ -66,9 +72,12 @@ async def serve(
     settings: AppSettings,
     engine: AbstractAsyncContextManager[ChatEngine],
     listener: socket.socket,
-    on_ready: Callable[[], None],
+    on_ready: Callable[[str | None], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM. Replies in flight are finished or marked before this returns.
+
+    Args:
+        on_ready: called once, with the path of the link to the first admin's account where there is none yet.
 
     Raises:
         StartupError, EngineError: the application cannot start.
@@ -91,8 +100,12 @@ async def serve(
     )
     starting = _CancelledBySigterm()
     async with starting, app.router.lifespan_context(app):
+        people = cast("Services", app.state.services).people
+        setup = await people.setup_token() if people is not None else None
         starting.end()
-        server = _Server(config, on_ready, lambda: wind_down(app))
+        # Behind a # it stays in the browser, out of every log.
+        path = f"/setup#{setup}" if setup is not None else None
+        server = _Server(config, lambda: on_ready(path), lambda: wind_down(app))
         try:
             await server.serve(sockets=[listener])
         except OSError as error:

@@ -8,12 +8,19 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from app.api.observe import HttpMetrics
+from app.auth.clients import UNKNOWN
 from app.auth.identity import Identity, identity_of, user_id_of
+from app.auth.people import People, Visitor
+from app.errors import NotSupported
 from app.services import Services
 
 
 def _services(request: Request) -> Services:
     return cast(Services, request.app.state.services)
+
+
+def _identity(request: Request) -> Identity:
+    return identity_of(request)
 
 
 def _user_id(request: Request) -> str:
@@ -32,9 +39,38 @@ def _metrics(request: Request) -> HttpMetrics:
     return cast(HttpMetrics, request.app.state.http_metrics)
 
 
+def _people(request: Request) -> People:
+    people = _services(request).people
+    if people is None:
+        raise NotSupported("There are no accounts here: one person uses this desk. Set APP_ACCOUNTS to change that.")
+    return people
+
+
+def _visitor(request: Request) -> Visitor:
+    people = _services(request).people
+    return Visitor(
+        address=people.proxies.client_address(request.scope) if people is not None else UNKNOWN,
+        user_agent=request.headers.get("user-agent", ""),
+        token=people.cookie.read(request.scope) if people is not None else None,
+    )
+
+
+def _origin(request: Request) -> str:
+    services = _services(request)
+    if services.settings.public_url is not None:
+        return services.settings.public_url
+    https = services.people is not None and services.people.proxies.by_https(request.scope)
+    return f"{'https' if https else 'http'}://{request.headers['host']}"  # which the guard has checked
+
+
 ServicesDep = Annotated[Services, Depends(_services)]
 UserId = Annotated[str, Depends(_user_id)]
 Caller = Annotated[Identity, Depends(_identity)]
+#: Refuses where there are no accounts.
+PeopleDep = Annotated[People, Depends(_people)]
+VisitorDep = Annotated[Visitor, Depends(_visitor)]
+#: What links that are handed out begin with, such as https://desk.example.com.
+Origin = Annotated[str, Depends(_origin)]
 #: Set when the server shuts down: long streams end then.
 Closing = Annotated[asyncio.Event, Depends(_closing)]
 Metrics = Annotated[HttpMetrics, Depends(_metrics)]

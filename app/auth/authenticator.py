@@ -53,7 +53,7 @@ class AccountAuthenticator:
             return False
         return hmac.compare_digest(shown.encode(), self._metrics_token.get_secret_value().encode())
 
-    def watch(self, identity: Identity) -> AbstractContextManager[asyncio.Event]:
+    def watch(self, identity: Identity) -> AbstractContextManager[asyncio.Event | None]:
         """While an answer is under way: an event that is set when it must end."""
         return self._people().watch.over(identity)
 

@@ -40,6 +40,12 @@ class TrustedProxies:
                 return address
         return address
 
+    def by_https(self, scope: Mapping[str, Any]) -> bool:
+        """Whether the browser came by https, as far as a proxy of ours says."""
+        client = scope.get("client")
+        told = client is not None and self._trusts(str(client[0]))
+        return told and Headers(scope=dict(scope)).get("x-forwarded-proto", "").strip().lower() == "https"
+
     def _trusts(self, address: str) -> bool:
         try:
             parsed = ipaddress.ip_address(address)

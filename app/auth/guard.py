@@ -7,39 +7,35 @@ out, and :mod:`app.auth.policy` says whether they may; what is not there does no
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable
+from contextlib import nullcontext
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.identity import Authenticator, Identity, set_identity
+from app.auth.lasting import run_until
 from app.auth.origins import LOOPBACK_NAMES, SAFE_METHODS, host_name, is_same_origin
 from app.auth.policy import Access, Rule, SessionIn, rule_on
+from app.auth.refusals import Refusal, answer_to, not_signed_in
 from app.auth.sessions import SessionOwners
 from app.domain.roles import Role
-from app.error_shapes import error_response
-from app.errors import TooLarge
+from app.errors import StorageUnavailable, TooLarge
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_UPLOAD_BYTES = 200 * 1024 * 1024
+#: Of what anybody may send, signed in or not.
+MAX_OPEN_BODY_BYTES = 64 * 1024
+#: In which a body that is read whole must have come: more than a slow line needs, less than a hog would take.
+BODY_SECONDS = 60.0
 #: How many times the limit of an upload is listened to and thrown away.
 _PATIENCE = 10
 _JSON = ("application/json",)
 #: A form on another website can post text, multipart and url-encoded fields without asking first, but none of these.
 _UPLOADS = ("application/json", "application/zip", "application/octet-stream")
-
-
-class Refusal(Exception):
-    """The guard's answer instead of the route's."""
-
-    def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.headers = headers
 
 
 class Guard:
@@ -53,14 +49,16 @@ class Guard:
         allowed_hosts: Iterable[str] = (),
         max_body_bytes: int = MAX_BODY_BYTES,
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
+        body_seconds: float = BODY_SECONDS,
         sessions: SessionOwners | None = None,
     ) -> None:
-        """``allowed_hosts`` come beside the loopback names."""
+        """``allowed_hosts`` come beside the loopback names; a body has ``body_seconds`` to arrive."""
         self._app = app
         self._authenticator = authenticator
         self._hosts = LOOPBACK_NAMES | {name.lower().strip("[]") for name in allowed_hosts}
         self._max_body_bytes = max_body_bytes
         self._max_upload_bytes = max_upload_bytes
+        self._body_seconds = body_seconds
         self._sessions = sessions or SessionOwners()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,14 +72,16 @@ class Guard:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             rule = self._admit(scope)
-            identity = await self._authenticator.identify(scope)
-            _authorize(rule, identity)
+            identity = await self._identify(rule, scope)
             body = b""
             if rule.upload:
                 _check_content_type(scope, _UPLOADS)
-                receive = _limited(receive, self._max_upload_bytes, _declared_size(scope))
+                receive = _limited(receive, self._max_upload_bytes, _declared_size(scope), self._body_seconds)
             elif scope["method"] not in SAFE_METHODS:
-                read = await self._read_body(scope, receive)
+                open_to_all = rule.access is Access.OPEN
+                read = await self._read_body(
+                    scope, receive, MAX_OPEN_BODY_BYTES if open_to_all else self._max_body_bytes
+                )
                 if read is None:  # the client left
                     return
                 body = read
@@ -91,14 +91,14 @@ class Guard:
             if identity is not None:
                 self._check_session(rule, scope, body, identity.user_id)
         except Refusal as refusal:
-            response = error_response(
-                scope["path"], refusal.status, refusal.code, refusal.message, headers=refusal.headers
-            )
-            await response(scope, receive, send)
+            await answer_to(scope, refusal)(scope, receive, send)
             return
-        if identity is not None:
-            set_identity(scope, identity)
-        await self._app(scope, receive, send)
+        if identity is None:
+            await self._app(scope, receive, send)
+            return
+        set_identity(scope, identity)
+        with self._authenticator.watch(identity) if rule.lasting else nullcontext() as ended:
+            await run_until(ended, self._app, scope, receive, send)
 
     def _admit(self, scope: Scope) -> Rule:
         headers = Headers(scope=scope)
@@ -128,23 +128,44 @@ class Guard:
             raise Refusal(404, "not_found", "There is nothing at this address.")
         return rule
 
-    async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
+    async def _identify(self, rule: Rule, scope: Scope) -> Identity | None:
+        """Who asks, if they may; None where it matters to nobody."""
+        if rule.access is Access.OPEN:
+            return None
+        if rule.access is Access.METRICS:
+            if not self._authenticator.may_read_metrics(scope):
+                raise not_signed_in()
+            return None
+        try:
+            identity = await self._authenticator.identify(scope)
+        except StorageUnavailable as error:
+            raise Refusal(error.status, error.code, error.message, **{"Retry-After": "1"}) from error
+        _authorize(rule, identity)
+        return identity
+
+    async def _read_body(self, scope: Scope, receive: Receive, limit: int) -> bytes | None:
         """The whole body (None when the client left before its end), so that a limit holds for every route."""
-        if _declared_size(scope) > self._max_body_bytes:
-            raise _too_large_refusal(self._max_body_bytes)
+        if _declared_size(scope) > limit:
+            raise _too_large_refusal(limit)
         chunks: list[bytes] = []
         size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            chunk = message.get("body", b"")
-            size += len(chunk)
-            if size > self._max_body_bytes:
-                raise _too_large_refusal(self._max_body_bytes)
-            chunks.append(chunk)
-            if not message.get("more_body", False):
-                return b"".join(chunks)
+        try:
+            async with asyncio.timeout(self._body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    chunk = message.get("body", b"")
+                    size += len(chunk)
+                    if size > limit:
+                        raise _too_large_refusal(limit)
+                    chunks.append(chunk)
+                    if not message.get("more_body", False):
+                        return b"".join(chunks)
+        except TimeoutError:
+            raise Refusal(
+                408, "too_slow", "The request took too long to arrive. Send it again.", Connection="close"
+            ) from None
 
     def _check_session(self, rule: Rule, scope: Scope, body: bytes, user_id: str) -> None:
         for session_hash in _session_hashes(rule, scope, body):
@@ -153,10 +174,12 @@ class Guard:
 
 
 def _authorize(rule: Rule, identity: Identity | None) -> None:
-    if rule.access is Access.OPEN:
-        return
     if identity is None:
-        raise Refusal(401, "not_signed_in", "Sign in first.")
+        raise not_signed_in()
+    if identity.key_id is not None and (rule.scope is None or rule.scope not in identity.scopes):
+        raise Refusal(
+            403, "not_allowed", "This API key was not made for this. Make one that is, on your account's page."
+        )
     if rule.access is Access.ADMIN and identity.role is not Role.ADMIN:
         raise Refusal(403, "not_allowed", "Only an admin may do this. Ask one of yours.")
     if rule.access is Access.OVERSEER and not identity.role.may_oversee:
@@ -193,13 +216,19 @@ def _too_large(limit: int) -> str:
     return f"The request is larger than {limit / (1024 * 1024):g} MiB. Send less at once."
 
 
-def _limited(receive: Receive, limit: int, declared: int) -> Receive:
-    """A ``receive`` for a route that reads by itself: raises ``TooLarge`` there when more comes, or is declared."""
+def _limited(receive: Receive, limit: int, declared: int, patience: float) -> Receive:
+    """A ``receive`` for a route that reads by itself: raises ``TooLarge`` there when more comes, or is declared.
+
+    A client that sends nothing for ``patience`` seconds has left, as far as the route is told.
+    """
     size = 0
 
     async def counted() -> Message:
         nonlocal size
-        message = await receive()
+        try:
+            message = await asyncio.wait_for(receive(), patience)
+        except TimeoutError:
+            return {"type": "http.disconnect"}
         size += len(message.get("body", b""))
         if max(size, declared) <= limit:
             return message

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,7 +30,17 @@ class Authenticator(Protocol):
     """Finds out who sends a request."""
 
     async def identify(self, scope: Mapping[str, Any]) -> Identity | None:
-        """The person behind an ASGI scope; None when nobody is known by it."""
+        """The person behind an ASGI scope; None when nobody is known by it.
+
+        Raises:
+            StorageUnavailable: that cannot be found out for now.
+        """
+
+    def may_read_metrics(self, scope: Mapping[str, Any]) -> bool:
+        """Whether the request may read the process's numbers, which are nobody's."""
+
+    def watch(self, identity: Identity) -> AbstractContextManager[asyncio.Event | None]:
+        """Around a long answer: an event that is set when the identity holds no more; None where it always does."""
 
 
 class LocalUser:
@@ -39,6 +51,12 @@ class LocalUser:
 
     async def identify(self, scope: Mapping[str, Any]) -> Identity | None:  # noqa: ARG002 - whoever asks
         return self._identity
+
+    def may_read_metrics(self, scope: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        return True
+
+    def watch(self, identity: Identity) -> AbstractContextManager[asyncio.Event | None]:  # noqa: ARG002
+        return nullcontext()
 
 
 def set_identity(scope: MutableMapping[str, Any], identity: Identity) -> None:

@@ -138,6 +138,17 @@ class People:
         self._throttle.forget(SIGN_INS_BY_ACCOUNT, person.name)
         self.watch.look()
 
+    async def reset_password(self, user_id: str, password: str) -> None:
+        """Give somebody another password, without the present one: all their sessions end.
+
+        Raises:
+            NotFound: there is no such account.
+            InvalidInput: it cannot be one.
+        """
+        person = await self.accounts.get(user_id)
+        hashed = await self._passwords.hash(checked_password(password, person.name))
+        await self.accounts.set_password(user_id, hashed)
+
     async def set_role(self, user_id: str, role: Role, *, actor_id: str | None) -> None:
         """Raises:
         NotFound, Conflict: as :meth:`app.store.accounts.Accounts.set_role`.

@@ -13,6 +13,8 @@ from enum import Enum, auto
 
 from starlette.routing import compile_path
 
+from app.domain.people import Scope
+
 
 class Access(Enum):
     """What a caller needs."""
@@ -22,6 +24,7 @@ class Access(Enum):
     WRITER = auto()  #: to be an agent or an admin: whatever changes something
     OVERSEER = auto()  #: to be an admin or a viewer: whatever shows what others did
     ADMIN = auto()  #: to be an admin (the local user is one)
+    METRICS = auto()  #: the token for the process's numbers (without accounts: nothing)
     DENIED = auto()  #: known and closed; answers like a path that does not exist
 
 
@@ -46,12 +49,16 @@ class Rule:
         session: SessionIn = SessionIn.NOWHERE,
         linkable: bool = False,
         upload: bool = False,
+        lasting: bool = False,
+        scope: Scope | None = None,
     ) -> None:
         """``methods`` are separated by blanks.
 
         Args:
-            linkable: another website may link here (a page, read only).
+            linkable: another website may link here (a page, read only); who is not signed in is shown the way in.
             upload: takes a file, larger than other bodies may be and not only of JSON, and reads it piece by piece.
+            lasting: the answer may take long; it ends when who asked for it is signed out meanwhile.
+            scope: what an API key must open to be let in here; None lets none in.
         """
         self.methods = frozenset(methods.split())
         self.path = path
@@ -59,6 +66,8 @@ class Rule:
         self.session = session
         self.linkable = linkable
         self.upload = upload
+        self.lasting = lasting
+        self.scope = scope
         self._pattern: re.Pattern[str] = compile_path(path)[0]
 
     def match(self, path: str) -> re.Match[str] | None:
@@ -80,13 +89,13 @@ RULES: tuple[Rule, ...] = (
     # The process.
     Rule("GET", "/health", _OPEN),
     Rule("GET", "/ready", _OPEN),
-    Rule("GET", "/metrics", _USER),
+    Rule("GET", "/metrics", Access.METRICS),
     # The chat's own API.
     Rule("GET", "/api/openapi.json", _USER),
     Rule("POST", "/api/turns", _WRITER),
-    Rule("GET", "/api/turns/{turn_id}/events", _USER),
+    Rule("GET", "/api/turns/{turn_id}/events", _USER, lasting=True),
     Rule("POST", "/api/turns/{turn_id}/stop", _WRITER),
-    Rule("GET", "/api/events", _USER),
+    Rule("GET", "/api/events", _USER, lasting=True),
     Rule("DELETE", "/api/messages/{message_id}", _WRITER),
     Rule("POST", "/api/deletions/{deletion_id}/undo", _WRITER),
     Rule("POST", "/api/messages/{message_id}/edit", _WRITER),
@@ -104,6 +113,31 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/conversations/{conversation_id}/export", _USER),
     Rule("GET", "/api/export", _USER),
     Rule("POST", "/api/import", _WRITER, upload=True),
+    # Coming in, and one's own account.
+    Rule("GET", "/sign-in", _OPEN, linkable=True),
+    Rule("GET", "/setup", _OPEN, linkable=True),
+    Rule("GET", "/invitation/{token}", _OPEN, linkable=True),
+    Rule("POST", "/api/account/sign-in", _OPEN),
+    Rule("POST", "/api/links/look", _OPEN),
+    Rule("POST", "/api/links/use", _OPEN),
+    Rule("GET", "/account", _USER, linkable=True),
+    Rule("GET PATCH", "/api/account", _USER),
+    Rule("POST", "/api/account/sign-out", _USER),
+    Rule("POST", "/api/account/sign-out-everywhere", _USER),
+    Rule("POST", "/api/account/password", _USER),
+    Rule("GET", "/api/account/sessions", _USER),
+    Rule("DELETE", "/api/account/sessions/{session_id}", _USER),
+    Rule("GET POST", "/api/account/keys", _USER),
+    Rule("DELETE", "/api/account/keys/{key_id}", _USER),
+    # Everybody's accounts.
+    Rule("GET", "/api/people", _ADMIN),
+    Rule("POST", "/api/people/invitations", _ADMIN),
+    Rule("DELETE", "/api/people/invitations/{invitation_id}", _ADMIN),
+    Rule("POST", "/api/people/local-history", _ADMIN),
+    Rule("PATCH", "/api/people/{user_id}", _ADMIN),
+    Rule("POST", "/api/people/{user_id}/reset-link", _ADMIN),
+    Rule("GET DELETE", "/api/people/{user_id}/sessions", _ADMIN),
+    Rule("DELETE", "/api/people/{user_id}/sessions/{session_id}", _ADMIN),
     # The engine and its model, which is the same for everybody.
     Rule("GET", "/api/engine", _USER),
     Rule("POST", "/api/engine/sleep", _ADMIN),
@@ -129,14 +163,14 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/desk/people/{user_id}/data", _ADMIN),
     Rule("DELETE", "/api/desk/people/{user_id}", _ADMIN),
     # OpenAI's API.
-    Rule("GET", "/v1/models", _USER),
-    Rule("GET", "/v1/models/{model:path}", _USER),
-    Rule("POST", "/v1/chat/completions", _WRITER),
-    Rule("POST", "/v1/completions", _WRITER),
-    Rule("POST", "/v1/tokenize", _WRITER),
+    Rule("GET", "/v1/models", _USER, scope=Scope.MODELS),
+    Rule("GET", "/v1/models/{model:path}", _USER, scope=Scope.MODELS),
+    Rule("POST", "/v1/chat/completions", _WRITER, scope=Scope.CHAT, lasting=True),
+    Rule("POST", "/v1/completions", _WRITER, scope=Scope.CHAT, lasting=True),
+    Rule("POST", "/v1/tokenize", _WRITER, scope=Scope.CHAT),
     # The page's own files.
     Rule("GET", "/ui/options", _USER),
-    Rule("GET", "/ui/static/{path:path}", _USER),
+    Rule("GET", "/ui/static/{path:path}", _OPEN),
     # Gradio: the page and what it loads.
     Rule("GET HEAD", "/", _USER, linkable=True),
     Rule("GET", "/config", _USER),
@@ -144,7 +178,7 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/assets/{path:path}", _USER),
     Rule("GET", "/static/{path:path}", _USER),
     Rule("GET", "/svelte/{path:path}", _USER),
-    Rule("GET", "/favicon.ico", _USER),
+    Rule("GET", "/favicon.ico", _OPEN),
     Rule("GET", "/manifest.json", _USER),
     Rule("GET", "/pwa_icon", _USER),
     Rule("GET", "/pwa_icon/{size}", _USER),
@@ -157,12 +191,12 @@ RULES: tuple[Rule, ...] = (
     Rule("GET HEAD", "/gradio_api/file={path_or_url:path}", _USER),
     # Gradio: commands. Whoever knows a session_hash could otherwise read that session's output.
     Rule("POST", "/gradio_api/queue/join", _USER, session=SessionIn.BODY),
-    Rule("GET", "/gradio_api/queue/data", _USER, session=SessionIn.QUERY),
+    Rule("GET", "/gradio_api/queue/data", _USER, session=SessionIn.QUERY, lasting=True),
     Rule("POST", "/gradio_api/run/{api_name}", _USER, session=SessionIn.BODY),
     Rule("POST", "/gradio_api/cancel", _USER, session=SessionIn.BODY),
     Rule("POST", "/gradio_api/reset", _USER, session=SessionIn.BODY),
     Rule("POST", "/gradio_api/component_server", _USER, session=SessionIn.BODY),
-    Rule("GET", "/gradio_api/heartbeat/{session_hash}", _USER, session=SessionIn.PATH),
+    Rule("GET", "/gradio_api/heartbeat/{session_hash}", _USER, session=SessionIn.PATH, lasting=True),
     # Gradio: closed. Its log-in is not ours, files are not taken, and the page uses none of the rest.
     Rule("POST", "/login", _DENIED),
     Rule("GET", "/logout", _DENIED),

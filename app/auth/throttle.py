@@ -44,7 +44,7 @@ class Throttle:
             sentence: what is said to who tried too often; when to come back is added.
 
         Raises:
-            TooManyRequests: it is one too many. It counts as well: who goes on trying waits on.
+            TooManyRequests: it is one too many, and is not counted.
         """
         waits = [self._wait(rate, whose) for rate in rates if not self._limiter.hit(rate.item(), whose)]
         if waits:

@@ -26,7 +26,7 @@ class IdentityWatch:
         self._asked = asyncio.Event()
 
     @contextmanager
-    def over(self, identity: Identity) -> Iterator[asyncio.Event]:
+    def over(self, identity: Identity) -> Iterator[asyncio.Event | None]:
         """While the block runs: an event that is set as soon as the identity does not hold any more."""
         ended = asyncio.Event()
         self._watched[identity].add(ended)

@@ -17,7 +17,7 @@ from app.errors import Conflict, NotFound
 from app.store.accounts import add_account, change_password, has_admin, person_of
 from app.store.audit import add_event
 from app.store.database import Database
-from app.store.history import take_over
+from app.store.local_history import take_over
 from app.store.models import Account, Conversation, Invitation
 
 NO_SUCH_LINK = "This link does not work. It was used already, has expired, or was taken back. Ask for a new one."
@@ -123,7 +123,7 @@ class Invitations:
                 purpose=Purpose(link.purpose),
                 role=Role(link.role),
                 name=account.name if account else None,
-                local_conversations=local_conversations(session) if setup else 0,
+                local_conversations=_local_conversations(session) if setup else 0,
             )
 
         return await self._database.read(work)
@@ -166,9 +166,16 @@ class Invitations:
 
         return await self._database.write(work)
 
+    async def local_conversations(self) -> int:
+        """How many conversations are left of the time without accounts."""
+        return await self._database.read(_local_conversations)
 
-def local_conversations(session: Session) -> int:
-    """How many conversations the local user has left."""
+    async def take_over(self, user_id: str) -> int:
+        """Make them somebody's; returns how many."""
+        return await self._database.write(lambda session: take_over(session, user_id))
+
+
+def _local_conversations(session: Session) -> int:
     theirs = select(func.count()).select_from(Conversation).where(Conversation.user_id == LOCAL_USER_ID)
     return session.scalar(theirs) or 0
 

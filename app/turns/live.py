@@ -109,6 +109,11 @@ class LiveTurn:
         self._generation: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def tokens(self) -> int:
+        """Read and written in this run."""
+        return self._measure.tokens
+
     def launch(self) -> asyncio.Task[None]:
         """Begin. The turn is in the database by now."""
         self._generation = asyncio.create_task(self._generate(), name=f"generate {self.ref.turn_id}")

@@ -27,6 +27,11 @@ class ReplyMeasure:
         if delta.cached_prompt_tokens is not None:
             self._cached_prompt_tokens = delta.cached_prompt_tokens
 
+    @property
+    def tokens(self) -> int:
+        """Read and written so far."""
+        return self._prompt_tokens + self._tokens
+
     def cut(self, reason: FinishReason) -> ReplyStats:
         """The numbers of a reply that did not reach its end."""
         gap = (self._last - self._first) / (self._tokens - 1) if self._tokens > 1 else 0.0

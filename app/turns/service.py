@@ -18,6 +18,7 @@ from app.store.notifications import Notifications
 from app.store.turn_contexts import BUSY, TurnContexts
 from app.store.turn_records import NewTurn, TurnRecords
 from app.templates import Templates
+from app.turns.admission import Admission, Unlimited
 from app.turns.events import TurnEnd, TurnEvent, TurnSnapshot
 from app.turns.live import LiveTurn, TurnRef
 from app.turns.prompter import Prompter
@@ -45,8 +46,14 @@ class Turns:
         templates: Templates,
         notifications: Notifications,
         titles: Titles | None = None,
+        admission: Admission | None = None,
     ) -> None:
-        """``titles``: where to ask for a new conversation's title; None leaves it its first message's words."""
+        """``titles``: where to ask for a new conversation's title; None leaves it its first message's words.
+
+        Args:
+            admission: who may have a reply; None is everybody.
+        """
+        self._admission = admission or Unlimited()
         self._titles = titles
         self._settings = settings
         self._engine = engine
@@ -93,6 +100,7 @@ class Turns:
             Conflict: a reply is being written in this conversation, or it has gone on elsewhere.
             Overloaded: the engine's queue is full.
             EngineUnavailable: the engine or the server is stopping.
+            TooManyRequests: the person has, or has had, as much as anybody may.
             StorageUnavailable: the database does not work.
         """
         return await self._start_once(
@@ -199,6 +207,10 @@ class Turns:
             progress=None,
         )
 
+    def writing_for(self, user_id: str) -> int:
+        """How many replies this process is writing for somebody."""
+        return sum(live.user_id == user_id for live in self._live.values())
+
     async def stop(self, user_id: str, turn_id: str) -> None:
         """End the reply and keep what it has. Stopping twice, or too late, is no error.
 
@@ -280,7 +292,9 @@ class Turns:
         if self._closing:
             raise EngineUnavailable("The server is shutting down. Please send again once it is back.")
         try:
-            return await self._begin(user_id, turn_id, settings, await question())
+            asked = await question()
+            async with self._admission.sending(user_id):
+                return await self._begin(user_id, turn_id, settings, asked)
         except Conflict:
             # It may be this very request, which has come to another process at the same time.
             if may_be_there and (ref := await self._started(user_id, turn_id)) is not None:
@@ -375,6 +389,7 @@ class Turns:
     def _ended(self, live: LiveTurn, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._live.pop(live.ref.turn_id, None)
+        self._admission.spent(live.user_id, live.tokens)
         if not task.cancelled() and (failure := task.exception()) is not None:
             _log.error("%s failed", task.get_name(), exc_info=failure)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from app.auth.identity import Identity
 from app.domain.presets import PRESETS
 from app.domain.templates import TemplateKind
 
@@ -12,11 +13,14 @@ if TYPE_CHECKING:
     from app.services import Services
 
 
-async def page_options(services: Services) -> dict[str, object]:
-    """The model, its defaults, the presets and the desk's system prompts, as JSON."""
+async def page_options(services: Services, identity: Identity) -> dict[str, object]:
+    """Who is there, the model, its defaults, the presets and the desk's system prompts, as JSON."""
+    person = await services.people.accounts.get(identity.user_id) if services.people is not None else None
     defaults = services.engine.default_sampling_params
     info = services.engine.info
     return {
+        "accounts": services.people is not None,
+        "user": {"name": person.display_name if person else None, "role": identity.role},
         "retention_days": services.settings.retention_days,
         "model": {"name": info.name, "max_model_len": info.max_model_len},
         "defaults": {

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import gradio as gr
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse
 
+from app.auth.identity import identity_of
 from app.ui.options import page_options
+from app.ui.own_pages import install_pages
 from app.ui.panels.chat import chat_panel
 from app.ui.panels.conversations import conversations_panel
 from app.ui.panels.settings import settings_panel
@@ -30,13 +32,14 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
     """
 
     @app.get("/ui/options", include_in_schema=False)
-    async def options() -> dict[str, object]:
-        return await page_options(services())
+    async def options(request: Request) -> dict[str, object]:
+        return await page_options(services(), identity_of(request))
 
     @app.get("/desk", include_in_schema=False)
     async def desk() -> FileResponse:
         return FileResponse(STATIC_DIR / "desk" / "desk.html", headers={"Cache-Control": "no-cache"})
 
+    install_pages(app)
     app.mount("/ui/static", RevalidatedFiles(directory=STATIC_DIR), name="ui-static")
     gr.mount_gradio_app(
         app,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from app.api.deps import Closing, ServicesDep
+from app.api.deps import Closing, ServicesDep, UserId
 from app.api.openai.errors import OpenAIError, invalid_value, translated
 from app.api.openai.replies import Extras, Kind, Reply, error_event
 from app.api.openai.requests import ChatRequest, CommonRequest, TextRequest, TokenizeRequest
@@ -65,24 +65,30 @@ async def get_model(model: str, services: ServicesDep) -> dict[str, Any]:
 
 
 @router.post("/chat/completions")
-async def chat_completions(body: ChatRequest, request: Request, services: ServicesDep, closing: Closing) -> Response:
+async def chat_completions(
+    body: ChatRequest, request: Request, user_id: UserId, services: ServicesDep, closing: Closing
+) -> Response:
     """Reply to a conversation."""
     engine = services.engine
     _check_model(body.model, engine)
     deltas = engine.chat(body.for_engine(), _sampling(body), deadline=body.deadline, priority=body.priority)
     try:
+        deltas = services.admission.metered(user_id, deltas)
         return await _respond("chat", body, deltas, request, engine, closing)
     except EngineError as error:
         raise translated(error, "messages") from error
 
 
 @router.post("/completions")
-async def completions(body: TextRequest, request: Request, services: ServicesDep, closing: Closing) -> Response:
+async def completions(
+    body: TextRequest, request: Request, user_id: UserId, services: ServicesDep, closing: Closing
+) -> Response:
     """Continue a text, without a chat template."""
     engine = services.engine
     _check_model(body.model, engine)
     deltas = engine.complete(body.single_prompt(), _sampling(body), deadline=body.deadline, priority=body.priority)
     try:
+        deltas = services.admission.metered(user_id, deltas)
         return await _respond("text", body, deltas, request, engine, closing)
     except EngineError as error:
         raise translated(error, "prompt") from error

@@ -1,0 +1,116 @@
+"""How much one person may have of the engine, so that there is some for the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from app.auth.throttle import Rate, Throttle, too_many
+from app.errors import StorageUnavailable
+from app.settings import AppSettings
+from app.store.token_use import TokenUses, seconds_until_tomorrow
+from engine import Delta
+
+_log = logging.getLogger(__name__)
+
+#: When a reply that is being written may have ended.
+BUSY_SECONDS = 5
+
+
+@dataclass(slots=True)
+class _Gate:
+    """Lets one start of somebody's through at a time, so that two do not both find the last place free."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+
+
+class Quotas:
+    """Messages per minute, replies at a time, tokens per day: for each person, whatever door they come by.
+
+    Messages are counted by each process for itself; replies in the database and tokens by all together.
+
+    Args:
+        temporary_replies: how many replies are being written for somebody in temporary chats.
+    """
+
+    def __init__(self, settings: AppSettings, uses: TokenUses, temporary_replies: Callable[[str], int]) -> None:
+        per_minute = settings.messages_per_minute
+        self._rates = (Rate(per_minute, 60, "messages"),) if per_minute is not None else ()
+        self._most_replies = settings.concurrent_replies
+        self._most_tokens = settings.tokens_per_day
+        self._uses = uses
+        self._temporary_replies = temporary_replies
+        self._throttle = Throttle()
+        self._unsaved: Counter[str] = Counter()  # replies that are saved nowhere, by person
+        self._gates: dict[str, _Gate] = {}
+        self._writing: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def sending(self, user_id: str) -> AsyncIterator[None]:
+        """See :class:`app.turns.admission.Admission`."""
+        gate = self._gates.setdefault(user_id, _Gate())
+        gate.waiting += 1
+        try:
+            async with gate.lock:
+                await self._check(user_id)
+                yield
+        finally:
+            gate.waiting -= 1
+            if not gate.waiting:
+                self._gates.pop(user_id, None)
+
+    def spent(self, user_id: str, tokens: int) -> None:
+        """See :class:`app.turns.admission.Admission`."""
+        if tokens:
+            task = asyncio.create_task(self._write(user_id, tokens), name="count tokens")
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
+
+    async def metered(self, user_id: str, deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
+        """See :class:`app.turns.admission.Admission`."""
+        read = written = 0
+        try:
+            async with self.sending(user_id):
+                self._unsaved[user_id] += 1
+            try:
+                async for delta in deltas:
+                    written += len(delta.token_ids)
+                    if delta.timings is not None:
+                        read = delta.timings.prompt_tokens
+                    yield delta
+            finally:
+                self._unsaved[user_id] -= 1
+                if not self._unsaved[user_id]:
+                    del self._unsaved[user_id]
+                self.spent(user_id, read + written)
+        finally:
+            if isinstance(deltas, AsyncGenerator):
+                await deltas.aclose()
+
+    async def close(self) -> None:
+        """Wait until what was spent is written down."""
+        await asyncio.gather(*self._writing)
+
+    async def _check(self, user_id: str) -> None:
+        if self._most_tokens is not None and await self._uses.of_today(user_id) >= self._most_tokens:
+            raise too_many(
+                f"Your replies have taken the {self._most_tokens:,} tokens of today.", seconds_until_tomorrow()
+            )
+        if self._most_replies is not None:
+            under_way = await self._uses.replies_under_way(user_id)
+            under_way += self._temporary_replies(user_id) + self._unsaved[user_id]
+            if under_way >= self._most_replies:
+                replies = "1 reply is" if under_way == 1 else f"{under_way} replies are"
+                raise too_many(f"{replies} being written for you already. Wait for one to end.", BUSY_SECONDS)
+        self._throttle.count(self._rates, user_id, "You have sent many messages within a minute.")
+
+    async def _write(self, user_id: str, tokens: int) -> None:
+        try:
+            await self._uses.add(user_id, tokens)
+        except StorageUnavailable:
+            _log.warning("%d tokens could not be counted towards a day: the database does not work", tokens)

@@ -1,0 +1,75 @@
+"""The guard's answers instead of a route's: in the shape that who asks can read."""
+
+from __future__ import annotations
+
+from html import escape
+from urllib.parse import quote
+
+from starlette.datastructures import Headers
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import Scope
+
+from app.auth.origins import SAFE_METHODS
+from app.auth.policy import rule_on
+from app.error_shapes import error_response
+
+_NOT_SIGNED_IN = "not_signed_in"
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>Deskmate</title>
+<link rel="stylesheet" href="/ui/static/pages/pages.css">
+</head>
+<body><main class="dm-card"><h1>Not for you</h1><p>{message}</p><p><a href="/">Back to the chat</a></p></main></body>
+</html>
+"""
+
+
+class Refusal(Exception):
+    """Why a request does not reach its route."""
+
+    def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = headers
+
+
+def not_signed_in() -> Refusal:
+    """Nobody is known by what the request shows."""
+    return Refusal(401, _NOT_SIGNED_IN, "Sign in first.")
+
+
+def answer_to(scope: Scope, refusal: Refusal) -> Response:
+    """The refusal as an answer: a person who opens a page sees a page, a program gets an error."""
+    path = scope["path"]
+    if _opens_a_page(scope):
+        if refusal.status == 401:
+            return RedirectResponse(f"/sign-in?next={quote(_here(scope), safe='')}", 303)
+        if refusal.status == 403 and refusal.code == "not_allowed":
+            return HTMLResponse(_PAGE.format(message=escape(refusal.message)), 403)
+    headers, message = refusal.headers, refusal.message
+    if refusal.status == 401 and path.startswith("/v1/"):
+        headers = {**headers, "WWW-Authenticate": "Bearer"}
+        message = "Send an API key of yours as Authorization: Bearer KEY. Keys are made on your account's page."
+    elif refusal.status == 401 and path == "/metrics":
+        headers = {**headers, "WWW-Authenticate": "Bearer"}
+        message = "Send the value of APP_METRICS_TOKEN as Authorization: Bearer TOKEN."
+    return error_response(path, refusal.status, refusal.code, message, headers=headers)
+
+
+def _opens_a_page(scope: Scope) -> bool:
+    if scope["method"] not in SAFE_METHODS:
+        return False
+    rule = rule_on("GET", scope["path"]).rule
+    if rule is None or not rule.linkable:
+        return False
+    return Headers(scope=scope).get("sec-fetch-mode", "navigate") == "navigate"
+
+
+def _here(scope: Scope) -> str:
+    query = scope["query_string"].decode("latin-1")
+    return f"{quote(scope['path'])}?{query}" if query else quote(scope["path"])

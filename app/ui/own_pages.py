@@ -1,0 +1,29 @@
+"""Pages that are ours alone: small files, without Gradio, for coming in and for one's own account."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from fastapi.responses import FileResponse
+
+from app.ui.static_files import STATIC_DIR
+
+#: Path to file. What the pages show, their scripts ask for.
+_PAGES = {
+    "/sign-in": "sign_in.html",
+    "/setup": "link.html",
+    "/invitation/{token}": "link.html",
+    "/account": "account.html",
+}
+
+
+def install_pages(app: FastAPI) -> None:
+    """Add their routes to ``app``."""
+    for path, name in _PAGES.items():
+        _add(app, path, name)
+
+
+def _add(app: FastAPI, path: str, name: str) -> None:
+    async def page() -> FileResponse:
+        return FileResponse(STATIC_DIR / "pages" / name, media_type="text/html; charset=utf-8")
+
+    app.add_api_route(path, page, include_in_schema=False)

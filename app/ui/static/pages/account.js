@@ -1,0 +1,143 @@
+// One's own account: what others see, the password, the sessions, the API keys.
+
+import { request } from "../api.js";
+import { byId, make } from "../dom.js";
+import { onSubmit, problemOf } from "./forms.js";
+
+const moments = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const moment = (iso) => moments.format(new Date(iso));
+
+const problem = byId("dp-problem");
+const say = (text) => {
+  byId("dp-said").textContent = text;
+};
+
+// What a browser calls itself, as people call it.
+export function browserOf(agent) {
+  const names = [["Edg/", "Edge"], ["OPR/", "Opera"], ["Firefox/", "Firefox"], ["Chrome/", "Chrome"], ["Safari/", "Safari"]];
+  const systems = [["Android", "Android"], ["iPhone", "iPhone"], ["iPad", "iPad"], ["Windows", "Windows"], ["Mac OS", "macOS"], ["Linux", "Linux"]];
+  const find = (list) => list.find(([mark]) => agent.includes(mark))?.[1];
+  const [browser, system] = [find(names), find(systems)];
+  return browser && system ? `${browser} on ${system}` : (browser ?? (agent.slice(0, 60) || "An unknown program"));
+}
+
+async function act(work) {
+  problem.textContent = "";
+  say("");
+  try {
+    await work();
+  } catch (error) {
+    problem.textContent = problemOf(error);
+    problem.scrollIntoView({ block: "nearest" });
+  }
+}
+
+const button = (name, label, onclick) => make("button", { type: "button", class: "dp-button", "aria-label": label, onclick }, name);
+const line = (title, about, ...buttons) =>
+  make("li", {}, make("div", {}, make("strong", {}, title), make("p", { class: "dp-hint" }, about)), ...buttons);
+
+async function showSessions() {
+  const sessions = await request("GET", "/api/account/sessions");
+  byId("dp-sessions").replaceChildren(
+    ...sessions.map(({ id, user_agent: agent, address, last_seen_at: seen, current }) => {
+      const name = browserOf(agent);
+      const about = `${current ? "This one" : `Last here ${moment(seen)}`} · ${address}`;
+      if (current) return line(name, about);
+      const end = () =>
+        act(async () => {
+          await request("DELETE", `/api/account/sessions/${id}`);
+          await showSessions();
+          say("That session was ended.");
+        });
+      return line(name, about, button("Sign out", `Sign out ${name}, ${address}`, end));
+    }),
+  );
+}
+
+async function showKeys() {
+  const keys = await request("GET", "/api/account/keys");
+  byId("dp-keys").replaceChildren(
+    ...keys.map(({ id, name, beginning, scopes, expires_at: ends, last_used_at: used }) => {
+      const about = [
+        `${beginning}…`,
+        scopes.includes("chat") ? "replies and models" : "the list of models",
+        used ? `last used ${moment(used)}` : "never used",
+        ends ? `${new Date(ends) < new Date() ? "ended" : "ends"} ${moment(ends)}` : "never ends",
+      ].join(" · ");
+      const revoke = () =>
+        act(async () => {
+          await request("DELETE", `/api/account/keys/${id}`);
+          await showKeys();
+          say(`The key “${name}” was revoked.`);
+        });
+      return line(name, about, button("Revoke", `Revoke ${name}`, revoke));
+    }),
+  );
+}
+
+const away = () => location.assign("/sign-in");
+
+function listen() {
+  onSubmit(byId("dp-about"), problem, async () => {
+    await request("PATCH", "/api/account", { display_name: byId("dp-display").value });
+    await showMe();
+    say("Saved.");
+  });
+  onSubmit(byId("dp-password"), problem, async () => {
+    say("");
+    await request("POST", "/api/account/password", { present: byId("dp-present").value, new: byId("dp-new").value });
+    byId("dp-password").reset();
+    await showSessions();
+    say("The password was changed. You were signed out everywhere else.");
+  });
+  onSubmit(byId("dp-new-key"), problem, async () => {
+    const days = byId("dp-key-days").value;
+    const made = await request("POST", "/api/account/keys", {
+      name: byId("dp-key-name").value,
+      scopes: byId("dp-key-opens").value.split(" "),
+      days: days === "" ? null : Number(days),
+    });
+    byId("dp-new-key").reset();
+    byId("dp-key").textContent = made.key;
+    byId("dp-made").hidden = false;
+    await showKeys();
+  });
+  byId("dp-copy").addEventListener("click", () =>
+    act(async () => {
+      await navigator.clipboard.writeText(byId("dp-key").textContent);
+      say("Copied.");
+    }),
+  );
+  byId("dp-sign-out").addEventListener("click", () =>
+    act(async () => {
+      await request("POST", "/api/account/sign-out", {});
+      away();
+    }),
+  );
+  byId("dp-everywhere").addEventListener("click", () =>
+    act(async () => {
+      await request("POST", "/api/account/sign-out-everywhere", {});
+      away();
+    }),
+  );
+}
+
+async function showMe() {
+  const me = await request("GET", "/api/account");
+  byId("dp-who").textContent = me.accounts
+    ? `Signed in as ${me.name}, ${me.role}.`
+    : "There are no accounts here: you are the one person who uses this desk. APP_ACCOUNTS turns them on.";
+  if (!me.accounts) return false;
+  byId("dp-username").value = me.name;
+  byId("dp-display").value = me.display_name;
+  return true;
+}
+
+await act(async () => {
+  byId("dp-base").textContent = `${location.origin}/v1`;
+  if (!(await showMe())) return;
+  await Promise.all([showSessions(), showKeys()]);
+  listen();
+  byId("dp-sections").hidden = false;
+});
+document.querySelector("main").removeAttribute("aria-busy");

@@ -1,0 +1,66 @@
+// What a link leads to: the first admin's account, another person's, or a new password.
+
+import { request } from "../api.js";
+import { byId } from "../dom.js";
+import { onSubmit, problemOf } from "./forms.js";
+
+const ROLES = {
+  admin: "As an admin you can also look after the desk and the people on it.",
+  agent: "You will be able to chat here.",
+  viewer: "You will be able to read here: as a viewer, you change nothing.",
+};
+
+const token = location.pathname.startsWith("/invitation/")
+  ? decodeURIComponent(location.pathname.slice("/invitation/".length))
+  : location.hash.slice(1);
+
+function describe({ purpose, role, name, local_conversations: count }) {
+  const title = { setup: "Create the first admin", invitation: "Create your account", reset: "Choose a new password" }[purpose];
+  byId("dp-title").textContent = title;
+  document.title = `${title} · Deskmate`;
+  byId("dp-lead").textContent =
+    purpose === "reset" ? `For ${name}. You will be signed out everywhere else.` : ROLES[role];
+  if (purpose === "reset") {
+    byId("dp-who").hidden = true;
+    byId("dp-name").required = false;
+    byId("dp-name").value = name;
+    byId("dp-submit").textContent = "Save and sign in";
+  }
+  if (count > 0) {
+    const conversations = count === 1 ? "the conversation" : `the ${count} conversations`;
+    byId("dp-history-text").textContent = `Take over ${conversations} from before there were accounts`;
+    byId("dp-history").hidden = false;
+  }
+  byId("dp-form").hidden = false;
+  byId(purpose === "reset" ? "dp-password" : "dp-name").focus();
+}
+
+async function look() {
+  if (!token) {
+    byId("dp-title").textContent = "No link";
+    byId("dp-lead").textContent = "Open the whole link that the server printed when it started, or that an admin gave you.";
+    return;
+  }
+  try {
+    describe(await request("POST", "/api/links/look", { token }));
+  } catch (error) {
+    byId("dp-title").textContent = "This link does not work";
+    byId("dp-lead").textContent = problemOf(error);
+  }
+}
+
+onSubmit(byId("dp-form"), byId("dp-problem"), async () => {
+  const password = byId("dp-password").value;
+  if (password !== byId("dp-again").value) {
+    byId("dp-problem").textContent = "The two passwords are not the same.";
+    byId("dp-again").select();
+    return;
+  }
+  const account = byId("dp-who").hidden ? {} : { name: byId("dp-name").value, display_name: byId("dp-display").value };
+  const history = byId("dp-history").hidden ? {} : { with_history: byId("dp-with-history").checked };
+  await request("POST", "/api/links/use", { token, password, ...account, ...history });
+  location.replace("/"); // not assign: going back would open a link that works no more
+});
+
+await look();
+document.querySelector("main").removeAttribute("aria-busy");

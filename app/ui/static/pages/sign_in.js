@@ -1,0 +1,29 @@
+// Signing in; then on to where the person wanted to go.
+
+import { request } from "../api.js";
+import { byId } from "../dom.js";
+import { onSubmit } from "./forms.js";
+
+// Only ever a place of this server: what came in the address may have been written by anybody.
+export function placeToGo(wanted, origin) {
+  if (!wanted?.startsWith("/")) return "/";
+  let place;
+  try {
+    place = new URL(wanted, origin);
+  } catch {
+    return "/";
+  }
+  return place.origin === origin ? place.pathname + place.search + place.hash : "/";
+}
+
+const password = byId("dp-password");
+
+onSubmit(byId("dp-form"), byId("dp-problem"), async () => {
+  try {
+    await request("POST", "/api/account/sign-in", { name: byId("dp-name").value, password: password.value });
+  } catch (error) {
+    password.select();
+    throw error;
+  }
+  location.assign(placeToGo(new URLSearchParams(location.search).get("next"), location.origin));
+});
