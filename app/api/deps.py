@@ -19,10 +19,6 @@ def _services(request: Request) -> Services:
     return cast(Services, request.app.state.services)
 
 
-def _identity(request: Request) -> Identity:
-    return identity_of(request)
-
-
 def _user_id(request: Request) -> str:
     return user_id_of(request)
 

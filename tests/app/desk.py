@@ -1,0 +1,84 @@
+"""A desk with accounts under a real uvicorn, and clients that are signed in at it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from pwdlib import PasswordHash
+from pwdlib.hashers.argon2 import Argon2Hasher
+
+from app.auth.passwords import Passwords
+from app.auth.people import People
+from app.domain.roles import Role
+from app.services import Services
+from tests.app.live_server import Live, live_server
+
+SECRET = "x7Kq2mVbT9rLw4ZpYs8NdGhJ3fCeA6uQ1oRi5"
+METRICS_TOKEN = "m3Tr1csTokenOfThisTest-9fKw2LqZxVbN8p"
+PASSWORD = "four words make one"
+
+#: As argon2 as any, and done in a millisecond.
+QUICK = PasswordHash((Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1),))
+
+
+@dataclass
+class Desk:
+    """The server, and who is signed in at it."""
+
+    live: Live
+    clients: dict[str, httpx.AsyncClient] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def services(self) -> Services:
+        services: Services = self.live.app.state.services
+        return services
+
+    @property
+    def people(self) -> People:
+        people = self.services.people
+        assert people is not None
+        return people
+
+    def client(self) -> httpx.AsyncClient:
+        """Another browser, in which nobody is signed in."""
+        return httpx.AsyncClient(base_url=self.live.url, timeout=30)
+
+    async def add(self, name: str, role: Role) -> httpx.AsyncClient:
+        """Make an account and sign in with it."""
+        person = await self.people.create(name, None, role, PASSWORD)
+        self.ids[name] = person.id
+        self.clients[name] = await self.signed_in(name)
+        return self.clients[name]
+
+    async def signed_in(self, name: str) -> httpx.AsyncClient:
+        """Another browser, in which somebody is."""
+        http = self.client()
+        answer = await sign_in(http, name)
+        assert answer.status_code == 204, answer.text
+        self.clients[f"{name} {len(self.clients)}"] = http
+        return http
+
+
+async def sign_in(http: httpx.AsyncClient, name: str, password: str = PASSWORD) -> httpx.Response:
+    return await http.post("/api/account/sign-in", json={"name": name, "password": password})
+
+
+@asynccontextmanager
+async def desk(data_dir: Path, **settings: Any) -> AsyncIterator[Desk]:
+    """``settings`` are fields of ``AppSettings``."""
+    given = {"accounts": True, "secret_key": SECRET, "metrics_token": METRICS_TOKEN, **settings}
+    async with live_server(data_dir, **given) as live:
+        opened = Desk(live)
+        if opened.services.people is not None:
+            opened.people._passwords = Passwords(QUICK)
+        try:
+            yield opened
+        finally:
+            for http in opened.clients.values():
+                await http.aclose()
