@@ -22,7 +22,6 @@ from app.store.leases import Leases
 from app.store.migrate import migrate, sqlite_file
 from app.store.notifications import Notifications
 from app.store.retention import Retention
-from app.store.search_index import SearchIndex
 from app.store.transfer import TransferRecords
 from app.store.turn_contexts import TurnContexts
 from app.store.turn_records import TurnRecords
@@ -82,7 +81,7 @@ class Services:
                 background.start(sweep_expired(leases, lease_seconds), "sweeper")
             temporary = TemporaryChats(settings, engine, prompts)
             housekeeping = Housekeeping(
-                SearchIndex(database), deletions, Retention(database), temporary, retention_days=settings.retention_days
+                conversations.index, deletions, Retention(database), temporary, retention_days=settings.retention_days
             )
             background.start(housekeeping.index_for_ever(), "search index")
             background.start(housekeeping.clean_for_ever(), "cleaning")

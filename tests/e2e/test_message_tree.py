@@ -115,6 +115,7 @@ def test_while_a_reply_is_written_nothing_else_begins(chat: ChatPage) -> None:
     chat.ask("first")
     chat.replies.first.get_by_role("button", name="Try again").click()
     expect(version(chat.replies.last)).to_have_text("2 / 2")
+    chat.wait_for_end()
     chat.set_number("Maximum length", "")
     chat.send("a long story")
     chat.wait_for_text(5)
