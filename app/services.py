@@ -26,7 +26,6 @@ from app.store.leases import Leases
 from app.store.migrate import migrate, sqlite_file
 from app.store.notifications import Notifications
 from app.store.retention import Retention
-from app.store.search_index import SearchIndex
 from app.store.template_versions import TemplateVersions
 from app.store.token_use import TokenUses
 from app.store.transfer import TransferRecords
@@ -105,7 +104,7 @@ class Services:
                 settings, engine, records, TurnContexts(database), templates, notifications, titles, admission
             )
             housekeeping = Housekeeping(
-                SearchIndex(database),
+                conversations.index,
                 deletions,
                 Retention(database),
                 temporary,

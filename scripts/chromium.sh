@@ -5,23 +5,27 @@ set -euo pipefail
 works() { command -v "$1" >/dev/null && "$1" --version >/dev/null 2>&1; }
 chromium_works() {
     local name
-    for name in ${CHROMIUM:-chromium chromium-browser google-chrome google-chrome-stable}; do
+    for name in ${CHROMIUM:-chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable}; do
         works "$name" && return
     done
     return 1
 }
 
-chromium_works && exit 0
+works "${CHROMIUM:-chromium-headless-shell}" && exit 0
 
 root=()
 if [ "$(id -u)" != 0 ]; then
     root=(sudo -n)
     sudo -n true 2>/dev/null || root=(false)
 fi
-if command -v apt-get >/dev/null && "${root[@]}" true 2>/dev/null; then
+# The shell is quicker by a third than the Chromium that may be there; Ubuntu does not have it.
+if [ -z "${CHROMIUM:-}" ] && command -v apt-get >/dev/null && "${root[@]}" true 2>/dev/null &&
+    { ! chromium_works || apt-cache show chromium-headless-shell >/dev/null 2>&1; }; then
     echo "deskmate: the browser tests need Chromium: installing it with apt"
     "${root[@]}" apt-get update -qq || true
-    "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium fonts-liberation >/dev/null || true
+    for package in chromium-headless-shell chromium; do
+        "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$package" fonts-liberation >/dev/null && break
+    done
 fi
 chromium_works || {
     echo "deskmate: the browser tests need Chromium, and it is not installed." >&2

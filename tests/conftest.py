@@ -1,5 +1,5 @@
-"""Both databases; and how processes share the tests (``make test`` starts three): all of the browser's on one, those
-that kill servers together, others file by file."""
+"""Both databases; and how processes share the tests (``make test`` starts three): the browser's on two, those that kill
+servers together, others file by file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ hypothesis.settings.register_profile("deskmate", deadline=None)
 hypothesis.settings.load_profile("deskmate")
 
 TESTS = Path(__file__).parent
-TOGETHER = {"tests/e2e": "browser", "tests/faults": "faults"}
+#: The browser's tests that need the servers of all, the guide's among them; the others start most of their own.
+AT_SHARED_SERVERS = ("bad_input", "chatting", "conversation_list", "long_talks", "message_tree", "settings_panel")
 
 
 class ByRoom(LoadScopeScheduling):
@@ -26,7 +27,9 @@ class ByRoom(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return TOGETHER.get(file.rpartition("/")[0], file)
+        if file.startswith("tests/e2e/"):
+            return "browser 1" if file.endswith(tuple(f"test_{name}.py" for name in AT_SHARED_SERVERS)) else "browser 2"
+        return "faults" if file.startswith("tests/faults/") else file
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -36,7 +39,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByRoom:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The browser's tests take one process all the time, so they come first."""
+    """The browser's tests take longest, so they come first."""
     items.sort(key=lambda item: TESTS / "e2e" not in item.path.parents)
 
 

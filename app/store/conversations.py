@@ -33,7 +33,7 @@ class Conversations:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._index = SearchIndex(database)
+        self.index = SearchIndex(database)
 
     async def list(
         self,
@@ -61,7 +61,7 @@ class Conversations:
         after = Place.decode(cursor) if cursor else None
         wanted = clean_text(query).strip() if query else ""
         if wanted:
-            await self._index.catch_up()  # what was just said can be found; a long backlog is not waited for
+            await self.index.catch_up()  # what was just said can be found; a long backlog is not waited for
         search = Query(user_id, wanted) if wanted else None
         return await self._database.read(
             lambda session: list_page(session, user_id, limit, after, search, tag=tag, archived=archived)

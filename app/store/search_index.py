@@ -6,6 +6,7 @@ can forget it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,16 +30,19 @@ _MESSAGES: Select[Any] = (
 
 
 class SearchIndex:
-    """What is to be found by searching, and what is not there yet."""
+    """What is to be found by searching, and what is not there yet. One of each per process and database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # Rows that are being indexed are passed over by others: whoever searches must wait for them.
+        self._one_at_a_time = asyncio.Lock()
 
     async def catch_up(self) -> bool:
         """Index some of what is new or has changed; whether there may be more."""
-        if not await self._database.read(_is_behind):
-            return False
-        return await self._database.write(_index_some)
+        async with self._one_at_a_time:
+            if not await self._database.read(_is_behind):
+                return False
+            return await self._database.write(_index_some)
 
 
 def _is_behind(session: Session) -> bool:

@@ -21,8 +21,23 @@ from app.ui.theme import HEAD, page_theme
 if TYPE_CHECKING:
     from app.services import Services
 
-# Runs once Gradio has drawn the components.
-_START = "async () => { const page = await import('/ui/static/app.js'); await page.start(); }"
+# Runs once Gradio has drawn the components. A file that did not arrive, because the network changed just then, would be
+# missing for as long as the page is open, so it is loaded again.
+_START = """
+async () => {
+  let page;
+  try {
+    page = await import("/ui/static/app.js");
+  } catch (error) {
+    if (!(error instanceof TypeError)) throw error; // it arrived, and this browser does not understand it
+    document.getElementById("dm-alert").textContent = "A part of the page did not arrive. Loading it again …";
+    document.documentElement.classList.add("dm-visible");
+    setTimeout(() => location.reload(), 2000);
+    return;
+  }
+  await page.start();
+}
+"""
 
 
 def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:

@@ -260,11 +260,13 @@ async def test_a_turn_that_is_being_written_is_not_waited_for_and_not_swept(star
 async def test_a_transaction_that_stands_still_does_not_hold_up_other_processes(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_module, "IDLE_TRANSACTION_SECONDS", 0.2)
     url = postgres.migrated()
     stopped, other = Database(url), Database(url)
     turn = new_turn()
     await TurnRecords(other, new_id(), 60).begin(ME, turn)
+    with monkeypatch.context() as impatient:
+        impatient.setattr(database_module, "IDLE_TRANSACTION_SECONDS", 0.2)
+        await stopped.ping()  # the connection that it makes here is the one it keeps
     locked, go = threading.Event(), threading.Event()
 
     def stand_still(session: Session) -> None:

@@ -83,6 +83,7 @@ class ChatPage:
     def send(self, message: str) -> None:
         """Write and press Enter; returns when the server has the message."""
         self.page.bring_to_front()  # Chromium draws the others once a second
+        expect(self.stop_button).to_be_hidden()  # while a reply is written, nothing is sent
         before = self.users.count()
         self.box.fill(message)
         self.box.press("Enter")

@@ -41,6 +41,32 @@ def test_rename(seeded: ChatPage, new_tab: NewTab) -> None:
     expect(seeded.page.locator("#dm-title")).to_have_text("Rose <b>quartz</b>")
 
 
+def test_a_menu_outlasts_news_of_its_conversation(seeded: ChatPage) -> None:
+    page = seeded.page
+    seeded.row("Alpha").first.hover()
+    seeded.row("Alpha").first.get_by_title("More", exact=True).click()
+    rename = page.get_by_role("menuitem", name="Rename", exact=True)
+    expect(rename).to_be_visible()
+    with page.expect_response(lambda response: "/api/tags" in response.url):  # the last thing a list reads
+        page.evaluate(
+            """async (id) => {
+              const changes = { pinned: true };
+              const headers = { "Content-Type": "application/json" };
+              await fetch(`/api/conversations/${id}`, { method: "PATCH", headers, body: JSON.stringify(changes) });
+              await window.deskmate.conversations.refresh();
+            }""",
+            seeded.conversation_id,
+        )
+    rename.click()
+    field = page.get_by_label("New title")
+    expect(field).to_be_focused()
+    field.fill("Alpha was pinned")
+    field.press("Enter")
+    expect(page.locator("#dm-title")).to_have_text("Alpha was pinned")
+    seeded.press_in_row("Alpha was pinned", "Unpin")  # what it missed meanwhile has been drawn
+    expect(page.get_by_role("heading", name="Pinned", exact=True)).to_have_count(0)
+
+
 def test_escape_leaves_the_title(seeded: ChatPage) -> None:
     seeded.press_in_row("Alpha", "Rename")
     field = seeded.page.get_by_label("New title")

@@ -34,6 +34,15 @@ class Held:
         self._page.unroute(self._url)
 
 
+def test_a_part_of_the_page_that_did_not_arrive_is_loaded_again(chat: ChatPage) -> None:
+    chat.page.route("**/ui/static/markdown.js", lambda route: route.abort())
+    chat.page.reload()
+    expect(chat.alert).to_contain_text("did not arrive")
+    chat.page.unroute("**/ui/static/markdown.js")
+    chat.ready()
+    expect(chat.alert).to_have_text("")
+
+
 def test_what_is_typed_while_the_first_message_is_sent_stays(short: ChatPage) -> None:
     sending = Held(short, "**/api/turns")
     short.box.fill("the first message")

@@ -41,6 +41,7 @@ class Reply:
     status: str | None = None  #: as it ended; None while it is written
     ended_at: int = 0  #: its length by then
     stopping: bool = False  #: somebody asked to stop it
+    reading: bool = False  #: somebody hears it: its stream is open, and an event has come
 
 
 @dataclass

@@ -171,19 +171,29 @@ class Person:
 
     async def read(self, http: httpx.AsyncClient, reply: Reply, stop_at: int | None = None) -> None:
         """Read a reply to its end, or stop it."""
-        async for event in follow(http, reply.turn_id, len(reply.seen)):
-            if event.name == "text":
-                reply.seen += event.data["text"]
-                assert event.data["offset"] == len(reply.seen)
-                self.ledger.heard_more(len(event.data["text"]))
-                if stop_at is not None and len(reply.seen) >= stop_at and not reply.stopping:
-                    reply.stopping = True
-                    stopped = await http.post(f"/api/turns/{reply.turn_id}/stop")
-                    assert stopped.status_code == 204, stopped.text
-            elif event.name == "end":
-                assert event.data["offset"] == len(reply.seen), "the end is saved as it was shown"
-                reply.status, reply.ended_at = event.data["status"], event.data["offset"]
-                reply.stored = reply.seen
+        try:
+            async for event in follow(http, reply.turn_id, len(reply.seen)):
+                reply.reading = True
+                if event.name == "text":
+                    reply.seen += event.data["text"]
+                    assert event.data["offset"] == len(reply.seen)
+                    self.ledger.heard_more(len(event.data["text"]))
+                    if stop_at is not None and len(reply.seen) >= stop_at and not reply.stopping:
+                        reply.stopping = True
+                        await self._stop(http, reply)
+                elif event.name == "end":
+                    assert event.data["offset"] == len(reply.seen), "the end is saved as it was shown"
+                    reply.status, reply.ended_at = event.data["status"], event.data["offset"]
+                    reply.stored = reply.seen
+        finally:
+            reply.reading = False
+
+    async def _stop(self, http: httpx.AsyncClient, reply: Reply) -> None:
+        try:
+            stopped = await http.post(f"/api/turns/{reply.turn_id}/stop")
+        except httpx.TransportError:
+            return  # a server that takes no more connections still ends the streams it has: they are read on
+        assert stopped.status_code == 204, stopped.text
 
 
 async def watch(http: httpx.AsyncClient, ledger: Ledger) -> None:

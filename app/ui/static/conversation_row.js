@@ -9,7 +9,7 @@ const snippetPart = ({ text, hit }) => (hit ? make("mark", {}, text) : text);
 export const addressOf = (id, messageId = null) =>
   id ? `/?${new URLSearchParams(messageId ? { c: id, m: messageId } : { c: id })}` : "/";
 
-// `actions`: open(id, messageId), rename(row), tag(), mark(marks), remove().
+// `actions`: open(id, messageId), rename(row), tag(), mark(marks), remove(), menuClosed().
 export function conversationRow(summary, actions) {
   const { id, title, message_id: messageId } = summary;
   const mark = (name, label) => make("span", { class: `dm-row-mark dm-row-${name}`, role: "img", "aria-label": label });
@@ -40,8 +40,8 @@ export function conversationRow(summary, actions) {
     },
     icon("more"),
   );
-  more.addEventListener("click", () =>
-    openMenu(more, `Actions for ${title}`, [
+  more.addEventListener("click", () => {
+    const entries = [
       {
         name: summary.pinned ? "Unpin" : "Pin",
         iconName: "pin",
@@ -57,8 +57,9 @@ export function conversationRow(summary, actions) {
       { name: "Save as Markdown", iconName: "export", action: () => download(id, "markdown") },
       { name: "Save as JSON", iconName: "export", action: () => download(id, "json") },
       { name: "Delete", iconName: "delete", danger: true, action: () => actions.remove() },
-    ]),
-  );
+    ];
+    openMenu(more, `Actions for ${title}`, entries, actions.menuClosed);
+  });
   row.append(make("span", { class: "dm-row-actions" }, more));
   return row;
 }

@@ -20,6 +20,7 @@ export class Conversations {
   #current = null;
   #asked = 0; // only the newest answer is shown
   #refreshing = null; // which of them is under way
+  #heldBack = false; // a row is not drawn anew yet, because its menu is open
 
   // `actions`: open(id, messageId), listed(items), renamed(id, title), deleted(id), failed(error), listFailed(error).
   constructor(actions) {
@@ -162,6 +163,7 @@ export class Conversations {
   // The rows, under headings where they come by time. Those that say the same as before are the same.
   #drawn(items) {
     const before = this.#known;
+    const held = this.list.querySelector('[aria-expanded="true"]')?.closest(".dm-row");
     this.#known = new Map();
     const once = (key, draw) => {
       this.#known.set(key, before.get(key) ?? draw());
@@ -173,7 +175,10 @@ export class Conversations {
       const next = this.#query ? null : groupOf(summary);
       if (next !== group && next !== null) drawn.push(once(next, () => make("li", { class: "dm-group" }, make("h2", {}, next))));
       group = next;
-      drawn.push(once(JSON.stringify(summary), () => this.#row(summary)));
+      if (summary.id === held?.dataset.id) {
+        drawn.push(held);
+        this.#heldBack = true;
+      } else drawn.push(once(JSON.stringify(summary), () => this.#row(summary)));
     }
     return drawn;
   }
@@ -185,6 +190,10 @@ export class Conversations {
       tag: () => this.#editTags(summary),
       mark: (marks) => this.#change(summary, marks),
       remove: () => this.#delete(summary),
+      menuClosed: () => {
+        if (this.#heldBack) this.refresh();
+        this.#heldBack = false;
+      },
     });
     this.#markRow(row);
     return row;

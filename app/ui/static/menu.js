@@ -3,8 +3,9 @@
 import { icon, make } from "./dom.js";
 
 // `entries`: {name, iconName, action, danger}. Arrow keys move, Esc and a click elsewhere close it (the browser's popover
-// sees to that), and the focus returns to the button.
-export function openMenu(button, label, entries) {
+// sees to that), and the focus returns to the button. Whatever draws the page anew leaves a button with aria-expanded alone
+// until `closed` is called.
+export function openMenu(button, label, entries, closed = () => {}) {
   const item = ({ name, iconName, action, danger }) =>
     make(
       "button",
@@ -28,6 +29,7 @@ export function openMenu(button, label, entries) {
     button.setAttribute("aria-expanded", "false");
     if (menu.contains(document.activeElement) || document.activeElement === document.body) button.focus();
     menu.remove();
+    closed();
   });
   menu.addEventListener("keydown", (event) => {
     event.stopPropagation(); // Esc closes the menu and stops no reply
