@@ -1,4 +1,4 @@
-"""The chat's own API: canned replies, to be put into the message box."""
+"""The chat's own API: canned replies, to be put into the message box, and prompts with their variables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.deps import ServicesDep
 from app.domain.templates import MAX_VARIABLES, TemplateKind, Variable
 
-router = APIRouter(prefix="/api/canned", tags=["canned replies"])
+router = APIRouter(prefix="/api", tags=["canned replies"])
 
 
 class Values(BaseModel):
@@ -33,11 +33,11 @@ class CannedReply:
 
 
 @dataclass(frozen=True, slots=True)
-class FilledReply:
+class FilledIn:
     text: str
 
 
-@router.get("")
+@router.get("/canned")
 async def list_canned_replies(services: ServicesDep) -> list[CannedReply]:
     """Those there are, in alphabetical order of their titles."""
     return [
@@ -52,7 +52,13 @@ async def list_canned_replies(services: ServicesDep) -> list[CannedReply]:
     ]
 
 
-@router.post("/{name}/fill")
-async def fill_canned_reply(name: str, filled: Values, services: ServicesDep) -> FilledReply:
+@router.post("/canned/{name}/fill")
+async def fill_canned_reply(name: str, filled: Values, services: ServicesDep) -> FilledIn:
     """The text of one with its variables filled in."""
-    return FilledReply(await services.templates.render(TemplateKind.CANNED, name, filled.values))
+    return FilledIn(await services.templates.render(TemplateKind.CANNED, name, filled.values))
+
+
+@router.post("/prompts/{name}/fill")
+async def fill_prompt(name: str, filled: Values, services: ServicesDep) -> FilledIn:
+    """A system prompt as the model is told it, with its variables filled in."""
+    return FilledIn(await services.templates.render(TemplateKind.PROMPT, name, filled.values))

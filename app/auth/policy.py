@@ -106,6 +106,7 @@ RULES: tuple[Rule, ...] = (
     Rule("PUT DELETE", "/api/messages/{message_id}/feedback", _WRITER),
     Rule("GET", "/api/canned", _USER),
     Rule("POST", "/api/canned/{name}/fill", _WRITER),
+    Rule("POST", "/api/prompts/{name}/fill", _USER),
     Rule("GET", "/api/tags", _USER),
     Rule("GET", "/api/conversations", _USER),
     Rule("GET", "/api/conversations/{conversation_id}", _USER),

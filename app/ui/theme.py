@@ -6,7 +6,16 @@ import gradio as gr
 
 _SANS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Ubuntu", "Cantarell", "Noto Sans", "sans-serif"]
 _MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Liberation Mono", "monospace"]
-_STYLES = ("base.css", "layout.css", "conversations.css", "messages.css", "feedback.css", "settings.css", "model.css")
+_STYLES = (
+    "base.css",
+    "layout.css",
+    "conversations.css",
+    "messages.css",
+    "feedback.css",
+    "canned.css",
+    "settings.css",
+    "model.css",
+)
 _MODULES = ("app.js", "api.js", "turn_events.js", "chat.js", "messages.js", "markdown.js")
 
 HEAD = "\n".join(

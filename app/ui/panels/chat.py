@@ -37,6 +37,10 @@ _MESSAGES = """
 """
 
 _ALERT = '<div id="dm-toast" role="status"></div><div id="dm-alert" role="alert"></div>'
+_CANNED = """
+<button type="button" id="dm-canned" class="dm-icon-button" aria-label="Canned replies" title="Canned replies (/)"
+  aria-haspopup="dialog"><span class="dm-icon dm-icon-canned"></span></button>
+"""
 _HINT = '<p id="dm-hint">Enter sends, Shift+Enter starts a new line, Esc stops a reply.</p>'
 
 
@@ -48,6 +52,7 @@ def chat_panel() -> None:
         with gr.Column(elem_id="dm-composer", min_width=0):
             gr.HTML(_ALERT, elem_id="dm-alert-frame", apply_default_css=False, js_on_load=None)
             with gr.Row(elem_id="dm-composer-row"):
+                gr.HTML(_CANNED, elem_id="dm-canned-frame", apply_default_css=False, js_on_load=None)
                 gr.Textbox(
                     label="Message",
                     show_label=False,

@@ -69,11 +69,14 @@ def settings_panel() -> None:
 
 def _controls() -> dict[str, Component]:
     """Every control by the name of its field in ``ChatSettings``."""
-    return {
+    controls: dict[str, Component] = {
         "preset": gr.Radio([], label="Preset", info=_PRESETS_INFO, elem_id="dm-preset"),
         "system_prompt_name": gr.Dropdown(
             [], label="System prompt", info="What the assistant is told before the conversation.", elem_id="dm-prompt"
         ),
+    }
+    gr.HTML('<div id="dm-prompt-about"></div>', apply_default_css=False, js_on_load=None)
+    return controls | {
         "system_prompt": gr.Textbox(
             label="Text of the system prompt",
             info="Write your own, or change the chosen one.",

@@ -1,6 +1,7 @@
 // Puts the page together. Gradio's components call the commands on window.deskmate.
 
 import { api } from "./api.js";
+import { CannedReplies } from "./canned.js";
 import { Chat } from "./chat.js";
 import { Composer } from "./composer.js";
 import { addressOf } from "./conversation_row.js";
@@ -33,6 +34,12 @@ class Page {
       send: () => this.send(),
       stop: () => this.stop(),
       lastMessage: () => this.chat.lastUserText,
+      canned: () => this.canned.open({ typed: true }),
+    });
+    this.canned = new CannedReplies(byId("dm-canned"), {
+      insert: (text) => this.composer.insert(text),
+      failed: (error) => this.failed(error),
+      left: (typed) => (typed === "" ? this.composer.focus() : this.composer.insert(typed)),
     });
     this.settings = new Settings(options, (id, settings) => api.changeConversation(id, { settings }));
     this.conversations = new Conversations({
@@ -381,6 +388,8 @@ export async function start() {
     drawn("#dm-list"),
     drawn("#dm-list-foot"),
     drawn("#dm-scroll"),
+    drawn("#dm-canned"),
+    drawn("#dm-prompt-about"),
     drawn("#dm-alert"),
     drawn("#dm-show-settings"),
   ]);

@@ -5,7 +5,8 @@ import { byId, storage } from "./dom.js";
 export class Composer {
   #draftKey = null;
 
-  constructor(textarea, { send, stop, lastMessage }) {
+  // `canned(typed)` opens the list of canned replies.
+  constructor(textarea, { send, stop, lastMessage, canned }) {
     this.textarea = textarea;
     this.alert = byId("dm-alert");
     textarea.setAttribute("aria-describedby", "dm-hint");
@@ -16,6 +17,9 @@ export class Composer {
         event.preventDefault();
         event.stopImmediatePropagation();
         send();
+      } else if (event.key === "/" && textarea.value === "" && !event.ctrlKey && !event.metaKey && !event.altKey) {
+        event.preventDefault();
+        canned();
       } else if (event.key === "ArrowUp" && textarea.value === "") {
         const last = lastMessage();
         if (last === null) return;
@@ -49,6 +53,14 @@ export class Composer {
     this.#set(text);
     this.focus();
     this.textarea.setSelectionRange(text.length, text.length);
+  }
+
+  // Puts text where the person writes, in place of what is selected.
+  insert(text) {
+    const { value, selectionStart: from, selectionEnd: to } = this.textarea;
+    this.#set(value.slice(0, from) + text + value.slice(to));
+    this.textarea.focus({ preventScroll: true });
+    this.textarea.setSelectionRange(from + text.length, from + text.length);
   }
 
   // The text was sent: what was typed behind it meanwhile stays.

@@ -1,7 +1,9 @@
 // The settings panel: what Gradio's controls show, and what is saved with the conversation.
 // A control that stands at the model's own default is saved as null, "the model decides".
 
+import { api } from "./api.js";
 import { byId, debounce, storage } from "./dom.js";
+import { PromptAbout } from "./prompt_about.js";
 
 const NEW_CHAT_KEY = "deskmate.new-chat-settings";
 const SAMPLING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"];
@@ -17,8 +19,11 @@ const EMPTY = Object.freeze({
   stop: [],
   seed: null,
   system_prompt_name: null,
+  system_prompt_variables: {},
   system_prompt: "",
 });
+
+const NO_NAMED_PROMPT = Object.freeze({ system_prompt_name: null, system_prompt_variables: {}, system_prompt: "" });
 
 const newChatSettings = () => {
   try {
@@ -31,6 +36,7 @@ const newChatSettings = () => {
 export class Settings {
   #conversationId = null;
   #choicesShown = false;
+  #filled = null; // the chosen prompt with its variables: {key, text}
 
   // `save(conversationId, settings)` sends them to the server.
   constructor(options, save) {
@@ -40,6 +46,11 @@ export class Settings {
     this.value = EMPTY;
     this.unsaved = false;
     this.saveSoon = debounce(400, () => this.#save());
+    this.about = new PromptAbout({
+      filled: (values) => this.#change({ ...this.value, system_prompt_variables: values }),
+      recommended: (settings) => this.#recommend(settings),
+    });
+    this.fillSoon = debounce(400, () => this.#fill());
     this.showSoon = debounce(600, () => this.#show()); // not while a number is being typed
   }
 
@@ -78,6 +89,7 @@ export class Settings {
   // Another model is loaded, with other defaults.
   useOptions(options) {
     this.options = options;
+    this.#choicesShown = false; // the prompts may be others by now
     this.#show();
   }
 
@@ -115,7 +127,7 @@ export class Settings {
       preset: this.value.preset ?? (this.#allDefault() ? MODEL_DEFAULT : null),
       stop: this.value.stop.join("\n"),
       system_prompt_name: this.value.system_prompt_name ?? (this.value.system_prompt ? OWN_TEXT : NO_PROMPT),
-      system_prompt: this.#prompt(this.value.system_prompt_name)?.text ?? this.value.system_prompt,
+      system_prompt: this.#promptText() ?? this.value.system_prompt,
     };
     for (const name of SAMPLING) shown[name] ??= this.options.defaults[name];
     return shown;
@@ -131,6 +143,42 @@ export class Settings {
 
   #show() {
     byId("dm-show-settings").click();
+    const prompt = this.#prompt(this.value.system_prompt_name);
+    const wanted = Object.entries(prompt?.recommended ?? {});
+    const used = wanted.every(([name, value]) => JSON.stringify(this.value[name]) === JSON.stringify(value));
+    this.about.show(prompt, this.value.system_prompt_variables, used);
+    if (prompt && this.#filled?.key !== this.#fillKey()) this.fillSoon();
+  }
+
+  // The chosen prompt as the model is told it; undefined where none is chosen.
+  #promptText() {
+    if (this.#filled?.key === this.#fillKey()) return this.#filled.text;
+    return this.#prompt(this.value.system_prompt_name)?.text;
+  }
+
+  #fillKey() {
+    return JSON.stringify([this.value.system_prompt_name, this.value.system_prompt_variables]);
+  }
+
+  async #fill() {
+    const key = this.#fillKey();
+    const { system_prompt_name: name, system_prompt_variables: values } = this.value;
+    if (name === null || Object.keys(values).length === 0) return;
+    try {
+      const { text } = await api.fillPrompt(name, values);
+      if (key !== this.#fillKey()) return;
+      this.#filled = { key, text };
+    } catch (error) {
+      this.note.textContent = error.message;
+      return;
+    }
+    this.#show();
+  }
+
+  #recommend(settings) {
+    const sampling = Object.fromEntries(SAMPLING.map((name) => [name, null]));
+    this.#change({ ...this.value, ...sampling, preset: null, ...settings });
+    this.#show();
   }
 
   #prompt(name) {
@@ -169,24 +217,25 @@ export class Settings {
 
   #choosePrompt(name) {
     if (name === OWN_TEXT) {
-      const text = this.#prompt(this.value.system_prompt_name)?.text ?? this.value.system_prompt;
-      this.#change({ ...this.value, system_prompt_name: null, system_prompt: text });
+      const text = this.#promptText() ?? this.value.system_prompt;
+      this.#change({ ...this.value, ...NO_NAMED_PROMPT, system_prompt: text });
       byId("dm-prompt-text").querySelector("textarea").focus();
       return;
     }
-    this.#change({ ...this.value, system_prompt_name: name === NO_PROMPT ? null : name, system_prompt: "" });
+    this.#change({ ...this.value, ...NO_NAMED_PROMPT, system_prompt_name: name === NO_PROMPT ? null : name });
     this.#show();
   }
 
   #writePrompt(text) {
     const wasChosen = this.value.system_prompt_name !== null || (this.value.system_prompt === "") !== (text === "");
-    this.#change({ ...this.value, system_prompt_name: null, system_prompt: text });
+    this.#change({ ...this.value, ...NO_NAMED_PROMPT, system_prompt: text });
     if (wasChosen) this.#show();
   }
 
   #change(value) {
     this.value = value;
     this.unsaved = true;
+    if (value.system_prompt_name !== null && this.#filled?.key !== this.#fillKey()) this.fillSoon();
     if (this.#conversationId === null) {
       storage.write("localStorage", NEW_CHAT_KEY, JSON.stringify(value));
       this.unsaved = false;

@@ -8,12 +8,13 @@ import { compact, seconds } from "./controls.js";
 const PLOTS = [
   ["Messages", compact, true, [["Messages", "messages", "--dk-first"], ["Conversations", "conversations", "--dk-second"]]],
   ["Tokens", compact, true, [["Read", "prompt_tokens", "--dk-second"], ["Written", "completion_tokens", "--dk-first"]]],
-  ["Time to first token", seconds, false, [["95 %", "ttft_p95_ms", "--dk-second"], ["Half", "ttft_p50_ms", "--dk-first"]]],
-  ["Tokens per second", (value) => value.toFixed(1), false, [["Half", "tokens_per_second_p50", "--dk-first"]]],
+  ["Time to first token", seconds, false, [["95 %", "ttft_p95_ms", "--dk-second"], ["Median", "ttft_p50_ms", "--dk-first"]]],
+  ["Tokens per second", (value) => value.toFixed(1), false, [["Median", "tokens_per_second_p50", "--dk-first"]]],
   ["People", compact, true, [["People", "users", "--dk-first"]]],
   ["Ratings", compact, true, [["Liked", "thumbs_up", "--dk-first"], ["Disliked", "thumbs_down", "--dk-third"]]],
 ];
-const HEIGHT = 190;
+const HEIGHT = 180;
+const WHOLE = [1, 2, 5].flatMap((digit) => Array.from({ length: 13 }, (_, power) => digit * 10 ** power)).sort((a, b) => a - b);
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -80,8 +81,8 @@ function options(style, width, write, columns, lines) {
       y: { range: (_plot, _least, most) => [0, most > 0 ? most * 1.1 : 1] },
     },
     axes: [
-      { ...axis, space: 56, values: [[86_400, "{D} {MMM}", null, null, null, null, null, null, 0]], grid: { show: false } },
-      { ...axis, size: 58, values: (_plot, ticks) => ticks.map(write) },
+      { ...axis, size: 28, space: 56, values: [[86_400, "{D} {MMM}", null, null, null, null, null, null, 0]], grid: { show: false } },
+      { ...axis, size: 58, incrs: columns ? WHOLE : undefined, values: (_plot, ticks) => ticks.map(write) },
     ],
     series: [
       { label: "Day", value: (_plot, at) => (at === null ? "–" : new Date(at * 1000).toLocaleDateString()) },

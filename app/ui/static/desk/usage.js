@@ -18,9 +18,9 @@ const COLUMNS = [
   ["People", (day) => count(day.users)],
   ["Tokens read", (day) => count(day.prompt_tokens)],
   ["Tokens written", (day) => count(day.completion_tokens)],
-  ["First token, half", (day) => seconds(day.ttft_p50_ms)],
+  ["First token, median", (day) => seconds(day.ttft_p50_ms)],
   ["First token, 95 %", (day) => seconds(day.ttft_p95_ms)],
-  ["Tokens/s", (day) => rate(day.tokens_per_second_p50)],
+  ["Tokens/s, median", (day) => rate(day.tokens_per_second_p50)],
   ["Liked", (day) => count(day.thumbs_up)],
   ["Disliked", (day) => count(day.thumbs_down)],
 ];
@@ -36,8 +36,8 @@ function tiles(total) {
     tile("Replies", compact(total.replies), `${count(total.failed)} failed or interrupted`),
     tile("People", compact(total.users), "who got a reply"),
     tile("Tokens written", compact(total.completion_tokens), `${compact(total.prompt_tokens)} read, ${share(total.cached_prompt_tokens, total.prompt_tokens)} cached`),
-    tile("First token", seconds(total.ttft_p50_ms), `95 % within ${seconds(total.ttft_p95_ms)}`),
-    tile("Tokens per second", rate(total.tokens_per_second_p50), "in half of the replies or more"),
+    tile("First token", seconds(total.ttft_p50_ms), `median; 95 % within ${seconds(total.ttft_p95_ms)}`),
+    tile("Tokens/s", rate(total.tokens_per_second_p50), "median of the replies"),
     tile("Liked", share(total.thumbs_up, rated), `${count(total.thumbs_up)} up, ${count(total.thumbs_down)} down`),
   );
 }

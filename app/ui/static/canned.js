@@ -1,0 +1,153 @@
+// Canned replies: chosen from a list that can be searched, their variables filled in, put into the message box.
+
+import { api } from "./api.js";
+import { make } from "./dom.js";
+
+// Whether each word asked for begins a word of the title or stands in the description.
+function fits({ title, description, name }, asked) {
+  const text = `${title} ${description} ${name}`.toLowerCase();
+  return asked.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+}
+
+export class CannedReplies {
+  // `insert(text)` puts a text into the box; `failed(error)` tells the person; `left(typed)` hears of a list that was
+  // left without a choice, and what had been typed into its search.
+  constructor(button, { insert, failed, left }) {
+    this.button = button;
+    this.insert = insert;
+    this.failed = failed;
+    this.left = left;
+    this.opening = false;
+    button.addEventListener("click", () => this.open());
+  }
+
+  // `typed`: it was opened by typing / into the box.
+  async open({ typed = false } = {}) {
+    if (this.opening || document.querySelector(".dm-canned")) return;
+    this.opening = true;
+    let replies;
+    try {
+      replies = await api.listCanned();
+    } catch (error) {
+      this.failed(error);
+      return;
+    } finally {
+      this.opening = false;
+    }
+    this.#list(replies, typed);
+  }
+
+  #list(replies, typed) {
+    const search = make("input", {
+      type: "text",
+      class: "dm-row-input",
+      role: "combobox",
+      "aria-label": "Search canned replies",
+      "aria-expanded": "true",
+      "aria-controls": "dm-canned-list",
+      "aria-autocomplete": "list",
+      autocomplete: "off",
+      placeholder: "Search canned replies",
+    });
+    const list = make("ul", { id: "dm-canned-list", role: "listbox", "aria-label": "Canned replies" });
+    const note = make("p", { class: "dm-canned-note", role: "status" });
+    const close = make("button", { type: "button", class: "dm-icon-button", "aria-label": "Close", onclick: () => dialog.close() }, make("span", { class: "dm-icon dm-icon-close", "aria-hidden": "true" }));
+    const dialog = make("dialog", { class: "dm-dialog dm-canned", "aria-label": "Canned replies" }, make("div", { class: "dm-canned-head" }, search, close), list, note);
+    let chosen = null;
+    let at = 0;
+    const mark = (to) => {
+      const options = [...list.children];
+      at = options.length ? (to + options.length) % options.length : 0;
+      for (const [index, option] of options.entries()) option.setAttribute("aria-selected", String(index === at));
+      if (options.length) {
+        search.setAttribute("aria-activedescendant", options[at].id);
+        options[at].scrollIntoView({ block: "nearest" });
+      } else search.removeAttribute("aria-activedescendant");
+    };
+    const choose = (reply) => {
+      chosen = reply;
+      dialog.close();
+    };
+    const draw = () => {
+      const found = replies.filter((reply) => fits(reply, search.value.trim()));
+      list.replaceChildren(
+        ...found.map((reply, index) =>
+          make(
+            "li",
+            { role: "option", id: `dm-canned-${index}`, "data-name": reply.name, onclick: () => choose(reply) },
+            make("strong", {}, reply.title),
+            make("span", {}, reply.description),
+          ),
+        ),
+      );
+      if (replies.length === 0) note.textContent = "There are no canned replies yet. Admins write them at /desk.";
+      else note.textContent = found.length === 0 ? "No canned reply fits." : "";
+      mark(0);
+    };
+    search.addEventListener("input", draw);
+    dialog.addEventListener("keydown", (event) => {
+      event.stopPropagation(); // Esc closes it and stops no reply
+      if (event.isComposing || event.target !== search) return;
+      if (event.key === "ArrowDown") mark(at + 1);
+      else if (event.key === "ArrowUp") mark(at - 1);
+      else if (event.key === "Enter") list.children[at]?.click();
+      else return;
+      event.preventDefault();
+    });
+    dialog.addEventListener("click", (event) => {
+      if (event.target === dialog) dialog.close(); // beside it
+    });
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      if (chosen) this.#use(chosen);
+      else this.left(typed ? `/${search.value}` : "");
+    });
+    document.body.append(dialog);
+    draw();
+    dialog.showModal();
+    search.focus();
+  }
+
+  async #use(reply) {
+    let values = {};
+    if (reply.variables.length) {
+      values = await this.#ask(reply);
+      if (values === null) return this.left("");
+    }
+    try {
+      const { text } = await api.fillCanned(reply.name, values);
+      this.insert(text);
+    } catch (error) {
+      this.failed(error);
+    }
+  }
+
+  // What to fill in; null where the person has changed their mind.
+  #ask(reply) {
+    const inputs = reply.variables.map(({ name, description, default: value }) => {
+      const input = make("input", { type: "text", class: "dm-row-input", id: `dm-fill-${name}`, maxlength: "2000", autocomplete: "off", required: value === null });
+      input.value = value ?? "";
+      return { name, input, label: make("label", { for: input.id }, description) };
+    });
+    const cancel = make("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
+    const form = make(
+      "form",
+      { method: "dialog" },
+      make("h2", { id: "dm-fill-title" }, reply.title),
+      ...inputs.flatMap(({ label, input }) => [label, input]),
+      make("div", { class: "dm-buttons" }, cancel, make("button", { type: "submit", value: "yes", class: "dm-primary" }, "Insert")),
+    );
+    const dialog = make("dialog", { class: "dm-dialog dm-fill", "aria-labelledby": "dm-fill-title" }, form);
+    dialog.addEventListener("keydown", (event) => event.stopPropagation());
+    document.body.append(dialog);
+    dialog.showModal();
+    (inputs.find(({ input }) => input.value === "") ?? inputs[0]).input.focus();
+    return new Promise((resolve) => {
+      dialog.addEventListener("close", () => {
+        dialog.remove();
+        if (dialog.returnValue !== "yes") resolve(null);
+        else resolve(Object.fromEntries(inputs.map(({ name, input }) => [name, input.value])));
+      });
+    });
+  }
+}
