@@ -32,6 +32,7 @@ from engine import (
     ReplyInterruptedError,
     SamplingParams,
 )
+from engine.remote import engine as remote_engine
 from engine.remote import upstreams
 from engine.remote.engine import MAX_WAIT_SECONDS
 from tests.support.upstream import (
@@ -55,8 +56,9 @@ Connect = Callable[..., Awaitable[RemoteEngine]]
 
 
 @pytest.fixture
-async def connect() -> AsyncIterator[Connect]:
-    """Starts engines over servers, with settings; stops them all."""
+async def connect(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Connect]:
+    """Starts engines over servers, with settings; stops them all. They do not wait long before they ask again."""
+    monkeypatch.setattr(remote_engine, "FIRST_WAIT_SECONDS", 0.005)
     async with AsyncExitStack() as stack:
 
         async def connect(*servers: ScriptedServer, **settings: Any) -> RemoteEngine:
