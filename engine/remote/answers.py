@@ -24,7 +24,8 @@ MAX_SHOWN = 400
 #: What servers write when a prompt is too long; the types and codes that some of them add are looked at first.
 _TOO_LONG = re.compile(
     r"maximum context length|context size|context window|context length|reads at most|longer than the maximum model"
-    r"|must have less than \d+ tokens|max_new_tokens` must be|max_tokens' or 'max_completion_tokens' is too large",
+    r"|must have less than \d+ tokens|max_new_tokens` must be|max_tokens' or 'max_completion_tokens' is too large"
+    r"|cannot be greater than max_model_len",
     re.IGNORECASE,
 )
 _TOO_LONG_CODES = {"context_length_exceeded", "exceed_context_size_error"}
@@ -40,6 +41,7 @@ _PROMPT_TOKENS = (
 _LIMIT = (
     re.compile(r"context length is (?:only )?(\d+)"),
     re.compile(r"reads at most (\d+)"),
+    re.compile(r"max_model_len=(\d+)"),
     re.compile(r"must have less than (\d+) tokens"),
     re.compile(r"context size \((\d+) tokens\)"),
 )

@@ -127,8 +127,11 @@ class Assembly:
     _completion_tokens: int | None = None
     _replies: dict[int, _Progress] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def attempt(self) -> None:
+        """Begin with the first chunk, once more: nothing that was said so far counts."""
+        assert not self.began
         self._replies = {index: _Progress() for index in range(self.n)}
+        self._completion_tokens = None
 
     @property
     def ended(self) -> bool:
@@ -183,13 +186,7 @@ class Assembly:
             )
 
     def end(self) -> list[Delta]:
-        """The last delta of each reply, once the stream is over.
-
-        Raises:
-            BrokenStreamError: the stream ended before a reply had.
-        """
-        if not self.ended:
-            raise BrokenStreamError("the reply ended in the middle")
+        """The last delta of each reply, once the stream is over and all have :attr:`ended`."""
         return [self._close(index, reply) for index, reply in self._replies.items()]
 
     def cut(self, reason: FinishReason) -> list[Delta]:

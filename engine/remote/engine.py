@@ -23,6 +23,7 @@ from engine.errors import (
     EngineError,
     EngineStoppedError,
     InvalidRequestError,
+    ModelLoadError,
     ReplyInterruptedError,
 )
 from engine.interface import ChatMessage
@@ -75,11 +76,16 @@ class RemoteEngine:
         settings: ``remote_url`` and what belongs to it; default: from ``ENGINE_*`` in the environment.
 
     Raises:
-        ModelLoadError: an address is none.
+        ModelLoadError: an address is none, or something is set that a server elsewhere cannot be made to keep.
     """
 
     def __init__(self, settings: EngineSettings | None = None) -> None:
         self.settings = settings or EngineSettings()
+        if self.settings.forbidden_words is not None:
+            raise ModelLoadError(
+                "ENGINE_FORBIDDEN_WORDS cannot be kept with ENGINE_REMOTE_URL: the words are held back where the model "
+                "runs. Unset it here; another Deskmate takes it there."
+            )
         self._upstreams = tuple(Upstream(base_url(url)) for url in self.settings.remote_url)
         self._metrics = RemoteMetrics(self.stats, lambda: self._upstreams)
         self._pool: Pool | None = None
@@ -148,23 +154,29 @@ class RemoteEngine:
         """A server became well, or is not any more."""
         served = [one.served for one in self._upstreams if one.well and one.served is not None]
         if served:
-            self._info = self._info_of(served)
+            self._learn(served)
         if self._state in (EngineState.STARTING, EngineState.READY, EngineState.FAILED):
             if served:
                 self._state = EngineState.READY
             elif self._state is EngineState.READY:
                 self._state = EngineState.FAILED
 
-    def _info_of(self, served: Sequence[Served] | None) -> ModelInfo:
-        told = [one.max_model_len for one in served or () if one.max_model_len is not None]
-        own = self.settings.max_model_len
-        length = min([*told, *([own] if own is not None else [])], default=UNKNOWN_LENGTH)
-        if served and not told and own is None:
+    def _learn(self, served: Sequence[Served]) -> None:
+        info = self._info_of(served)
+        if info == self._info:
+            return
+        self._info = info
+        if self.settings.max_model_len is None and all(one.max_model_len is None for one in served):
             _log.warning(
                 "the model server does not say how long its context is; %d tokens are taken for it. "
                 "Set ENGINE_MAX_MODEL_LEN to what it is.",
                 UNKNOWN_LENGTH,
             )
+
+    def _info_of(self, served: Sequence[Served] | None) -> ModelInfo:
+        told = [one.max_model_len for one in served or () if one.max_model_len is not None]
+        own = self.settings.max_model_len
+        length = min([*told, *([own] if own is not None else [])], default=UNKNOWN_LENGTH)
         return ModelInfo(
             name=served[0].model if served else self.settings.remote_model or "unknown",
             max_model_len=length,
@@ -439,6 +451,7 @@ class RemoteEngine:
         served = upstream.served
         assert served is not None
         body = question.body(served.dialect, served.model)
+        assembly.attempt()
         upstream.in_flight += 1
         try:
             async with pool.client.stream(
@@ -456,17 +469,20 @@ class RemoteEngine:
                         _raise_told_error(data, upstream)
                         for delta in assembly.feed(data):
                             yield delta
-            for delta in assembly.end():
-                yield delta
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
             if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
                 upstream.down(unreachable(error))
                 pool.changed()
-            raise _Failure(_broken(upstream, unreachable(error), began=assembly.began)) from error
+            if not assembly.ended:  # what comes behind the end of a reply is no loss
+                raise _Failure(_broken(upstream, unreachable(error), began=assembly.began)) from error
         except BrokenStreamError as error:
             raise _Failure(_broken(upstream, str(error), began=assembly.began)) from error
         finally:
             upstream.in_flight -= 1
+        if not assembly.ended:
+            raise _Failure(_broken(upstream, "it ended before the reply did", began=assembly.began))
+        for delta in assembly.end():
+            yield delta
 
 
 def _raise_told_error(data: str, upstream: Upstream) -> None:

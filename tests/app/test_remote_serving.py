@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -13,6 +16,7 @@ import httpx
 import pytest
 
 from app import main
+from app.cli import main as cli_main
 from engine import (
     ContextLengthError,
     Engine,
@@ -26,6 +30,7 @@ from tests.support.models import make_model
 from tests.support.upstream import ScriptedServer
 from tests.support.waiting import eventually
 
+ROOT = Path(__file__).parents[2]
 HI: list[Any] = [{"role": "user", "content": "hello there"}]
 
 
@@ -169,7 +174,7 @@ async def test_the_real_engine_elsewhere_says_the_same(tmp_path: Path) -> None:
 
 
 async def test_a_reply_goes_on_as_if_it_had_not_been_cut(tmp_path: Path) -> None:
-    guide = Path(__file__).parents[2] / "models" / "guide"
+    guide = ROOT / "models" / "guide"
     greedy = SamplingParams(temperature=0.0, max_tokens=40)
     question = {"role": "user", "content": "What does top-p do?"}
     here = Engine(EngineSettings(_env_file=None, model=str(guide), dtype="float32"))
@@ -185,3 +190,46 @@ async def test_a_reply_goes_on_as_if_it_had_not_been_cut(tmp_path: Path) -> None
         unfinished = {"role": "assistant", "content": begun, "unfinished": True}
         assert whole.startswith(begun)
         assert begun + await said([question, unfinished], SamplingParams(temperature=0.0, max_tokens=28)) == whole
+
+
+async def test_the_doctor_asks_the_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with ScriptedServer("far-away") as back:
+        command = ["doctor", "--remote-url", back.url, "--data-dir", str(tmp_path), "--port", "0"]
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(cli_main, command)
+        assert ended.value.code == 0
+        assert f"ok  model: far-away on {back.label}, context of 100 tokens" in capsys.readouterr().out
+        await back.stop()
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(cli_main, command)
+        assert ended.value.code == 2
+        assert (
+            f"!!  model: No model server can be asked ({back.label}: it cannot be reached)." in capsys.readouterr().out
+        )
+
+
+@pytest.mark.full
+async def test_nothing_is_loaded_where_the_model_is_elsewhere(tmp_path: Path) -> None:
+    """The whole server as a process that cannot import what runs models."""
+    for name in ("torch", "transformers"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(f'{__name__} was imported')")
+    async with ScriptedServer() as back:
+        command = ["-m", "app", "serve", "--remote-url", back.url, "--port", "0", "--data-dir", str(tmp_path / "data")]
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+        server = await asyncio.create_subprocess_exec(
+            sys.executable, *command, env=environment, cwd=tmp_path, stdout=PIPE, stderr=STDOUT
+        )
+        assert server.stdout is not None
+        try:
+            shown = ""
+            while "is ready at" not in shown:
+                line = (await server.stdout.readline()).decode()
+                assert line, shown
+                shown += line
+            async with httpx.AsyncClient(base_url=shown.split("is ready at ")[1].strip(), timeout=60) as http:
+                turn = (await http.post("/api/turns", json={"text": "hi"})).json()
+                assert (await ended(http, turn))["content"] == "Hello world"
+                assert (await http.get("/")).status_code == 200
+        finally:
+            server.terminate()
+            await server.wait()

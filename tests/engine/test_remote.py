@@ -155,6 +155,13 @@ async def test_the_end_may_come_without_done(server: ScriptedServer, connect: Co
     assert await said(engine) == "ab"
 
 
+async def test_what_breaks_behind_the_end_of_a_reply_is_no_loss(server: ScriptedServer, connect: Connect) -> None:
+    engine = await connect(server)
+    server.say(reply(chunk("a"), chunk("b", "length"), BREAK))
+    deltas = await read(engine.chat(HI))
+    assert (text_of(deltas), deltas[-1].finish_reason) == ("ab", FinishReason.LENGTH)
+
+
 async def test_several_replies_at_once(server: ScriptedServer, connect: Connect) -> None:
     engine = await connect(server)
     server.say(
@@ -383,11 +390,19 @@ async def test_a_prompt_that_the_server_finds_too_long(server: ScriptedServer, c
     assert (caught.value.prompt_tokens, caught.value.max_model_len) == (120, 100)
 
 
-async def test_a_maximum_length_that_does_not_fit_is_an_upper_bound(server: ScriptedServer, connect: Connect) -> None:
+@pytest.mark.parametrize(
+    "told",
+    [
+        f"'max_tokens' or 'max_completion_tokens' is too large: 90. {VLLM_LIMIT} and your request has 30 input tokens.",
+        "max_tokens=90 cannot be greater than max_model_len=100. Please request fewer output tokens.",
+        f"{VLLM_LIMIT}. However, you requested 120 tokens (30 in the messages, 90 in the completion).",
+    ],
+)
+async def test_a_maximum_length_that_does_not_fit_is_an_upper_bound(
+    server: ScriptedServer, connect: Connect, told: str
+) -> None:
     engine = await connect(server)
-    told = (
-        f"'max_tokens' or 'max_completion_tokens' is too large: 90. {VLLM_LIMIT} and your request has 30 input tokens."
-    )
+    server.on["/tokenize"] = refusal(200, {"count": 30})
     server.say(refusal(400, {"error": {"message": told, "code": 400}}))
     assert await said(engine, max_tokens=90) == "Hello world"
     assert [asked.body["max_tokens"] for asked in server.asked] == [90, 70]
@@ -669,6 +684,11 @@ async def test_what_can_never_work_is_said_at_the_start(
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(ModelLoadError, match="ENGINE_REMOTE_URL"):
         RemoteEngine(EngineSettings(_env_file=None, remote_url=url))
+
+
+def test_words_that_only_an_engine_here_could_keep_out() -> None:
+    with pytest.raises(ModelLoadError, match="ENGINE_FORBIDDEN_WORDS"):
+        RemoteEngine(EngineSettings(_env_file=None, remote_url="http://a", forbidden_words="darn"))
 
 
 async def test_draining_and_stopping(server: ScriptedServer, connect: Connect) -> None:
