@@ -3,12 +3,13 @@
 PYTHON := .venv/bin/python
 ARGS   ?=
 
-.PHONY: help run test test-full lint bench guide readme lock clean
+.PHONY: help run test test-full test-compose lint bench guide readme lock clean
 
 help:
 	@echo "make run        set up what is missing and open the chat at http://127.0.0.1:7860"
 	@echo "make test       every test but the long ones, browser included"
 	@echo "make test-full  the long ones: more seeds, longer runs, more kills, Triton (a download of 190 MB)"
+	@echo "make test-compose  the server in containers, where there is a Docker engine: build, crash, backup, restore"
 	@echo "make lint       ruff, mypy --strict"
 	@echo "make bench      the engine beside transformers, on this machine"
 	@echo "make guide      train the bundled model again"
@@ -23,12 +24,17 @@ run:
 test:
 	@scripts/setup.sh test
 	@scripts/chromium.sh
-	$(PYTHON) -m pytest -m "not full" -n 3 --dist loadfile $(ARGS)
+	$(PYTHON) -m pytest -m "not full and not compose" -n 3 --dist loadfile $(ARGS)
 
 test-full:
 	@scripts/setup.sh full
 	@scripts/chromium.sh
 	$(PYTHON) -m pytest -m full $(ARGS)
+
+test-compose:
+	@scripts/setup.sh test
+	@scripts/chromium.sh
+	$(PYTHON) -m pytest -m compose $(ARGS)
 
 lint:
 	@scripts/setup.sh test

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +13,8 @@ import typer
 from app.errors import MaintenanceError
 from app.flags import read_settings, with_flags
 from app.settings import AppSettings, with_driver
+
+PIPE = Path("-")
 
 db = typer.Typer(help="The database.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -53,7 +57,10 @@ def check(**flags: str | bool | None) -> None:
 @with_flags(AppSettings)
 def backup(
     to: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="A new file, or a folder; default: the data folder.")
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="A new file, a folder, or - for the standard output; default: the data folder."
+        ),
     ] = None,
     **flags: str | bool | None,
 ) -> None:
@@ -62,30 +69,39 @@ def backup(
 
     from app.console import StageProgress
     from app.store.backup import back_up
+    from app.store.backup_streams import back_up_into
 
-    with StageProgress() as progress:
-        file = back_up(settings.resolved_database_url, settings.data_dir, to, partial(progress, "Copying the database"))
+    with StageProgress() as stages:
+        url, progress = settings.resolved_database_url, partial(stages, "Copying the database")
+        if to == PIPE:
+            back_up_into(sys.stdout.buffer, url, settings.data_dir, progress)
+            return
+        file = back_up(url, settings.data_dir, to, progress)
     typer.echo(f"The backup is {file}. To go back to it: deskmate db restore {file}")
 
 
 @db.command()
 @with_flags(AppSettings)
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup.")], **flags: str | bool | None
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup, or - for the standard input.")],
+    **flags: str | bool | None,
 ) -> None:
     """Put a backup in the database's place, and keep what was there. The server must be stopped."""
     settings = read_settings(AppSettings, flags)
     url = settings.resolved_database_url
 
     from app.console import StageProgress
+    from app.store.backup_streams import backup_from
     from app.store.claim import claimed
     from app.store.restore import restore as restore_backup
 
-    with claimed(url), StageProgress() as progress:
-        done = restore_backup(url, file, partial(progress, "Copying the backup"))
+    with claimed(url), ExitStack() as stack:
+        backup = stack.enter_context(backup_from(sys.stdin.buffer, settings.data_dir)) if file == PIPE else file
+        progress = stack.enter_context(StageProgress())
+        done = restore_backup(url, backup, partial(progress, "Copying the backup"))
     upgraded = f" It was upgraded from schema {done.revision} to {done.now}." if done.revision != done.now else ""
     kept = f" The database from before is {done.aside}." if done.aside else ""
-    typer.echo(f"{file} was restored.{upgraded}{kept}")
+    typer.echo(f"{'The backup' if file == PIPE else file} was restored.{upgraded}{kept}")
 
 
 @db.command()
