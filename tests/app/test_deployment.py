@@ -14,7 +14,7 @@ from app.api.observe import HttpMetrics
 from app.flags import variable_name
 from app.settings import AppSettings
 from engine import EngineSettings, EngineState, EngineStats
-from engine.metrics import EngineMetrics
+from engine.remote.metrics import RemoteMetrics
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yml"
@@ -42,8 +42,8 @@ def alert_queries() -> list[str]:
 
 def exported() -> dict[str, set[str]]:
     """Every metric and the names of its series."""
-    registries = (EngineMetrics(EngineStats.nothing).registry, HttpMetrics().registry)
-    metrics = [metric for registry in registries for metric in registry.collect()]
+    remote = RemoteMetrics(EngineStats.nothing, lambda: [])
+    metrics = [metric for registry in (remote.registry, HttpMetrics().registry) for metric in registry.collect()]
     return {metric.name: {metric.name + ending for ending in SERIES[metric.type]} for metric in metrics}
 
 
@@ -63,7 +63,7 @@ def test_dashboard_shows_every_metric() -> None:
 
 
 def test_queries_use_labels_and_states_that_exist() -> None:
-    labels = {"finished_reason", "state", "method", "status", "le", "instance", "job"}
+    labels = {"finished_reason", "state", "method", "status", "le", "instance", "job", "server"}
     for query in dashboard_queries() + alert_queries():
         grouped = {label for listed in re.findall(r"by \(([^)]*)\)", query) for label in listed.split(", ")}
         matched = set(re.findall(r'(\w+)=~?"', query))
