@@ -29,18 +29,11 @@ class BrokenFile(InvalidInput):
     code = "broken_file"
 
 
-class NotSignedIn(AppError):
-    """Nobody is known by what was shown."""
+class WrongCredentials(AppError):
+    """What was shown to sign in is not right."""
 
     status = 401
-    code = "not_signed_in"
-
-
-class NotAllowed(AppError):
-    """Whoever asks is known, and may not do this."""
-
-    status = 403
-    code = "not_allowed"
+    code = "wrong_credentials"
 
 
 class TooManyRequests(AppError):

@@ -26,7 +26,7 @@ from app.domain.people import (
 )
 from app.domain.roles import Role
 from app.domain.text import clean_text, one_line
-from app.errors import InvalidInput, NotSignedIn
+from app.errors import InvalidInput, WrongCredentials
 from app.settings import AppSettings
 from app.store.accounts import Accounts
 from app.store.api_keys import ApiKeys
@@ -81,7 +81,7 @@ class People:
         What is wrong is never said, and takes as long whatever it is.
 
         Raises:
-            NotSignedIn: the name, the password, or the account is not (or not any more) one to sign in with.
+            WrongCredentials: the name, the password, or the account is not (or not any more) one to sign in with.
             TooManyRequests: this address or this account was tried too often.
         """
         name = folded(name)
@@ -94,7 +94,7 @@ class People:
             # Not the name that was typed: it may be a password.
             target = known.user_id if known is not None else None
             await self._audit.record(None, AuditAction.SIGN_IN_FAILED, target, address=visitor.address)
-            raise NotSignedIn(WRONG)
+            raise WrongCredentials(WRONG)
         self._throttle.forget(SIGN_INS_BY_ACCOUNT, name)
         if rehashed is not None:
             await self.accounts.store_rehashed(known.user_id, hashed, rehashed)
@@ -124,8 +124,7 @@ class People:
         """Change one's own password: all other sessions end.
 
         Raises:
-            NotSignedIn: ``before`` is not the password.
-            InvalidInput: ``after`` cannot be one.
+            InvalidInput: ``before`` is not the password, or ``after`` cannot be one.
             TooManyRequests: it was tried too often.
         """
         person = await self.accounts.get(user_id)
@@ -232,7 +231,7 @@ class People:
         )
         self.watch.look()
         if person.disabled_at is not None:
-            raise NotSignedIn("The password was changed. This account is disabled: ask an admin to enable it.")
+            raise WrongCredentials("The password was changed. This account is disabled: ask an admin to enable it.")
         return await self._begin(person.id, visitor)
 
     async def create(

@@ -15,6 +15,7 @@ _STYLES = (
     "canned.css",
     "settings.css",
     "model.css",
+    "me.css",
 )
 _MODULES = ("app.js", "api.js", "turn_events.js", "chat.js", "messages.js", "markdown.js")
 

@@ -13,6 +13,8 @@ _HEADER = """
   <h1 id="dm-title">New chat</h1>
   <span id="dm-temporary-mark" hidden>Temporary</span>
   <p id="dm-status" role="status"></p>
+  <button type="button" id="dm-me" class="dm-icon-button" aria-haspopup="menu" aria-expanded="false" hidden
+    ><span class="dm-icon dm-icon-person"></span></button>
   <button type="button" id="dm-toggle-settings" class="dm-icon-button" aria-label="Settings"
     aria-controls="dm-settings" aria-expanded="false"><span class="dm-icon dm-icon-sliders"></span></button>
 </header>
@@ -36,7 +38,7 @@ _MESSAGES = """
 <div id="dm-announcer" class="dm-hidden" aria-live="polite"></div>
 """
 
-_ALERT = '<div id="dm-toast" role="status"></div><div id="dm-alert" role="alert"></div>'
+_ALERT = '<div id="dm-toast" role="status"></div><div id="dm-alert" role="alert"></div><p id="dm-reader-note"></p>'
 _CANNED = """
 <button type="button" id="dm-canned" class="dm-icon-button" aria-label="Canned replies" title="Canned replies (/)"
   aria-haspopup="dialog"><span class="dm-icon dm-icon-canned"></span></button>

@@ -22,10 +22,16 @@ async function send(path, options) {
   }
   if (!response.ok) {
     const answer = await response.json().catch(() => null);
+    if (response.status === 401 && answer?.error?.code === "not_signed_in") signInAgain();
     const message = answer?.error?.message ?? `The server answered with an error (${response.status}). Try again.`;
     throw new ApiError(message, response.status, answer?.error?.code ?? "unknown");
   }
   return response.status === 204 ? null : response.json();
+}
+
+// The session has ended, here or elsewhere. What was typed is kept by the page for its next visit.
+function signInAgain() {
+  location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search + location.hash)}`);
 }
 
 export function query(parameters) {
@@ -38,6 +44,7 @@ const conversationPath = (id) => `/api/conversations/${encodeURIComponent(id)}`;
 
 export const api = {
   options: () => request("GET", "/ui/options"),
+  account: () => request("GET", "/api/account"),
   ready: () => request("GET", "/ready"),
   engine: () => request("GET", "/api/engine"),
   sleep: () => request("POST", "/api/engine/sleep", {}),

@@ -7,6 +7,7 @@ import { Composer } from "./composer.js";
 import { addressOf } from "./conversation_row.js";
 import { Conversations } from "./conversations.js";
 import { announce, byId, debounce, drawn, storage } from "./dom.js";
+import { showMe } from "./me.js";
 import { Model } from "./model.js";
 import { Panels } from "./panels.js";
 import { Settings } from "./settings.js";
@@ -397,6 +398,7 @@ export async function start() {
   byId("dm-chat").setAttribute("aria-label", "Chat");
   const page = new Page(await loadOptions(), textarea);
   byId("dm-alert").textContent = "";
+  showMe(page.options, (error) => page.failed(error));
   window.deskmate = page;
   page.conversations.refresh();
   const { id, at } = inAddress();

@@ -3,6 +3,7 @@
 // events on. A tab wants the lock exactly as long as it follows a turn, so when the reader closes or
 // is done the next one takes over, and each tab continues at its own offset.
 
+import { api } from "./api.js";
 import { tabs } from "./tabs.js";
 
 const LOCK = "deskmate-turn-events";
@@ -63,6 +64,8 @@ class Reader {
       this.report(true);
     };
     source.onerror = () => {
+      // Refused, and not cut off: should the session have ended, asking who one is leads to the way in.
+      if (source.readyState === EventSource.CLOSED) api.account().catch(() => {});
       source.close(); // its own retry would ask again from where this stream began
       this.report(false);
       this.#openIn(this.retryMs);

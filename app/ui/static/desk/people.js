@@ -82,13 +82,17 @@ async function show(place, viewer) {
       kind: "dk-chip",
       "aria-label": `Sessions of ${name}`,
     });
+    const erase = button("Delete", () => act(() => previewDeletion(person)), {
+      kind: "dk-chip dk-danger",
+      "aria-label": `Delete ${name} and all that is theirs`,
+    });
     return make(
       "tr",
       { class: disabled ? "dk-disabled" : null },
       make("th", { scope: "row" }, name, name === shown ? null : make("div", { class: "dk-hint" }, shown)),
       make("td", {}, roles),
       make("td", {}, disabled ? `disabled ${moment(disabled)}` : seen ? moment(seen) : "never"),
-      make("td", {}, make("div", { class: "dk-buttons" }, reset, sessions, able)),
+      make("td", {}, make("div", { class: "dk-buttons" }, reset, sessions, able, erase)),
     );
   }
 
@@ -108,6 +112,32 @@ async function show(place, viewer) {
       make("ul", {}, ...lines),
       ...(sessions.length ? [end] : []),
     );
+  }
+
+  // What would go is shown first, in numbers; nobody sees what they wrote.
+  async function previewDeletion({ id, name }) {
+    const address = `/api/desk/people/${encodeURIComponent(id)}`;
+    const data = await request("GET", `${address}/data`);
+    const numbers = [
+      plural(data.conversations, "conversation"),
+      plural(data.messages, "message"),
+      plural(data.feedback, "rating"),
+      plural(data.api_keys, "API key"),
+    ];
+    const go = button(
+      `Delete ${name} for good`,
+      () =>
+        change(async () => {
+          await request("DELETE", address);
+          made.replaceChildren();
+        }, `${name} was deleted.`),
+      { kind: "dk-danger" },
+    );
+    made.replaceChildren(
+      make("p", {}, `This deletes ${name} with all that is theirs: ${numbers.join(", ")}. It cannot be undone; backups keep it until they are gone.`),
+      make("div", { class: "dk-buttons" }, go, button("Keep", () => made.replaceChildren())),
+    );
+    go.focus();
   }
 
   function invitation({ id, role, note, expires_at: ends }) {
@@ -147,7 +177,7 @@ async function show(place, viewer) {
   });
 
   const heads = ["Name", "Role", "Last here", ""].map((name) => make("th", { scope: "col" }, name));
-  if (!viewer.name) {
+  if (!viewer.accounts) {
     place.append(make("p", { class: "dk-lead" }, "There are no accounts here: one person uses this desk. APP_ACCOUNTS turns them on."));
     return;
   }

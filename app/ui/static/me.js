@@ -1,0 +1,35 @@
+// Who is signed in: the menu in the header, and the page of somebody who only reads.
+
+import { request } from "./api.js";
+import { byId } from "./dom.js";
+import { openMenu } from "./menu.js";
+
+const READER = "You can read here and not write: you are a viewer. An admin can change that.";
+
+// `failed(error)`: signing out did not work.
+export function showMe({ accounts, user }, failed) {
+  const button = byId("dm-me");
+  const name = accounts ? `${user.name} (${user.role})` : "This desk";
+  button.setAttribute("aria-label", accounts ? `Signed in as ${name}` : "The desk");
+  button.title = accounts ? name : "The desk";
+  const goTo = (place) => () => location.assign(place);
+  const signOut = async () => {
+    try {
+      await request("POST", "/api/account/sign-out", {});
+    } catch (error) {
+      failed(error);
+      return;
+    }
+    location.assign("/sign-in");
+  };
+  const entries = [{ name: "Desk", iconName: "desk", action: goTo("/desk") }];
+  if (accounts) {
+    entries.unshift({ name: `Account of ${user.name}`, iconName: "person", action: goTo("/account") });
+    entries.push({ name: "Sign out", iconName: "leave", action: signOut });
+  }
+  button.addEventListener("click", () => openMenu(button, name, entries));
+  button.hidden = false;
+  if (user.role !== "viewer") return;
+  document.documentElement.classList.add("dm-reader");
+  byId("dm-reader-note").textContent = READER;
+}

@@ -1,0 +1,152 @@
+"""A desk with accounts, in browsers: from the link that the server prints to two people who each see their own."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+
+from tests.e2e.chat_page import ChatPage
+from tests.e2e.conftest import NewBrowser, _started
+from tests.e2e.server import Server
+
+SECRET = "x7Kq2mVbT9rLw4ZpYs8NdGhJ3fCeA6uQ1oRi5"
+PASSWORD = "four words make one"
+
+
+@pytest.fixture
+def people_server(endless_model: Path, tmp_path: Path) -> Iterator[Server]:
+    options = ("--dtype", "float32", "--accounts", "--secret-key", SECRET)
+    with ExitStack() as stack:
+        yield _started(stack, Server(endless_model, tmp_path / "data", *options))
+
+
+def setup_link(server: Server) -> str:
+    """As it stands in the log, which the terminal shows a person."""
+    deadline = time.monotonic() + 20
+    while not (found := re.search(r"http://\S+/setup#\S+", server.log_tail())):
+        assert time.monotonic() < deadline, server.log_tail()
+        time.sleep(0.1)
+    return found.group()
+
+
+def fill_account(page: Page, name: str, shown: str) -> None:
+    page.get_by_label("Name to sign in with").fill(name)
+    page.get_by_label("Name that others see (optional)").fill(shown)
+    page.get_by_label("Password", exact=True).fill(PASSWORD)
+    page.get_by_label("Password once more").fill(PASSWORD)
+    page.get_by_role("button", name="Create account").click()
+
+
+def at_the_chat(context: BrowserContext, server: Server, page: Page) -> ChatPage:
+    page.wait_for_url(f"{server.url}/")
+    expect(page.locator("html.dm-ready")).to_be_attached()
+    return ChatPage(page, server.url)
+
+
+def ask(page: Page, text: str) -> None:
+    page.get_by_role("textbox", name="Message").fill(text)
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator("#dm-messages").get_by_text(text, exact=True)).to_be_visible()
+    stop = page.get_by_role("button", name="Stop")
+    expect(stop).to_be_visible()
+    stop.click()
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    expect(page.locator("#dm-list").get_by_text(text)).to_be_visible()
+
+
+def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Server, new_browser: NewBrowser) -> None:
+    hers, his = new_browser(people_server), new_browser(people_server)
+    ada, ben = hers.new_page(), his.new_page()
+
+    # Nobody is let in yet, and told where to go.
+    ben.goto(f"{people_server.url}/?c=somewhere")
+    expect(ben.get_by_role("heading", name="Sign in")).to_be_visible()
+    ben.get_by_label("Name or e-mail address").fill("ben")
+    ben.get_by_label("Password").fill("not a password yet")
+    ben.get_by_role("button", name="Sign in").click()
+    expect(ben.get_by_role("alert")).to_have_text("The name or the password is not right.")
+
+    ada.goto(setup_link(people_server))
+    expect(ada.get_by_role("heading", name="Create the first admin")).to_be_visible()
+    fill_account(ada, "ada", "<b>Ada</b>")
+    at_the_chat(hers, people_server, ada)
+    ask(ada, "what Ada asked")
+
+    # She invites him, from the page for those who run the desk.
+    ada.get_by_role("button", name="Signed in as <b>Ada</b> (admin)").click()
+    ada.get_by_role("menuitem", name="Desk").click()
+    ada.get_by_role("link", name="People").click()
+    expect(ada.get_by_role("row", name="ada")).to_contain_text("<b>Ada</b>")
+    ada.get_by_label("Who it is for (a note for you)").fill("Ben")
+    ada.get_by_role("button", name="Invite").click()
+    link = ada.get_by_label("The link")
+    expect(link).to_have_value(re.compile(r"/invitation/\S{40,}"))
+
+    ben.goto(link.input_value())
+    expect(ben.get_by_role("heading", name="Create your account")).to_be_visible()
+    fill_account(ben, "ben@example.com", "Ben")
+    at_the_chat(his, people_server, ben)
+    expect(ben.locator("#dm-list").get_by_text("what Ada asked")).to_have_count(0)
+    ask(ben, "what Ben asked")
+
+    # He leaves and comes back by signing in; each sees their own.
+    ben.get_by_role("button", name="Signed in as Ben (agent)").click()
+    ben.get_by_role("menuitem", name="Sign out").click()
+    expect(ben.get_by_role("heading", name="Sign in")).to_be_visible()
+    ben.get_by_label("Name or e-mail address").fill("Ben@Example.com")
+    ben.get_by_label("Password").fill(PASSWORD)
+    ben.get_by_role("button", name="Sign in").click()
+    at_the_chat(his, people_server, ben)
+    expect(ben.locator("#dm-list").get_by_text("what Ben asked")).to_be_visible()
+    expect(ben.locator("#dm-list").get_by_text("what Ada asked")).to_have_count(0)
+    ada.goto(people_server.url)
+    expect(ada.locator("#dm-list").get_by_text("what Ada asked")).to_be_visible()
+    expect(ada.locator("#dm-list").get_by_text("what Ben asked")).to_have_count(0)
+
+    # As a viewer he reads; disabled, he is shown the door, and what he was writing is not lost to him.
+    ada.goto(f"{people_server.url}/desk#people")
+    ada.get_by_label("Role of ben@example.com").select_option("viewer")
+    expect(ada.locator("#dk-announcer")).to_have_text("ben@example.com is Viewer now.")
+    ben.reload()
+    expect(ben.get_by_text("You can read here and not write: you are a viewer.")).to_be_visible()
+    expect(ben.get_by_role("textbox", name="Message")).to_be_hidden()
+    ada.get_by_role("button", name="Disable ben@example.com").click()
+    expect(ada.get_by_role("button", name="Enable ben@example.com")).to_be_visible()
+    ben.get_by_role("button", name="Signed in as Ben (viewer)").click()
+    ben.get_by_role("menuitem", name="Account").click()
+    expect(ben.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+@pytest.mark.full
+def test_ones_own_account(people_server: Server, new_browser: NewBrowser) -> None:
+    browser = new_browser(people_server)
+    page = browser.new_page()
+    page.goto(setup_link(people_server))
+    fill_account(page, "ada", "Ada")
+    at_the_chat(browser, people_server, page)
+    page.goto(f"{people_server.url}/account")
+    expect(page.get_by_text("Signed in as ada, admin.")).to_be_visible()
+    expect(page.locator("#dp-sessions")).to_contain_text("Chrome on")
+    page.get_by_label("What the key is for").fill("a <i>tool</i>")
+    page.get_by_role("button", name="Make a key").click()
+    expect(page.locator("#dp-key")).to_have_text(re.compile(r"^dmk_\S{40,}$"))
+    key = page.locator("#dp-key").text_content()
+    models = f"{people_server.url}/v1/models"
+    program = new_browser(people_server).request
+    assert program.get(models, headers={"Authorization": f"Bearer {key}"}).status == 200
+    page.get_by_role("button", name="Revoke a <i>tool</i>").click()
+    expect(page.get_by_role("status").filter(has_text="was revoked")).to_be_visible()
+    assert program.get(models, headers={"Authorization": f"Bearer {key}"}).status == 401
+    page.get_by_label("Present password").fill(PASSWORD)
+    page.get_by_label("New password").fill("short")
+    page.get_by_label("New password").fill("another four words here")
+    page.get_by_role("button", name="Change password").click()
+    expect(page.get_by_text("The password was changed.")).to_be_visible()
+    page.get_by_role("button", name="Sign out everywhere").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
