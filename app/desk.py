@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from app.erasure import Erasure
-from app.store.accounts import Accounts
 from app.store.audit_log import AuditLog
 from app.store.database import Database
 from app.store.people_data import PeopleData
@@ -28,6 +27,7 @@ class Desk:
         cls,
         database: Database,
         *,
+        shut_out: Callable[[str, str | None], Awaitable[None]],
         delete_conversation: Callable[[str, str], Awaitable[None]],
         forget_temporary: Callable[[str], Awaitable[None]],
     ) -> Desk:
@@ -36,5 +36,5 @@ class Desk:
             usage=UsageRecords(database),
             reviews=Reviews(database),
             audit_log=AuditLog(database),
-            erasure=Erasure(PeopleData(database), Accounts(database), delete_conversation, forget_temporary),
+            erasure=Erasure(PeopleData(database), shut_out, delete_conversation, forget_temporary),
         )

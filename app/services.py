@@ -16,6 +16,7 @@ from app.domain.ids import new_id
 from app.errors import EngineUnavailable, StartupError, StorageUnavailable
 from app.housekeeping import Housekeeping
 from app.settings import AppSettings
+from app.store.accounts import Accounts
 from app.store.audit import Audit
 from app.store.claim import claimed
 from app.store.conversations import Conversations
@@ -96,6 +97,7 @@ class Services:
             templates = Templates(files, TemplateVersions(database))
             temporary = TemporaryChats(settings, engine, templates)
             people = People(database, settings) if settings.accounts else None
+            accounts = people or Accounts(database)
             quotas = Quotas(settings, TokenUses(database), temporary.writing_for) if settings.accounts else None
             admission = temporary.admission = quotas or Unlimited()
             if people is not None:
@@ -127,7 +129,10 @@ class Services:
                 templates=templates,
                 audit=Audit(database),
                 desk=Desk.over(
-                    database, delete_conversation=turns.delete_conversation, forget_temporary=temporary.forget
+                    database,
+                    shut_out=lambda user_id, by: accounts.set_disabled(user_id, True, actor_id=by),
+                    delete_conversation=turns.delete_conversation,
+                    forget_temporary=temporary.forget,
                 ),
                 people=people,
                 admission=admission,

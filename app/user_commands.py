@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -17,6 +17,11 @@ from app.domain.roles import Role
 from app.errors import NotFound, StartupError
 from app.flags import read_settings, with_flags
 from app.settings import AppSettings
+
+if TYPE_CHECKING:
+    from app.erasure import Erasure
+    from app.store.database import Database
+    from app.store.people_data import PersonData
 
 user = typer.Typer(help="The people who sign in.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -135,6 +140,35 @@ def reset_password(
     typer.echo(f"{folded(name)} has another password, and was signed out everywhere.")
 
 
+@user.command()
+@with_flags(AppSettings)
+def delete(
+    name: Name,
+    preview: Annotated[bool, typer.Option("--preview", help="Only say what would be deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete it without asking.")] = False,
+    **flags: str | bool | None,
+) -> None:
+    """Delete somebody with all that is theirs, for good: conversations, feedback, keys, sessions."""
+
+    settings = _settings(flags)
+
+    async def look(erasure: Erasure) -> PersonData:
+        return await erasure.preview(await erasure.find(name))
+
+    async def erase(erasure: Erasure) -> PersonData:
+        return await erasure.erase(None, await erasure.find(name))
+
+    typer.echo(f"Deleting {folded(name)} deletes {_counted(_with_erasure(settings, look))}.")
+    if preview:
+        return
+    if not yes:
+        if not sys.stdin.isatty():
+            raise StartupError("There is nobody to ask whether to delete it. Give --yes, or --preview to look only.")
+        typer.confirm("This cannot be undone. Delete it?", abort=True)
+    _with_erasure(settings, erase)
+    typer.echo(f"{folded(name)} is deleted. Backups have it until they are deleted, too.")
+
+
 def _settings(flags: dict[str, str | bool | None]) -> AppSettings:
     settings = read_settings(AppSettings, flags)
     if settings.secret_key is None:
@@ -152,14 +186,50 @@ def _password(from_stdin: bool) -> str:
 
 def _with_people(settings: AppSettings, work: Callable[[People], Awaitable[Result]]) -> Result:
     async def run() -> Result:
-        async with _opened(settings) as people:
+        async with _opened(settings) as (people, _):
             return await work(people)
 
     return asyncio.run(run())
 
 
+def _with_erasure(settings: AppSettings, work: Callable[[Erasure], Awaitable[Result]]) -> Result:
+    from app.domain.ids import new_id
+    from app.erasure import Erasure
+    from app.store.people_data import PeopleData
+    from app.store.turn_records import TurnRecords
+
+    async def nothing(_user_id: str) -> None:
+        """A server forgets its temporary chats by itself, within a day."""
+
+    async def run() -> Result:
+        async with _opened(settings) as (people, database):
+            records = TurnRecords(database, new_id(), settings.lease_seconds)
+            return await work(
+                Erasure(
+                    PeopleData(database),
+                    lambda user_id, by: people.set_disabled(user_id, True, actor_id=by),
+                    records.delete_conversation,
+                    nothing,
+                )
+            )
+
+    return asyncio.run(run())
+
+
+def _counted(data: PersonData) -> str:
+    counts = {
+        "conversations": data.conversations,
+        "messages": data.messages,
+        "replies": data.replies,
+        "ratings": data.feedback,
+        "API keys": data.api_keys,
+        "sessions": data.sessions,
+    }
+    return f"the account and {', '.join(f'{number:,} {name}' for name, number in counts.items())}"
+
+
 @asynccontextmanager
-async def _opened(settings: AppSettings) -> AsyncIterator[People]:
+async def _opened(settings: AppSettings) -> AsyncIterator[tuple[People, Database]]:
     from app.store.check import inspect_database
     from app.store.claim import claimed
     from app.store.database import Database
@@ -172,7 +242,7 @@ async def _opened(settings: AppSettings) -> AsyncIterator[People]:
     database = Database(url)
     people = People(database, settings)
     try:
-        yield people
+        yield people, database
     finally:
         people.close()
         await database.close()

@@ -17,11 +17,12 @@ class Viewer:
     """The person behind the request."""
 
     user_id: str
+    name: str | None  #: None without accounts
     role: Role
-    accounts: bool  #: whether people sign in here
 
 
 @router.get("")
 async def get_viewer(caller: Caller, services: ServicesDep) -> Viewer:
     """Who is asking, and what they may do here."""
-    return Viewer(caller.user_id, caller.role, services.settings.accounts)
+    person = await services.people.accounts.get(caller.user_id) if services.people is not None else None
+    return Viewer(caller.user_id, person.display_name if person else None, caller.role)

@@ -19,6 +19,7 @@ _FOOT = """
   <button type="button" id="dm-show-archived" class="dm-chip" aria-pressed="false">Archived</button>
   <button type="button" id="dm-export" class="dm-chip" aria-haspopup="menu" aria-expanded="false">Export all</button>
   <button type="button" id="dm-import" class="dm-chip">Import</button>
+  <a id="dm-desk" class="dm-chip" href="/desk">Desk</a>
   <input type="file" id="dm-import-file" accept=".json,.jsonl,.zip" hidden>
 </div>
 <p id="dm-retention" hidden></p>

@@ -14,7 +14,7 @@ const moments = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeSt
 export const count = (number) => whole.format(number);
 export const compact = (number) => (number < 10_000 ? whole.format(number) : short.format(number));
 export const moment = (iso) => moments.format(new Date(iso));
-export const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
+export const plural = (number, word, words = `${word}s`) => `${count(number)} ${number === 1 ? word : words}`;
 
 export function seconds(milliseconds) {
   if (milliseconds === null) return "–";
