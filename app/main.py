@@ -18,6 +18,7 @@ from app.auth.authenticator import AccountAuthenticator
 from app.auth.guard import Guard
 from app.auth.headers import SecurityHeaders
 from app.auth.identity import Authenticator, LocalUser
+from app.auth.origins import own_addresses
 from app.auth.people import People
 from app.domain.ids import LOCAL_USER_ID
 from app.services import Services
@@ -63,7 +64,12 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
     app.add_middleware(
         Guard,
         authenticator=_authenticator(app, settings),
-        allowed_hosts=(settings.host, *settings.allowed_hosts, *filter(None, [settings.public_host])),
+        allowed_hosts=(
+            settings.host,
+            *own_addresses(settings.host),
+            *settings.allowed_hosts,
+            *filter(None, [settings.public_host]),
+        ),
         max_upload_bytes=settings.max_import_mb * 1024 * 1024,
     )
     app.add_middleware(Observer, metrics=app.state.http_metrics)

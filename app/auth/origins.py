@@ -6,6 +6,7 @@ Browsers add ``Sec-Fetch-Site`` and ``Origin`` themselves and scripts cannot cha
 
 from __future__ import annotations
 
+import socket
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -24,6 +25,21 @@ def host_name(host: str) -> str | None:
     if parts.username is not None or parts.path or parts.query or parts.fragment:
         return None
     return parts.hostname.rstrip(".") if parts.hostname else None
+
+
+def own_addresses(listening_on: str) -> frozenset[str]:
+    """This machine's own addresses, where the server listens on all of them.
+
+    Whoever looks its replicas up by one name, as Prometheus does in a container network, calls each by its address. An
+    address in ``Host`` is no danger: what DNS rebinding brings there is a name.
+    """
+    if listening_on.strip("[]") not in ("0.0.0.0", "::"):
+        return frozenset()
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    except OSError:  # a machine that does not know its own name
+        return frozenset()
+    return frozenset(str(address[0]) for *_, address in found)
 
 
 def is_same_origin(method: str, headers: Headers, *, linkable: bool) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -16,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from app.auth.guard import Guard
 from app.auth.headers import SecurityHeaders
 from app.auth.identity import Authenticator, Identity, LocalUser, user_id_of
+from app.auth.origins import own_addresses
 from app.auth.policy import Access, rule_on
 from app.auth.sessions import SessionOwners
 from app.domain.roles import Role
@@ -391,3 +393,11 @@ async def test_an_upload_is_not_kept_by_the_guard_but_limited(inner: Permissive)
         for body in (pieces(101), b"x" * 101):
             with pytest.raises(TooLarge):
                 await http.post("/api/import", content=body, headers=headers)
+
+
+def test_a_server_that_listens_everywhere_answers_to_its_own_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert own_addresses("127.0.0.1") == frozenset()
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    assert own_addresses("0.0.0.0") >= {"127.0.0.1"}
+    monkeypatch.setattr(socket, "gethostname", lambda: "no.such.name.invalid")
+    assert own_addresses("0.0.0.0") == frozenset()

@@ -35,6 +35,8 @@ def new_desk(tmp_path_factory: pytest.TempPathFactory, endless_model: Path) -> D
     """The folder as it was copied: no secrets yet, nothing built."""
     if missing := _missing():
         pytest.skip(f"no Docker engine with Compose here ({missing})")
+    for file in endless_model.iterdir():
+        file.chmod(0o644)  # the application's user in the container is another one
     return Desk(tmp_path_factory.mktemp("desk"), endless_model)
 
 

@@ -7,7 +7,9 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -58,6 +60,14 @@ class Desk:
     def configure(self, **lines: object) -> None:
         with (self.folder / ".env").open("a") as file:
             file.writelines(f"{name}={value}\n" for name, value in lines.items())
+
+    @staticmethod
+    def two_ports() -> str:
+        """A range of two ports that nobody uses."""
+        while True:
+            first = free_port()
+            with suppress(OSError), socket.create_server(("127.0.0.1", first + 1)):
+                return f"{first}-{first + 1}"
 
     def secret(self, name: str) -> str:
         return re.findall(rf"^{name}=(.*)$", (self.folder / ".env").read_text(), re.MULTILINE)[-1]

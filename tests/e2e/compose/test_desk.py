@@ -75,6 +75,10 @@ def test_metrics_are_for_those_with_the_token(desk: Desk, new_browser: NewBrowse
     answer = request.get(f"{desk.url}/metrics", headers=token)
     assert answer.status == 200
     assert 'deskmate_engine_state{state="ready"} 1.0' in answer.text()
+    # Prometheus calls each replica by its address.
+    networks = desk.inspect("app")["NetworkSettings"]["Networks"]
+    (address,) = (network["IPAddress"] for name, network in networks.items() if name.endswith("_metrics"))
+    assert request.get(f"http://{address}:7860/metrics", headers=token).status == 200
 
 
 def test_a_desk_keeps_everything(desk: Desk, new_browser: NewBrowser, tmp_path: Path) -> None:
@@ -160,3 +164,13 @@ def kill_the_server(desk: Desk) -> None:
             return
         assert time.monotonic() < deadline, f"{container['State']}\n{desk.log_tail()}"
         time.sleep(1)
+
+
+def test_two_replicas_begin_together(desk: Desk) -> None:
+    """On an empty database: one of them makes the tables, the other one waits for it."""
+    desk.destroy()
+    desk.configure(DESKMATE_REPLICAS=2, DESKMATE_PORT=desk.two_ports(), APP_PUBLIC_URL="http://127.0.0.1:7860")
+    desk.up()
+    assert len(desk.compose("ps", "--quiet", "app").split()) == 2
+    log = desk.compose("logs", "--no-color", "app")
+    assert log.count("database migrated from nothing") == 1, log
