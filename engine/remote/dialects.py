@@ -168,6 +168,13 @@ class Question:
     def path(self) -> str:
         return "/chat/completions" if self.messages is not None else "/completions"
 
+    @property
+    def about(self) -> str:
+        """What stays the same while a conversation grows: how it begins."""
+        if self.messages is not None:
+            return "\n".join(message["content"][:500] for message in self.messages[:2])
+        return self.prompt[:500] if isinstance(self.prompt, str) else str(list(self.prompt or ())[:64])
+
     def body(self, dialect: Dialect, model: str) -> dict[str, Any]:
         """The request's JSON for a server of this kind.
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import logging
-import random
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -24,7 +22,6 @@ from engine.errors import (
     EngineStoppedError,
     InvalidRequestError,
     ModelLoadError,
-    ReplyInterruptedError,
 )
 from engine.interface import ChatMessage
 from engine.outputs import (
@@ -36,34 +33,21 @@ from engine.outputs import (
     Health,
     ModelInfo,
 )
-from engine.remote.answers import Refusal, context_error, error_in_stream, refusal
+from engine.remote.answers import context_error
+from engine.remote.asking import Asking
 from engine.remote.chunks import Assembly
-from engine.remote.counting import Count, Estimate, counted
 from engine.remote.dialects import Question
 from engine.remote.metrics import RemoteMetrics
-from engine.remote.sse import BrokenStreamError, events
-from engine.remote.upstreams import Pool, Served, Upstream, base_url, unreachable
+from engine.remote.upstreams import Pool, Served, Upstream, base_url
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
 
 _log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 5.0
-FIRST_WAIT_SECONDS = 0.25
-MAX_WAIT_SECONDS = 5.0
-"""Longer than this no request waits for a server that asks for patience; the person is told instead."""
-ERROR_BYTES = 2**16
 UNKNOWN_LENGTH = 4096
 """Context of a server that does not tell, and nobody has said."""
 REMOTE = "remote"
-
-
-class _Failure(Exception):
-    """One attempt came to nothing."""
-
-    def __init__(self, refused: Refusal) -> None:
-        super().__init__(str(refused.error))
-        self.refused = refused
 
 
 class RemoteEngine:
@@ -89,9 +73,9 @@ class RemoteEngine:
         self._upstreams = tuple(Upstream(base_url(url)) for url in self.settings.remote_url)
         self._metrics = RemoteMetrics(self.stats, lambda: self._upstreams)
         self._pool: Pool | None = None
+        self._asking: Asking | None = None
         self._state = EngineState.STOPPED
         self._info = self._info_of(None)
-        self._estimate = Estimate()
         self._ids = itertools.count(1)
         self._running = 0
         self._idle = asyncio.Event()
@@ -113,6 +97,8 @@ class RemoteEngine:
         )
         kind = None if self.settings.remote_kind == "auto" else self.settings.remote_kind
         self._pool = Pool(self._upstreams, client, self.settings.remote_model, kind, self._changed)
+        retries = self.settings.remote_retries
+        self._asking = Asking(self._pool, retries, lambda: self._info.max_model_len, self._metrics)
         self._state = EngineState.STARTING
         try:
             await self._pool.first_look()
@@ -128,7 +114,6 @@ class RemoteEngine:
         self._state = EngineState.STOPPED
         if pool is not None:
             await pool.close()
-            await pool.client.aclose()
 
     async def __aenter__(self) -> RemoteEngine:
         await self.start()
@@ -291,12 +276,12 @@ class RemoteEngine:
         """
         check_messages(messages)
         question = Question(messages=messages, params=params or SamplingParams())
-        pool = self._open_pool()
+        pool, asking = self._open()
         while True:
-            upstream = pool.choose(_about(question), set())
+            upstream = pool.choose(question.about, set())
             assert upstream.served is not None
             question.body(upstream.served.dialect, upstream.served.model)
-            count = await self._count(pool, upstream, messages)
+            count = await asking.count(upstream, messages)
             if upstream.well:  # else it was found to be away just now
                 break
         limit = self._info.max_model_len
@@ -306,41 +291,32 @@ class RemoteEngine:
 
     async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:  # noqa: ARG002
         """None: a conversation goes to the server as text, and its cache finds what it can by itself."""
-        self._open_pool()
+        self._open()
         return ()
 
-    def _open_pool(self) -> Pool:
-        if self._pool is None or self._state in (EngineState.STOPPED, EngineState.DRAINING):
+    def _open(self) -> tuple[Pool, Asking]:
+        if self._pool is None or self._asking is None or self._state is EngineState.DRAINING:
             raise EngineStoppedError(self._reason() or "The engine is not started.")
-        return self._pool
-
-    async def _count(self, pool: Pool, upstream: Upstream, messages: Sequence[ChatMessage]) -> Count:
-        try:
-            tokens = await counted(pool.client, upstream, messages)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            upstream.down(unreachable(error))
-            pool.changed()
-            tokens = None
-        return Count(self._estimate.of(messages), False) if tokens is None else Count(tokens, True)
+        return self._pool, self._asking
 
     async def _stream(self, question: Question, deadline: float | None) -> AsyncGenerator[Delta]:
         """Every attempt together, within the deadline."""
         if deadline is not None and not 0 < deadline < inf:
             raise InvalidRequestError(f"deadline must be a number of seconds greater than 0 (got {deadline:g})")
-        pool = self._open_pool()
+        _pool, asking = self._open()
         ends = None if deadline is None else asyncio.get_running_loop().time() + deadline
         prompt: Sequence[ChatMessage] | str | Sequence[int] = question.messages or question.prompt or ""
         assembly = Assembly(
             request_id=f"remote-{next(self._ids)}",
             n=question.params.n,
-            prompt_tokens=self._estimate.of(prompt),
+            prompt_tokens=asking.estimate.of(prompt),
             arrival=monotonic(),
             metrics=self._metrics,
         )
         self._running += 1
         finished = FinishReason.ABORT
         try:
-            async with aclosing(self._attempts(pool, question, assembly)) as deltas:
+            async with aclosing(asking.replies(question, assembly)) as deltas:
                 while True:
                     try:
                         async with asyncio.timeout_at(ends):
@@ -359,7 +335,7 @@ class RemoteEngine:
                     finished = delta.finish_reason or finished
                     yield delta
             if question.messages is not None and assembly.counted:
-                self._estimate.learn(question.messages, assembly.prompt_tokens)
+                asking.estimate.learn(question.messages, assembly.prompt_tokens)
         except EngineError:
             finished = FinishReason.ERROR
             raise
@@ -378,147 +354,3 @@ class RemoteEngine:
             generation_tokens=self._totals.generation_tokens + assembly.tokens,
             requests_finished={**ended, finished.value: ended[finished.value] + 1},
         )
-
-    async def _attempts(self, pool: Pool, question: Question, assembly: Assembly) -> AsyncGenerator[Delta]:
-        """Ask one server after the other until one replies; once a token has come there is no other attempt."""
-        tried: set[Upstream] = set()
-        shortened = False
-        attempt = 0
-        while True:
-            upstream = pool.choose(_about(question), tried)
-            try:
-                async with aclosing(self._attempt(pool, upstream, question, assembly)) as deltas:
-                    async for delta in deltas:
-                        yield delta
-                upstream.succeeded()
-                return
-            except _Failure as failure:
-                refused = failure.refused
-            if self._pool is not pool:
-                raise ReplyInterruptedError("The server was shut down while this reply was being written.")
-            if refused.too_long and not assembly.began and not shortened:
-                shortened = True
-                question = await self._shortened(pool, upstream, question, refused)
-                continue
-            if refused.wait is not None and not refused.broken:
-                upstream.rest(min(refused.wait, MAX_WAIT_SECONDS))
-            if refused.broken:
-                upstream.failed()
-            if assembly.began or not refused.again or attempt >= self.settings.remote_retries:
-                raise refused.error
-            fresh = [one for one in self._upstreams if one.well and one not in tried and one is not upstream]
-            if not fresh:
-                await self._wait(attempt, refused)
-            tried = (tried | {upstream}) if fresh else set()
-            attempt += 1
-            self._metrics.retries += 1
-
-    async def _wait(self, attempt: int, refused: Refusal) -> None:
-        """Before the same server is asked again."""
-        asked = refused.wait or 0.0
-        if asked > MAX_WAIT_SECONDS:
-            raise refused.error
-        await asyncio.sleep(max(asked, FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.0)))
-
-    async def _shortened(self, pool: Pool, upstream: Upstream, question: Question, refused: Refusal) -> Question:
-        """The same with as long a reply as fits, where the prompt itself does; the longest reply is an upper bound.
-
-        Raises:
-            ContextLengthError: the prompt alone is too long.
-        """
-        known = upstream.served.max_model_len if upstream.served is not None else None
-        limit = refused.limit or known or self._info.max_model_len
-        tokens = refused.prompt_tokens
-        if question.messages is not None:
-            count = await self._count(pool, upstream, question.messages)
-            tokens = count.tokens if count.exact or tokens is None else tokens
-        elif tokens is None:
-            tokens = self._estimate.of(question.prompt or "")
-        asked = question.params.max_tokens
-        if asked is None or tokens + asked <= limit or tokens >= limit:
-            # Nothing of ours can be given up: whatever was estimated, the server says that it does not fit.
-            raise context_error(max(tokens, limit) if asked is None or tokens >= limit else tokens, limit)
-        return replace(question, params=replace(question.params, max_tokens=limit - tokens))
-
-    async def _attempt(
-        self, pool: Pool, upstream: Upstream, question: Question, assembly: Assembly
-    ) -> AsyncGenerator[Delta]:
-        """One request to one server.
-
-        Raises:
-            _Failure: no reply, or not the whole of it.
-        """
-        served = upstream.served
-        assert served is not None
-        body = question.body(served.dialect, served.model)
-        assembly.attempt()
-        upstream.in_flight += 1
-        try:
-            async with pool.client.stream(
-                "POST", f"{upstream.url}{question.path}", json=body, headers={"Accept": "text/event-stream"}
-            ) as answer:
-                if answer.status_code != 200:
-                    told = await _error_body(answer)
-                    raise _Failure(refusal(answer.status_code, answer.headers, told, server=upstream.label))
-                if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-                    raise BrokenStreamError("it answers with something else than a stream of events")
-                async with aclosing(events(answer.aiter_bytes())) as stream:
-                    async for data in stream:
-                        if data == "[DONE]":
-                            break
-                        _raise_told_error(data, upstream)
-                        for delta in assembly.feed(data):
-                            yield delta
-        except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-                upstream.down(unreachable(error))
-                pool.changed()
-            if not assembly.ended:  # what comes behind the end of a reply is no loss
-                raise _Failure(_broken(upstream, unreachable(error), began=assembly.began)) from error
-        except BrokenStreamError as error:
-            raise _Failure(_broken(upstream, str(error), began=assembly.began)) from error
-        finally:
-            upstream.in_flight -= 1
-        if not assembly.ended:
-            raise _Failure(_broken(upstream, "it ended before the reply did", began=assembly.began))
-        for delta in assembly.end():
-            yield delta
-
-
-def _raise_told_error(data: str, upstream: Upstream) -> None:
-    """Servers send an error in the middle as an event that has nothing else."""
-    if '"error"' not in data:
-        return
-    try:
-        told = json.loads(data)
-    except ValueError:
-        return  # whoever reads chunks says what is wrong with it
-    if isinstance(told, dict) and told.get("error") and not told.get("choices"):
-        error = told["error"]
-        raise _Failure(error_in_stream(error if isinstance(error, dict) else told, server=upstream.label))
-
-
-def _broken(upstream: Upstream, reason: str, *, began: bool) -> Refusal:
-    if began:
-        error: EngineError = ReplyInterruptedError(
-            f"The model server {upstream.label} broke off in the middle of this reply: {reason}."
-        )
-    else:
-        error = EngineStoppedError(f"The model server {upstream.label} did not reply: {reason}. Please send again.")
-    return Refusal(error, again=True, broken=True)
-
-
-async def _error_body(answer: httpx.Response) -> bytes:
-    body = b""
-    async for chunk in answer.aiter_bytes():
-        body += chunk
-        if len(body) >= ERROR_BYTES:
-            break
-    return body
-
-
-def _about(question: Question) -> str:
-    """What stays the same while a conversation grows: how it begins."""
-    if question.messages is not None:
-        return "\n".join(message["content"][:500] for message in question.messages[:2])
-    return question.prompt[:500] if isinstance(question.prompt, str) else str(question.prompt and question.prompt[:64])

@@ -134,6 +134,7 @@ class Pool:
     kind: str | None
     changed: Callable[[], None]
     model: str | None = None
+    closed: bool = False
     _watchers: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def first_look(self) -> None:
@@ -148,9 +149,17 @@ class Pool:
         self._watchers = [asyncio.create_task(self._watch(upstream)) for upstream in self.upstreams]
 
     async def close(self) -> None:
+        """Watch no more, and break every connection."""
+        self.closed = True
         for watcher in self._watchers:
             watcher.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
+        await self.client.aclose()
+
+    def away(self, upstream: Upstream, error: Exception) -> None:
+        """It could not be reached just now."""
+        upstream.down(unreachable(error))
+        self.changed()
 
     def problem(self) -> str:
         """Why there is nobody to ask, as a sentence."""

@@ -163,7 +163,7 @@ async def test_parameters_do_what_they_say(there: RemoteEngine) -> None:
     assert longer[-1].finish_reason is FinishReason.LENGTH
     assert longer[-1].timings is not None
     assert longer[-1].timings.completion_tokens == 150
-    several = await read(there.chat(QUESTION, SamplingParams(n=3, temperature=9.0, max_tokens=20, ignore_eos=True)))
+    several = await read(there.complete("x", SamplingParams(n=3, temperature=2.0, max_tokens=30, ignore_eos=True)))
     assert [delta.index for delta in several if delta.finish_reason] == [0, 1, 2]
     assert len({text_of([d for d in several if d.index == index]) for index in range(3)}) == 3
 
