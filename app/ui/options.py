@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from app.auth.identity import Identity
 from app.domain.presets import PRESETS
 from app.domain.templates import TemplateKind
+from engine import ModelHost
 
 if TYPE_CHECKING:
     from app.services import Services
@@ -22,7 +23,11 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
         "accounts": services.people is not None,
         "user": {"name": person.display_name if person else None, "role": identity.role},
         "retention_days": services.settings.retention_days,
-        "model": {"name": info.name, "max_model_len": info.max_model_len},
+        "model": {
+            "name": info.name,
+            "max_model_len": info.max_model_len,
+            "remote": not isinstance(services.engine, ModelHost),
+        },
         "defaults": {
             "temperature": defaults.temperature,
             "top_p": defaults.top_p,

@@ -230,6 +230,8 @@ async def test_nothing_is_loaded_where_the_model_is_elsewhere(tmp_path: Path) ->
                 turn = (await http.post("/api/turns", json={"text": "hi"})).json()
                 assert (await ended(http, turn))["content"] == "Hello world"
                 assert (await http.get("/")).status_code == 200
+                # The page says so where it says who is being talked to.
+                assert (await http.get("/ui/options")).json()["model"]["remote"] is True
         finally:
             server.terminate()
             await server.wait()

@@ -32,9 +32,11 @@ export class Welcome {
     this.element.hidden = true;
   }
 
-  describe({ model, retention_days: days }) {
-    byId("dm-welcome-model").textContent =
-      `You are talking to ${model.name}, which runs on this machine. Nothing you write leaves it.`;
+  describe({ model, accounts, retention_days: days }) {
+    const place = model.remote
+      ? "which runs on another server. What you write is sent there."
+      : `which runs on this ${accounts ? "server" : "machine"}. Nothing you write leaves it.`;
+    byId("dm-welcome-model").textContent = `You are talking to ${model.name}, ${place}`;
     byId("dm-retention").hidden = days === null;
     byId("dm-retention").textContent = `Conversations without a message for ${days} days are deleted.`;
   }
