@@ -86,8 +86,12 @@ export class Feedback {
     box.value = comment;
     const keep = debounce(600, () => {
       if (this.#shown && box.value.trim() !== this.#shown.comment) this.#give({ ...this.#shown, comment: box.value.trim() });
+      else this.#say("Saved.");
     });
-    box.addEventListener("input", keep);
+    box.addEventListener("input", () => {
+      this.#say("Saving …"); // from the first letter on, what is shown is not what is saved
+      keep();
+    });
     box.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || event.isComposing) return;
       event.stopPropagation(); // Esc stops no reply here

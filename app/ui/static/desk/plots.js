@@ -59,9 +59,9 @@ export class Plots {
     this.element.replaceChildren();
     const style = getComputedStyle(document.body);
     for (const [title, write, columns, lines] of PLOTS) {
-      const frame = make("div", { class: "dk-plot-frame" });
       const label = `${title} by day. The table below has the numbers.`;
-      this.element.append(make("figure", { class: "dk-plot", role: "img", "aria-label": label }, make("figcaption", {}, title), frame));
+      const frame = make("div", { class: "dk-plot-frame", role: "img", "aria-label": label });
+      this.element.append(make("figure", { class: "dk-plot" }, make("figcaption", {}, title), frame));
       const data = [this.#days.map(({ name }) => midnight(name)), ...lines.map(([, field]) => this.#days.map((day) => day[field]))];
       const plot = new uPlot(options(style, frame.clientWidth || 300, write, columns, lines), data, frame);
       this.#plots.push({ plot, frame });
