@@ -37,8 +37,9 @@ from app.store.conversations import Conversations
 from app.store.database import Database, postgres_engine, sqlite_engine
 from app.store.migrate import migrate, sqlite_file
 from app.store.models import Account, Conversation, Message
+from app.store.reply_writes import TurnOutcome
 from app.store.search import entries, mark, ts_vector
-from app.store.turn_records import NewTurn, TurnOutcome, TurnRecords
+from app.store.turn_records import NewTurn, TurnRecords
 from benchmarks import machine
 
 RESULTS = Path(__file__).parent / "results"

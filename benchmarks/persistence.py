@@ -28,9 +28,10 @@ from app.settings import AppSettings
 from app.store.database import Database
 from app.store.migrate import migrate
 from app.store.notifications import Notifications
+from app.store.reply_writes import Standing, TurnOutcome
 from app.store.template_versions import TemplateVersions
 from app.store.turn_contexts import TurnContexts
-from app.store.turn_records import NewTurn, Standing, TurnOutcome, TurnRecords
+from app.store.turn_records import NewTurn, TurnRecords
 from app.template_files import read_templates
 from app.templates import Templates
 from app.turns.events import TurnEnd

@@ -18,6 +18,7 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     String,
+    Table,
     Text,
     false,
     text,
@@ -76,6 +77,12 @@ class Base(DeclarativeBase):
         }
     )
     type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON, int: BigInteger}  # noqa: RUF012
+
+
+def table_of(model: type[Base]) -> Table:
+    """Where a model's rows are, for statements that need no objects."""
+    assert isinstance(model.__table__, Table)
+    return model.__table__
 
 
 class Account(Base):

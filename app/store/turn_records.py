@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum, auto
+from typing import Any
 
 import psycopg
-from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy import ColumnElement, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -16,20 +16,13 @@ from app.domain.chat_settings import ChatSettings
 from app.domain.views import MessageStatus, ReplyStats, Role
 from app.errors import Conflict, NotFound
 from app.store.conversations import settings_row
-from app.store.database import Database
+from app.store.database import Database, is_postgres
 from app.store.leases import lease_until
-from app.store.models import Conversation, Message, Turn
+from app.store.models import Conversation, Message, Turn, table_of
 from app.store.notifications import Channel, notify
+from app.store.reply_writes import ReplyWrites, Standing, TurnOutcome, Write
 from app.store.rows import is_id, owned_conversation, owned_message, reply_stats
 from app.store.turn_contexts import BUSY, MOVED_ON, is_running, resumable_turn
-
-
-class Standing(Enum):
-    """How a turn stands with the process that writes it."""
-
-    RUNNING = auto()
-    STOP_REQUESTED = auto()  #: it is to end
-    LOST = auto()  #: deleted, or taken from this process: it writes nothing any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +62,10 @@ class TurnRecord:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnOutcome:
-    """How a reply ended."""
-
-    text: str
-    status: MessageStatus
-    stats: ReplyStats | None = None
-    error: str | None = None
-    token_ids: tuple[int, ...] = ()  #: that spell the text, where they are known
+# Made once: putting a statement together costs more than its execution, and units of work even more.
+_NEW_CONVERSATION = insert(table_of(Conversation))
+_NEW_MESSAGE = insert(table_of(Message))
+_NEW_TURN = insert(table_of(Turn))
 
 
 class TurnRecords:
@@ -92,6 +80,7 @@ class TurnRecords:
         self._database = database
         self._owner = owner
         self._lease_seconds = lease_seconds
+        self._writes = ReplyWrites(database, owner, lease_seconds)
 
     async def resume(self, user_id: str, new: NewTurn) -> None:
         """Let the turn ``new.turn_id`` run again, to write the rest of its reply.
@@ -135,82 +124,53 @@ class TurnRecords:
         now = datetime.now(UTC)
 
         def work(session: Session) -> None:
+            values = {"tip_message_id": new.message_id, "updated_at": now}
+            values |= {"archived": False, "unread": False}  # who writes there is there
+            if new.save_settings:
+                values["settings"] = settings_row(new.settings)
             if new.title is not None:
-                conversation = Conversation(
-                    id=new.conversation_id, user_id=user_id, title=new.title, settings={}, created_at=now
-                )
-                session.add(conversation)
+                born = {"id": new.conversation_id, "user_id": user_id, "title": new.title, "created_at": now}
+                session.execute(_NEW_CONVERSATION, {"settings": {}, **born, **values})
             else:
                 conversation = owned_conversation(session, user_id, new.conversation_id, lock=True)
                 if is_running(session, conversation.id):
                     raise Conflict(BUSY)
                 if new.parent_is_tip and conversation.tip_message_id != new.parent_id:
                     raise Conflict(MOVED_ON)
-            conversation.tip_message_id = new.message_id
-            conversation.updated_at = now
-            conversation.archived = conversation.unread = False  # who writes there is there
-            if new.save_settings:
-                conversation.settings = settings_row(new.settings)
-            session.flush()
-            if new.text is not None:
-                _add_message(session, new, Role.USER, new.text, now)
-            _add_message(session, new, Role.ASSISTANT, "", now)
-            session.add(
-                Turn(
-                    id=new.turn_id,
-                    conversation_id=conversation.id,
-                    message_id=new.message_id,
-                    status="running",
-                    model=new.model,
-                    params=settings_row(new.settings),
-                    seed=new.settings.seed,
-                    owner=self._owner,
-                    created_at=now,
-                    heartbeat_at=now,
-                    lease_until=self._lease(session),
-                    checkpoint_offset=0,
-                    omitted_messages=new.omitted_messages,
-                    context_length=new.context_length,
-                )
-            )
+                for name, value in values.items():
+                    setattr(conversation, name, value)
+                session.flush()
+            session.execute(_NEW_MESSAGE, _messages(session, new, now))
+            turn = {
+                "id": new.turn_id,
+                "conversation_id": new.conversation_id,
+                "message_id": new.message_id,
+                "status": "running",
+                "model": new.model,
+                "params": settings_row(new.settings),
+                "seed": new.settings.seed,
+                "owner": self._owner,
+                "created_at": now,
+                "heartbeat_at": now,
+                "checkpoint_offset": 0,
+                "omitted_messages": new.omitted_messages,
+                "context_length": new.context_length,
+            }
+            lease = {"lease_until": self._lease(session)}
+            if is_postgres(session):
+                session.execute(_NEW_TURN.values(lease), turn)
+            else:
+                session.execute(_NEW_TURN, turn | lease)
 
         await self._start(work)
 
     async def checkpoint(self, user_id: str, turn_id: str, text: str | None) -> Standing:
         """Write what there is of the reply, or None where nothing is new, and renew the lease."""
-
-        def work(session: Session) -> Standing:
-            message: dict[str, object] = {}
-            turn: dict[str, object] = {"heartbeat_at": datetime.now(UTC), "lease_until": self._lease(session)}
-            if text is not None:
-                message = {"content": text, "status": MessageStatus.STREAMING}
-                turn["checkpoint_offset"] = len(text)
-            return self._write_reply(session, user_id, turn_id, message, turn)
-
-        return await self._database.write(work)
+        return await self._writes.write(Write(user_id, turn_id, text=text))
 
     async def finish(self, user_id: str, turn_id: str, outcome: TurnOutcome) -> bool:
         """Write the end of the reply. False when the turn is no longer this process's: deleted, or taken."""
-        now = datetime.now(UTC)
-        values: dict[str, object] = {
-            "status": outcome.status,
-            "error": outcome.error,
-            "heartbeat_at": now,
-            "ended_at": now,
-            "checkpoint_offset": len(outcome.text),
-        }
-        if outcome.stats is not None:
-            values |= asdict(outcome.stats)
-
-        def work(session: Session) -> bool:
-            message = {"content": outcome.text, "status": outcome.status, "token_ids": outcome.token_ids}
-            if self._write_reply(session, user_id, turn_id, message, values) is Standing.LOST:
-                return False
-            conversation_id = select(Turn.conversation_id).where(Turn.id == turn_id).scalar_subquery()
-            session.execute(update(Conversation).where(Conversation.id == conversation_id).values(unread=True))
-            return True
-
-        return await self._database.write(work)
+        return await self._writes.write(Write(user_id, turn_id, outcome=outcome)) is not Standing.LOST
 
     async def request_stop(self, user_id: str, turn_id: str) -> None:
         """Ask the process that writes the reply to stop it; nothing where it has ended, or is another user's."""
@@ -298,58 +258,35 @@ class TurnRecords:
     def _lease(self, session: Session) -> datetime | ColumnElement[datetime]:
         return lease_until(session, self._lease_seconds)
 
-    def _write_reply(
-        self,
-        session: Session,
-        user_id: str,
-        turn_id: str,
-        message: Mapping[str, object],
-        turn: Mapping[str, object],
-    ) -> Standing:
-        # The turn first: its row decides who may write, and holds back a checkpoint that comes too late.
-        written = session.execute(
-            update(Turn)
-            .where(Turn.id == turn_id, Turn.status == "running", Turn.owner == self._owner, _is_of(user_id))
-            .values(turn)
-            .returning(Turn.message_id, Turn.stop_requested_at)
-            .execution_options(synchronize_session=False)
-        ).one_or_none()
-        if written is None:
-            return Standing.LOST
-        message_id, stop_requested_at = written
-        if message:
-            session.execute(
-                update(Message)
-                .where(Message.id == message_id)
-                .values(message)
-                .execution_options(synchronize_session=False)
-            )
-            notify(session, Channel.CHANGED, turn_id)
-        return Standing.RUNNING if stop_requested_at is None else Standing.STOP_REQUESTED
-
 
 def _is_of(user_id: str) -> ColumnElement[bool]:
     """The turn is in one of this user's conversations."""
     return Turn.conversation_id.in_(select(Conversation.id).where(Conversation.user_id == user_id))
 
 
-def _add_message(session: Session, new: NewTurn, role: Role, content: str, now: datetime) -> None:
-    """The person's message of a new turn, or the reply to it."""
-    is_reply = role is Role.ASSISTANT
-    parent_id = new.user_message_id if is_reply else new.parent_id
+def _messages(session: Session, new: NewTurn, now: datetime) -> list[dict[str, Any]]:
+    """The rows of a new turn: the person's message, unless it is there, and the reply to it."""
+    is_there = new.text is None
+    parent_id = new.user_message_id if is_there else new.parent_id
     parent = session.get(Message, parent_id) if parent_id is not None else None
     if parent_id is not None and (parent is None or parent.deletion is not None):
         raise NotFound("The message that this one follows was deleted meanwhile. Look at the conversation again.")
-    session.add(
-        Message(
-            id=new.message_id if is_reply else new.user_message_id,
-            conversation_id=new.conversation_id,
-            parent_id=parent_id,
-            role=role,
-            status=MessageStatus.STREAMING if is_reply else MessageStatus.COMPLETE,
-            content=content,
-            position=parent.position + 1 if parent is not None else 0,
-            created_at=now,
-        )
-    )
-    session.flush()
+    position = parent.position + 1 if parent is not None else 0
+    both: dict[str, Any] = {"conversation_id": new.conversation_id, "created_at": now}
+    asked = {
+        "id": new.user_message_id,
+        "parent_id": new.parent_id,
+        "role": Role.USER,
+        "status": MessageStatus.COMPLETE,
+        "content": new.text,
+        "position": position,
+    }
+    reply = {
+        "id": new.message_id,
+        "parent_id": new.user_message_id,
+        "role": Role.ASSISTANT,
+        "status": MessageStatus.STREAMING,
+        "content": "",
+        "position": position if is_there else position + 1,
+    }
+    return [both | reply] if is_there else [both | asked, both | reply]

@@ -14,8 +14,9 @@ from app.domain.views import MessageStatus
 from app.errors import NotFound, StorageUnavailable
 from app.store.leases import SWEPT
 from app.store.notifications import Channel, Notifications
+from app.store.reply_writes import Standing, TurnOutcome
 from app.store.turn_contexts import BegunReply
-from app.store.turn_records import Standing, TurnOutcome, TurnRecords
+from app.store.turn_records import TurnRecords
 from app.turns.buffer import ReplyBuffer
 from app.turns.events import TurnEnd, TurnNotice, TurnProgress
 from app.turns.measure import ReplyMeasure, stats_from
@@ -175,7 +176,9 @@ class LiveTurn:
         """Until ``work`` is done: write the reply and renew the lease on the clock, and look when somebody asks."""
         while not work.done():
             hint = asyncio.create_task(asked.wait())
-            await asyncio.wait({work, hint}, timeout=self._tick_seconds, return_when=asyncio.FIRST_COMPLETED)
+            # All replies keep the same time, so that one transaction writes them all.
+            until_tick = self._tick_seconds - time.monotonic() % self._tick_seconds
+            await asyncio.wait({work, hint}, timeout=until_tick, return_when=asyncio.FIRST_COMPLETED)
             hint.cancel()
             look = asked.is_set()
             asked.clear()

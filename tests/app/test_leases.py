@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy.orm import Session
 
-from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
 from app.domain.views import MessageStatus
@@ -25,12 +24,14 @@ from app.store.database import Database
 from app.store.leases import SWEPT, Leases
 from app.store.models import Conversation, Turn
 from app.store.notifications import Channel
-from app.store.turn_records import NewTurn, Standing, TurnOutcome, TurnRecords
+from app.store.reply_writes import Standing, TurnOutcome
+from app.store.turn_records import TurnRecords
 from app.turns.events import TurnEnd, TurnText
 from app.turns.sweeper import sweep_expired
 from tests.app.two_processes import QUICK, Process, Start, end_of, processes, until
 from tests.support.databases import PostgresServer
 from tests.support.fake_engine import FakeEngine
+from tests.support.turns import new_turn
 from tests.support.waiting import eventually
 
 SHORT = {"checkpoint_seconds": 0.05, "lease_seconds": 0.6}
@@ -177,22 +178,6 @@ async def test_a_slow_owner_whose_reply_goes_on_elsewhere_leaves_it_alone(
 
 async def has(process: Process, message_id: str, content: str) -> bool:
     return await process.content(message_id) == content
-
-
-def new_turn() -> NewTurn:
-    return NewTurn(
-        turn_id=new_id(),
-        conversation_id=new_id(),
-        user_message_id=new_id(),
-        message_id=new_id(),
-        title="Title",
-        parent_id=None,
-        parent_is_tip=True,
-        text="question",
-        settings=ChatSettings(),
-        save_settings=False,
-        model="fake",
-    )
 
 
 async def test_what_was_read_before_somebody_else_went_on_is_no_place_to_go_on_from(services: Services) -> None:

@@ -20,7 +20,8 @@ from app.services import Services
 from app.settings import AppSettings
 from app.store.leases import SWEPT
 from app.store.models import Turn
-from app.store.turn_records import NewTurn, Standing, TurnOutcome, TurnRecords
+from app.store.reply_writes import Standing, TurnOutcome
+from app.store.turn_records import NewTurn, TurnRecords
 from app.turns import live
 from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnText
 from tests.app.conftest import Open

@@ -1,0 +1,193 @@
+"""Writing replies while they grow and when they end: all that wait in one transaction, by statements made once.
+
+With many replies in flight this is most of what the database is asked for, and it competes with the engine for the
+processor: a statement that is put together anew costs more than its execution, and a transaction more than both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
+from typing import Any
+
+from sqlalchemy import Table, Update, bindparam, func, select, text, true, tuple_, update
+from sqlalchemy.orm import Session
+
+from app.domain.views import MessageStatus, ReplyStats
+from app.store.database import Database, is_postgres
+from app.store.models import Conversation, Message, Turn, table_of
+from app.store.notifications import Channel
+
+
+class Standing(Enum):
+    """How a turn stands with the process that writes it."""
+
+    RUNNING = auto()
+    STOP_REQUESTED = auto()  #: it is to end
+    LOST = auto()  #: deleted, or taken from this process: it writes nothing any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnOutcome:
+    """How a reply ended."""
+
+    text: str
+    status: MessageStatus
+    stats: ReplyStats | None = None
+    error: str | None = None
+    token_ids: tuple[int, ...] = ()  #: that spell the text, where they are known
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What there is to write of one reply."""
+
+    user_id: str
+    turn_id: str
+    text: str | None = None  #: as far as it has come; None where nothing is new, and only the lease is renewed
+    outcome: TurnOutcome | None = None  #: how it ended
+
+
+class ReplyWrites:
+    """Gathers what replies have to write while a transaction runs, and writes it in the next one. Of one event loop.
+
+    Args:
+        owner: id of this start of the process. Turns that run under another are not written here.
+        lease_seconds: how long a turn belongs to its owner after each write.
+    """
+
+    def __init__(self, database: Database, owner: str, lease_seconds: float) -> None:
+        self._database = database
+        self._owner = owner
+        self._lease = timedelta(seconds=lease_seconds)
+        self._waiting: list[tuple[Write, asyncio.Future[Standing]]] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def write(self, write: Write) -> Standing:
+        """Write it, with all that wait. ``LOST``: nothing was written. A cancelled caller's is not begun.
+
+        Raises:
+            StorageUnavailable: nothing of this transaction was written.
+        """
+        written: asyncio.Future[Standing] = asyncio.get_running_loop().create_future()
+        self._waiting.append((write, written))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_waiting(), name="reply writes")
+        return await written
+
+    async def _write_waiting(self) -> None:
+        try:
+            while self._waiting:
+                await asyncio.sleep(0)  # several wake at the same moment
+                batch = [(write, written) for write, written in self._waiting if not written.done()]
+                self._waiting = []
+                await self._write_batch(batch)
+        finally:
+            self._writing = None
+            for _, written in self._waiting:
+                written.cancel()
+
+    async def _write_batch(self, batch: Sequence[tuple[Write, asyncio.Future[Standing]]]) -> None:
+        writes = [write for write, _ in batch]
+        try:
+            standings = await self._database.write(lambda session: self._transaction(session, writes))
+        except BaseException as error:
+            for _, written in batch:
+                if not written.done():
+                    written.set_exception(error) if isinstance(error, Exception) else written.cancel()
+            if not isinstance(error, Exception):
+                raise
+            return
+        for write, written in batch:
+            if not written.done():
+                written.set_result(standings.get(write.turn_id, Standing.LOST))
+
+    def _transaction(self, session: Session, writes: Sequence[Write]) -> dict[str, Standing]:
+        mine = {
+            "owner": self._owner,
+            "turns": [(write.turn_id, write.user_id) for write in writes],
+        }
+        # The turns first: their rows decide who may write, and hold back a checkpoint that comes too late.
+        rows = session.execute(_MINE_POSTGRES if is_postgres(session) else _MINE, mine).all()
+        now = rows[0].now if rows and is_postgres(session) else datetime.now(UTC)
+        found = {row.id: row for row in rows}
+        todo = [(write, found[write.turn_id]) for write in writes if write.turn_id in found]
+        turns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        messages: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for write, row in todo:
+            turn, message = self._values(write, now)
+            turns.setdefault(tuple(turn), []).append({"key": row.id, **turn})
+            if message:
+                messages.setdefault(tuple(message), []).append({"key": row.message_id, **message})
+        _update(session, _TURN, turns)
+        _update(session, _MESSAGE, messages)
+        ended = [row.conversation_id for write, row in todo if write.outcome is not None]
+        if ended:
+            session.execute(_UNREAD, [{"key": id} for id in sorted(ended)])
+        grown = [write.turn_id for write, _ in todo if write.outcome is not None or write.text is not None]
+        if grown and is_postgres(session):
+            session.execute(_NOTIFY, [{"channel": Channel.CHANGED.value, "turn": id} for id in grown])
+        return {
+            id: Standing.RUNNING if row.stop_requested_at is None else Standing.STOP_REQUESTED
+            for id, row in found.items()
+        }
+
+    def _values(self, write: Write, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
+        """New values of the turn's and of the message's row."""
+        outcome = write.outcome
+        if outcome is None:
+            turn: dict[str, Any] = {"heartbeat_at": datetime.now(UTC), "lease_until": now + self._lease}
+            if write.text is None:
+                return turn, {}
+            turn["checkpoint_offset"] = len(write.text)
+            return turn, {"content": write.text, "status": MessageStatus.STREAMING}
+        ended = datetime.now(UTC)
+        turn = {
+            "status": outcome.status,
+            "error": outcome.error,
+            "heartbeat_at": ended,
+            "ended_at": ended,
+            "checkpoint_offset": len(outcome.text),
+        }
+        if outcome.stats is not None:
+            turn |= asdict(outcome.stats)
+        return turn, {"content": outcome.text, "status": outcome.status, "token_ids": outcome.token_ids}
+
+
+_TURN = table_of(Turn)
+_MESSAGE = table_of(Message)
+_CONVERSATION = table_of(Conversation)
+
+_MINE = (
+    select(_TURN.c.id, _TURN.c.message_id, _TURN.c.conversation_id, _TURN.c.stop_requested_at)
+    .join(_CONVERSATION, _CONVERSATION.c.id == _TURN.c.conversation_id)
+    .where(
+        tuple_(_TURN.c.id, _CONVERSATION.c.user_id).in_(bindparam("turns", expanding=True)),
+        _TURN.c.status == "running",
+        _TURN.c.owner == bindparam("owner"),
+    )
+)
+#: A lease ends by the database's clock; and the rows are locked, always in the same order.
+_MINE_POSTGRES = _MINE.add_columns(func.now().label("now")).order_by(_TURN.c.id).with_for_update(of=_TURN)
+_UNREAD = update(_CONVERSATION).where(_CONVERSATION.c.id == bindparam("key")).values(unread=true())
+_NOTIFY = text("SELECT pg_notify(:channel, :turn)")
+
+_UPDATES: dict[tuple[str, tuple[str, ...]], Update] = {}
+
+
+def _update(session: Session, table: Table, rows: dict[tuple[str, ...], list[dict[str, Any]]]) -> None:
+    """Update rows by their ids; those that get values for the same columns at once."""
+    for columns, values in rows.items():
+        session.execute(_update_of(table, columns), values)
+
+
+def _update_of(table: Table, columns: Iterable[str]) -> Update:
+    columns = tuple(columns)
+    known = _UPDATES.get((table.name, columns))
+    if known is None:
+        known = update(table).where(table.c.id == bindparam("key")).values({name: bindparam(name) for name in columns})
+        _UPDATES[table.name, columns] = known
+    return known
