@@ -126,6 +126,24 @@ async def test_tokens_are_counted_there(pair: Pair) -> None:
             pass
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"continue_final_message": True}, "role 'assistant'"),
+        ({"add_generation_prompt": False}, "opposite of continue_final_message"),
+        ({"add_generation_prompt": True, "continue_final_message": True}, "opposite of continue_final_message"),
+    ],
+)
+async def test_continuing_what_is_no_reply(pair: Pair, asked: dict[str, Any], said: str) -> None:
+    for path in ("/v1/chat/completions", "/v1/tokenize"):
+        answer = await pair.back.http.post(path, json={"model": "fake", "messages": HI, **asked})
+        assert answer.status_code == 400
+        assert said in answer.json()["error"]["message"]
+    answer = await pair.back.http.post("/v1/tokenize", json={"model": "other", "messages": HI})
+    assert answer.status_code == 404
+    assert pair.back.engine.calls == []
+
+
 async def test_a_server_that_is_away_leaves_the_history(tmp_path: Path) -> None:
     async with ScriptedServer() as back, serving(tmp_path / "front", remote(back.url)) as (_url, _app, front):
         turn = (await front.post("/api/turns", json={"text": "hi"})).json()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -56,6 +57,27 @@ def test_the_example_in_the_docs_is_what_the_command_prints(
     with pytest.raises(SystemExit):
         main([*example[1].split()])
     assert capsys.readouterr().out == example[2]
+
+
+def test_the_numbers_in_the_docs_are_those_that_were_measured() -> None:
+    docs = (ROOT / "docs" / "SCALING.md").read_text(encoding="utf-8")
+
+    def measured(name: str) -> Any:
+        return json.loads((ROOT / "benchmarks" / "results" / f"2026-11-21-{name}.json").read_text())
+
+    rates = {
+        (row["model"], row["work"]): f"{median(each['total_rate'] for each in row['deskmate']):.0f}"
+        for row in measured("engine_vs_transformers")["rows"]
+    }
+    assert f"eight chats at once | {rates['guide', '8 chats']} tokens per second" in docs
+    assert f"| {rates['S', '1 chat']} and {rates['S', '8 chats']} tokens per second" in docs
+    assert f"`R` = {rates['S', '8 chats']}" in docs
+    saving = measured("persistence")["databases"]["sqlite"]["64 replies"]
+    assert f"{saving['tokens_per_s']['turns, saved']:,.0f} tokens per second" in docs
+    assert f"saving takes {saving['share_taken_by_saving']:.1%}".replace("%", " %") in docs
+    queries = measured("history")["databases"]["sqlite"]["all"]["queries"]
+    page, search = (queries[name]["p50_ms"] for name in ("first page of conversations", "search, common word"))
+    assert f"a page of conversations in {page:.0f} ms, a search in {search:.0f} ms" in docs
 
 
 def test_the_worked_example_by_hand(tmp_path: Path) -> None:
