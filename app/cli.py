@@ -34,6 +34,11 @@ cli.add_typer(db, name="db")
 cli.add_typer(user, name="user")
 
 
+_WHOSE = typer.Option(
+    "--user", metavar="NAME", help="With accounts: whose conversations, by the name they sign in with."
+)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program. ``arguments``: those of the command line when None."""
     try:
@@ -105,24 +110,26 @@ def export_conversations(
         Literal["json", "markdown"],
         typer.Option("--format", help="json can be imported again; markdown is an archive of files to read."),
     ] = "json",
+    user: Annotated[str | None, _WHOSE] = None,
     **flags: str | bool | None,
 ) -> None:
     """Write every conversation to a file: one JSON document, or an archive of Markdown. A server may run beside."""
     from app.transfer.commands import export_to
 
-    asyncio.run(export_to(read_settings(AppSettings, flags), to, format))
+    asyncio.run(export_to(read_settings(AppSettings, flags), to, format, user))
 
 
 @cli.command("import")
 @with_flags(AppSettings)
 def import_conversations(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What a chat application exported.")],
+    user: Annotated[str | None, _WHOSE] = None,
     **flags: str | bool | None,
 ) -> None:
     """Add the conversations in a file: Deskmate's own JSON, ChatGPT's or Open WebUI's export, ShareGPT."""
     from app.transfer.commands import import_from
 
-    typer.echo(asyncio.run(import_from(read_settings(AppSettings, flags), file)))
+    typer.echo(asyncio.run(import_from(read_settings(AppSettings, flags), file, user)))
 
 
 @cli.command()

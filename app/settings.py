@@ -17,7 +17,9 @@ from app.domain.long_talks import ContextPolicy
 class AppSettings(BaseSettings):
     """Where the application listens, what it stores and how patient it is."""
 
-    model_config = SettingsConfigDict(env_prefix="APP_", env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="APP_", env_file=".env", extra="ignore", frozen=True, env_ignore_empty=True
+    )
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(7860, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
@@ -114,7 +116,14 @@ class AppSettings(BaseSettings):
             return tuple(host.strip() for host in value.split(",") if host.strip())
         return value
 
-    @field_validator("secret_key", "public_url", "metrics_token", "retention_days", mode="before")
+    @field_validator(
+        "secret_key",
+        "public_url",
+        "metrics_token",
+        "retention_days",
+        "tokens_per_day",
+        mode="before",
+    )
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         return None if value == "" else value  # as compose files hand on what is not set

@@ -14,7 +14,7 @@ import typer
 from app.auth.people import RESET_HOURS, People
 from app.domain.people import Person, folded
 from app.domain.roles import Role
-from app.errors import NotFound, StartupError
+from app.errors import StartupError
 from app.flags import read_settings, with_flags
 from app.settings import AppSettings
 
@@ -75,7 +75,7 @@ def disable(name: Name, **flags: str | bool | None) -> None:
     """Shut somebody out at once: every session of theirs ends, and their API keys open nothing."""
 
     async def work(people: People) -> None:
-        await people.set_disabled(await _id_of(people, name), True, actor_id=None)
+        await people.set_disabled(await people.accounts.id_of(name), True, actor_id=None)
 
     _with_people(_settings(flags), work)
     typer.echo(f"{folded(name)} is disabled.")
@@ -87,7 +87,7 @@ def enable(name: Name, **flags: str | bool | None) -> None:
     """Let somebody in again."""
 
     async def work(people: People) -> None:
-        await people.set_disabled(await _id_of(people, name), False, actor_id=None)
+        await people.set_disabled(await people.accounts.id_of(name), False, actor_id=None)
 
     _with_people(_settings(flags), work)
     typer.echo(f"{folded(name)} can sign in again.")
@@ -103,7 +103,7 @@ def set_role(
     """Change what somebody may do."""
 
     async def work(people: People) -> None:
-        await people.set_role(await _id_of(people, name), role, actor_id=None)
+        await people.set_role(await people.accounts.id_of(name), role, actor_id=None)
 
     _with_people(_settings(flags), work)
     typer.echo(f"{folded(name)} is {role.value} now.")
@@ -124,7 +124,7 @@ def reset_password(
     if link:
 
         async def make(people: People) -> str:
-            return await people.reset_token(await _id_of(people, name), actor_id=None)
+            return await people.reset_token(await people.accounts.id_of(name), actor_id=None)
 
         address = settings.public_url or f"http://127.0.0.1:{settings.port}"
         token = _with_people(settings, make)
@@ -134,7 +134,7 @@ def reset_password(
     password = _password(password_stdin)
 
     async def work(people: People) -> None:
-        await people.reset_password(await _id_of(people, name), password)
+        await people.reset_password(await people.accounts.id_of(name), password)
 
     _with_people(settings, work)
     typer.echo(f"{folded(name)} has another password, and was signed out everywhere.")
@@ -246,13 +246,6 @@ async def _opened(settings: AppSettings) -> AsyncIterator[tuple[People, Database
     finally:
         people.close()
         await database.close()
-
-
-async def _id_of(people: People, name: str) -> str:
-    known = await people.accounts.credentials(name)
-    if known is None:
-        raise NotFound(f"Nobody signs in as '{folded(name)}'. deskmate user list says who does.")
-    return known.user_id
 
 
 def _seen(moment: datetime | None) -> str:

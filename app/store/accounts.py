@@ -49,6 +49,15 @@ class Accounts:
 
         return await self._database.read(work)
 
+    async def id_of(self, name: str) -> str:
+        """Raises:
+        NotFound: nobody signs in by that name.
+        """
+        known = await self.credentials(name)
+        if known is None:
+            raise NotFound(f"Nobody signs in as '{folded(name)}'. deskmate user list says who does.")
+        return known.user_id
+
     async def password_hash(self, user_id: str) -> str | None:
         """The hash of somebody's own password."""
         return await self._database.read(lambda session: _account(session, user_id).password_hash)

@@ -12,6 +12,7 @@ from app.console import StageProgress
 from app.domain.ids import LOCAL_USER_ID
 from app.errors import InvalidInput, StartupError
 from app.settings import AppSettings
+from app.store.accounts import Accounts
 from app.store.check import inspect_database
 from app.store.claim import claimed
 from app.store.database import Database
@@ -20,18 +21,22 @@ from app.store.transfer import TransferRecords
 from app.transfer.service import Export, ExportFormat, Transfers
 
 
-async def export_to(settings: AppSettings, target: Path | None, format: ExportFormat) -> None:
+async def export_to(settings: AppSettings, target: Path | None, format: ExportFormat, user: str | None = None) -> None:
     """Write every conversation to ``target``: whole, or not at all. ``-`` is the standard output, None a new file here.
 
+    Args:
+        user: whose, by the name they sign in with; None is the local user.
+
     Raises:
+        NotFound: nobody signs in by that name.
         StartupError: there is no database of this version.
         InvalidInput: the file is there already, or cannot be written.
     """
     _require_current(settings.resolved_database_url)
-    async with _transfers(settings) as transfers:
+    async with _transfers(settings, user) as (transfers, user_id):
         with StageProgress() as progress:
             export = await transfers.export_all(
-                LOCAL_USER_ID, format, lambda fraction: progress("Exporting conversations", fraction)
+                user_id, format, lambda fraction: progress("Exporting conversations", fraction)
             )
             if str(target) == "-":
                 async for piece in export.pieces:
@@ -42,10 +47,14 @@ async def export_to(settings: AppSettings, target: Path | None, format: ExportFo
     print(f"Every conversation is in {written}.", file=sys.stderr)  # noqa: T201 - stdout may be the export
 
 
-async def import_from(settings: AppSettings, file: Path) -> str:
+async def import_from(settings: AppSettings, file: Path, user: str | None = None) -> str:
     """Import a file and say what that did.
 
+    Args:
+        user: for whom, by the name they sign in with; None is the local user.
+
     Raises:
+        NotFound: nobody signs in by that name.
         StartupError: another process has the database.
         AppError: the file cannot be read, or something in it is wrong.
     """
@@ -55,20 +64,21 @@ async def import_from(settings: AppSettings, file: Path) -> str:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from error
     with opened, claimed(settings.resolved_database_url, otherwise="import the file through its page"):
         migrate(settings.resolved_database_url)
-        async with _transfers(settings) as transfers:
+        async with _transfers(settings, user) as (transfers, user_id):
             with StageProgress() as progress:
                 counts = await transfers.import_file(
-                    LOCAL_USER_ID, opened, file.name, lambda fraction: progress(f"Reading {file.name}", fraction)
+                    user_id, opened, file.name, lambda fraction: progress(f"Reading {file.name}", fraction)
                 )
     conversations = "1 conversation was" if counts.imported == 1 else f"{counts.imported:,} conversations were"
     return f"{conversations} imported; {counts.already_there:,} were there already."
 
 
 @asynccontextmanager
-async def _transfers(settings: AppSettings) -> AsyncIterator[Transfers]:
+async def _transfers(settings: AppSettings, user: str | None) -> AsyncIterator[tuple[Transfers, str]]:
     database = Database(settings.resolved_database_url)
     try:
-        yield Transfers(TransferRecords(database), settings.max_import_mb)
+        user_id = LOCAL_USER_ID if user is None else await Accounts(database).id_of(user)
+        yield Transfers(TransferRecords(database), settings.max_import_mb), user_id
     finally:
         await database.close()
 
