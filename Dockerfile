@@ -51,8 +51,8 @@ transformers.models.llama.modeling_llama, typer, uuid_utils, uvicorn; sys.exit(t
 
 
 # For NVIDIA GPUs: PyPI's torch has CUDA in it, and FlashAttention 2 over paged keys and values.
-# FLASH_ATTN adds FlashAttention 3 (Hopper) as PyTorch builds it; another requirement or a wheel's URL goes as well, and
-# nothing at all. What does not load beside this torch is taken out again: the engine then uses torch's own.
+# FLASH_ATTN adds FlashAttention 3 (Hopper) as PyTorch builds it, from PyTorch's index alone: on PyPI the name is not
+# theirs. A wheel's URL goes as well, and nothing at all. What does not load beside this torch is taken out again: the engine then uses torch's own.
 FROM dependencies-none AS dependencies-cuda
 ARG FLASH_ATTN=flash-attn-3
 ARG FLASH_ATTN_INDEX=https://download.pytorch.org/whl/cu130
@@ -61,7 +61,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 # hadolint ignore=DL3013
 RUN --mount=type=cache,target=/root/.cache/pip \
     if [ -n "$FLASH_ATTN" ] && ! { \
-        pip --python /opt/venv/bin/python install --no-deps --only-binary :all: --extra-index-url "$FLASH_ATTN_INDEX" "$FLASH_ATTN" \
+        pip --python /opt/venv/bin/python install --no-deps --only-binary :all: --index-url "$FLASH_ATTN_INDEX" "$FLASH_ATTN" \
         && { /opt/venv/bin/python -c "import flash_attn_interface" || /opt/venv/bin/python -c "import flash_attn"; }; \
     }; then \
         echo "WARNING: $FLASH_ATTN cannot be used here; PyTorch's own FlashAttention stays."; \
