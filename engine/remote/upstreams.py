@@ -32,7 +32,6 @@ _OWNERS = {
     "sglang": "sglang",
     "deskmate": "deskmate",
     "llamacpp": "llama.cpp",
-    "me": "llama-cpp-python",
 }
 
 
@@ -244,7 +243,12 @@ class Pool:
     async def _examine(self, upstream: Upstream, card: dict[str, Any], model: str) -> Served:
         """What kind of server it is, and how much its model reads."""
         length = _number(card, "max_model_len")
-        kind = self.kind or _OWNERS.get(str(card.get("owned_by")))
+        owner = str(card.get("owned_by"))
+        kind = self.kind or _OWNERS.get(owner)
+        if kind is None and owner == "me":  # which others write too
+            info = (await self._ask(f"{upstream.root}/openapi.json")).get("info")
+            if isinstance(info, dict) and "llama.cpp Python API" in str(info.get("title")):
+                kind = "llama-cpp-python"
         if kind is None and (info := await self._ask(f"{upstream.root}/info")) and "max_total_tokens" in info:
             kind = "tgi"
         if kind == "tgi":

@@ -500,6 +500,14 @@ async def test_tgi_is_known_by_what_it_tells(connect: Connect) -> None:
         assert "top_p" not in server.asked[0].body
 
 
+async def test_a_server_that_only_resembles_another_is_none_of_that_kind(connect: Connect) -> None:
+    async with ScriptedServer(owned_by="me") as server:
+        server.on["/openapi.json"] = refusal(200, {"info": {"title": "My own server"}})
+        engine = await connect(server)
+        with pytest.raises(InvalidRequestError, match="top_k"):
+            await said(engine, top_k=5)
+
+
 async def test_the_kind_can_be_told(server: ScriptedServer, connect: Connect) -> None:
     engine = await connect(server, remote_kind="openai")
     with pytest.raises(InvalidRequestError, match="top_k"):

@@ -73,6 +73,8 @@ class ScriptedServer:
     def __init__(self, model: str = "m", owned_by: str = "vllm", max_model_len: int | None = 100) -> None:
         card = {"id": model, "object": "model", "owned_by": owned_by, "max_model_len": max_model_len}
         self.on: dict[str, Answer] = {"/v1/models": refusal(200, {"object": "list", "data": [card]})}
+        if owned_by == "me":
+            self.on["/openapi.json"] = refusal(200, {"info": {"title": "🦙 llama.cpp Python API"}})
         self.default = words("Hello", " world")
         self.asked: list[Asked] = []  #: for a reply
         self.counted: list[Asked] = []  #: anything else
