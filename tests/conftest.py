@@ -3,6 +3,7 @@ servers together, others file by file."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +42,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByRoom:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The browser's tests take longest, so they come first."""
     items.sort(key=lambda item: TESTS / "e2e" not in item.path.parents)
+
+
+def pytest_collection_finish() -> None:
+    """An engine that stops collects garbage, and would look through all that was ever imported each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
