@@ -20,7 +20,10 @@ hypothesis.settings.load_profile("deskmate")
 
 TESTS = Path(__file__).parent
 #: The browser's tests that need the servers of all, the guide's among them; the others start most of their own.
-AT_SHARED_SERVERS = ("bad_input", "chatting", "conversation_list", "long_talks", "message_tree", "settings_panel")
+AT_SHARED_SERVERS = (
+    *("bad_input", "chatting", "conversation_list", "hostile_text", "large_texts", "long_talks", "message_tree"),
+    *("settings_panel", "slow_answers"),
+)
 
 
 class ByRoom(LoadScopeScheduling):
