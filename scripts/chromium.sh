@@ -18,7 +18,7 @@ if [ "$(id -u)" != 0 ]; then
     root=(sudo -n)
     sudo -n true 2>/dev/null || root=(false)
 fi
-# The shell is quicker by a third than the Chromium that may be there; Ubuntu does not have it.
+# The shell is quicker than the Chromium that may be there; Ubuntu does not have it.
 if [ -z "${CHROMIUM:-}" ] && command -v apt-get >/dev/null && "${root[@]}" true 2>/dev/null &&
     { ! chromium_works || apt-cache show chromium-headless-shell >/dev/null 2>&1; }; then
     echo "deskmate: the browser tests need Chromium: installing it with apt"

@@ -3,6 +3,7 @@ servers together, others file by file."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,10 @@ hypothesis.settings.load_profile("deskmate")
 
 TESTS = Path(__file__).parent
 #: The browser's tests that need the servers of all, the guide's among them; the others start most of their own.
-AT_SHARED_SERVERS = ("bad_input", "chatting", "conversation_list", "long_talks", "message_tree", "settings_panel")
+AT_SHARED_SERVERS = (
+    *("bad_input", "chatting", "conversation_list", "hostile_text", "large_texts", "long_talks", "message_tree"),
+    *("settings_panel", "slow_answers"),
+)
 
 
 class ByRoom(LoadScopeScheduling):
@@ -41,6 +45,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByRoom:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The browser's tests take longest, so they come first."""
     items.sort(key=lambda item: TESTS / "e2e" not in item.path.parents)
+
+
+def pytest_collection_finish() -> None:
+    """An engine that stops collects garbage, and would look through all that was ever imported each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
