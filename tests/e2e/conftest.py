@@ -24,7 +24,7 @@ GUIDE_CONTEXT = 256
 PATIENCE_MS = 20_000  #: a busy machine may take its time
 expect.set_options(timeout=PATIENCE_MS)
 
-#: The first is Chromium without what only a person at a screen needs, and quicker by a third.
+#: The first is Chromium without what only a person at a screen needs, and quicker.
 _BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
