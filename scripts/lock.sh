@@ -2,7 +2,7 @@
 # Pins every dependency for Linux and macOS, Python 3.11 and later, into requirements.txt and requirements-test.txt.
 # torch's CUDA libraries are left out on purpose: torch pins them itself, and its CPU build does without them.
 # requirements-full.txt has Triton in the version that torch asks for, so that it suits a GPU machine as well: the long
-# tests run our kernel in its interpreter. At 190 MB it is too large for `make test`.
+# tests run our kernel in its interpreter. At 190 MB it is too large for `make test`. It has what they fuzz with, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,12 @@ if [ -z "$uv" ]; then
 fi
 
 everywhere() { grep -Ev "^(nvidia-|cuda-|triton)|== 'emscripten'|== 'win32'$" | sed "s/ ; sys_platform != 'emscripten'$//"; }
-triton() { grep "^triton=="; }
+long_tests() {
+    local all
+    all=$(cat)
+    grep "^triton==" <<<"$all"
+    everywhere <<<"$all" | grep -vxFf requirements-test.txt
+}
 
 pin() { # pin OUTPUT FILTER [uv options]
     local output=$1 filter=$2
@@ -29,4 +34,4 @@ pin() { # pin OUTPUT FILTER [uv options]
 
 pin requirements.txt everywhere "$@"
 pin requirements-test.txt everywhere --extra test --constraint requirements.txt "$@"
-pin requirements-full.txt triton --constraint requirements.txt "$@"
+pin requirements-full.txt long_tests --extra test --extra fuzz --constraint requirements-test.txt "$@"
