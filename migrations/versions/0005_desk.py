@@ -11,7 +11,11 @@ branch_labels = None
 depends_on = None
 
 _FAILED = sa.text("status IN ('error', 'interrupted') OR (status = 'complete' AND completion_tokens <= 4)")
-_BY_TIME = ("conversation", "message", "turn")
+_BY_TIME = {
+    "conversation": ["created_at"],
+    "message": ["created_at", "role", "deletion"],  # all that counting asks for
+    "turn": ["created_at"],
+}
 
 
 def _id(name: str, *, nullable: bool = False) -> sa.Column[str]:
@@ -90,8 +94,8 @@ def upgrade() -> None:
     )
     op.create_index("ix_template_version_author_id", "template_version", ["author_id"])
 
-    for table in _BY_TIME:
-        op.create_index(f"ix_{table}_created_at", table, ["created_at"])
+    for table, columns in _BY_TIME.items():
+        op.create_index(f"ix_{table}_created_at", table, columns)
     op.create_index("ix_turn_unanswered", "turn", ["created_at"], sqlite_where=_FAILED, postgresql_where=_FAILED)
 
 
