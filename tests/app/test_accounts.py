@@ -13,6 +13,7 @@ import httpx
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
+import structlog
 
 from app.auth import throttle
 from app.auth.throttle import Rate
@@ -539,6 +540,14 @@ async def test_nothing_that_was_typed_is_in_the_audit(here: Desk) -> None:
     for typed in ("my password", "secret", PASSWORD, OTHER):
         assert typed not in written
     assert {AuditAction.SIGNED_IN, AuditAction.SIGN_IN_FAILED} <= {one.action for one in events}
+
+
+async def test_no_log_has_what_makes_a_link_one(here: Desk) -> None:
+    with structlog.testing.capture_logs() as logged:
+        async with here.client() as http:
+            assert (await http.get("/invitation/the-token-itself")).status_code == 200
+        await eventually(lambda: "/invitation/..." in str(logged))
+    assert "the-token-itself" not in str(logged)
 
 
 async def test_without_accounts_there_is_one_person_and_no_door(tmp_path: Path) -> None:
