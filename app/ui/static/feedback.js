@@ -85,10 +85,12 @@ export class Feedback {
     const box = make("textarea", { class: "dm-feedback-comment", "aria-label": "Comment", rows: "2", maxlength: String(MAX_COMMENT), placeholder: "What should it have said? (optional)" });
     box.value = comment;
     const keep = debounce(600, () => {
+      this.writing = false;
       if (this.#shown && box.value.trim() !== this.#shown.comment) this.#give({ ...this.#shown, comment: box.value.trim() });
       else this.#say("Saved.");
     });
     box.addEventListener("input", () => {
+      this.writing = true;
       this.#say("Saving …"); // from the first letter on, what is shown is not what is saved
       keep();
     });
@@ -137,7 +139,7 @@ export class Feedback {
         break;
       }
       this.#saved = wanted;
-      this.#say("Saved.");
+      if (!this.writing) this.#say("Saved.");
     }
     this.#saving = false;
     this.buttons.dataset.saved = String(this.#saved?.rating ?? "none"); // what the server has, for tests
