@@ -170,13 +170,12 @@ class _Copy:
 
     def _copy_people(self) -> bool:
         """Make what belongs to no conversation the same; returns whether an earlier copy had come further than that."""
-        with self._seen.begin(), self._target.begin():
+        with self._seen.begin():
             resumed = self._seen.execute(select(_ID).select_from(_CONVERSATIONS).limit(1)).first() is not None
-            if not resumed:
-                # The migrations make the local user in every database, and may make more.
-                for kind in self._ungrouped:
-                    self._overwrite(kind)
-        for kind in self._ungrouped:
+        for kind in self._ungrouped:  # accounts first: the others refer to them
+            with self._seen.begin(), self._target.begin():
+                if not resumed:
+                    self._overwrite(kind)  # the migrations make the local user in every database, and may make more
             with self._seen.begin(), self._target.begin():
                 self._insert_missing(kind, None)
         return resumed

@@ -280,6 +280,9 @@ class LiveTurn:
         return TurnOutcome(text=text, status=status, stats=self._measure.cut(FinishReason.ABORT), error=error)
 
     def _end_event(self, outcome: TurnOutcome) -> TurnEnd:
+        if self._deleted and outcome.status is MessageStatus.INTERRUPTED:
+            # A checkpoint found the rows gone before it was told why.
+            outcome = replace(outcome, status=MessageStatus.STOPPED, error=None)
         return TurnEnd(
             status=outcome.status,
             stats=outcome.stats,

@@ -244,7 +244,8 @@ def test_database_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "in order" in run("db", "check")
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_server_and_marks_the_reply(model: Path, tmp_path: Path, sent: signal.Signals) -> None:
     """The whole program, as a person starts it: a reply is under way when it is told to stop."""
     command = [sys.executable, "-m", "app", "serve", "--model", str(model), "--port", "0", "--shutdown-seconds", "0.2"]

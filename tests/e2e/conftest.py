@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Request, expect, sync_playwright
+from playwright.sync_api import APIResponse, Browser, BrowserContext, Request, expect, sync_playwright
 
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.server import ROOT, Server
@@ -172,10 +172,16 @@ def context(_everyday_browser: tuple[BrowserContext, _Watch], server: Server) ->
 def _stop_replies(context: BrowserContext, server: Server) -> list[str]:
     """Stop what still runs, for it would slow the other tests down; returns the conversations' titles."""
     conversations = f"{server.url}/api/conversations"
-    running = [item for item in context.request.get(conversations).json()["items"] if item["streaming"]]
+
+    def request(method: str, url: str) -> APIResponse:
+        # A connection that was not used for some seconds is closed by the server, perhaps just now.
+        data = None if method == "GET" else {}
+        return context.request.fetch(url, method=method, data=data, max_retries=3)
+
+    running = [item for item in request("GET", conversations).json()["items"] if item["streaming"]]
     for item in running:
-        turn = context.request.get(f"{conversations}/{item['id']}").json()["active_turn_id"]
-        context.request.post(f"{server.url}/api/turns/{turn}/stop", data={})
+        turn = request("GET", f"{conversations}/{item['id']}").json()["active_turn_id"]
+        request("POST", f"{server.url}/api/turns/{turn}/stop")
     return [item["title"] for item in running]
 
 

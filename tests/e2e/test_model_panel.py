@@ -52,6 +52,7 @@ def test_a_reply_that_another_model_cuts_off_says_so(
     assert back.ok, back.text()
 
 
+@pytest.mark.full
 def test_another_model_is_loaded_while_the_chat_stays_up(
     changing_server: Server, other_model: Path, new_browser: NewBrowser, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ def test_what_another_browser_asked_is_shown_before_anything_follows_it(
     one.stop()
 
 
+@pytest.mark.full
 def test_server_killed_and_started_again_under_an_open_tab(new_browser: NewBrowser, own_server: Server) -> None:
     chat = ChatPage(new_browser(own_server).new_page(), own_server.url).open()
     chat.send("before the crash")

@@ -192,5 +192,5 @@ def test_defaults_in_its_answers_are_the_settings(data: GuideData) -> None:
 def test_it_is_true_that_other_machines_are_refused(data: GuideData) -> None:
     topic = next(topic for topic in data.topics if topic.name == "network-access")
     assert all("APP_HOST" in answer and "no" in answer.lower() for answer in topic.answers)
-    with pytest.raises(StartupError, match="no accounts"):
+    with pytest.raises(StartupError, match="without accounts"):
         require_loopback("0.0.0.0")

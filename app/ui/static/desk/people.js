@@ -177,7 +177,7 @@ async function show(place, viewer) {
   });
 
   const heads = ["Name", "Role", "Last here", ""].map((name) => make("th", { scope: "col" }, name));
-  if (!viewer.accounts) {
+  if (viewer.name === null) {
     place.append(make("p", { class: "dk-lead" }, "There are no accounts here: one person uses this desk. APP_ACCOUNTS turns them on."));
     return;
   }
