@@ -22,6 +22,7 @@ from engine import (
     ModelLoadError,
     SamplingParams,
 )
+from engine.core import StepResult
 from tests.support.models import make_model
 from tests.support.waiting import eventually
 
@@ -239,8 +240,20 @@ async def test_a_reader_whose_loop_is_gone_does_not_hold_blocks(engine: Engine) 
 
 async def test_prefill_progress_is_told_for_long_prompts(model: Path) -> None:
     async with Engine(settings(model, max_batched_tokens=64, max_num_seqs=8)) as engine:
-        deltas = await read(engine.complete(list(range(20, 220)), SHORT))
+        core = engine._supervisor.running_worker().core
+        step, heard = core.step, threading.Event()
+        heard.set()
+
+        def no_faster_than_the_reader() -> StepResult:
+            heard.wait(10)
+            heard.clear()
+            return step()
+
+        core.step = no_faster_than_the_reader  # type: ignore[method-assign]
+        deltas = []
+        async for delta in engine.complete(list(range(20, 220)), SHORT):
+            deltas.append(delta)
+            heard.set()
         seen = [delta.progress.processed for delta in deltas if delta.progress is not None]
-        assert seen
-        assert seen == sorted(seen)
+        assert seen[:3] == [64, 128, 192]
         assert all(delta.progress is None or delta.progress.total == 200 for delta in deltas)
