@@ -198,7 +198,7 @@ async def test_a_slow_reader_gets_everything_in_fewer_pieces(engine: Engine) -> 
     deltas = []
     async for delta in engine.complete(PROMPT, SamplingParams(max_tokens=50, ignore_eos=True, temperature=0)):
         deltas.append(delta)
-        await asyncio.sleep(0.05)
+        await eventually(lambda: engine.stats().num_requests_running == 0)
     eager = await read(engine.complete(PROMPT, SamplingParams(max_tokens=50, ignore_eos=True, temperature=0)))
     assert len(deltas) < 50
     assert sum((delta.token_ids for delta in deltas), ()) == sum((delta.token_ids for delta in eager), ())

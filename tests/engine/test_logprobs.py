@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from engine import Delta, Engine, EngineSettings, SamplingParams, TokenLogprobs
 from engine.logprobs import score
 from tests.support.models import make_model
+from tests.support.waiting import eventually
 
 PROMPT = [70, 71, 72, 73, 74, 75, 76]
 
@@ -87,7 +88,7 @@ async def test_each_delta_carries_those_of_its_tokens(engine: Engine) -> None:
     slow: list[Delta] = []
     async for delta in engine.complete(PROMPT, replace(SHAPED, stop="never there", logprobs=0)):
         slow.append(delta)
-        await asyncio.sleep(0.01)
+        await eventually(lambda: engine.stats().num_requests_running == 0)
     assert any(len(delta.token_ids) > 1 for delta in slow)
     for delta in slow:
         assert [scores.token.token_id for scores in delta.logprobs] == list(delta.token_ids)
