@@ -81,7 +81,9 @@ class ReplyTokens:
         kept = list(token_ids)
         for _ in range(_MOST_EXTRA_TOKENS + 1):
             spelled = self._spelled(kept, anchor)
-            if spelled in (text, " " + text) and self._special.isdisjoint(kept):
+            # SentencePiece drops the space before the first word of a text: behind the anchor, it is not the first.
+            exact = spelled == text or (spelled == " " + text and self._decode(kept) == text)
+            if exact and self._special.isdisjoint(kept):
                 return tuple(kept)
             if len(spelled) < len(text) or not kept:
                 return ()

@@ -230,6 +230,13 @@ def test_a_model_without_a_template_reads_replies_again() -> None:
     assert template.render(messages) == template.render(without_ids(messages))
 
 
+def test_a_space_that_was_held_back_is_not_one_that_the_tokenizer_drops() -> None:
+    tokenizer = tokenizer_for("byte-level")
+    two = next(id for id in range(len(tokenizer)) if spelled(tokenizer, [id]) == "  ")
+    assert template_for("byte-level").reply_tokens(" ", [two]) == ()
+    assert template_for("byte-level").reply_tokens("  ", [two]) == (two,)
+
+
 @pytest.mark.parametrize("name", ["byte-level", "sentencepiece"])
 @given(data=st.data())
 @example(data=None)
