@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
@@ -22,20 +23,23 @@ ABOUT = "<svg onload='window.hacked = 1'></svg> ![x](https://evil.example/x.png)
 @pytest.fixture
 def desk(context: BrowserContext, server: Server) -> Iterator[Page]:
     """A tab at the page for those who run the desk, after everything hostile has come in by its API."""
-    request = context.request
+    request, now = context.request, datetime.now(UTC).isoformat()
     talks = [
         talk(
             f"9{number:03}",
-            message(f"91{number:03}", content=hostile),
+            message(f"91{number:03}", content=hostile, created_at=now),
             message(
                 f"92{number:03}",
                 f"91{number:03}",
                 "assistant",
                 content=hostile,
+                created_at=now,
                 status="error",
-                turn={**TURN, "id": uuid(f"93{number:03}"), "status": "error", "error": hostile},
+                turn={**TURN, "created_at": now, "id": uuid(f"93{number:03}"), "status": "error", "error": hostile},
             ),
             title=f"{TITLE} {number}",
+            created_at=now,
+            updated_at=now,
             tip=uuid(f"92{number:03}"),
             tags=["<b>tag</b>"],
         )
@@ -55,14 +59,14 @@ def desk(context: BrowserContext, server: Server) -> Iterator[Page]:
         "variables": [{"name": "who", "description": ABOUT, "default": TITLE}],
         "body": "{{ who }}\n" + "\n".join(HOSTILE),
     }
-    for kind in ("prompts", "canned"):
+    for kind in ("prompt", "canned"):
         address = f"{server.url}/api/desk/templates/{kind}/hostile"
         written = request.put(address, data={"after": 0, "template": template})
         assert written.ok, written.text()
     page = context.new_page()
     page.goto(f"{server.url}/desk")
     yield page
-    for kind in ("prompts", "canned"):
+    for kind in ("prompt", "canned"):
         removed = request.post(f"{server.url}/api/desk/templates/{kind}/hostile/remove", data={"after": 1})
         assert removed.ok, removed.text()
     page.close()
@@ -86,7 +90,7 @@ def test_nothing_that_anybody_writes_runs(chat: ChatPage, desk: Page) -> None:
     for section in ("Review", "Prompts", "Canned replies", "Audit", "Usage"):
         go(desk, section)
         if section == "Review":
-            card = desk.get_by_role("article").filter(has_text=HOSTILE[0]).first
+            card = desk.get_by_role("article").filter(has_text="window.hacked").first
             card.get_by_role("button", name="Show the conversation").click()
             expect(card.locator(".dk-exchange")).to_be_visible()
         if section in ("Prompts", "Canned replies"):
