@@ -84,7 +84,8 @@ class ReplyWrites:
                 await asyncio.sleep(0)  # several wake at the same moment
                 batch = [(write, written) for write, written in self._waiting if not written.done()]
                 self._waiting = []
-                await self._write_batch(batch)
+                if batch:  # else all have left
+                    await self._write_batch(batch)
         finally:
             self._writing = None
             for _, written in self._waiting:
