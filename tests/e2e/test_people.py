@@ -17,6 +17,20 @@ from tests.e2e.server import Server
 
 SECRET = "x7Kq2mVbT9rLw4ZpYs8NdGhJ3fCeA6uQ1oRi5"
 PASSWORD = "four words make one"
+#: Just when the page goes away because the person has signed out, it hears that the list is refused.
+ASK_ONCE_SIGNED_OUT = """async () => {
+  const { api } = await import("/ui/static/api.js");
+  const { fetch } = window;
+  window.fetch = async (path, options) => {
+    const response = await fetch(path, options);
+    if (path !== "/api/account/sign-out") return response;
+    const refusal = await fetch("/api/conversations");
+    const said = await refusal.text();
+    window.fetch = async () => new Response(said, refusal);
+    setTimeout(() => api.listConversations({}).catch(() => {}), 0);
+    return response;
+  };
+}"""
 
 
 @pytest.fixture
@@ -95,10 +109,12 @@ def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Se
     expect(ben.locator("#dm-list").get_by_text("what Ada asked")).to_have_count(0)
     ask(ben, "what Ben asked")
 
-    # He leaves and comes back by signing in; each sees their own.
+    # He leaves, while his page asks for more, and comes back by signing in; each sees their own.
+    ben.evaluate(ASK_ONCE_SIGNED_OUT)
     ben.get_by_role("button", name="Signed in as Ben (agent)").click()
     ben.get_by_role("menuitem", name="Sign out").click()
     expect(ben.get_by_role("heading", name="Sign in")).to_be_visible()
+    expect(ben).to_have_url(f"{people_server.url}/sign-in")
     ben.get_by_label("Name or e-mail address").fill("Ben@Example.com")
     ben.get_by_label("Password").fill(PASSWORD)
     ben.get_by_role("button", name="Sign in").click()
@@ -114,6 +130,8 @@ def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Se
     ada.get_by_label("Role of ben@example.com").select_option("viewer")
     expect(ada.locator("#dk-announcer")).to_have_text("ben@example.com is Viewer now.")
     ben.reload()
+    expect(ben.locator("html.dm-ready")).to_be_attached()
+    expect(ben.locator("#dm-list").get_by_text("what Ben asked")).to_be_visible()  # nothing more is asked for by itself
     expect(ben.get_by_text("You can read here and not write: you are a viewer.")).to_be_visible()
     expect(ben.get_by_role("textbox", name="Message")).to_be_hidden()
     ada.get_by_role("button", name="Disable ben@example.com").click()

@@ -29,8 +29,30 @@ async function send(path, options) {
   return response.status === 204 ? null : response.json();
 }
 
+// Whoever signs out goes to the plain sign-in page, whatever else the page asks for meanwhile and is refused.
+let leaving = false;
+
+export async function signOut({ everywhere = false } = {}) {
+  leaving = true;
+  try {
+    await request("POST", everywhere ? "/api/account/sign-out-everywhere" : "/api/account/sign-out", {});
+  } catch (error) {
+    if (error.code !== "not_signed_in") {
+      leaving = false;
+      throw error;
+    }
+  }
+  location.assign("/sign-in");
+}
+
+// Going back must not show what was on the screen before.
+addEventListener("pageshow", () => {
+  if (leaving) location.reload();
+});
+
 // The session has ended, here or elsewhere. What was typed is kept by the page for its next visit.
 function signInAgain() {
+  if (leaving) return;
   location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search + location.hash)}`);
 }
 

@@ -1,6 +1,6 @@
 // Who is signed in: the menu in the header, and the page of somebody who only reads.
 
-import { request } from "./api.js";
+import { signOut } from "./api.js";
 import { byId } from "./dom.js";
 import { openMenu } from "./menu.js";
 
@@ -13,19 +13,10 @@ export function showMe({ accounts, user }, failed) {
   button.setAttribute("aria-label", accounts ? `Signed in as ${name}` : "The desk");
   button.title = accounts ? name : "The desk";
   const goTo = (place) => () => location.assign(place);
-  const signOut = async () => {
-    try {
-      await request("POST", "/api/account/sign-out", {});
-    } catch (error) {
-      failed(error);
-      return;
-    }
-    location.assign("/sign-in");
-  };
   const entries = [{ name: "Desk", iconName: "desk", action: goTo("/desk") }];
   if (accounts) {
     entries.unshift({ name: `Account of ${user.name}`, iconName: "person", action: goTo("/account") });
-    entries.push({ name: "Sign out", iconName: "leave", action: signOut });
+    entries.push({ name: "Sign out", iconName: "leave", action: () => signOut().catch(failed) });
   }
   button.addEventListener("click", () => openMenu(button, name, entries));
   button.hidden = false;

@@ -1,6 +1,6 @@
 // One's own account: what others see, the password, the sessions, the API keys.
 
-import { request } from "../api.js";
+import { request, signOut } from "../api.js";
 import { byId, make } from "../dom.js";
 import { onSubmit, problemOf } from "./forms.js";
 
@@ -75,8 +75,6 @@ async function showKeys() {
   );
 }
 
-const away = () => location.assign("/sign-in");
-
 function listen() {
   onSubmit(byId("dp-about"), problem, async () => {
     await request("PATCH", "/api/account", { display_name: byId("dp-display").value });
@@ -108,18 +106,8 @@ function listen() {
       say("Copied.");
     }),
   );
-  byId("dp-sign-out").addEventListener("click", () =>
-    act(async () => {
-      await request("POST", "/api/account/sign-out", {});
-      away();
-    }),
-  );
-  byId("dp-everywhere").addEventListener("click", () =>
-    act(async () => {
-      await request("POST", "/api/account/sign-out-everywhere", {});
-      away();
-    }),
-  );
+  byId("dp-sign-out").addEventListener("click", () => act(() => signOut()));
+  byId("dp-everywhere").addEventListener("click", () => act(() => signOut({ everywhere: true })));
 }
 
 async function showMe() {

@@ -5,11 +5,11 @@ import { ApiError } from "../api.js";
 export const problemOf = (error) =>
   error instanceof ApiError ? error.message : `Something went wrong in this page (${error.message}). Load it again.`;
 
-// Sends a form once at a time; `problem` shows what went wrong.
+// Sends a form once at a time; `problem` shows what went wrong. The button may wait, disabled, until this listens.
 export function onSubmit(form, problem, work) {
+  const button = form.querySelector("button[type=submit]");
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const button = form.querySelector("button[type=submit]");
     if (button.disabled) return;
     button.disabled = true;
     problem.textContent = "";
@@ -21,4 +21,5 @@ export function onSubmit(form, problem, work) {
       button.disabled = false;
     }
   });
+  button.disabled = false;
 }
