@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120
+STOP_SECONDS = 60
 
 
 def free_port() -> int:
@@ -25,22 +27,31 @@ class Server:
     """``python -m app serve`` on a port of its own, which stays the same over restarts."""
 
     def __init__(self, model: Path, data_dir: Path, *options: str) -> None:
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.port = 0  #: the system's to choose: one that was free a moment ago may be another's by now
         self.data_dir = data_dir
         self._log = data_dir.with_suffix(".log")
         self._command = [
             *(sys.executable, "-m", "app", "serve", "--model", str(model)),
-            *("--port", str(self.port), "--data-dir", str(data_dir), *options),
+            *("--data-dir", str(data_dir), *options),
         ]
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is, from its first start on."""
+        assert self.port, "The server was never started."
+        return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
         """Return once the server is ready; fail with its log if it ends or takes too long."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
+                [*self._command, "--port", str(self.port)],
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
         deadline = time.monotonic() + START_SECONDS
         while not self._is_ready():
@@ -62,7 +73,7 @@ class Server:
             return
         self._process.terminate()
         try:
-            self._process.wait(30)
+            self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
             raise
@@ -73,10 +84,15 @@ class Server:
         if self._process is None:
             return
         self._process.send_signal(signal.SIGKILL)
-        self._process.wait(30)
+        self._process.wait(STOP_SECONDS)
         self._process = None
 
     def _is_ready(self) -> bool:
+        if not self.port:
+            said = re.search(r"Deskmate is ready at http://127\.0\.0\.1:(\d+)\n", self._log.read_text(errors="replace"))
+            if said is None:
+                return False
+            self.port = int(said[1])
         try:
             with urllib.request.urlopen(f"{self.url}/ready", timeout=5) as response:
                 return bool(response.status == 200)

@@ -42,12 +42,12 @@ def test_what_is_thought_of_a_reply_is_saved_and_reviewed(chat: ChatPage, desk: 
     down = chat.page.get_by_role("button", name="Bad reply")
     down.click()
     chat.page.get_by_role("button", name="Missed the question").click()
-    chat.page.get_by_label("Comment").fill("It is about plaice.")
+    chat.page.get_by_role("textbox", name="Comment").fill("It is about plaice.")
     expect(chat.page.locator(".dm-feedback-note")).to_have_text("Saved.")
     chat.reload()
     expect(chat.page.get_by_role("button", name="Bad reply")).to_have_attribute("aria-pressed", "true")
     chat.page.get_by_role("button", name="Missed the question, comment").click()
-    expect(chat.page.get_by_label("Comment")).to_have_value("It is about plaice.")
+    expect(chat.page.get_by_role("textbox", name="Comment")).to_have_value("It is about plaice.")
 
     go(desk, "Review")
     card = desk.get_by_role("article").filter(has_text="turbots")
@@ -128,8 +128,9 @@ def test_usage_shows_what_happened_and_the_file_agrees(chat: ChatPage, desk: Pag
     go(desk, "Review")
     go(desk, "Usage")
     expect(desk.locator(".dk-plot canvas")).to_have_count(6)
-    heads = desk.locator(".dk-table thead th").all_inner_texts()
-    cells = desk.locator(".dk-table tbody tr").first.locator("th, td").all_inner_texts()
+    heads, cells = desk.locator(".dk-table table").evaluate(
+        "table => [table.rows[0], table.rows[1]].map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
     shown = dict(zip(heads, cells, strict=True))
     assert int(shown["Messages"].replace(",", "")) >= 1
     with desk.expect_download() as downloading:

@@ -129,6 +129,7 @@ def test_with_the_keyboard_alone(chat: ChatPage) -> None:
     expect(page.get_by_role("heading", name="Settings", exact=True)).to_be_hidden()
     assert page.evaluate("document.activeElement.id") == "dm-toggle-settings"
 
+    expect(chat.row("renamed by keys").first).to_be_visible()
     tab_to("Actions for renamed by keys")
     page.keyboard.press("Enter")
     page.keyboard.press("Escape")

@@ -114,6 +114,7 @@ def test_nothing_that_anybody_writes_runs(chat: ChatPage, desk: Page) -> None:
     expect(page.locator("#dm-prompt-text textarea")).to_have_value(f"{TITLE}\n" + "\n".join(HOSTILE))
     assert_harmless(page, "#dm-settings")
     page.get_by_label("Search conversations").fill("onerror")
+    expect(page.locator("#dm-list .dm-group")).to_have_count(0)  # what a search finds stands under no day
     expect(chat.titles.first).to_contain_text(TITLE)
     chat.row(TITLE).first.locator("a").click()
     expect(chat.replies.last).to_be_visible()

@@ -27,6 +27,7 @@ const inAddress = () => {
 class Page {
   #title = "New chat";
   #state = "";
+  #looks = { options: 0, ready: 0 }; // only the newest answer counts
 
   constructor(options, textarea) {
     this.options = options;
@@ -283,20 +284,24 @@ class Page {
   }
 
   async checkReady() {
+    const look = ++this.#looks.ready;
     try {
       await api.ready();
-      this.connection(true);
+      if (look === this.#looks.ready) this.connection(true);
     } catch (error) {
-      this.#showState(error.status === 0 ? "not reachable" : "not ready");
+      if (look === this.#looks.ready) this.#showState(error.status === 0 ? "not reachable" : "not ready");
     }
   }
 
   // Another model is loaded, or this one went to sleep or came back.
   async modelChanged() {
+    const look = ++this.#looks.options;
     try {
-      this.options = await api.options();
+      const options = await api.options();
+      if (look !== this.#looks.options) return;
+      this.options = options;
     } catch (error) {
-      this.failed(error);
+      if (look === this.#looks.options) this.failed(error);
       return;
     }
     this.settings.useOptions(this.options);

@@ -17,27 +17,24 @@ export class CannedReplies {
     this.insert = insert;
     this.failed = failed;
     this.left = left;
-    this.opening = false;
     button.addEventListener("click", () => this.open());
   }
 
-  // `typed`: it was opened by typing / into the box.
+  // `typed`: it was opened by typing / into the box. It is there before the list is: whoever types on types into the search.
   async open({ typed = false } = {}) {
-    if (this.opening || document.querySelector(".dm-canned")) return;
-    this.opening = true;
-    let replies;
+    if (document.querySelector(".dm-canned, .dm-fill")) return;
+    const { show, complain } = this.#list(typed);
     try {
-      replies = await api.listCanned();
+      show(await api.listCanned());
     } catch (error) {
-      this.failed(error);
-      return;
-    } finally {
-      this.opening = false;
+      complain(error.message);
     }
-    this.#list(replies, typed);
   }
 
-  #list(replies, typed) {
+  // Opens the list without its entries: `show(replies)` brings them, `complain(sentence)` says why there are none.
+  #list(typed) {
+    let replies = null;
+    let sentence = "Loading …";
     const search = make("input", {
       type: "text",
       class: "dm-row-input",
@@ -69,6 +66,10 @@ export class CannedReplies {
       dialog.close();
     };
     const draw = () => {
+      if (replies === null) {
+        note.textContent = sentence;
+        return;
+      }
       const found = replies.filter((reply) => fits(reply, search.value.trim()));
       list.replaceChildren(
         ...found.map((reply, index) =>
@@ -106,6 +107,16 @@ export class CannedReplies {
     draw();
     dialog.showModal();
     search.focus();
+    return {
+      show: (listed) => {
+        replies = listed;
+        draw();
+      },
+      complain: (said) => {
+        sentence = said;
+        draw();
+      },
+    };
   }
 
   async #use(reply) {

@@ -22,6 +22,7 @@ export class Feedback {
   #saved; // as the server has it; null is none
   #shown; // as it is on the page
   #saving = false;
+  #keepComment = () => {}; // takes what has been written by now
 
   // `buttons` belong into the row under the reply, `details` under that row. `failed(error)` tells the person.
   constructor({ id, feedback = null }, failed) {
@@ -51,6 +52,7 @@ export class Feedback {
   }
 
   #rate(rating) {
+    this.#keepComment();
     if (this.#shown?.rating === rating) {
       this.details.hidden = true;
       this.#give(null);
@@ -61,6 +63,7 @@ export class Feedback {
   }
 
   #toggle() {
+    this.#keepComment();
     if (this.details.hidden) this.#openDetails();
     else this.details.hidden = true;
     this.#draw();
@@ -84,11 +87,15 @@ export class Feedback {
     };
     const box = make("textarea", { class: "dm-feedback-comment", "aria-label": "Comment", rows: "2", maxlength: String(MAX_COMMENT), placeholder: "What should it have said? (optional)" });
     box.value = comment;
-    const keep = debounce(600, () => {
+    this.#keepComment = () => {
+      if (!this.writing) return;
+      keep.cancel();
       this.writing = false;
       if (this.#shown && box.value.trim() !== this.#shown.comment) this.#give({ ...this.#shown, comment: box.value.trim() });
-      else this.#say("Saved.");
-    });
+      else if (!this.#saving) this.#say("Saved.");
+    };
+    const keep = debounce(600, this.#keepComment);
+    box.addEventListener("change", this.#keepComment); // whoever leaves the box may leave the page
     box.addEventListener("input", () => {
       this.writing = true;
       this.#say("Saving …"); // from the first letter on, what is shown is not what is saved

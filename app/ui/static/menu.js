@@ -24,9 +24,12 @@ export function openMenu(button, label, entries, closed = () => {}) {
     );
   const menu = make("div", { class: "dm-menu", role: "menu", "aria-label": label, popover: "auto" }, ...entries.map(item));
   document.body.append(menu);
+  // Told at once, where "toggle" comes later: the button may have been pressed again by then, and its next menu be open.
+  menu.addEventListener("beforetoggle", (event) => {
+    if (event.newState === "closed") button.setAttribute("aria-expanded", "false");
+  });
   menu.addEventListener("toggle", (event) => {
     if (event.newState !== "closed") return;
-    button.setAttribute("aria-expanded", "false");
     if (menu.contains(document.activeElement) || document.activeElement === document.body) button.focus();
     menu.remove();
     closed();

@@ -27,7 +27,7 @@ const percent = (share) => `${Math.round(100 * share)} %`;
 
 export class Model {
   #timer = null;
-  #looks = 0;
+  #newest = null; // only the newest look is shown
   #asking = false; // a button of this tab was pressed and has no answer yet
   #shown = "";
 
@@ -49,9 +49,16 @@ export class Model {
   }
 
   // Shows how it is now, and goes on looking while somebody can see it or something is being loaded.
-  async look() {
+  // Resolves when it is shown; should another look begin meanwhile, with that one, which sees what is newer.
+  look() {
     clearTimeout(this.#timer);
-    const turn = ++this.#looks;
+    const look = {};
+    this.#newest = look;
+    look.shown = this.#look(look);
+    return look.shown;
+  }
+
+  async #look(look) {
     let engine = null;
     let sentence = "";
     try {
@@ -59,7 +66,10 @@ export class Model {
     } catch (error) {
       sentence = error.message;
     }
-    if (turn !== this.#looks) return; // another look has begun meanwhile, and sees what is newer
+    if (look !== this.#newest) {
+      await this.#newest.shown;
+      return;
+    }
     if (engine) this.#show(engine);
     else this.#write("dm-model-state", sentence);
     const moving = this.#asking || (engine && isMoving(engine));

@@ -22,6 +22,7 @@ async function show(place) {
   const person = make("input", { type: "search", maxlength: "200", placeholder: "A name" });
   const range = new DayRange(() => look());
   const download = make("a", { class: "dk-button", download: "" }, "Download as CSV");
+  const trouble = make("div");
   const note = make("p", { class: "dk-empty", hidden: true }, "Nothing of this kind was done on these days.");
   action.addEventListener("change", () => look());
   person.addEventListener("change", () => look());
@@ -42,19 +43,23 @@ async function show(place) {
     const asked = { ...range.value, zone, action: action.value || null, actor: person.value.trim() || null };
     download.href = `/api/desk/audit/csv?${query(asked)}`;
     place.setAttribute("aria-busy", "true");
+    more.disabled = true; // what it would add belongs to another question by now
     return only(
       () => request("GET", `/api/desk/audit?${query({ ...asked, limit: PAGE, cursor: further ? cursor : null })}`),
       ({ items, next_cursor: next }) => {
         const rows = items.map(row);
+        trouble.replaceChildren();
         if (further) body.append(...rows);
         else body.replaceChildren(...rows);
         cursor = next;
         more.hidden = next === null;
+        more.disabled = false;
         note.hidden = body.children.length > 0;
         place.removeAttribute("aria-busy");
       },
       (error) => {
-        place.append(problem(error));
+        trouble.replaceChildren(problem(error));
+        more.hidden = true;
         place.removeAttribute("aria-busy");
       },
     );
@@ -68,6 +73,7 @@ async function show(place) {
       make("table", {}, make("thead", {}, make("tr", {}, ...["When", "Who", "What", "To what", "Details"].map((name) => make("th", { scope: "col" }, name)))), body),
     ),
     note,
+    trouble,
     more,
   );
   await look();

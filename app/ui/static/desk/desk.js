@@ -36,6 +36,8 @@ class Desk {
       ...this.sections.map(({ id, title }) => make("a", { href: `#${id}`, "data-section": id }, title)),
     );
     if (viewer.name) byId("dk-who").textContent = viewer.name;
+    // Before anybody can choose the section that is shown already: it would be read and drawn a second time.
+    if (location.hash === "") history.replaceState(null, "", `#${this.sections[0].id}`);
     addEventListener("hashchange", () => this.#show(true));
     this.#show(false);
   }

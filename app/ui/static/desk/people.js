@@ -2,7 +2,7 @@
 
 import { request } from "../api.js";
 import { make } from "../dom.js";
-import { button, field, moment, plural } from "./controls.js";
+import { button, field, latest, moment, plural } from "./controls.js";
 import { announce, problem, register } from "./desk.js";
 
 const ROLES = { admin: "Admin", agent: "Agent", viewer: "Viewer" };
@@ -16,6 +16,8 @@ async function show(place, viewer) {
   const open = make("ul", { class: "dk-people-invitations" });
   const openTitle = make("h2", {}, "Open invitations");
   const history = make("div");
+  const only = latest();
+  let asked = 0; // what is shown about one of them is what was asked for last
 
   async function act(work) {
     trouble.replaceChildren();
@@ -39,6 +41,7 @@ async function show(place, viewer) {
     });
 
   function handOn(link, sentence) {
+    asked++;
     const shown = make("input", { readonly: true, "aria-label": "The link" });
     shown.value = link;
     const copy = button("Copy", () =>
@@ -97,7 +100,9 @@ async function show(place, viewer) {
   }
 
   async function showSessions(person) {
+    const mine = ++asked;
     const sessions = await request("GET", `${path(person)}/sessions`);
+    if (mine !== asked) return;
     const lines = sessions.map(({ user_agent: agent, address, last_seen_at: seen }) =>
       make("li", {}, `${agent || "An unknown program"} · ${address} · ${moment(seen)}`),
     );
@@ -117,7 +122,9 @@ async function show(place, viewer) {
   // What would go is shown first, in numbers; nobody sees what they wrote.
   async function previewDeletion({ id, name }) {
     const address = `/api/desk/people/${encodeURIComponent(id)}`;
+    const mine = ++asked;
     const data = await request("GET", `${address}/data`);
+    if (mine !== asked) return; // a button that deletes one must not come where another's was
     const numbers = [
       plural(data.conversations, "conversation"),
       plural(data.messages, "message"),
@@ -149,8 +156,17 @@ async function show(place, viewer) {
     return make("li", {}, `${note ?? "Without a note"} · ${ROLES[role]} · works until ${moment(ends)} `, back);
   }
 
-  async function look() {
-    const { people, invitations, local_conversations: count } = await request("GET", "/api/people");
+  // Of several looks the last one counts: what an earlier one saw may arrive after it.
+  const look = () =>
+    only(
+      () => request("GET", "/api/people"),
+      (seen) => draw(seen),
+      (error) => {
+        throw error;
+      },
+    );
+
+  function draw({ people, invitations, local_conversations: count }) {
     rows.replaceChildren(...people.map(row));
     open.replaceChildren(...invitations.map(invitation));
     open.hidden = openTitle.hidden = invitations.length === 0;
@@ -165,14 +181,20 @@ async function show(place, viewer) {
   const role = make("select", {}, ...options("agent"));
   const note = make("input", { maxlength: "200" });
   const invite = make("form", { class: "dk-filters" }, field("Role", role), field("Who it is for (a note for you)", note));
-  invite.append(make("button", { type: "submit", class: "dk-button dk-primary" }, "Invite"));
+  const send = make("button", { type: "submit", class: "dk-button dk-primary" }, "Invite");
+  invite.append(send);
   invite.addEventListener("submit", (event) => {
     event.preventDefault();
+    if (send.disabled) return; // whoever presses twice invites one
+    send.disabled = true;
+    const about = note.value;
     act(async () => {
-      const { link, expires_at: ends } = await request("POST", "/api/people/invitations", { role: role.value, note: note.value || null });
-      note.value = "";
-      await look();
+      const { link, expires_at: ends } = await request("POST", "/api/people/invitations", { role: role.value, note: about || null });
+      if (note.value === about) note.value = ""; // else it is for somebody else already
       handOn(link, `Give this link to them: until ${moment(ends)}, it makes one account. It is not shown again.`);
+      await look();
+    }).finally(() => {
+      send.disabled = false;
     });
   });
 

@@ -69,6 +69,7 @@ function card(item, viewer, changed) {
     }, { kind: reviewed ? "" : "dk-primary" });
     actions.append(mark);
   }
+  let reading = false;
   async function toggle() {
     if (!around.hidden) {
       around.hidden = true;
@@ -76,17 +77,17 @@ function card(item, viewer, changed) {
       open.textContent = "Show the conversation";
       return;
     }
-    open.disabled = true;
+    if (reading) return;
+    reading = true; // the button is not disabled: it keeps the focus, and takes none from where the person goes meanwhile
     try {
       around.replaceChildren(exchange(await request("GET", path(item.message_id))));
     } catch (error) {
       around.replaceChildren(problem(error));
     }
-    open.disabled = false;
+    reading = false;
     around.hidden = false;
     open.setAttribute("aria-expanded", "true");
     open.textContent = "Hide the conversation";
-    open.focus();
   }
   const by = item.reviewed_by ? ` by ${item.reviewed_by}` : "";
   const element = make(

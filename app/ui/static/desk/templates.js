@@ -2,7 +2,7 @@
 
 import { request } from "../api.js";
 import { make } from "../dom.js";
-import { button, field, moment } from "./controls.js";
+import { button, field, latest, moment } from "./controls.js";
 import { announce, isAdmin, problem, register } from "./desk.js";
 
 const SAMPLING = [
@@ -34,6 +34,7 @@ const nameFrom = (title) => title.toLowerCase().normalize("NFKD").replace(/[^a-z
 
 class Editor {
   #rows;
+  #only = latest(); // of a preview and a saving, what was asked for last is what is told about
 
   // `about`: the version that is edited, or null for a new template. `done(name)` hears when something was saved.
   constructor(section, about, done) {
@@ -155,42 +156,52 @@ class Editor {
       this.said.replaceChildren(make("p", { class: "dk-problem", role: "alert" }, "There is one with this title already. Choose another title, or edit that one."));
       return;
     }
-    try {
-      await request("PUT", this.#path(), { after: this.about?.version ?? 0, template: this.template });
-    } catch (error) {
-      this.#complain(error);
-      return;
-    }
-    this.done(this.#name, "Saved.");
+    await this.#change("PUT", this.#path(), { after: this.about?.version ?? 0, template: this.template }, "Saved.");
+  }
+
+  // Nothing can be written meanwhile: the editor is drawn anew with what was saved, and it would be lost.
+  async #change(method, path, body, message) {
+    const focused = document.activeElement;
+    this.element.inert = true;
+    await this.#only(
+      () => request(method, path, body),
+      () => this.done(this.#name, message),
+      (error) => {
+        this.element.inert = false;
+        if (document.activeElement === document.body) focused.focus();
+        this.#complain(error);
+      },
+    );
   }
 
   async #remove() {
     if (!confirm(`Remove “${this.about.template.title}”? It is offered no more; its versions stay here, and any of them can be brought back.`)) return;
-    try {
-      await request("POST", this.#path("/remove"), { after: this.about.version });
-    } catch (error) {
-      this.#complain(error);
-      return;
-    }
-    this.done(this.#name, "Removed.");
+    await this.#change("POST", this.#path("/remove"), { after: this.about.version }, "Removed.");
   }
 
   async #preview() {
     const template = this.template;
     const values = Object.fromEntries(template.variables.filter(({ default: value }) => value === null).map(({ name }) => [name, `[${name}]`]));
-    try {
-      const { text } = await request("POST", this.#path("/try"), { template, values });
-      this.said.replaceChildren();
-      this.preview.replaceChildren(make("h3", {}, "Preview"), make("div", { class: "dk-said-text" }, text));
-      this.preview.hidden = false;
-    } catch (error) {
-      this.preview.hidden = true;
-      this.#complain(error);
-    }
+    await this.#only(
+      () => request("POST", this.#path("/try"), { template, values }),
+      ({ text }) => {
+        this.said.replaceChildren();
+        this.preview.replaceChildren(make("h3", {}, "Preview"), make("div", { class: "dk-said-text" }, text));
+        this.preview.hidden = false;
+      },
+      (error) => {
+        this.preview.hidden = true;
+        this.#complain(error);
+      },
+    );
   }
 }
 
 class Section {
+  stored = [];
+  editor = null; // what somebody works on; null while what was saved is read again
+  #loads = 0;
+
   constructor(kind, place, viewer) {
     this.kind = kind;
     this.viewer = viewer;
@@ -210,7 +221,10 @@ class Section {
   }
 
   async load(open = null, message = "") {
-    this.stored = await request("GET", this.path);
+    const mine = ++this.#loads;
+    const stored = await request("GET", this.path);
+    if (mine !== this.#loads) return;
+    this.stored = stored;
     const entry = (stored) =>
       make(
         "li",
@@ -224,8 +238,20 @@ class Section {
         ),
       );
     this.list.replaceChildren(...this.stored.map(entry));
+    if (this.editor !== null) {
+      this.#mark(this.editor.about?.name); // another was opened meanwhile
+      return;
+    }
     const chosen = this.stored.find(({ name }) => name === open) ?? this.stored[0];
     if (chosen) await this.#open(chosen, { message, asked: true });
+  }
+
+  // Points at the one that is being worked on.
+  #mark(name) {
+    for (const entry of this.list.querySelectorAll(".dk-entry")) {
+      if (entry.dataset.name === name) entry.setAttribute("aria-current", "true");
+      else entry.removeAttribute("aria-current");
+    }
   }
 
   #leave() {
@@ -234,29 +260,32 @@ class Section {
 
   #new() {
     if (!this.#leave()) return;
-    this.editor = new Editor(this, null, (name, message) => this.#reload(name, message));
-    for (const entry of this.list.querySelectorAll(".dk-entry")) entry.removeAttribute("aria-current");
+    this.#edit(null);
+    this.#mark(null);
     this.work.replaceChildren(make("h2", {}, `New ${KINDS[this.kind].noun}`), this.editor.element);
     this.editor.title.focus();
   }
 
-  async #reload(name, message) {
+  #edit(about) {
+    const editor = new Editor(this, about, (name, message) => this.#reload(editor, name, message));
+    this.editor = editor;
+  }
+
+  // What `editor` held is saved.
+  async #reload(editor, name, message) {
+    if (this.editor === editor) this.editor = null;
     try {
-      this.editor = null;
       await this.load(name, message);
     } catch (error) {
-      this.work.replaceChildren(problem(error));
+      (this.editor === null ? this.work : this.list).replaceChildren(problem(error));
     }
     announce(message);
   }
 
   async #open(stored, { message = "", asked = false } = {}) {
     if (!asked && !this.#leave()) return;
-    for (const entry of this.list.querySelectorAll(".dk-entry")) {
-      if (entry.dataset.name === stored.name) entry.setAttribute("aria-current", "true");
-      else entry.removeAttribute("aria-current");
-    }
-    this.editor = new Editor(this, stored, (name, said) => this.#reload(name, said));
+    this.#mark(stored.name);
+    this.#edit(stored);
     const history = make("details", { class: "dk-history" }, make("summary", {}, "Versions"));
     const note = stored.removed ? make("p", { class: "dk-problem" }, "This one was removed and is not offered. Save it, or go back to a version, to bring it back.") : null;
     this.work.replaceChildren(
@@ -288,13 +317,16 @@ class Section {
     else if (isAdmin(this.viewer)) {
       line.append(button("Go back to this", async () => {
         if (!this.#leave()) return;
+        const editor = this.editor;
+        editor.element.inert = true; // as while it is saved
         try {
           await request("POST", `${this.path}/${encodeURIComponent(current.name)}/restore`, { version: version.version, after: current.version });
         } catch (error) {
+          editor.element.inert = false;
           line.append(problem(error));
           return;
         }
-        this.#reload(current.name, `${versionName(version)} is in use again.`);
+        this.#reload(editor, current.name, `${versionName(version)} is in use again.`);
       }, { "aria-label": `Go back to ${versionName(version)}` }));
     }
     return make("li", {}, line, text);

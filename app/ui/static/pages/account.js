@@ -36,8 +36,17 @@ const button = (name, label, onclick) => make("button", { type: "button", class:
 const line = (title, about, ...buttons) =>
   make("li", {}, make("div", {}, make("strong", {}, title), make("p", { class: "dp-hint" }, about)), ...buttons);
 
-async function showSessions() {
-  const sessions = await request("GET", "/api/account/sessions");
+// What `path` lists, drawn; of several looks only the last one is, for an earlier one may be answered after it.
+function list(path, draw) {
+  let looks = 0;
+  return async () => {
+    const look = ++looks;
+    const listed = await request("GET", path);
+    if (look === looks) draw(listed);
+  };
+}
+
+const showSessions = list("/api/account/sessions", (sessions) => {
   byId("dp-sessions").replaceChildren(
     ...sessions.map(({ id, user_agent: agent, address, last_seen_at: seen, current }) => {
       const name = browserOf(agent);
@@ -52,10 +61,9 @@ async function showSessions() {
       return line(name, about, button("Sign out", `Sign out ${name}, ${address}`, end));
     }),
   );
-}
+});
 
-async function showKeys() {
-  const keys = await request("GET", "/api/account/keys");
+const showKeys = list("/api/account/keys", (keys) => {
   byId("dp-keys").replaceChildren(
     ...keys.map(({ id, name, beginning, scopes, expires_at: ends, last_used_at: used }) => {
       const about = [
@@ -73,7 +81,7 @@ async function showKeys() {
       return line(name, about, button("Revoke", `Revoke ${name}`, revoke));
     }),
   );
-}
+});
 
 function listen() {
   onSubmit(byId("dp-about"), problem, async () => {
