@@ -55,8 +55,7 @@ def suitable_num_threads(model: LoadedModel) -> int:
     wait for ever so long where another program holds a core (measured on the guide, 4 M parameters and 2 cores:
     5.9 ms a step on one thread and 5.0 on two when idle; 7 and 60 beside one busy process).
     """
-    weights = sum(parameter.nbytes for parameter in model.module.parameters())
-    if weights < SMALL_MODEL_BYTES:
+    if model.weight_bytes < SMALL_MODEL_BYTES:
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

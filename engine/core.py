@@ -13,7 +13,7 @@ from engine.attention.selection import select_kernel
 from engine.block_tables import held_blocks
 from engine.cache_layout import CacheLayout
 from engine.capacity import plan_capacity
-from engine.errors import DeadlineError, EngineError, LogitsError
+from engine.errors import DeadlineError, EngineError, LogitsError, first_line
 from engine.graphs import CudaRecorder, Recorder
 from engine.intake import Intake
 from engine.kv_cache import BlockPool
@@ -281,7 +281,7 @@ class EngineCore:
                 )
                 log.info("CUDA graphs: decodes of %s sequences", ", ".join(map(str, sizes)))
             except RuntimeError as error:
-                reason = str(error).strip().split("\n", 1)[0]
+                reason = first_line(error)
         if reason is not None:
             log.warning("no CUDA graphs: %s", reason)
 

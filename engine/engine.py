@@ -16,7 +16,7 @@ from engine.background import in_background
 from engine.core import EngineCore
 from engine.errors import EngineStoppedError
 from engine.interface import ChatMessage
-from engine.model.loading import Progress
+from engine.model.weights import Progress
 from engine.outputs import Completion, Delta, EngineState, EngineStats, EngineStatus, Health, ModelInfo
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings

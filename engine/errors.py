@@ -73,3 +73,8 @@ class LogitsError(EngineError):
 
 class EveryTokenBannedError(LogitsError):
     """What the requests forbid leaves no token that could come next."""
+
+
+def first_line(error: BaseException) -> str:
+    """What another library said went wrong, without what it says besides."""
+    return str(error).strip().split("\n", 1)[0]

@@ -19,7 +19,7 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from engine.errors import InvalidRequestError, ModelLoadError
+from engine.errors import InvalidRequestError, ModelLoadError, first_line
 
 BYTES_PER_WEIGHT: Final[Mapping[str, float]] = MappingProxyType({"bf16": 2.0, "int8": 1.0, "int4": 0.5 + 2.5 / 128})
 """In a weight format. ``int4`` has a scale of two bytes and a zero point of half a byte for each group of 128."""
@@ -98,7 +98,7 @@ def _config(model: str) -> Any:
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{file} cannot be read: {_first_line(error)}.") from error
+        raise ModelLoadError(f"{file} cannot be read: {first_line(error)}.") from error
     if not isinstance(told, dict) or "model_type" not in told:
         raise ModelLoadError(f"{file} names no model_type, so it is not the config of a Hugging Face model.")
     try:
@@ -106,10 +106,10 @@ def _config(model: str) -> Any:
     except (ValueError, KeyError, TypeError) as error:
         raise ModelLoadError(
             f"{model} is a {told['model_type']} model, which this version of transformers does not know or cannot "
-            f"read: {_first_line(error)}"
+            f"read: {first_line(error)}"
         ) from error
     except Exception as error:  # validation of a config's fields has errors of its own
-        raise ModelLoadError(f"The config of {model} is not valid: {_first_line(error)}") from error
+        raise ModelLoadError(f"The config of {model} is not valid: {first_line(error)}") from error
     if config.is_encoder_decoder:
         raise ModelLoadError(f"{model} is an encoder-decoder model; Deskmate runs decoder-only language models.")
     return config
@@ -163,7 +163,7 @@ def _count(config: Any, model: str) -> tuple[int, int]:
     except (ValueError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         raise ModelLoadError(
             f"{model} is a {config.model_type} model, which transformers cannot make a causal language model of: "
-            f"{_first_line(error)}"
+            f"{first_line(error)}"
         ) from error
     ends = (made.get_input_embeddings(), made.get_output_embeddings())
     whole = {id(parameter) for end in ends if end is not None for parameter in end.parameters()}
@@ -182,7 +182,3 @@ def check_context(size: ModelSize, context: int) -> None:
         raise InvalidRequestError(
             f"--context {context:,} is more than {size.name} reads: its config says {size.max_context:,} tokens."
         )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]

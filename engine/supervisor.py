@@ -19,10 +19,12 @@ from engine.errors import (
     LoadCancelledError,
     ModelLoadError,
     ReplyInterruptedError,
+    first_line,
 )
 from engine.memory import forget_frames, release_memory
 from engine.metrics import EngineMetrics
-from engine.model.loading import LoadedModel, Progress, load_model, prepare_model
+from engine.model.loading import LoadedModel, load_model, prepare_model
+from engine.model.weights import Progress
 from engine.outputs import EngineState, EngineStats, EngineStatus, ModelInfo
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
@@ -371,7 +373,7 @@ class Supervisor:
 
 
 def _as_load_error(error: BaseException, model: str) -> EngineError:
-    reason = str(error).strip().split("\n", 1)[0] or type(error).__name__
+    reason = first_line(error) or type(error).__name__
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         reason = "there is not enough memory. Lower max_model_len or kv_cache_memory, or choose a smaller model."
     return ModelLoadError(f"{model} cannot be loaded: {reason}")

@@ -20,6 +20,7 @@ from engine.errors import (
     EngineOverloadedError,
     EngineStoppedError,
     InvalidRequestError,
+    first_line,
 )
 from engine.memory import forget_frames, release_memory
 from engine.model.loading import LoadedModel
@@ -311,5 +312,5 @@ def _describe(error: Exception) -> str:
     """The first line of what went wrong, in words where there are none."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return "it ran out of memory; fewer requests at once (max_num_seqs) or a smaller cache would help"
-    first = str(error).strip().split("\n", 1)[0].rstrip(".")
+    first = first_line(error).rstrip(".")
     return first or type(error).__name__

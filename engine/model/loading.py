@@ -6,27 +6,22 @@ Weights, tokenizers and chat templates come from transformers untouched; nothing
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-from transformers.utils import logging as transformers_logging
 
 from engine.attention.base import AttentionNeeds, LayerShape, PagedMetadata
-from engine.attention.seam import ATTENTION_NAME, LayerProbe, register
-from engine.errors import ModelLoadError
+from engine.attention.seam import LayerProbe, register
+from engine.errors import ModelLoadError, first_line
+from engine.model.linears import can_pack, pack_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
+from engine.model.weights import Progress, load_weights, own_weights
 from engine.settings import EngineSettings
-
-Progress = Callable[[str, float], None]
-"""Called with what is happening, in words, and how far it is, 0 to 1."""
 
 SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
@@ -50,10 +45,8 @@ class LoadedModel:
     vocab_size: int
     eos_token_ids: frozenset[int]
     rotary: LengthDependentRotary | None  #: where the rotary embedding depends on the sequence's length
-
-    @property
-    def num_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.module.parameters())
+    num_parameters: int
+    weight_bytes: int
 
     def logits(
         self,
@@ -103,8 +96,15 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     config = _load_config(source, settings)
     _refuse_what_cannot_run(config, settings.model)
     tokenizer = _load_tokenizer(source, settings)
-    module = _load_weights(source, settings, dtype, device, progress)
+    module = load_weights(source, settings, dtype, device, progress)
     layers, needs = _probe_layers(module, config, device, settings.model)
+    parameters = list(module.parameters())
+    num_parameters = sum(parameter.numel() for parameter in parameters)
+    weight_bytes = sum(parameter.nbytes for parameter in parameters)
+    if can_pack(device, dtype):
+        pack_linears(module, lambda: _first_step(module, device, LayerProbe()))
+    if device.type == "cpu":
+        own_weights(module)
     rotary = replace_length_dependent(module, settings.model)
     generation_config = module.generation_config
     text_config = config.get_text_config()
@@ -122,6 +122,8 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         vocab_size=int(text_config.vocab_size),
         eos_token_ids=_eos_token_ids(generation_config, tokenizer, int(text_config.vocab_size)),
         rotary=rotary,
+        num_parameters=num_parameters,
+        weight_bytes=weight_bytes,
     )
 
 
@@ -180,7 +182,7 @@ def _download(model: str, settings: EngineSettings, progress: Progress) -> Path:
             ignore_patterns=["*/*", "consolidated*"],  # the same weights once more, in other formats
         )
     except (OSError, ValueError) as error:
-        raise ModelLoadError(f"The weights of {model} cannot be downloaded: {_first_line(error)}") from error
+        raise ModelLoadError(f"The weights of {model} cannot be downloaded: {first_line(error)}") from error
     return Path(folder)
 
 
@@ -222,7 +224,7 @@ def _cuda_unusable_because() -> str | None:
     try:  # a driver too old for the libraries shows only here
         torch.ones(1, device="cuda").add_(1).item()
     except RuntimeError as error:
-        return f"a first computation on the GPU failed ({_first_line(error)})"
+        return f"a first computation on the GPU failed ({first_line(error)})"
     return None
 
 
@@ -237,10 +239,6 @@ def _choose_dtype(choice: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if native else torch.float32
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]
-
-
 def _load_config(source: Path | str, settings: EngineSettings) -> Any:
     try:
         return AutoConfig.from_pretrained(source, revision=settings.revision or "main", trust_remote_code=False)
@@ -252,11 +250,11 @@ def _load_config(source: Path | str, settings: EngineSettings) -> Any:
             ) from error
         if isinstance(source, Path):
             raise ModelLoadError(
-                f"{settings.model} cannot be read: {_first_line(error)} Its architecture may be unknown to "
+                f"{settings.model} cannot be read: {first_line(error)} Its architecture may be unknown to "
                 "this version of transformers, or config.json may be damaged."
             ) from error
         raise ModelLoadError(
-            f"{settings.model} is neither a folder here nor a model that the hub gave us: {_first_line(error)}"
+            f"{settings.model} is neither a folder here nor a model that the hub gave us: {first_line(error)}"
         ) from error
 
 
@@ -293,121 +291,31 @@ def _load_tokenizer(source: Path | str, settings: EngineSettings) -> Any:
     try:
         return AutoTokenizer.from_pretrained(source, revision=settings.revision or "main", trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise ModelLoadError(f"The tokenizer of {settings.model} cannot be loaded: {_first_line(error)}") from error
-
-
-def _load_weights(
-    source: Path | str, settings: EngineSettings, dtype: torch.dtype, device: torch.device, progress: Progress
-) -> Any:
-    try:
-        with _reported_loading(progress):
-            module, report = AutoModelForCausalLM.from_pretrained(
-                source,
-                revision=settings.revision or "main",
-                trust_remote_code=False,
-                use_safetensors=True,
-                dtype=dtype,
-                attn_implementation=ATTENTION_NAME,
-                output_loading_info=True,
-            )
-    except torch.OutOfMemoryError as error:
-        raise _too_large(settings.model, device) from error
-    except (OSError, ValueError, RuntimeError, ImportError, AttributeError, SafetensorError) as error:
-        raise ModelLoadError(f"The weights of {settings.model} cannot be loaded: {_first_line(error)}") from error
-    if report["missing_keys"]:
-        missing = sorted(report["missing_keys"])
-        raise ModelLoadError(
-            f"The weights of {settings.model} are incomplete: {len(missing)} tensors are missing, "
-            f"{missing[0]} among them."
-        )
-    try:
-        module.to(device).eval().requires_grad_(False)
-    except torch.OutOfMemoryError as error:
-        raise _too_large(settings.model, device) from error
-    if device.type == "cpu":
-        # What was loaded is a view of the file. Idle for a while, its pages leave memory, and the next token
-        # would wait for the disk: keep the weights in memory of our own.
-        for parameter in module.parameters():
-            parameter.data = parameter.data.clone()
-    return module
-
-
-def _too_large(model: str, device: torch.device) -> ModelLoadError:
-    return ModelLoadError(
-        f"{model} does not fit into the memory of the {device.type} device. Use a smaller model, a shorter number "
-        "format (dtype=bfloat16), or free memory there."
-    )
-
-
-@contextmanager
-def _reported_loading(progress: Progress) -> Iterator[None]:
-    """Send transformers' own loading progress to ``progress`` instead of the terminal."""
-
-    def hook(_factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _ReportingBar(progress, *args, **kwargs)
-
-    previous = transformers_logging.set_tqdm_hook(hook)
-    try:
-        yield
-    finally:
-        transformers_logging.set_tqdm_hook(previous)
-
-
-class _ReportingBar:
-    """As much of tqdm as transformers uses while loading."""
-
-    def __init__(
-        self, progress: Progress, iterable: Any = (), *, desc: str = "", total: int | None = None, **_: Any
-    ) -> None:
-        self._progress = progress
-        self._iterable = iterable
-        self._description = desc or "Loading weights"
-        self._total = total if total is not None else len(iterable)
-        self._done = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        for item in self._iterable:
-            yield item
-            self.update()
-
-    def __enter__(self) -> _ReportingBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def update(self, count: int = 1) -> None:
-        self._done += count
-        self._progress(self._description, self._done / max(self._total, 1))
-
-    def close(self) -> None: ...
-
-    def set_postfix(self, *_: Any, **__: Any) -> None: ...
-
-    def set_description(self, *_: Any, **__: Any) -> None: ...
-
-    def refresh(self) -> None: ...
+        raise ModelLoadError(f"The tokenizer of {settings.model} cannot be loaded: {first_line(error)}") from error
 
 
 @torch.inference_mode()
+def _first_step(module: nn.Module, device: torch.device, probe: LayerProbe) -> None:
+    """Run two tokens through the model."""
+    module(
+        input_ids=torch.zeros(1, 2, dtype=torch.int64, device=device),
+        position_ids=torch.arange(2, device=device).unsqueeze(0),
+        use_cache=False,
+        logits_to_keep=torch.tensor([1], device=device),
+        paged=probe,
+    )
+
+
 def _probe_layers(
     module: nn.Module, config: Any, device: torch.device, name: str
 ) -> tuple[tuple[LayerShape, ...], AttentionNeeds]:
     """Run two tokens through the model and see which layers ask for attention, and how."""
     probe = LayerProbe()
-    tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
-    positions = torch.arange(2, device=device).unsqueeze(0)
     try:
-        module(
-            input_ids=tokens,
-            position_ids=positions,
-            use_cache=False,
-            logits_to_keep=torch.tensor([1], device=device),
-            paged=probe,
-        )
+        _first_step(module, device, probe)
     except (TypeError, RuntimeError, ValueError, AttributeError) as error:
         raise ModelLoadError(
-            f"{name} ({config.model_type}) cannot run here: a first step failed ({_first_line(error)})."
+            f"{name} ({config.model_type}) cannot run here: a first step failed ({first_line(error)})."
         ) from error
     expected = int(config.get_text_config().num_hidden_layers)
     if sorted(probe.layers) != list(range(expected)):

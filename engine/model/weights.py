@@ -1,0 +1,124 @@
+"""The weights on their way from files into memory, with progress, or a sentence that says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from engine.attention.seam import ATTENTION_NAME
+from engine.errors import ModelLoadError, first_line
+from engine.settings import EngineSettings
+
+Progress = Callable[[str, float], None]
+"""Called with what is happening, in words, and how far it is, 0 to 1."""
+
+
+def load_weights(
+    source: Path | str, settings: EngineSettings, dtype: torch.dtype, device: torch.device, progress: Progress
+) -> Any:
+    """The model with its weights, as transformers makes it.
+
+    Raises:
+        ModelLoadError: they are missing, damaged, incomplete or too large.
+    """
+    try:
+        with _reported_loading(progress):
+            module, report = AutoModelForCausalLM.from_pretrained(
+                source,
+                revision=settings.revision or "main",
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype=dtype,
+                attn_implementation=ATTENTION_NAME,
+                output_loading_info=True,
+            )
+    except torch.OutOfMemoryError as error:
+        raise _too_large(settings.model, device) from error
+    except (OSError, ValueError, RuntimeError, ImportError, AttributeError, SafetensorError) as error:
+        raise ModelLoadError(f"The weights of {settings.model} cannot be loaded: {first_line(error)}") from error
+    if report["missing_keys"]:
+        missing = sorted(report["missing_keys"])
+        raise ModelLoadError(
+            f"The weights of {settings.model} are incomplete: {len(missing)} tensors are missing, "
+            f"{missing[0]} among them."
+        )
+    try:
+        module.to(device).eval().requires_grad_(False)
+    except torch.OutOfMemoryError as error:
+        raise _too_large(settings.model, device) from error
+    return module
+
+
+def own_weights(module: nn.Module) -> None:
+    """Copy the weights into memory of our own.
+
+    On the CPU, what was loaded is a view of the file. Idle for a while, its pages leave memory, and the next token
+    would wait for the disk.
+    """
+    for parameter in module.parameters():
+        parameter.data = parameter.data.clone()
+
+
+def _too_large(model: str, device: torch.device) -> ModelLoadError:
+    return ModelLoadError(
+        f"{model} does not fit into the memory of the {device.type} device. Use a smaller model, a shorter number "
+        "format (dtype=bfloat16), or free memory there."
+    )
+
+
+@contextmanager
+def _reported_loading(progress: Progress) -> Iterator[None]:
+    """Send transformers' own loading progress to ``progress`` instead of the terminal."""
+
+    def hook(_factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return _ReportingBar(progress, *args, **kwargs)
+
+    previous = transformers_logging.set_tqdm_hook(hook)
+    try:
+        yield
+    finally:
+        transformers_logging.set_tqdm_hook(previous)
+
+
+class _ReportingBar:
+    """As much of tqdm as transformers uses while loading."""
+
+    def __init__(
+        self, progress: Progress, iterable: Any = (), *, desc: str = "", total: int | None = None, **_: Any
+    ) -> None:
+        self._progress = progress
+        self._iterable = iterable
+        self._description = desc or "Loading weights"
+        self._total = total if total is not None else len(iterable)
+        self._done = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._iterable:
+            yield item
+            self.update()
+
+    def __enter__(self) -> _ReportingBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def update(self, count: int = 1) -> None:
+        self._done += count
+        self._progress(self._description, self._done / max(self._total, 1))
+
+    def close(self) -> None: ...
+
+    def set_postfix(self, *_: Any, **__: Any) -> None: ...
+
+    def set_description(self, *_: Any, **__: Any) -> None: ...
+
+    def refresh(self) -> None: ...
