@@ -12,6 +12,9 @@ from engine.cache_layout import blocks_for_sequence
 from engine.kv_cache import NULL_BLOCK, BlockCopy, BlockPool, hash_block
 from engine.request import Request
 
+SPARE_TOKENS = 512
+"""So much room is left behind a prompt, where blocks are kept together: for the reply, and the next question."""
+
 
 class BlockTables:
     """Books of all requests over one pool.
@@ -101,9 +104,10 @@ class BlockTables:
         pool.share(copied)
         for group, count in enumerate(wanted):
             if sources and taken_over[group]:
-                blocks = [sources[group], *pool.allocate(count - 1)]
+                blocks = [sources[group], *pool.allocate_run(count - 1, behind=sources[group])]
             else:
-                blocks = pool.allocate(count)
+                last = tables[group][-1] if tables[group] else None
+                blocks = pool.allocate_run(count, behind=last, spare=SPARE_TOKENS // pool.block_size)
                 if sources:
                     copies.append(BlockCopy(sources[group], blocks[0], rows))
             tables[group] += blocks
@@ -143,7 +147,7 @@ class BlockTables:
         needed = self.pool.blocks_for(end)
         for table in request.tables:
             if needed > len(table):
-                table += self.pool.allocate(needed - len(table))
+                table += self.pool.allocate_run(needed - len(table), behind=table[-1])
         return copies
 
     def _to_copy(self, request: Request) -> list[int]:

@@ -63,7 +63,12 @@ class EngineCore:
         self.kernel, block_size = select_kernel(settings.attention, model.needs, model.device, settings.kv_block_size)
         capacity = plan_capacity(model, layout, settings, block_size)
         self.model = model
-        self._pool = BlockPool(capacity.num_blocks, block_size, enable_prefix_caching=settings.enable_prefix_caching)
+        self._pool = BlockPool(
+            capacity.num_blocks,
+            block_size,
+            enable_prefix_caching=settings.enable_prefix_caching,
+            keep_together=self.kernel.prefers_runs,
+        )
         self._scheduler = Scheduler(
             self._pool,
             max_num_seqs=settings.max_num_seqs,

@@ -60,6 +60,7 @@ class AttentionKernel(ABC):
     page_multiple: ClassVar[int]  #: the block size must be a multiple of this
     dtypes: ClassVar[frozenset[torch.dtype] | None] = None  #: None for all
     max_head_dim: ClassVar[int | None] = None  #: None for no limit
+    prefers_runs: ClassVar[bool] = False  #: a sequence is read faster when its blocks lie behind one another
     supports_graphs: ClassVar[bool] = False  #: decodes can be recorded as a CUDA graph, see :meth:`refill`
 
     @classmethod

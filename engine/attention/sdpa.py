@@ -1,6 +1,6 @@
 """Blocks gathered into contiguous keys and values, then PyTorch's scaled dot-product attention.
 
-The kernel of the CPU, and the last resort everywhere. Decodes run together, padded to a common length;
+The last resort where no other kernel can serve. Decodes run together, padded to a common length;
 prompt chunks run one by one. What PyTorch's function cannot do (soft-capped scores, attention sinks) is written
 out, with the scores in fp32.
 """
@@ -101,7 +101,7 @@ class SdpaKernel(AttentionKernel):
                     queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=keys.shape[1] != num_heads
                 )
             else:
-                attended = _written_out(queries, keys, values, mask, scale, softcap, sinks)
+                attended = written_out(queries, keys, values, mask, scale, softcap, sinks)
             attended = attended.transpose(1, 2).flatten(0, 1)
             if group.rows is None:
                 return attended
@@ -109,7 +109,7 @@ class SdpaKernel(AttentionKernel):
         return output
 
 
-def _written_out(
+def written_out(
     query: Tensor,
     keys: Tensor,
     values: Tensor,

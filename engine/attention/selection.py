@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from engine.attention.base import AttentionKernel, AttentionNeeds
+from engine.attention.cpu import CpuKernel
 from engine.attention.flash2 import Flash2Kernel
 from engine.attention.flash3 import Flash3Kernel
 from engine.attention.sdpa import SdpaKernel
@@ -17,7 +18,14 @@ from engine.errors import ModelLoadError
 
 log = logging.getLogger(__name__)
 
-KERNELS: Sequence[type[AttentionKernel]] = (Flash3Kernel, Flash2Kernel, VarlenKernel, TritonKernel, SdpaKernel)
+KERNELS: Sequence[type[AttentionKernel]] = (
+    Flash3Kernel,
+    Flash2Kernel,
+    VarlenKernel,
+    TritonKernel,
+    CpuKernel,
+    SdpaKernel,
+)
 """All kernels, the fastest first; the last runs everywhere."""
 
 DEFAULT_BLOCK_SIZE = 16

@@ -1,4 +1,4 @@
-"""The portable paged kernel against attention computed one query at a time in fp64."""
+"""The processor's kernel and the portable one against attention computed one query at a time in fp64."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from engine.attention.base import Sequences
+from engine.attention.base import AttentionKernel, Sequences
+from engine.attention.cpu import CpuKernel
 from engine.attention.sdpa import SdpaKernel
 from tests.support.attention import make_case
 
@@ -15,10 +16,16 @@ BLOCK = 4
 HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 8, 6
 
 
+KERNELS = pytest.mark.parametrize("kernel", [CpuKernel(), SdpaKernel()], ids=lambda kernel: kernel.name)
+
+
+@KERNELS
 @pytest.mark.parametrize("window", [None, 1, 5, 100])
 @pytest.mark.parametrize(("softcap", "with_sinks"), [(None, False), (0.7, False), (None, True), (0.7, True)])
 @pytest.mark.parametrize("seed", range(6))
-def test_matches_plain_attention(seed: int, window: int | None, softcap: float | None, with_sinks: bool) -> None:
+def test_matches_plain_attention(
+    seed: int, window: int | None, softcap: float | None, with_sinks: bool, kernel: AttentionKernel
+) -> None:
     case = make_case(
         seed,
         block_size=BLOCK,
@@ -30,17 +37,17 @@ def test_matches_plain_attention(seed: int, window: int | None, softcap: float |
     )
     sinks = torch.randn(HEADS) if with_sinks else None
     expected = case.expected(window, softcap, sinks)
-    for got in case.run(SdpaKernel(), window, softcap, sinks, num_layers=2):
+    for got in case.run(kernel, window, softcap, sinks, num_layers=2):
         assert got.shape == (len(case.query), HEADS, VALUE_DIM)
         torch.testing.assert_close(got.double(), expected, rtol=0, atol=2e-6)
 
 
-def test_bf16_stays_close_to_fp32() -> None:
+@KERNELS
+def test_bf16_stays_close_to_fp32(kernel: AttentionKernel) -> None:
     torch.manual_seed(0)
     cache = torch.randn(10, BLOCK, KV_HEADS, DIM)
     query = torch.randn(2, HEADS, DIM)
     sequences = Sequences((1, 1), (9, 6), ((1, 2, 3), (4, 5)), BLOCK)
-    kernel = SdpaKernel()
     prepared = kernel.prepare(sequences, torch.device("cpu"))
     options = {"scale": 1 / math.sqrt(DIM), "sliding_window": None}
     exact = kernel.forward(query, cache, cache, prepared, **options)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from engine import EngineSettings, FinishReason, SamplingParams
-from engine.attention.sdpa import SdpaKernel
+from engine.attention.cpu import CpuKernel
 from engine.cache_layout import CacheLayout, blocks_for_sequence
 from engine.core import EngineCore
 from engine.kv_cache import NULL_BLOCK
@@ -301,16 +301,16 @@ def test_a_mask_that_is_one_key_short_turns_the_comparison_red(
     pair: Pair, wrong_layer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One layer does not see the earliest key that it should."""
-    forward = SdpaKernel.forward
+    forward = CpuKernel.forward
 
-    def blinkered(kernel: SdpaKernel, *packed: Any, sliding_window: int | None, **options: Any) -> Tensor:
+    def blinkered(kernel: CpuKernel, *packed: Any, sliding_window: int | None, **options: Any) -> Tensor:
         number = next(call)
         if number >= 2 and number % 2 == wrong_layer:  # the prompt is read with the right mask
             visible = packed[3][0].num_keys
             sliding_window = min(visible, sliding_window or visible) - 1
         return forward(kernel, *packed, sliding_window=sliding_window, **options)
 
-    monkeypatch.setattr(SdpaKernel, "forward", blinkered)
+    monkeypatch.setattr(CpuKernel, "forward", blinkered)
     for prompt_length in (12, 7, 20, 30):  # in one of them somebody looks there
         call = itertools.count()
         if is_red(pair, prompt_length):

@@ -46,9 +46,10 @@ def make_scheduler(
     budget: int = 8,
     max_len: int = 32,
     caching: bool = True,
+    together: bool = False,
     windows: tuple[int | None, ...] = (None,),
 ) -> Scheduler:
-    pool = BlockPool(num_blocks, block_size, enable_prefix_caching=caching)
+    pool = BlockPool(num_blocks, block_size, enable_prefix_caching=caching, keep_together=together)
     return Scheduler(pool, max_num_seqs=seqs, max_batched_tokens=budget, max_model_len=max_len, windows=windows)
 
 
@@ -101,6 +102,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         seqs=st.integers(1, 5),
         extra_budget=st.integers(0, 8),
         caching=st.booleans(),
+        together=st.booleans(),
         windows=st.sampled_from([(None,), (None,), (5,), (None, 3), (None, 1, 6)]),
     )
     def start(
@@ -110,6 +112,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         seqs: int,
         extra_budget: int,
         caching: bool,
+        together: bool,
         windows: tuple[int | None, ...],
     ) -> None:
         budget = seqs + extra_budget
@@ -126,6 +129,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             budget=budget,
             max_len=self.max_len,
             caching=caching,
+            together=together,
             windows=windows,
         )
         self.cache = SimulatedCache(block_size, windows)
@@ -475,3 +479,55 @@ class TestPool:
         pool.register_beginning(block, 0, b"", [1])
         assert pool.find(0, b"a") is None
         assert pool.find_beginning(0, b"", [1, 1]) == (0, 0)
+
+
+class TestRuns:
+    """Blocks that lie behind one another are read faster; nobody's cached content is given up for that."""
+
+    @staticmethod
+    def fill(pool: BlockPool, blocks: list[int], name: bytes) -> None:
+        for number, block in enumerate(blocks):
+            pool.register(block, 0, name, [number] * pool.block_size, name + bytes([number]))
+
+    def test_two_that_grow_in_turns_stay_in_one_piece_each(self) -> None:
+        pool = BlockPool(40, 2, keep_together=True)
+        one, other = pool.allocate_run(3, spare=6), pool.allocate_run(2, spare=6)
+        for _ in range(6):
+            one += pool.allocate_run(1, behind=one[-1])
+            other += pool.allocate_run(1, behind=other[-1])
+        assert one == list(range(one[0], one[0] + 9))
+        assert other == list(range(other[0], other[0] + 8))
+        pool.check([one, other])
+
+    def test_the_next_turn_goes_on_where_the_last_one_ended(self) -> None:
+        pool = BlockPool(60, 2, keep_together=True)
+        first = pool.allocate_run(4, spare=8)
+        self.fill(pool, first, b"a")
+        pool.free(first)
+        others = [pool.allocate_run(4, spare=8) for _ in range(2)]
+        pool.share(first)
+        first += pool.allocate_run(5, behind=first[-1])
+        assert first == list(range(first[0], first[0] + 9))
+        pool.check([first, *others])
+
+    def test_what_was_freed_last_is_kept(self) -> None:
+        pool = BlockPool(17, 2, keep_together=True)
+        old, new = pool.allocate_run(8), pool.allocate_run(8)
+        self.fill(pool, old, b"old")
+        self.fill(pool, new, b"new")
+        pool.free(old)
+        pool.free(new)
+        taken = pool.allocate_run(4, behind=old[-1])  # what lies there was freed just now
+        assert not set(taken) & set(new)
+        assert all(pool.find(0, b"new" + bytes([number])) for number in range(8))
+        pool.check([taken])
+
+    def test_where_there_is_no_room_blocks_are_taken_from_anywhere(self) -> None:
+        pool = BlockPool(9, 2, keep_together=True)
+        singles = [pool.allocate_run(1)[0] for _ in range(8)]
+        pool.free(singles[::2])
+        taken = pool.allocate_run(4, behind=singles[1], spare=3)
+        assert sorted(taken) == sorted(singles[::2])
+        pool.check([taken, singles[1::2]])
+        with pytest.raises(IndexError, match="1 blocks asked for, 0 free"):
+            pool.allocate_run(1)
