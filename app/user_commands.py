@@ -217,15 +217,15 @@ def _with_erasure(settings: AppSettings, work: Callable[[Erasure], Awaitable[Res
 
 
 def _counted(data: PersonData) -> str:
-    counts = {
-        "conversations": data.conversations,
-        "messages": data.messages,
-        "replies": data.replies,
-        "ratings": data.feedback,
-        "API keys": data.api_keys,
-        "sessions": data.sessions,
-    }
-    return f"the account and {', '.join(f'{number:,} {name}' for name, number in counts.items())}"
+    counts = [
+        (data.conversations, "conversation", "conversations"),
+        (data.messages, "message", "messages"),
+        (data.replies, "reply", "replies"),
+        (data.feedback, "rating", "ratings"),
+        (data.api_keys, "API key", "API keys"),
+        (data.sessions, "session", "sessions"),
+    ]
+    return f"the account and {', '.join(f'{count:,} {one if count == 1 else many}' for count, one, many in counts)}"
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from app.settings import AppSettings
 from app.store.accounts import Accounts
 from app.store.database import Database
 from tests.app.desk import PASSWORD, SECRET
+from tests.support.import_files import document, message, talk
 
 Run = Callable[..., tuple[int, str]]
 
@@ -74,6 +75,28 @@ def test_people_are_made_listed_changed_and_shut_out(run: Run, tmp_path: Path) -
     assert status == 0, said
     assert json.loads((tmp_path / "ada.json").read_text())["conversations"] == []
     assert run("export", "--user", "nobody", "--to", str(tmp_path / "x.json"))[0] == 2
+
+
+def test_somebody_is_deleted_once_it_was_said_what_goes(run: Run, tmp_path: Path) -> None:
+    for name, role in (("ada", "admin"), ("ben", "agent")):
+        made = run("user", "create", name, "--role", role, "--password-stdin", typed=f"{PASSWORD}\n")
+        assert made[0] == 0, made
+    taken_in = tmp_path / "bens.json"
+    taken_in.write_bytes(document(talk("1", message("2", content="Ben's"))))
+    assert run("import", str(taken_in), "--user", "ben")[0] == 0
+
+    goes = "Deleting ben deletes the account and 1 conversation, 1 message, 0 replies, 0 ratings, 0 API keys, 0 sessions.\n"
+    assert run("user", "delete", "ben", "--preview") == (0, goes)
+    status, said = run("user", "delete", "ben")
+    assert (status, "nobody to ask whether to delete it" in said) == (2, True)
+    assert "ben" in run("user", "list")[1], "nobody said yes"
+    status, said = run("user", "delete", "Ben", "--yes")
+    assert (status, said) == (0, f"{goes}ben is deleted. Backups have it until they are deleted, too.\n")
+    assert run("user", "list")[1] == "ada  admin  never here\n"
+    assert run("user", "delete", "ben", "--yes")[0] == 2
+    status, said = run("user", "delete", "ada", "--yes")
+    assert (status, "last admin" in said) == (2, True)
+    assert "ada" in run("user", "list")[1]
 
 
 def test_there_is_nobody_to_ask_for_a_password(run: Run) -> None:
