@@ -22,8 +22,8 @@ from engine import ChatEngine
 if TYPE_CHECKING:
     from app.services import Services
 
-#: How long answers in flight may take after the replies were finished; what is left then is cut.
-_CLOSE_SECONDS = 2
+#: How long answers in flight may take after the replies were finished; what is left then is cut after as long again.
+_CLOSE_SECONDS = 1
 
 
 def require_loopback(host: str, *, accounts: bool = False) -> None:
@@ -163,6 +163,11 @@ class _Server(uvicorn.Server):
         while not winding_down.done() and not self.force_exit:
             await asyncio.wait({winding_down}, timeout=0.1)
         winding_down.cancel()
+        # Uvicorn's own patience is a time, and would be over on a machine that stood still meanwhile.
+        for _ in range(_CLOSE_SECONDS * 10):
+            if not self.server_state.tasks or self.force_exit:
+                break
+            await asyncio.sleep(0.1)
         await super().shutdown(sockets)
         with suppress(asyncio.CancelledError):  # a second Ctrl+C
             await winding_down

@@ -11,8 +11,10 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from app.patience import wait_at_most
+
 PING_SECONDS = 15.0
-#: How long a stream may go on once the server closes.
+#: How long a stream may wait for its last events once the server closes.
 LAST_WORDS_SECONDS = 0.5
 
 
@@ -62,16 +64,14 @@ async def _with_pings(events: AsyncIterator[bytes], closing: asyncio.Event, fare
     async def following() -> bytes | None:
         return await anext(events, None)
 
-    loop = asyncio.get_running_loop()
     closed = asyncio.create_task(closing.wait())
     pending = asyncio.create_task(following())
-    deadline: float | None = None  # of a stream that is to close
+    patience = LAST_WORDS_SECONDS  # with a stream that is to close
     try:
         while True:
             if closed.done():
                 # The last events of a reply are often on their way just when the server closes.
-                deadline = deadline or loop.time() + LAST_WORDS_SECONDS
-                await asyncio.wait({pending}, timeout=max(0.0, deadline - loop.time()))
+                patience = await wait_at_most(patience, [pending])
             else:
                 await asyncio.wait({pending, closed}, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if pending.done():
@@ -79,10 +79,10 @@ async def _with_pings(events: AsyncIterator[bytes], closing: asyncio.Event, fare
                 if event is None:
                     return
                 yield event
-                if deadline is not None and loop.time() >= deadline:
+                if patience <= 0:
                     break
                 pending = asyncio.create_task(following())
-            elif deadline is not None:
+            elif patience <= 0:
                 break
             elif not closed.done():
                 yield KEEPALIVE_COMMENT

@@ -13,6 +13,7 @@ from app.domain.templates import TemplateKind
 from app.domain.text import clean_text, title_from
 from app.domain.views import MessageStatus, Role
 from app.errors import Conflict, EngineUnavailable, NotFound
+from app.patience import wait_at_most
 from app.settings import AppSettings
 from app.store.notifications import Notifications
 from app.store.turn_contexts import BUSY, TurnContexts
@@ -207,6 +208,10 @@ class Turns:
             progress=None,
         )
 
+    def being_written(self) -> list[str]:
+        """The ids of the turns that this process writes."""
+        return list(self._live)
+
     def writing_for(self, user_id: str) -> int:
         """How many replies this process is writing for somebody."""
         return sum(live.user_id == user_id for live in self._live.values())
@@ -247,13 +252,13 @@ class Turns:
         if self._titles is not None:
             await self._titles.close()
         if self._starting:  # a transaction under way is not left without the task that ends its turn
-            await asyncio.wait(self._starting.values(), timeout=LAST_WRITE_SECONDS)
+            await wait_at_most(LAST_WRITE_SECONDS, self._starting.values())
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._settings.shutdown_seconds)
+            await wait_at_most(self._settings.shutdown_seconds, self._tasks)
         for live in self._live.values():
             live.cut(MessageStatus.INTERRUPTED)
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=LAST_WRITE_SECONDS)
+            await wait_at_most(LAST_WRITE_SECONDS, self._tasks)
         for task in self._tasks:
             _log.error("%s could not be saved before the shutdown", task.get_name())
             task.cancel()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
+import pytest
 from starlette.types import Message
 
-from app.api.sse import EventStream, sse_event
+from app.api.sse import LAST_WORDS_SECONDS, EventStream, sse_event
 
 
 async def read(stream: EventStream) -> list[bytes]:
@@ -26,7 +28,9 @@ async def read(stream: EventStream) -> list[bytes]:
     return sent
 
 
-async def test_the_last_events_are_said_although_the_server_closes() -> None:
+@pytest.mark.parametrize("stalls", [0.0, 2 * LAST_WORDS_SECONDS], ids=["quick", "stands still"])
+async def test_the_last_events_are_said_although_the_server_closes(stalls: float) -> None:
+    """Also where the machine stands still meanwhile."""
     closing = asyncio.Event()
     closing.set()
     closed = False
@@ -35,6 +39,8 @@ async def test_the_last_events_are_said_although_the_server_closes() -> None:
         nonlocal closed
         try:
             for name in ("text", "text", "end"):
+                await asyncio.sleep(0.01)
+                time.sleep(stalls)  # noqa: ASYNC251 - nothing runs in this time
                 await asyncio.sleep(0.01)
                 yield sse_event("x", event=name)
         finally:

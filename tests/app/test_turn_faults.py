@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -146,8 +147,10 @@ async def test_a_reply_is_in_the_database_before_it_ends(services: Services, eng
 
 
 async def test_close_waits_for_replies_that_end_in_time(
-    services: Services, engine: FakeEngine, open_services: Open
+    settings: AppSettings, engine: FakeEngine, open_services: Open
 ) -> None:
+    """Also where the machine stands still for longer than that."""
+    services = await Services.open(settings.model_copy(update={"shutdown_seconds": 1}), engine)
     gate = asyncio.Event()
     engine.say("a", "b", gates={1: gate})
     ref = await services.turns.start(ME, text="go")
@@ -155,6 +158,8 @@ async def test_close_waits_for_replies_that_end_in_time(
     await asyncio.sleep(0)
     with pytest.raises(EngineUnavailable, match="shutting down"):
         await services.turns.start(ME, text="too late")
+    await asyncio.sleep(0.05)  # it waits by now
+    time.sleep(1.2)  # noqa: ASYNC251 - nothing runs in this time
     gate.set()
     await closing
     message = await (await open_services()).conversations.get_message(ME, ref.message_id)
