@@ -93,7 +93,6 @@ class Services:
             background = BackgroundTasks()
             if sqlite_file(url) is None:  # where there may be other processes
                 background.start(notifications.listen(), "notifications")
-                background.start(sweep_expired(leases, lease_seconds), "sweeper")
             templates = Templates(files, TemplateVersions(database))
             temporary = TemporaryChats(settings, engine, templates)
             people = People(database, settings) if settings.accounts else None
@@ -105,6 +104,8 @@ class Services:
             turns = Turns(
                 settings, engine, records, TurnContexts(database), templates, notifications, titles, admission
             )
+            if sqlite_file(url) is None:
+                background.start(sweep_expired(leases, lease_seconds, turns.being_written), "sweeper")
             housekeeping = Housekeeping(
                 conversations.index,
                 deletions,

@@ -4,7 +4,9 @@ servers together, others file by file."""
 from __future__ import annotations
 
 import gc
+import ssl
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import hypothesis
@@ -43,14 +45,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByRoom:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The browser's tests take longest, so they come first."""
-    items.sort(key=lambda item: TESTS / "e2e" not in item.path.parents)
+    """What one process takes longest for comes first, so that all of them end together: the browser's tests, and those
+    that wait for servers to die and come back."""
+    longest = [TESTS / "e2e", TESTS / "faults"]
+    items.sort(key=lambda item: next((at for at, room in enumerate(longest) if room in item.path.parents), 2))
 
 
 def pytest_collection_finish() -> None:
     """An engine that stops collects garbage, and would look through all that was ever imported each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def certificates_read_once() -> Iterator[None]:
+    """Each HTTP client would read those of all authorities again, which is most of what its start takes."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -68,4 +80,4 @@ def database_url(request: pytest.FixtureRequest) -> Iterator[str | None]:
     server: PostgresServer = request.getfixturevalue("postgres")
     url = server.migrated()
     yield url
-    server.drop(url)
+    server.give_back(url)

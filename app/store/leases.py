@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import ColumnElement, and_, func, or_, select, update
@@ -53,12 +54,15 @@ class Leases:
 
         return await self._database.write(work)
 
-    async def sweep_expired(self, before: datetime) -> int:
+    async def sweep_expired(self, before: datetime, alive: Collection[str] = ()) -> int:
         """Interrupt the turns whose lease ended before ``before``, which :meth:`now` said; returns how many.
 
         That is not now: whoever asks later has given owners that could not reach the database time to renew theirs.
+
+        Args:
+            alive: ids of turns that are not taken.
         """
-        ended = or_(Turn.lease_until.is_(None), Turn.lease_until < before)
+        ended = and_(or_(Turn.lease_until.is_(None), Turn.lease_until < before), Turn.id.not_in(alive))
         return await self._database.write(lambda session: _interrupt(session, ended))
 
 

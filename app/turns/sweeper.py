@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Collection
 from datetime import datetime
 
 from app.errors import StorageUnavailable
@@ -13,12 +14,16 @@ from app.store.leases import Leases
 _log = logging.getLogger(__name__)
 
 
-async def sweep_expired(leases: Leases, lease_seconds: float) -> None:
+async def sweep_expired(leases: Leases, lease_seconds: float, alive: Callable[[], Collection[str]]) -> None:
     """Interrupt replies whose lease has ended, every third of a lease, until cancelled. For PostgreSQL.
 
     A lease that ends while the database is away says nothing about its owner. So a turn is taken only when its lease
     was over at the last look already, and the database has answered in time since; after it has not, nothing is taken
     for a whole lease, in which every owner that lives renews its own.
+
+    Args:
+        alive: the turns of this process, which knows of them without a lease: where one could not be renewed because
+            somebody locks the rows of its reply, the turn is not taken from itself.
     """
     third = lease_seconds / 3
     last_look: datetime | None = None
@@ -27,7 +32,7 @@ async def sweep_expired(leases: Leases, lease_seconds: float) -> None:
         began = time.monotonic()
         try:
             now = await leases.now()
-            if last_look is not None and (swept := await leases.sweep_expired(last_look)):
+            if last_look is not None and (swept := await leases.sweep_expired(last_look, alive())):
                 _log.warning("%d replies were interrupted: the process that wrote them gives no sign of life", swept)
             last_look = now
             in_time = time.monotonic() - began < third

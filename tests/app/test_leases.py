@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.orm import Session
@@ -42,7 +43,7 @@ async def start(postgres: PostgresServer, tmp_path: Path) -> AsyncIterator[Start
     url = postgres.migrated()
     async with processes(url, tmp_path) as start:
         yield start
-    postgres.drop(url)
+    postgres.give_back(url)
 
 
 async def set_turn(process: Process, turn_id: str, **values: object) -> None:
@@ -176,6 +177,36 @@ async def test_a_slow_owner_whose_reply_goes_on_elsewhere_leaves_it_alone(
     assert end_of(seen).status is MessageStatus.COMPLETE
 
 
+async def test_a_server_does_not_take_its_own_reply_for_dead(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody locks its rows, and so its lease ends: it is written on where it was."""
+    a = await start(**SHORT)
+    looks, look = 0, Leases.sweep_expired
+
+    async def counted(leases: Leases, *given: Any) -> int:
+        nonlocal looks
+        looks += await is_over(a, ref.turn_id)
+        return await look(leases, *given)
+
+    more = asyncio.Event()
+    a.engine.say("kept", " whole", gates={1: more})
+    ref = await a.services.turns.start(ME, text="go")
+    await until(lambda: has(a, ref.message_id, "kept"))
+    pause = Paused(a, monkeypatch)
+    monkeypatch.setattr(Leases, "sweep_expired", counted)
+    await eventually(lambda: looks > 2)
+    pause.go_on.set()
+    more.set()
+    assert end_of(await a.read(ref.turn_id)).status is MessageStatus.COMPLETE
+    assert await a.content(ref.message_id) == "kept whole"
+
+
+async def is_over(process: Process, turn_id: str) -> bool:
+    """Whether the lease ended some looks ago."""
+    lease_until = (await process.turn(turn_id)).lease_until
+    assert lease_until is not None
+    return datetime.now(UTC) > lease_until + timedelta(seconds=0.6)
+
+
 async def has(process: Process, message_id: str, content: str) -> bool:
     return await process.content(message_id) == content
 
@@ -270,7 +301,7 @@ async def test_a_transaction_that_stands_still_does_not_hold_up_other_processes(
             await standing
         await stopped.close()
         await other.close()
-        postgres.drop(url)
+        postgres.give_back(url)
 
 
 class FailingLeases(Leases):
@@ -293,7 +324,7 @@ class FailingLeases(Leases):
             raise StorageUnavailable("no route to the server")
         return datetime.fromtimestamp(time.monotonic(), UTC)
 
-    async def sweep_expired(self, before: datetime) -> int:
+    async def sweep_expired(self, before: datetime, alive: Collection[str] = ()) -> int:
         self.sweeps.append((time.monotonic(), before.timestamp()))
         return 0
 
@@ -303,7 +334,7 @@ async def test_after_the_database_was_away_nothing_is_taken_for_a_lease(trouble:
     """Every owner had as long to renew its lease; and what is taken was over a look before."""
     lease = 0.3
     leases = FailingLeases([True, True, trouble, trouble])
-    sweeper = asyncio.create_task(sweep_expired(leases, lease))
+    sweeper = asyncio.create_task(sweep_expired(leases, lease, list))
     await eventually(lambda: leases.looks > 4 and len(leases.sweeps) > 3)
     sweeper.cancel()
     after = [(when, ended) for when, ended in leases.sweeps if when > leases.trouble]
