@@ -70,10 +70,10 @@ async def sign_in(http: httpx.AsyncClient, name: str, password: str = PASSWORD) 
 
 
 @asynccontextmanager
-async def desk(data_dir: Path, **settings: Any) -> AsyncIterator[Desk]:
-    """``settings`` are fields of ``AppSettings``."""
+async def desk(data_dir: Path, *, gradio: bool = True, **settings: Any) -> AsyncIterator[Desk]:
+    """As :func:`live_server`."""
     given = {"accounts": True, "secret_key": SECRET, "metrics_token": METRICS_TOKEN, **settings}
-    async with live_server(data_dir, **given) as live:
+    async with live_server(data_dir, gradio=gradio, **given) as live:
         opened = Desk(live)
         if opened.services.people is not None:
             opened.people._passwords = Passwords(QUICK)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 from fastapi import FastAPI
 
 from app.main import create_app
 from app.settings import AppSettings
+from app.ui import page
 from engine import ChatEngine, EngineState
+from tests.support.databases import migrated_file
 from tests.support.fake_engine import FakeEngine
 
 
@@ -37,19 +40,27 @@ class _Uvicorn(uvicorn.Server):
 
 
 @asynccontextmanager
-async def live_server(data_dir: Path, **settings: Any) -> AsyncIterator[Live]:
-    """``settings`` are fields of ``AppSettings``."""
+async def live_server(data_dir: Path, *, gradio: bool = True, **settings: Any) -> AsyncIterator[Live]:
+    """``settings`` are fields of ``AppSettings``; the rest is as for :func:`serving`."""
     engine = FakeEngine()
-    async with serving(data_dir, engine, **settings) as (url, app, http):
+    async with serving(data_dir, engine, gradio=gradio, **settings) as (url, app, http):
         yield Live(url, app, engine, http)
 
 
 @asynccontextmanager
 async def serving(
-    data_dir: Path, engine: ChatEngine, **settings: Any
+    data_dir: Path, engine: ChatEngine, *, gradio: bool = True, **settings: Any
 ) -> AsyncIterator[tuple[str, FastAPI, httpx.AsyncClient]]:
-    """The same with any engine, started and stopped with it if need be: its address, the application, a client."""
-    app = create_app(AppSettings(data_dir=data_dir, _env_file=None, **{"auto_titles": False} | settings), engine)
+    """The same with any engine, started and stopped with it if need be: its address, the application, a client.
+
+    Args:
+        gradio: whether there is the chat's page, which takes longer to build than all the rest.
+    """
+    chosen = AppSettings(data_dir=data_dir, _env_file=None, **{"auto_titles": False} | settings)
+    if chosen.database_url is None and not (data_dir / "deskmate.db").exists():
+        migrated_file(data_dir / "deskmate.db")
+    with nullcontext() if gradio else _no_chat_page():
+        app = create_app(chosen, engine)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1)
@@ -60,6 +71,14 @@ async def serving(
             yield url, app, http
         server.should_exit = True
         await running
+
+
+@contextmanager
+def _no_chat_page() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(page, "_page", lambda: None)
+        patched.setattr(page.gr, "mount_gradio_app", lambda app, *_, **__: app)
+        yield
 
 
 def forget(engine: FakeEngine) -> None:

@@ -170,11 +170,11 @@ async def test_a_page_leads_to_the_way_in_and_back(here: Desk) -> None:
 
 
 async def test_sessions_outlive_the_server(tmp_path: Path) -> None:
-    async with desk(tmp_path) as first:
+    async with desk(tmp_path, gradio=False) as first:
         http = await first.add("ada", Role.ADMIN)
         token = http.cookies["deskmate_session"]
     for secret, status in (({}, 200), ({"secret_key": "b8Yq2mVbT9rLw4ZpYs8NdGhJ3fCeA6uQ1oRi5"}, 401)):
-        async with desk(tmp_path, **secret) as second, second.client() as http:
+        async with desk(tmp_path, gradio=False, **secret) as second, second.client() as http:
             http.cookies.set("deskmate_session", token)
             assert (await http.get("/api/account")).status_code == status
 
@@ -428,7 +428,7 @@ async def test_the_last_admin_stays(here: Desk, change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("taken", [True, pytest.param(False, marks=pytest.mark.full)])
 async def test_the_first_admin_is_offered_what_was_said_before(tmp_path: Path, taken: bool) -> None:
-    async with desk(tmp_path) as first:
+    async with desk(tmp_path, gradio=False) as first:
         now = datetime.now(UTC)
         kept = Conversation(
             id="c1", user_id=LOCAL_USER_ID, title="Old words", settings={}, created_at=now, updated_at=now
@@ -452,7 +452,7 @@ async def test_the_first_admin_is_offered_what_was_said_before(tmp_path: Path, t
 @pytest.mark.full
 async def test_two_setup_links_make_one_admin(tmp_path: Path) -> None:
     """As two servers print them that start at the same moment."""
-    async with desk(tmp_path) as first, first.client() as http:
+    async with desk(tmp_path, gradio=False) as first, first.client() as http:
         tokens = [await first.people.setup_token() for _ in range(2)]
         uses = [
             http.post("/api/links/use", json={"token": token, "name": f"boss{number}", "password": PASSWORD})
@@ -527,7 +527,7 @@ async def test_metrics_want_their_token(here: Desk, tmp_path: Path) -> None:
         assert shown.status_code == 200
         assert "deskmate_http_requests" in shown.text
     assert (await here.clients["ada"].get("/metrics")).status_code == 401
-    async with desk(tmp_path, metrics_token=None) as closed, closed.client() as http:
+    async with desk(tmp_path, gradio=False, metrics_token=None) as closed, closed.client() as http:
         for token in ("", "None", "x"):
             assert (await http.get("/metrics", headers={"Authorization": f"Bearer {token}".strip()})).status_code == 401
 

@@ -23,10 +23,10 @@ from app.errors import MaintenanceError, StartupError
 from app.store import snapshot
 from app.store.backup import back_up
 from app.store.claim import claimed
-from app.store.migrate import alembic_config, migrate
+from app.store.migrate import alembic_config
 from app.store.restore import restore
 from tests.app.test_migrations import FIRST_VERSION, HEAD, connected
-from tests.support.databases import PostgresServer
+from tests.support.databases import PostgresServer, migrated_file
 
 NOW = "2026-10-01 12:00:00"
 
@@ -60,9 +60,8 @@ def left_in(folder: Path) -> set[str]:
 def file(tmp_path: Path) -> Path:
     """A database with the conversation "kept", as a server that was killed has left it."""
     folder = tmp_path / "data"
-    folder.mkdir()
     made = folder / "deskmate.db"
-    migrate(url_of(made))
+    migrated_file(made)
     with closing(snapshot.open_live(made)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")

@@ -15,16 +15,15 @@ import pytest
 from app.errors import MaintenanceError
 from app.store import snapshot
 from app.store.backup_streams import back_up_into, backup_from
-from app.store.migrate import migrate
 from tests.app.test_backup import add_conversation, left_in, titles, url_of
+from tests.support.databases import migrated_file
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A database with the conversation "kept"."""
     made = tmp_path / "data" / "deskmate.db"
-    made.parent.mkdir()
-    migrate(url_of(made))
+    migrated_file(made)
     with closing(snapshot.open_live(made)) as connection:
         add_conversation(connection, "kept")
     return made

@@ -44,7 +44,7 @@ from app.store.models import (
 )
 from app.store.rows_compared import DERIVED, kinds
 from tests.app.test_migrations import connected
-from tests.support.databases import PostgresServer
+from tests.support.databases import PostgresServer, migrated_file
 
 #: Their rows belong to no conversation.
 NO_CONVERSATIONS = (Account, LoginSession, Invitation, ApiKey, TokenUse, AuditEvent, TemplateVersion)
@@ -73,8 +73,7 @@ def targets(request: pytest.FixtureRequest, tmp_path: Path) -> Databases:
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
-    url = f"sqlite:///{tmp_path / 'deskmate.db'}"
-    migrate(url)
+    url = migrated_file(tmp_path / "deskmate.db")
     fill(url)
     return url
 

@@ -17,17 +17,14 @@ from sqlalchemy.orm import Session
 from app.domain.ids import LOCAL_USER_ID
 from app.errors import StorageUnavailable
 from app.store.database import Database
-from app.store.migrate import migrate
 from app.store.models import Account
 from tests.app.conftest import add_user
-from tests.support.databases import PostgresServer
+from tests.support.databases import PostgresServer, migrated_file
 
 
 @pytest.fixture
 async def database(database_url: str | None, tmp_path: Path) -> AsyncIterator[Database]:
-    url = database_url or f"sqlite:///{tmp_path / 'deskmate.db'}"
-    await asyncio.to_thread(migrate, url)
-    opened = Database(url)
+    opened = Database(database_url or migrated_file(tmp_path / "deskmate.db"))
     yield opened
     await opened.close()
 

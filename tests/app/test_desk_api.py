@@ -21,7 +21,7 @@ SECRET_WORDS = "the turbot is overcooked"
 
 @pytest.fixture
 async def here(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with desk(tmp_path / "data") as opened:
+    async with desk(tmp_path / "data", gradio=False) as opened:
         for name, role in (("ada", Role.ADMIN), ("gus", Role.AGENT), ("vera", Role.VIEWER)):
             await opened.add(name, role)
         yield opened

@@ -309,7 +309,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 @pytest.fixture
 async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with live_server(tmp_path / "data", max_import_mb=1) as live:
+    async with live_server(tmp_path / "data", gradio=False, max_import_mb=1) as live:
         yield live.http
 
 

@@ -14,9 +14,9 @@ from app import cli
 from app.domain.ids import LOCAL_USER_ID
 from app.settings import AppSettings
 from app.store.integrity import broken_rules
-from app.store.migrate import migrate
 from tests.app.test_copy import fill
 from tests.app.test_migrations import CONVERSATION, FIRST_VERSION, QUESTION, REPLY, TURN, connected
+from tests.support.databases import migrated_file
 
 OTHER, ROOT = CONVERSATION[:-1] + "8", CONVERSATION[:-1] + "9"
 ANOTHER_CONVERSATION = (
@@ -42,8 +42,6 @@ DAMAGE = (
 @pytest.fixture
 def url(database_url: str | None, settings: AppSettings) -> str:
     url = settings.resolved_database_url
-    settings.data_dir.mkdir()
-    migrate(url)
     with connected(url) as connection:
         for statement in (*FIRST_VERSION, *ANOTHER_CONVERSATION):
             connection.execute(sa.text(statement))
@@ -64,8 +62,7 @@ def test_every_kind_of_damage_is_seen(url: str) -> None:
 
 def test_rows_whose_owner_is_gone(tmp_path: Path) -> None:
     """PostgreSQL does not let that happen; SQLite's foreign keys bind only who asks for them."""
-    url = f"sqlite:///{tmp_path / 'deskmate.db'}"
-    migrate(url)
+    url = migrated_file(tmp_path / "deskmate.db")
     fill(url, 3)
     with closing(sqlite3.connect(tmp_path / "deskmate.db")) as connection, connection:
         connection.execute("DELETE FROM account WHERE name = 'Someone'")
@@ -79,8 +76,6 @@ def test_rows_whose_owner_is_gone(tmp_path: Path) -> None:
 
 def test_a_full_history_is_whole(database_url: str | None, settings: AppSettings) -> None:
     url = settings.resolved_database_url
-    settings.data_dir.mkdir()
-    migrate(url)
     fill(url)
     with connected(url) as connection:
         assert broken_rules(connection) == []

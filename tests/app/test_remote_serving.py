@@ -56,9 +56,9 @@ class Pair:
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
-        back = await stack.enter_async_context(live_server(tmp_path / "back"))
+        back = await stack.enter_async_context(live_server(tmp_path / "back", gradio=False))
         engine = remote(back.url)
-        _url, _app, front = await stack.enter_async_context(serving(tmp_path / "front", engine))
+        _url, _app, front = await stack.enter_async_context(serving(tmp_path / "front", engine, gradio=False))
         yield Pair(back, front, engine)
 
 
@@ -145,7 +145,10 @@ async def test_continuing_what_is_no_reply(pair: Pair, asked: dict[str, Any], sa
 
 
 async def test_a_server_that_is_away_leaves_the_history(tmp_path: Path) -> None:
-    async with ScriptedServer() as back, serving(tmp_path / "front", remote(back.url)) as (_url, _app, front):
+    async with (
+        ScriptedServer() as back,
+        serving(tmp_path / "front", remote(back.url), gradio=False) as (_url, _app, front),
+    ):
         turn = (await front.post("/api/turns", json={"text": "hi"})).json()
         assert (await ended(front, turn))["content"] == "Hello world"
         await back.stop()
@@ -165,7 +168,7 @@ async def test_the_real_engine_elsewhere_says_the_same(tmp_path: Path) -> None:
     params = SamplingParams(temperature=1.5, seed=4, max_tokens=24, logprobs=2, ignore_eos=True, min_p=0.01)
     here = Engine(settings)
     async with AsyncExitStack() as stack:
-        url, _app, _http = await stack.enter_async_context(serving(tmp_path / "back", here))
+        url, _app, _http = await stack.enter_async_context(serving(tmp_path / "back", here, gradio=False))
         there = await stack.enter_async_context(remote(url))
         assert there.info.max_model_len == 128
         assert await there.check_chat(HI) == await here.check_chat(HI)
@@ -197,7 +200,7 @@ async def test_a_reply_goes_on_as_if_it_had_not_been_cut(tmp_path: Path) -> None
     question = {"role": "user", "content": "What does top-p do?"}
     here = Engine(EngineSettings(_env_file=None, model=str(guide), dtype="float32"))
     async with AsyncExitStack() as stack:
-        url, _app, _http = await stack.enter_async_context(serving(tmp_path / "back", here))
+        url, _app, _http = await stack.enter_async_context(serving(tmp_path / "back", here, gradio=False))
         there = await stack.enter_async_context(remote(url))
 
         async def said(messages: list[Any], params: SamplingParams) -> str:

@@ -106,7 +106,7 @@ async def _whole_chat(live: Live) -> httpx.Response:
 
 
 async def test_every_door_works_for_it_and_no_file_ever_holds_it(tmp_path: Path) -> None:
-    async with live_server(tmp_path) as live:
+    async with live_server(tmp_path, gradio=False) as live:
         gone = await _whole_chat(live)
         assert gone.status_code == 404
         turn = (await live.http.post("/api/turns", json={"text": SECRET, "temporary": True})).json()
@@ -115,5 +115,5 @@ async def test_every_door_works_for_it_and_no_file_ever_holds_it(tmp_path: Path)
         assert files_with(SECRET, tmp_path) == []
         await live.http.post("/api/turns", json={"text": "kept on disk"})
         assert files_with("kept on disk", tmp_path) != []
-    async with live_server(tmp_path) as live:  # after a restart it is gone
+    async with live_server(tmp_path, gradio=False) as live:  # after a restart it is gone
         assert (await live.http.get(f"/api/conversations/{turn['conversation_id']}")).status_code == 404

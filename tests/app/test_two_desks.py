@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from app import main
 from app.auth import watch
 from app.domain.roles import Role
 from tests.app.desk import Desk, desk, sign_in
@@ -25,13 +24,18 @@ COOKIE = "deskmate_session"
 async def desks(
     postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Desk, Desk]]:
-    monkeypatch.setattr(main, "mount_ui", lambda app, _services: app)
     monkeypatch.setattr(watch, "LOOK_SECONDS", 0.05)
     url = postgres.migrated()
-    quick = {"database_url": url, "checkpoint_seconds": 0.05, "lease_seconds": 600.0, "shutdown_seconds": 0}
+    quick: dict[str, Any] = {
+        "gradio": False,
+        "database_url": url,
+        "checkpoint_seconds": 0.05,
+        "lease_seconds": 600.0,
+        "shutdown_seconds": 0,
+    }
     async with desk(tmp_path / "a", **quick) as a, desk(tmp_path / "b", **quick) as b:
         yield a, b
-    postgres.drop(url)
+    postgres.give_back(url)
 
 
 @asynccontextmanager
@@ -81,7 +85,8 @@ async def test_signing_out_at_one_is_signing_out_at_all(desks: tuple[Desk, Desk]
         a.live.engine.say("one", " two").gates = {1: asyncio.Event()}
         turn = (await at_a.post("/api/turns", json={"text": "count"})).json()
         following = asyncio.create_task(lines_of(at_a, turn))
-        await eventually(lambda: a.live.engine.running == 1)
+        streams = a.live.app.state.http_metrics.event_streams
+        await eventually(lambda: a.live.engine.running == streams._value.get() == 1)
         assert (await at_b.post("/api/account/sign-out")).status_code == 204
         assert (await at_a.get("/api/account")).status_code == 401
         assert not any('"end"' in line for line in await following)  # cut, though the reply goes on

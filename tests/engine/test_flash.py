@@ -66,15 +66,16 @@ def flash(request: pytest.FixtureRequest, install: Install) -> AttentionKernel:
 @pytest.mark.parametrize("window", [None, 1, 5, 400])
 @pytest.mark.parametrize("softcap", [None, 0.7])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("seeds", [[0], pytest.param([1, 2], marks=pytest.mark.full)], ids=["one", "more"])
 def test_matches_plain_attention(
-    flash: AttentionKernel, window: int | None, softcap: float | None, dtype: torch.dtype
+    flash: AttentionKernel, window: int | None, softcap: float | None, dtype: torch.dtype, seeds: list[int]
 ) -> None:
     if softcap is not None and not flash.supports_softcap:
         assert flash.unfit_because(AttentionNeeds(softcap=True, dtype=dtype))
         return
     block_size = max(16, flash.page_multiple)
     lengths = [1, 3, block_size - 1, block_size, block_size + 1, 2 * block_size + 5]
-    for seed in range(3):
+    for seed in seeds:
         case = make_case(seed, block_size=block_size, lengths=lengths, dtype=dtype)
         expected = case.expected(window, softcap)
         for got in case.run(flash, window, softcap, num_layers=2):

@@ -28,6 +28,7 @@ from tests.support.models import FAMILIES, WINDOW, make_model
 from tests.support.reference import TIE, Comparison, Reference, Reply
 
 MAX_LEN = 96
+LONGEST = 20  #: reply
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def prompts_for(pair: Pair, rng: random.Random) -> list[list[int]]:
     prompts = [stem[: rng.randint(1, 40)] + noise(rng.randint(0, 12)) for _ in range(5)]
     prompts.append(noise(rng.randint(1, 50)))
     for prompt in prompts[:2]:
-        reply = pair.reference.greedy(prompt, 20).token_ids
+        reply = pair.reference.greedy(prompt, LONGEST).token_ids
         prompts.append([*prompt, *reply, *noise(rng.randint(1, 5))])
     return prompts
 
@@ -120,6 +121,8 @@ def run_scenario(pair: Pair, seed: int, comparison: Comparison) -> Counter[str]:
         max_batched_tokens=budget,
     )
     prompts = prompts_for(pair, rng)
+    for prompt in prompts:
+        pair.reference.greedy(prompt, LONGEST)  # once, whatever is asked for
     asked: dict[str, tuple[list[int], int]] = {}
     got: dict[str, list[int]] = {}
     live: set[str] = set()
@@ -129,7 +132,7 @@ def run_scenario(pair: Pair, seed: int, comparison: Comparison) -> Counter[str]:
         while to_come and (not core.has_work or rng.random() < 0.3):
             to_come -= 1
             name = f"r{to_come}"
-            prompt, max_tokens = rng.choice(prompts), rng.choice([1, 8, 20])
+            prompt, max_tokens = rng.choice(prompts), rng.choice([1, 8, LONGEST])
             asked[name], got[name] = (prompt, max_tokens), []
             live.add(name)
             submit(core, name, prompt, max_tokens)
@@ -177,18 +180,20 @@ def check_scenarios(pair: Pair, seeds: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
     for seed in seeds:
         seen += run_scenario(pair, seed, comparison)
+    assert comparison.tokens > 50 * len(seeds)
+    assert comparison.ties <= 1 + comparison.tokens // 2000
+    if len(seeds) == 1:
+        return
     # The scenarios must have been what they are for.
     events = ["aborts", "preemptions", "prefix hits", "partial hits", "partial prefills", "mixed steps", "shared steps"]
     if pair.model.needs.sliding_window:
         events.append("blocks given back")
     for event in events:
         assert seen[event] >= 3, (event, seen)
-    assert comparison.tokens > 50 * len(seeds)
-    assert comparison.ties <= 1 + comparison.tokens // 2000
 
 
 def test_replies_are_transformers_replies_whatever_happens(pair: Pair) -> None:
-    check_scenarios(pair, (1, 9, 12))  # these three hold every event
+    check_scenarios(pair, (1, 9, 12) if pair.name in TYPICAL else (9,))  # the three hold every event
 
 
 @pytest.mark.full
@@ -296,6 +301,7 @@ def test_wrong_positions_turn_the_comparison_red(pair: Pair, monkeypatch: pytest
     assert sum(noticed) >= 2
 
 
+@typical_families
 @pytest.mark.parametrize("wrong_layer", [0, 1])
 def test_a_mask_that_is_one_key_short_turns_the_comparison_red(
     pair: Pair, wrong_layer: int, monkeypatch: pytest.MonkeyPatch
@@ -318,6 +324,7 @@ def test_a_mask_that_is_one_key_short_turns_the_comparison_red(
     pytest.fail("nobody noticed")
 
 
+@typical_families
 def test_a_corrupted_row_in_the_prefix_cache_turns_the_next_reply_red(pair: Pair) -> None:
     """A prefix hit really reads the cache."""
     prompt = prompt_of(pair, 13)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,12 @@ def make(path: Path, kind: str, family: str = "llama") -> tuple[LoadedModel, Ref
 
 def alone(reference: Reference, prompt: list[int], max_tokens: int) -> Reply:
     """What transformers says of a model that has seen nothing before: ``dynamic`` remembers the longest sequence."""
-    return Reference(reference.path).greedy(prompt, max_tokens)
+    return _alone(reference.path, tuple(prompt), max_tokens)
+
+
+@cache
+def _alone(path: Path, prompt: tuple[int, ...], max_tokens: int) -> Reply:
+    return Reference(path).greedy(prompt, max_tokens)
 
 
 def make_core(model: LoadedModel, **settings: int) -> EngineCore:

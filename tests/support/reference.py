@@ -27,16 +27,17 @@ class Reference:
 
     path: Path
     device: str = "cpu"
-    _replies: dict[tuple[tuple[int, ...], int], Reply] = field(default_factory=dict)
+    _replies: dict[tuple[int, ...], tuple[int, Reply]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.float32, attn_implementation="eager")
         self._model.eval().to(self.device)
 
     def greedy(self, prompt: Sequence[int], max_new_tokens: int) -> Reply:
-        """The reply to one prompt alone, computed once."""
-        key = (tuple(prompt), max_new_tokens)
-        if key not in self._replies:
+        """The reply to one prompt alone. A shorter one is the beginning of one that was computed before."""
+        key = tuple(prompt)
+        length, reply = self._replies.get(key, (0, Reply((), ())))
+        if length < max_new_tokens:
             input_ids = torch.tensor([list(prompt)], device=self.device)
             output = self._model.generate(
                 input_ids,
@@ -47,11 +48,12 @@ class Reference:
                 output_logits=True,
             )
             best = [logits[0].topk(2).values for logits in output.logits]
-            self._replies[key] = Reply(
+            reply = Reply(
                 token_ids=tuple(output.sequences[0, len(prompt) :].tolist()),
                 leads=tuple(float(first - second) for first, second in best),
             )
-        return self._replies[key]
+            self._replies[key] = max_new_tokens, reply
+        return Reply(reply.token_ids[:max_new_tokens], reply.leads[:max_new_tokens])
 
 
 @dataclass
