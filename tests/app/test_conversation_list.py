@@ -107,6 +107,7 @@ async def test_a_persons_title_stays(entitling: Services, engine: FakeEngine) ->
     engine.say("Because.")
     engine.say("Why The Sky Is Blue", gates={0: hold})
     conversation_id = await chat(entitling, "Why is the sky blue?")
+    await eventually(lambda: len(engine.calls) == 2)
     await entitling.conversations.rename(ME, conversation_id, "Mine")
     hold.set()
     await eventually(lambda: engine.running == 0)

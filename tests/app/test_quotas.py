@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from app.domain.roles import Role
+from app.store import token_use
 from app.store.token_use import TokenUses
 from tests.app.desk import Desk, desk
 from tests.support.waiting import eventually
@@ -45,7 +46,7 @@ async def under_way(here: Desk, user_id: str) -> int:
 
 
 async def test_each_person_has_so_many_messages_a_minute_by_whatever_door(tmp_path: Path) -> None:
-    async with desk(tmp_path, messages_per_minute=3, concurrent_replies=None) as here:
+    async with desk(tmp_path, gradio=False, messages_per_minute=3, concurrent_replies=None) as here:
         ben, ada = await here.add("ben", Role.AGENT), await here.add("ada", Role.ADMIN)
         assert (await send(ben)).status_code == 201
         assert (await send(ben, temporary=True)).status_code == 201
@@ -58,7 +59,7 @@ async def test_each_person_has_so_many_messages_a_minute_by_whatever_door(tmp_pa
 
 
 async def test_replies_at_a_time_are_counted_in_chats_and_programs_together(tmp_path: Path) -> None:
-    async with desk(tmp_path, concurrent_replies=3, messages_per_minute=None) as here:
+    async with desk(tmp_path, gradio=False, concurrent_replies=3, messages_per_minute=None) as here:
         ben, ada = await here.add("ben", Role.AGENT), await here.add("ada", Role.ADMIN)
         gates = [asyncio.Event() for _ in range(3)]
         for gate in gates:
@@ -92,7 +93,7 @@ async def test_replies_at_a_time_are_counted_in_chats_and_programs_together(tmp_
 
 
 async def test_a_repeated_request_is_not_refused_for_its_own_reply(tmp_path: Path) -> None:
-    async with desk(tmp_path, concurrent_replies=1, messages_per_minute=1) as here:
+    async with desk(tmp_path, gradio=False, concurrent_replies=1, messages_per_minute=1) as here:
         ben = await here.add("ben", Role.AGENT)
         gate = asyncio.Event()
         here.live.engine.say("a", "b", gates={1: gate})
@@ -103,8 +104,11 @@ async def test_a_repeated_request_is_not_refused_for_its_own_reply(tmp_path: Pat
         await ended(here)
 
 
-async def test_tokens_of_a_day_are_kept_through_a_restart_and_a_deletion(tmp_path: Path) -> None:
-    async with desk(tmp_path) as here:
+async def test_tokens_of_a_day_are_kept_through_a_restart_and_a_deletion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_use, "today", lambda: "2026-03-01")  # midnight does not come in between
+    async with desk(tmp_path, gradio=False) as here:
         ben = await here.add("ben", Role.AGENT)
         here.live.engine.say("some", "words")
         sent = (await send(ben)).json()
@@ -114,11 +118,11 @@ async def test_tokens_of_a_day_are_kept_through_a_restart_and_a_deletion(tmp_pat
         await here.services._quotas.close()  # type: ignore[union-attr]  # until it is written
         used = await TokenUses(here.services.database).of_today(here.ids["ben"])
         assert used > 2
-    async with desk(tmp_path, tokens_per_day=used) as again:
+    async with desk(tmp_path, gradio=False, tokens_per_day=used) as again:
         ben = await again.signed_in("ben")
         assert f"the {used:,} tokens of today" in refused(await send(ben))
         refused(await ben.post("/v1/chat/completions", json=CHAT))
-    async with desk(tmp_path, tokens_per_day=used + 1) as more:
+    async with desk(tmp_path, gradio=False, tokens_per_day=used + 1) as more:
         assert (await send(await more.signed_in("ben"))).status_code == 201
         await ended(more)
 
@@ -126,7 +130,7 @@ async def test_tokens_of_a_day_are_kept_through_a_restart_and_a_deletion(tmp_pat
 @pytest.mark.full
 async def test_without_accounts_nobody_counts(tmp_path: Path) -> None:
     async with (
-        desk(tmp_path, accounts=False, messages_per_minute=1, tokens_per_day=1) as laptop,
+        desk(tmp_path, gradio=False, accounts=False, messages_per_minute=1, tokens_per_day=1) as laptop,
         laptop.client() as http,
     ):
         for _ in range(3):

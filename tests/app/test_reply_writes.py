@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from app.domain.ids import new_id
 from app.domain.views import MessageStatus
 from app.errors import StorageUnavailable
 from app.services import Services
+from app.store.database import Database
 from app.store.reply_writes import Standing, TurnOutcome
 from app.store.turn_records import NewTurn, TurnRecords
 from tests.support.turns import new_turn
@@ -26,11 +27,11 @@ ENDED = TurnOutcome(text="one two", status=MessageStatus.COMPLETE, token_ids=(1,
 class Transactions:
     """Counts those of a database; ``fail`` is raised instead of the next one."""
 
-    def __init__(self, services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self.fail: Exception | None = None
-        self._write = services.database.write
-        monkeypatch.setattr(services.database, "write", self.write)
+        self._write = database.write
+        monkeypatch.setattr(database, "write", self.write)
 
     async def write(self, work: Callable[[Session], Any]) -> Any:
         self.count += 1
@@ -41,8 +42,16 @@ class Transactions:
 
 
 @pytest.fixture
-def records(services: Services) -> TurnRecords:
-    return TurnRecords(services.database, new_id(), lease_seconds=60)
+async def database(services: Services) -> AsyncIterator[Database]:
+    """Another way into the services' database, on which nothing runs by itself."""
+    opened = Database(services.settings.resolved_database_url)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def records(database: Database) -> TurnRecords:
+    return TurnRecords(database, new_id(), lease_seconds=60)
 
 
 async def begun(records: TurnRecords) -> NewTurn:
@@ -57,10 +66,10 @@ async def texts(records: TurnRecords, turns: list[NewTurn]) -> list[tuple[str, s
 
 
 async def test_many_at_once_are_few_transactions(
-    services: Services, records: TurnRecords, monkeypatch: pytest.MonkeyPatch
+    services: Services, database: Database, records: TurnRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = [await begun(records) for _ in range(REPLIES)]
-    transactions = Transactions(services, monkeypatch)
+    transactions = Transactions(database, monkeypatch)
     written = await asyncio.gather(
         *(records.checkpoint(ME, turn.turn_id, f"{number} words") for number, turn in enumerate(turns))
     )
@@ -109,10 +118,10 @@ async def test_what_is_not_to_be_written_keeps_nothing_else_back(
 
 
 async def test_a_transaction_that_fails_is_told_to_all_and_the_next_one_works(
-    services: Services, records: TurnRecords, monkeypatch: pytest.MonkeyPatch
+    database: Database, records: TurnRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = [await begun(records) for _ in range(3)]
-    transactions = Transactions(services, monkeypatch)
+    transactions = Transactions(database, monkeypatch)
     transactions.fail = StorageUnavailable("the disk is full")
     told = await asyncio.gather(
         *(records.checkpoint(ME, turn.turn_id, "lost") for turn in turns), return_exceptions=True

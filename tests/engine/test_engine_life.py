@@ -68,7 +68,7 @@ async def until_first_token(engine: Engine, params: SamplingParams = ENDLESS) ->
 
 async def settled(engine: Engine) -> None:
     """Wait until nothing is in flight: aborts cross over to the worker thread."""
-    assert await asyncio.to_thread(engine._supervisor.running_worker().wait_idle, 10)
+    assert await asyncio.to_thread(engine._supervisor.running_worker().wait_idle, 60)
 
 
 def books(engine: Engine) -> None:
@@ -124,8 +124,9 @@ async def test_cancelling_the_reader_frees_the_blocks(engine: Engine) -> None:
 
 async def test_draining_finishes_what_runs_and_refuses_what_comes(engine: Engine) -> None:
     task = await until_first_token(engine, SamplingParams(max_tokens=60, ignore_eos=True))
+    worker = engine._supervisor.running_worker()
     draining = asyncio.create_task(engine.drain(30))
-    await asyncio.sleep(0)
+    await eventually(lambda: worker.refusal is not None)
     with pytest.raises(EngineStoppedError, match="takes no new requests"):
         await read(engine.complete(PROMPT, SHORT))
     assert await draining

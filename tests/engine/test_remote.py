@@ -46,7 +46,7 @@ from tests.support.upstream import (
     usage,
     words,
 )
-from tests.support.waiting import eventually
+from tests.support.waiting import Clock, eventually
 
 HI: list[ChatMessage] = [{"role": "user", "content": "hi"}]
 NEVER = asyncio.Event
@@ -56,8 +56,12 @@ Connect = Callable[..., Awaitable[RemoteEngine]]
 
 @pytest.fixture
 async def connect(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Connect]:
-    """Starts engines over servers, with settings; stops them all. They do not wait long before they ask again."""
+    """Starts engines over servers, with settings; stops them all. They do not wait long before they ask again; what
+    takes its time is well, and what rests does so for all of a test."""
     monkeypatch.setattr(asking, "FIRST_WAIT_SECONDS", 0.005)
+    monkeypatch.setattr(upstreams, "HEALTH_TIMEOUT", 60.0)
+    for name in ("FIRST_REST_SECONDS", "MAX_REST_SECONDS"):
+        monkeypatch.setattr(upstreams, name, 600.0)
     async with AsyncExitStack() as stack:
 
         async def connect(*servers: ScriptedServer, **settings: Any) -> RemoteEngine:
@@ -299,20 +303,36 @@ async def test_the_word_error_in_a_reply_is_none(server: ScriptedServer, connect
 
 
 async def test_a_server_that_says_nothing(server: ScriptedServer, connect: Connect) -> None:
-    engine = await connect(server, remote_timeout=0.2, remote_retries=0)
+    engine = await connect(server, remote_timeout=100, remote_retries=0)
+    clock = Clock()
     server.say(reply(NEVER()), reply(chunk("a"), NEVER()))
+    waiting = asyncio.create_task(said(engine))
+    await eventually(lambda: server.running == 1)
+    await clock.runs_until(waiting.done, 101)
     with pytest.raises(EngineStoppedError, match="does not answer in time"):
-        await said(engine)
+        await waiting
+    stream = engine.chat(HI)
+    assert (await anext(stream)).text == "a"
+    reading = asyncio.create_task(read(stream))
+    await clock.runs_until(reading.done, 101)
     with pytest.raises(ReplyInterruptedError, match="does not answer in time"):
-        await said(engine)
+        await reading
 
 
 async def test_deadlines(server: ScriptedServer, connect: Connect) -> None:
-    engine = await connect(server)
+    engine = await connect(server, remote_timeout=3600)
+    clock = Clock()
     server.say(reply(NEVER()), reply(chunk("a"), NEVER()))
+    waiting = asyncio.create_task(read(engine.chat(HI, deadline=500)))
+    await eventually(lambda: server.running == 1)
+    await clock.runs_until(waiting.done, 501)
     with pytest.raises(DeadlineError):
-        await read(engine.chat(HI, deadline=0.2))
-    deltas = await read(engine.chat(HI, deadline=0.5))
+        await waiting
+    stream = engine.chat(HI, deadline=500)
+    first = await anext(stream)
+    reading = asyncio.create_task(read(stream))
+    await clock.runs_until(reading.done, 501)
+    deltas = [first, *await reading]
     assert (text_of(deltas), deltas[-1].finish_reason) == ("a", FinishReason.DEADLINE)
     await eventually(lambda: server.left == 2)
 
@@ -584,8 +604,9 @@ async def test_another_server_takes_over_before_the_first_token(
 
 
 async def test_a_busy_server_is_left_alone_while_another_has_time(
-    server: ScriptedServer, other: ScriptedServer, connect: Connect
+    server: ScriptedServer, other: ScriptedServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(asking, "MAX_WAIT_SECONDS", 600.0)
     engine = await connect(server, other)
     server.default = refusal(429, {}, Retry_After="60")
     for number in range(20):

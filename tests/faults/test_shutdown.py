@@ -56,7 +56,7 @@ async def test_twenty_shutdowns(start: Start, database: Engine) -> None:
 
 
 async def test_replies_that_end_in_time_are_complete(start: Start, database: Engine) -> None:
-    server = start(page=True, shutdown_seconds=8)
+    server = start(page=True, shutdown_seconds=60)
     questions = [ask(number, 150) for number in range(4)]
     async with client(server.url) as http:
         turns = [await send(http, question) for question in questions]

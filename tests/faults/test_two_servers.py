@@ -12,6 +12,7 @@ import pytest
 
 from tests.faults.conftest import Start
 from tests.faults.people import Event, client, follow, read_stored, send
+from tests.faults.processes import NOBODY_DIES
 from tests.faults.words import ask, whole_reply
 
 pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -34,8 +35,8 @@ async def begun(http: httpx.AsyncClient, turn: dict[str, Any]) -> None:
 
 async def test_a_server_that_stood_still_writes_over_nothing_that_others_wrote(start: Start) -> None:
     # It may be stopped in the middle of a transaction, which the database server ends after a while.
-    a, b = start(delay=0.05, constants={"app.store.database.IDLE_TRANSACTION_SECONDS": 1}), start()
-    question = ask(1, 100)
+    a, b = start(delay=0.05, constants={"app.store.database.IDLE_TRANSACTION_SECONDS": 1}), start(lease_seconds=3)
+    question = ask(1, 300)  # far from its end when the server is stopped, however late that is
     async with client(a.url) as at_a, client(b.url) as at_b:
         turn = await send(at_a, question)
         read_at_a = asyncio.create_task(read(at_a, turn["turn_id"]))
@@ -63,7 +64,7 @@ async def test_a_server_that_stood_still_writes_over_nothing_that_others_wrote(s
 
 
 async def test_a_reply_is_stopped_and_deleted_at_the_other_server(start: Start) -> None:
-    a, b = start(delay=0.02), start(delay=0.02)
+    a, b = start(delay=0.02, **NOBODY_DIES), start(delay=0.02, **NOBODY_DIES)
     async with client(a.url) as at_a, client(b.url) as at_b:
         turn = await send(at_a, ask(2, 10_000))
         readers = [asyncio.create_task(read(http, turn["turn_id"])) for http in (at_a, at_b)]
