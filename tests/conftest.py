@@ -51,8 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((at for at, room in enumerate(longest) if room in item.path.parents), 2))
 
 
-def pytest_collection_finish() -> None:
-    """An engine that stops collects garbage, and would look through all that was ever imported each time."""
+@pytest.fixture(scope="module", autouse=True)
+def nothing_old_is_looked_through() -> None:
+    """An engine that stops collects garbage, and would each time look through all that was ever imported, and through
+    what the files before have left."""
     gc.collect()
     gc.freeze()
 
