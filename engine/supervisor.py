@@ -306,7 +306,7 @@ class Supervisor:
             name=model.name,
             max_model_len=core.intake.max_model_len,
             vocab_size=model.vocab_size,
-            dtype=str(model.dtype).removeprefix("torch."),
+            dtype=_number_format(model.dtype, settings.quantization),
             device=str(model.device),
             attention=core.kernel.name,
             num_parameters=model.num_parameters,
@@ -370,6 +370,12 @@ class Supervisor:
             done += 1
         core.forget()
         self._report("Warming up", 1.0)
+
+
+def _number_format(dtype: torch.dtype, quantization: str) -> str:
+    """In words, for people."""
+    name = str(dtype).removeprefix("torch.")
+    return name if quantization == "none" else f"{quantization} and {name}"
 
 
 def _as_load_error(error: BaseException, model: str) -> EngineError:

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from engine.attention.base import AttentionNeeds, LayerShape, PagedMetadata
 from engine.attention.seam import LayerProbe, register
 from engine.errors import ModelLoadError, first_line
-from engine.model.linears import can_pack, pack_linears
+from engine.model.linears import product_for, replace_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
 from engine.model.weights import Progress, load_weights, own_weights
 from engine.settings import EngineSettings
@@ -92,6 +92,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     source = find_model(settings.model)
     device = _choose_device(settings.device)
     dtype = _choose_dtype(settings.dtype, device)
+    product = product_for(settings.quantization, device, dtype)
     progress(f"Reading {settings.model}", 0.0)
     config = _load_config(source, settings)
     _refuse_what_cannot_run(config, settings.model)
@@ -101,8 +102,12 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     parameters = list(module.parameters())
     num_parameters = sum(parameter.numel() for parameter in parameters)
     weight_bytes = sum(parameter.nbytes for parameter in parameters)
-    if can_pack(device, dtype):
-        pack_linears(module, lambda: _first_step(module, device, LayerProbe()))
+    if product is not None:
+        replaced = replace_linears(module, product, lambda: _first_step(module, device, LayerProbe()))
+        if replaced == 0 and settings.quantization != "none":
+            raise ModelLoadError(
+                f"{settings.model} has no linear layers that could be quantized. Use quantization=none."
+            )
     if device.type == "cpu":
         own_weights(module)
     rotary = replace_length_dependent(module, settings.model)

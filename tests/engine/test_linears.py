@@ -9,13 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.perplexity import choices, compare, held_out_dialogues, load_guide
 from engine import EngineSettings
-from engine.model.linears import PackedLinear, can_pack, pack_linears
+from engine.errors import ModelLoadError
+from engine.model.linears import Int8, Packed, Product, product_for, replace_linears
 from engine.model.loading import load_model
 from tests.support.models import make_model
 
 pytestmark = pytest.mark.skipif(
-    not can_pack(torch.device("cpu"), torch.bfloat16), reason="this processor has no bfloat16 of its own"
+    product_for("none", torch.device("cpu"), torch.bfloat16) is None, reason="this processor has no bfloat16 of its own"
 )
 
 
@@ -38,31 +40,47 @@ class Net(nn.Module):
         return torch.cat([*parts, twice], dim=-1)
 
 
-def products(module: nn.Module) -> int:
-    """How many there are. Those that several layers share are in none of them, as a module."""
-    shared = {id(part._shared) for part in module.modules() if hasattr(part, "_shared")}
-    return len(shared) + sum(isinstance(part, PackedLinear) for part in module.modules())
+def products(module: nn.Module) -> list[Product]:
+    """Those that several layers share are in none of them, as a module."""
+    shared = {id(part._shared): part._shared._product for part in module.modules() if hasattr(part, "_shared")}
+    return [*shared.values(), *(part for part in module.modules() if isinstance(part, Product))]
 
 
+@pytest.mark.parametrize(
+    ("product", "dtype", "error"),
+    [
+        (Packed, torch.bfloat16, 0.005),
+        (Int8, torch.bfloat16, 0.02),
+        (Int8, torch.float32, 0.02),
+    ],
+)
 @pytest.mark.parametrize("biased", [(True, True, True), (False, False, False), (True, False, True)])
-def test_the_same_comes_out(biased: tuple[bool, bool, bool]) -> None:
+def test_the_same_comes_out(
+    biased: tuple[bool, bool, bool], product: type[Product], dtype: torch.dtype, error: float
+) -> None:
     torch.manual_seed(3)
     net = Net(biased)
     inputs = [torch.randn(*shape, 32).bfloat16() for shape in ((1, 1), (1, 7), (3,), (1, 0), (2, 5, 4))]
-    expected = [net(rows) for rows in inputs]
-    pack_linears(net, lambda: net(inputs[1]))
+    inputs[1][0, 2] *= 1000  # a row has a scale of its own
+    inputs[1][0, 3] = 0
+    expected = [net.float()(rows.float()) for rows in inputs]
+    net.to(dtype)
+    replaced = replace_linears(net, product, lambda: net(inputs[1].to(dtype)))
+    assert replaced == 5
     assert type(net.idle) is nn.Linear
+    assert all(isinstance(one, product) for one in products(net))
     for _ in range(2):
-        for rows, plain in zip(inputs, expected, strict=True):
-            got = net(rows)
-            assert got.shape == plain.shape
-            torch.testing.assert_close(got.float(), plain.float(), rtol=0.02, atol=0.02)
+        for rows, exact in zip(inputs, expected, strict=True):
+            got = net(rows.to(dtype))
+            assert (got.shape, got.dtype) == (exact.shape, dtype)
+            for one, other in zip(got.flatten(0, -2), exact.flatten(0, -2), strict=True):
+                assert (one.float() - other).norm() <= error * other.norm()
 
 
 def test_a_tensor_that_was_written_again_is_read_again() -> None:
     net = Net((False, False, False))
     rows = torch.randn(1, 4, 32).bfloat16()
-    pack_linears(net, lambda: net(rows))
+    replace_linears(net, Packed, lambda: net(rows))
     before = net(rows)
     rows.zero_()
     assert not before.equal(after := net(rows))
@@ -82,7 +100,38 @@ def test_a_tensor_that_was_written_again_is_read_again() -> None:
 def test_who_reads_the_same_shares_a_product(family: str, per_layer: int, tmp_path: Path) -> None:
     path = make_model(tmp_path / "model", family, layers=3)
     model = load_model(EngineSettings(model=str(path), dtype="bfloat16"), lambda _stage, _fraction: None)
-    assert products(model.module) == 3 * per_layer + 1  # and the output layer
+    assert len(products(model.module)) == 3 * per_layer + 1  # and the output layer
     plain = load_model(EngineSettings(model=str(path), dtype="float32"), lambda _stage, _fraction: None)
-    assert products(plain.module) == 0
+    assert products(plain.module) == []
     assert model.num_parameters == plain.num_parameters == sum(one.numel() for one in plain.module.parameters())
+
+
+def test_eight_bits_cost_the_guide_hardly_anything() -> None:
+    dialogues = held_out_dialogues()[::40]
+    exact, rough = load_guide("float32", "none"), load_guide("float32", "int8")
+    assert {type(one) for one in products(rough.module)} == {Int8}
+    reference = choices(exact, dialogues)[1]
+    before, after = (compare(model, dialogues, reference) for model in (exact, rough))
+    assert before.num_tokens > 200
+    assert before.perplexity * 0.98 < after.perplexity < before.perplexity * 1.02
+    assert after.perplexity != before.perplexity
+    assert after.other_choice < 0.03
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"dtype": "float16"}, "goes with dtype=bfloat16 or dtype=float32"),
+        ({}, "AVX-512 VNNI"),
+    ],
+)
+def test_where_eight_bits_cannot_be_had_it_is_said(
+    change: dict[str, str], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not change:
+        monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    settings = EngineSettings(quantization="int8", device="cpu", **change)
+    with pytest.raises(ModelLoadError, match=reason):
+        load_model(settings, lambda _stage, _fraction: None)
+    with pytest.raises(ModelLoadError, match="processors only"):
+        product_for("int8", torch.device("cuda"), torch.bfloat16)
