@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -117,7 +118,8 @@ def replace_linears(module: nn.Module, product: type[Product], run: Callable[[],
         How many layers were replaced.
     """
     replaced = 0
-    for names, linears in _readers(module, run):
+    for names in _readers(module, run):
+        linears = [cast(nn.Linear, module.get_submodule(name)) for name in names]  # let go of before the next ones
         replacements: Sequence[nn.Module]
         if len(linears) == 1:
             replacements = [product(linears)]
@@ -161,8 +163,8 @@ class _Part(nn.Module):
         return self._shared.part(self._index, rows)
 
 
-def _readers(module: nn.Module, run: Callable[[], object]) -> list[tuple[tuple[str, ...], list[nn.Linear]]]:
-    """The linear layers that are called, with their names: those together that read one tensor one after another."""
+def _readers(module: nn.Module, run: Callable[[], object]) -> list[tuple[str, ...]]:
+    """The names of the linear layers that are called: those together that read one tensor one after another."""
     calls: list[tuple[str, Tensor]] = []
     linears = {name: part for name, part in module.named_modules() if type(part) is nn.Linear}
 
@@ -182,4 +184,4 @@ def _readers(module: nn.Module, run: Callable[[], object]) -> list[tuple[tuple[s
     ):
         names = tuple(name for name, _ in members)
         groups.update(dict.fromkeys([names] if once else [(name,) for name in names]))
-    return [(names, [linears[name] for name in names]) for names in groups]
+    return list(groups)
