@@ -11,7 +11,7 @@ help:
 	@echo "make test-full  the long ones: more seeds, longer runs, more kills, Triton (a download of 190 MB)"
 	@echo "make test-compose  the server in containers, where there is a Docker engine: build, crash, backup, restore"
 	@echo "make lint       ruff, mypy --strict"
-	@echo "make bench      the engine beside transformers, on this machine"
+	@echo "make bench      the engine beside its peers on this machine; ARGS=--quick is a look"
 	@echo "make guide      train the bundled model again"
 	@echo "make readme     write the tables of README.md and the schema of exports from the code"
 	@echo "make lock       pin the dependencies of pyproject.toml again"
@@ -43,8 +43,8 @@ lint:
 	$(PYTHON) -m mypy
 
 bench:
-	@scripts/setup.sh run
-	$(PYTHON) benchmarks/engine_vs_transformers.py $(ARGS)
+	@scripts/setup.sh bench
+	$(PYTHON) -m benchmarks $(ARGS)
 
 guide:
 	@scripts/setup.sh run

@@ -21,7 +21,7 @@ import random
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -31,7 +31,12 @@ from typing import Any
 import torch
 
 from benchmarks import machine, models
-from benchmarks.engine_vs_transformers import GREEDY, ROOT, Chat, load_reference, run_engine, run_reference
+from benchmarks.model_files import ROOT
+from benchmarks.peers.deskmate import GREEDY
+from benchmarks.peers.deskmate import answer as ours
+from benchmarks.peers.protocol import Chat, Reply
+from benchmarks.peers.transformers_generate import answer as theirs
+from benchmarks.peers.transformers_generate import load_reference
 from engine import Engine, EngineSettings, ModelLoadError, SamplingParams
 from engine.attention.base import AttentionKernel
 from engine.attention.selection import KERNELS
@@ -135,7 +140,7 @@ def half_precision(check: Check) -> dict[str, Any]:
     (completion,) = engine.generate([prompt], params, show_progress=False)
     attention = engine.info.attention
     asyncio.run(engine.stop())
-    model = load_reference(path, "float32", check.device)
+    model = load_reference(path, torch.float32, check.device)
     with torch.inference_mode():
         exact = model(torch.tensor([prompt], device=check.device)).logits[0].log_softmax(-1).cpu()
     ours = torch.tensor([scores.token.logprob for scores in completion.prompt_logprobs[1:]])
@@ -260,6 +265,11 @@ def bandwidth(check: Check) -> float:
     return 2 * size / median(times)
 
 
+def total_rate(replies: Sequence[Reply]) -> float:
+    """Tokens per second of all together, prompts included."""
+    return sum(len(reply.times) for reply in replies) / max(reply.times[-1] for reply in replies)
+
+
 def speed(check: Check, path: Path, *, graphs: bool, peer: bool) -> dict[str, Any]:
     rng = random.Random(7)
 
@@ -285,27 +295,28 @@ def speed(check: Check, path: Path, *, graphs: bool, peer: bool) -> dict[str, An
             attention = engine.info.attention
             for count in lengths:
                 chats = [Chat(prompt(128), new) for _ in range(count)]
-                await run_engine(engine, chats)
-                runs = [await run_engine(engine, [Chat(prompt(128), new) for _ in range(count)]) for _ in range(3)]
-                rates[f"{count} chats, tokens/s"] = median(run.total_rate for run in runs)
+                await ours(engine, chats)
+                runs = [await ours(engine, [Chat(prompt(128), new) for _ in range(count)]) for _ in range(3)]
+                rates[f"{count} chats, tokens/s"] = median(total_rate(run) for run in runs)
                 if count == 1:
-                    rates["1 chat, decode tokens/s"] = median(run.decode_rate or 0.0 for run in runs)
-            asked = Chat(prompt(long), 2)
-            rates[f"first token of {long}, s"] = (await run_engine(engine, [asked])).first_token
-            rates["the same from the cache, s"] = (await run_engine(engine, [asked])).first_token
+                    spans = [run[0].times[-1] - run[0].times[0] for run in runs]
+                    rates["1 chat, decode tokens/s"] = median((new - 1) / span for span in spans)
+            asked = [Chat(prompt(long), 2)]
+            rates[f"first token of {long}, s"] = (await ours(engine, asked))[0].first
+            rates["the same from the cache, s"] = (await ours(engine, asked))[0].first
         return {"attention": attention, "deskmate": rates}
 
     result = asyncio.run(work())
     if peer:
-        model = load_reference(path, "bfloat16", check.device)
+        model = load_reference(path, torch.bfloat16, check.device)
         weights = sum(parameter.nbytes for parameter in model.parameters())
-        theirs: dict[str, float] = {}
+        reference: dict[str, float] = {}
         for count in lengths:
             chats = [Chat(prompt(128), new) for _ in range(count)]
-            run_reference(model, chats)
-            theirs[f"{count} chats, tokens/s"] = median(run_reference(model, chats).total_rate for _ in range(2))
-        result["transformers"] = theirs
-        result["ratio"] = {name: result["deskmate"][name] / rate for name, rate in theirs.items()}
+            theirs(model, chats)
+            reference[f"{count} chats, tokens/s"] = median(total_rate(theirs(model, chats)) for _ in range(2))
+        result["transformers"] = reference
+        result["ratio"] = {name: result["deskmate"][name] / rate for name, rate in reference.items()}
         copied = bandwidth(check)
         result["copy_bandwidth_gb_s"] = copied / 1e9
         result["share_of_bandwidth"] = weights * result["deskmate"]["1 chat, decode tokens/s"] / copied

@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 
+EXTENSIONS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8")
+
 
 def describe() -> dict[str, object]:
     """Date, processor, cores, memory in GiB and versions, ready for JSON."""
@@ -18,6 +20,7 @@ def describe() -> dict[str, object]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _cpu_model(),
+        "cpu_extensions": _cpu_extensions(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(pages / 2**30, 1),
         "python": platform.python_version(),
@@ -32,6 +35,15 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def _cpu_extensions() -> list[str]:
+    """What decides how fast a processor multiplies small numbers."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            have = set(line.split())
+            return [name for name in EXTENSIONS if name in have]
+    return []
+
+
 @dataclass(frozen=True)
 class CpuMark:
     """A moment to measure from: how much of the machine's CPU others have used since."""
@@ -39,24 +51,45 @@ class CpuMark:
     wall: float
     busy: float
     own: float
+    session: int | None = None  #: processes of this session are not others
 
     @classmethod
-    def now(cls) -> CpuMark:
+    def now(cls, session: int | None = None) -> CpuMark:
         user, nice, system, _idle, _iowait, irq, softirq, steal = _cpu_ticks()
         ticks_per_second = os.sysconf("SC_CLK_TCK")
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return cls(
             wall=perf_counter(),
             busy=(user + nice + system + irq + softirq + steal) / ticks_per_second,
-            own=usage.ru_utime + usage.ru_stime,
+            own=usage.ru_utime + usage.ru_stime + session_seconds(session),
+            session=session,
         )
 
-    def others_share(self) -> float:
-        """Share of all cores that other processes used since this mark, 0 to 1."""
-        now = CpuMark.now()
-        others = (now.busy - self.busy) - (now.own - self.own)
+    def others_share(self, ended: float = 0.0) -> float:
+        """Share of all cores that other processes used since this mark, 0 to 1.
+
+        Args:
+            ended: CPU seconds that are not others' and that nobody counts any more.
+        """
+        now = CpuMark.now(self.session)
+        others = (now.busy - self.busy) - (now.own - self.own) - ended
         capacity = (now.wall - self.wall) * (os.cpu_count() or 1)
         return max(0.0, others / capacity) if capacity > 0 else 0.0
+
+
+def session_seconds(session: int | None) -> float:
+    """CPU time of all processes that have this session, and of their children that ended."""
+    if session is None:
+        return 0.0
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        if int(fields[3]) == session:
+            ticks += sum(int(value) for value in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _cpu_ticks() -> tuple[float, ...]:

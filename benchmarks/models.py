@@ -32,6 +32,28 @@ def make_s(path: Path) -> Path:
     return path
 
 
+def make_m(path: Path) -> Path:
+    """Model M: Qwen3 shape, 473 M parameters, vocabulary 32,000, 4,096 positions, tied embeddings, bfloat16."""
+    torch.manual_seed(1234)
+    config = Qwen3Config(
+        vocab_size=32_000,
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    _byte_pairs(config.vocab_size).save_pretrained(path)
+    return path
+
+
 def make_b(path: Path) -> Path:
     """Model B: the shape of Qwen3-1.7B, tied embeddings, bfloat16; a tokenizer for the first 16,000 of its ids."""
     config = Qwen3Config(

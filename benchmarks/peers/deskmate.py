@@ -1,0 +1,108 @@
+"""Deskmate's engine as a peer of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+from benchmarks.peers.protocol import Chat, Load, Reply, serve, versions_of
+from benchmarks.peers.readers import read_all
+from engine import Engine, EngineSettings, SamplingParams
+from engine.core import EngineCore
+from engine.model.loading import LoadedModel
+
+GREEDY = SamplingParams(
+    temperature=0.0,
+    repetition_penalty=1.0,
+    presence_penalty=0.0,
+    frequency_penalty=0.0,
+    ignore_eos=True,
+)
+
+
+class StepClock:
+    """How long the steps of a work took, from the first to the last, and how long the model's forward in them.
+
+    On a processor the forward has computed when it returns, so its share of the time is the wall clock's.
+    """
+
+    def __init__(self) -> None:
+        self._forward = 0.0
+        self._began: float | None = None
+        self._ended = 0.0
+
+    def __enter__(self) -> StepClock:
+        self._originals = step, logits = EngineCore.step, LoadedModel.logits
+
+        def timed_step(core: EngineCore) -> Any:
+            if self._began is None:
+                self._began = perf_counter()
+            result = step(core)
+            self._ended = perf_counter()
+            return result
+
+        def timed_logits(model: LoadedModel, *args: Any, **kwargs: Any) -> Any:
+            begin = perf_counter()
+            result = logits(model, *args, **kwargs)
+            self._forward += perf_counter() - begin
+            return result
+
+        EngineCore.step = timed_step  # type: ignore[method-assign]
+        LoadedModel.logits = timed_logits  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        EngineCore.step, LoadedModel.logits = self._originals  # type: ignore[method-assign]
+
+    @property
+    def outside_forward(self) -> float:
+        """Share of the time between the first step's begin and the last one's end that the model did not compute."""
+        assert self._began is not None
+        return 1 - self._forward / (self._ended - self._began)
+
+
+async def answer(engine: Engine, chats: Sequence[Chat]) -> list[Reply]:
+    """All at once, each read as its reader would."""
+
+    async def stream(chat: Chat) -> AsyncGenerator[Sequence[int]]:
+        params = replace(GREEDY, max_tokens=chat.new_tokens)
+        async with aclosing(engine.complete(chat.prompt, params)) as deltas:
+            async for delta in deltas:
+                yield delta.token_ids
+
+    return await read_all(chats, stream)
+
+
+class Deskmate:
+    """The engine, started; its own event loop is kept for the next work."""
+
+    def __init__(self, load: Load) -> None:
+        if load.format != "bf16" and "quantization" not in EngineSettings.model_fields:
+            raise NotImplementedError("not built")
+        wanted: dict[str, Any] = {} if load.format == "bf16" else {"quantization": load.format}
+        settings = EngineSettings(
+            _env_file=None,
+            model=load.model,
+            device="cpu",
+            dtype="bfloat16",
+            num_threads=load.threads,
+            kv_cache_memory=load.kv_gib,
+            **wanted,
+        )
+        self.versions = versions_of("torch", "transformers")
+        self._loop = asyncio.new_event_loop()
+        self._engine = Engine(settings)
+        self._loop.run_until_complete(self._engine.start())
+
+    def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
+        with StepClock() as clock:
+            replies = self._loop.run_until_complete(answer(self._engine, chats))
+        return replies, {"outside_forward": clock.outside_forward}
+
+
+if __name__ == "__main__":
+    serve(Deskmate)

@@ -1,0 +1,69 @@
+"""llama.cpp through ``llama-cpp-python``: one chat at a time, called as directly as Python can."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from time import perf_counter
+
+import llama_cpp
+import numpy as np
+
+from benchmarks.peers.protocol import Chat, Load, Reply, serve, versions_of
+
+
+class LlamaCpp:
+    """Keeps the KV cache between chats and computes only what the next prompt does not begin with, as its users do."""
+
+    def __init__(self, load: Load) -> None:
+        # A file that is mapped may be evicted while the process waits for its turn.
+        self._llama = llama_cpp.Llama(
+            load.model,
+            n_ctx=load.context,
+            n_threads=load.threads,
+            n_threads_batch=load.threads,
+            use_mmap=False,
+            verbose=False,
+        )
+        self.versions = versions_of("llama-cpp-python")
+        self._context = self._llama.ctx
+        self._vocabulary = self._llama.n_vocab()
+        self._known: list[int] = []
+
+    def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
+        if len(chats) > 1:
+            raise NotImplementedError("answers one chat at a time")
+        (chat,) = chats
+        begin = perf_counter()
+        token = self._read(chat.prompt)
+        times, tokens = [perf_counter() - begin], [token]
+        while len(times) < chat.new_tokens:
+            token = self._decode([token])
+            times.append(perf_counter() - begin)
+            tokens.append(token)
+        return [Reply(0.0, times, tokens)], {}
+
+    def _read(self, prompt: Sequence[int]) -> int:
+        common = 0
+        while common < min(len(self._known), len(prompt) - 1) and self._known[common] == prompt[common]:
+            common += 1
+        llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(self._context), 0, common, -1)
+        del self._known[common:]
+        return self._decode(prompt[common:])
+
+    def _decode(self, tokens: Sequence[int]) -> int:
+        """The likeliest next token after these."""
+        for start in range(0, len(tokens), self._llama.n_batch):
+            part = tokens[start : start + self._llama.n_batch]
+            array = (llama_cpp.llama_token * len(part))(*part)
+            status = llama_cpp.llama_decode(self._context, llama_cpp.llama_batch_get_one(array, len(part)))
+            if status:
+                raise RuntimeError(f"llama_decode: {status}")
+        self._known.extend(tokens)
+        logits = llama_cpp.llama_get_logits_ith(self._context, -1)
+        scores = ctypes.cast(logits, ctypes.POINTER(ctypes.c_float * self._vocabulary)).contents
+        return int(np.frombuffer(scores, dtype=np.float32).argmax())
+
+
+if __name__ == "__main__":
+    serve(LlamaCpp)

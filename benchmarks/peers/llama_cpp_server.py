@@ -1,0 +1,86 @@
+"""llama.cpp's own server, with as many slots as there are chats in the work; asked over HTTP on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from time import monotonic, sleep
+
+from benchmarks.http_stream import post_events
+from benchmarks.peers.protocol import Chat, Load, Reply, die_with_parent, serve
+from benchmarks.peers.readers import read_all
+
+START_SECONDS = 300
+
+
+class LlamaServer:
+    """Started anew when a work has another number of chats: slots share the context in equal parts."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._program = os.environ["BENCH_LLAMA_SERVER"]
+        said = subprocess.run([self._program, "--version"], capture_output=True, text=True, check=True)
+        words = (said.stderr + said.stdout).split("version:")[-1].split()
+        self.versions = {"llama-server": words[0]}
+        self._server: subprocess.Popen[bytes] | None = None
+        self._shape = (0, 0)
+        self._url = ""
+
+    def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
+        longest = max(len(chat.prompt) + chat.new_tokens for chat in chats) + 8
+        shape = (len(chats), -(-longest // 256) * 256)
+        if shape[0] != self._shape[0] or shape[1] > self._shape[1]:
+            self._start(*shape)
+        return asyncio.run(read_all(chats, self._stream)), {}
+
+    def _start(self, slots: int, context: int) -> None:
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+        threads = str(self._load.threads)
+        command = [self._program, "-m", self._load.model, "-c", str(slots * context), "-np", str(slots)]
+        command += ["-t", threads, "-tb", threads, "--no-mmap", "--cache-ram", "0", "--host", "127.0.0.1"]
+        command += ["--port", str(port)]
+        self._server = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=sys.stderr, preexec_fn=die_with_parent
+        )
+        self._shape, self._url = (slots, context), f"http://127.0.0.1:{port}"
+        deadline = monotonic() + START_SECONDS
+        while not self._answers():
+            if self._server.poll() is not None or monotonic() > deadline:
+                raise RuntimeError("llama-server did not start; its log says why")
+            sleep(0.1)
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self._url}/health", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    async def _stream(self, chat: Chat) -> AsyncGenerator[Sequence[int]]:
+        body = {
+            "prompt": list(chat.prompt),
+            "n_predict": chat.new_tokens,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "return_tokens": True,
+            "cache_prompt": True,
+            "stream": True,
+        }
+        async with aclosing(post_events(f"{self._url}/completion", body)) as events:
+            async for event in events:
+                yield json.loads(event).get("tokens", [])
+
+
+if __name__ == "__main__":
+    serve(LlamaServer)

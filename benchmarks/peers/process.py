@@ -1,0 +1,118 @@
+"""A peer's process, from the bench's side: started, asked, frozen while others have their turn, and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from benchmarks.peers.protocol import Chat, Load, Reply
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 900
+RUN_SECONDS = 900
+
+
+class PeerError(Exception):
+    """A peer that cannot do what it was asked; says why in a sentence."""
+
+
+class PeerProcess:
+    """One loaded peer, alone in a session of its own.
+
+    A peer that waits for its turn is stopped by a signal: some spin while they wait, or wake up now and then.
+
+    Args:
+        command: Python and the peer's module.
+        load: what it is to load.
+        log: where all goes that it prints.
+        environment: beside this process's own.
+    """
+
+    def __init__(self, command: Sequence[str], load: Load, log: Path, environment: Mapping[str, str]) -> None:
+        began = monotonic()
+        self._log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*command, json.dumps(asdict(load))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                cwd=ROOT,
+                env={**os.environ, "OMP_NUM_THREADS": str(load.threads), "PYTHONPATH": _python_path(), **environment},
+                start_new_session=True,
+                bufsize=0,
+            )
+        self._rest = b""
+        try:
+            self.versions: dict[str, str] = self._read(START_SECONDS)["versions"]
+        except BaseException:
+            self.stop()
+            raise
+        self.start_seconds = monotonic() - began  #: from nothing to its first token
+
+    def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
+        assert self._process.stdin is not None
+        self._process.stdin.write((json.dumps([asdict(chat) for chat in chats]) + "\n").encode())
+        answer = self._read(RUN_SECONDS)
+        return [Reply(**reply) for reply in answer["replies"]], answer["extra"]
+
+    @property
+    def session(self) -> int:
+        return self._process.pid
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Once and for all; again is nothing."""
+        if self._process.returncode is not None:
+            return
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.killpg(self.session, number)
+        except ProcessLookupError:
+            return  # it has ended by itself; the next read says so
+
+    def _read(self, seconds: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        deadline = monotonic() + seconds
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - monotonic()))
+            if not ready:
+                raise PeerError(f"it did not answer within {seconds:.0f} s")
+            piece = self._process.stdout.read(1 << 20)
+            if not piece:
+                raise PeerError(f"it died: {_last_line(self._log)}")
+            self._rest += piece
+        line, _, self._rest = self._rest.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise PeerError(answer["error"])
+        return answer
+
+
+def _python_path() -> str:
+    inherited = os.environ.get("PYTHONPATH")
+    return str(ROOT) if not inherited else f"{ROOT}{os.pathsep}{inherited}"
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return f"{lines[-1][:300]} ({log})" if lines else f"it printed nothing ({log})"

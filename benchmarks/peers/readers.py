@@ -1,0 +1,40 @@
+"""Readers of a peer that streams: all at once, each on its own, and some who come when others have begun."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from time import perf_counter
+
+from benchmarks.peers.protocol import Chat, Reply
+
+Stream = Callable[[Chat], AsyncGenerator[Sequence[int]]]
+"""The new tokens of a chat as they come, some at a time."""
+
+
+async def read_all(chats: Sequence[Chat], stream: Stream) -> list[Reply]:
+    begin = perf_counter()
+    replies: list[Reply] = [Reply(0.0, []) for _ in chats]
+    late = any(chat.after for chat in chats)
+    moved = asyncio.Condition()
+
+    def begun(tokens: int) -> bool:
+        pairs = zip(chats, replies, strict=True)
+        return all(len(reply.times) >= min(tokens, chat.new_tokens) for chat, reply in pairs if not chat.after)
+
+    async def read(index: int, chat: Chat) -> None:
+        if chat.after:
+            async with moved:
+                await moved.wait_for(lambda: begun(chat.after))
+        replies[index] = reply = Reply(perf_counter() - begin, [])
+        async with aclosing(stream(chat)) as pieces:
+            async for tokens in pieces:
+                reply.times.extend([perf_counter() - begin] * len(tokens))
+                reply.tokens.extend(tokens)
+                if late:
+                    async with moved:
+                        moved.notify_all()
+
+    await asyncio.gather(*(read(index, chat) for index, chat in enumerate(chats)))
+    return replies

@@ -1,0 +1,86 @@
+"""transformers' continuous batching, with the attention that needs no package of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from time import perf_counter
+
+import torch
+from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+from transformers.utils import logging
+
+from benchmarks.peers.protocol import Chat, Load, Reply, serve, versions_of
+
+PAGE = 256
+
+
+class ContinuousBatching:
+    """A manager whose thread goes on between the works, as in a server."""
+
+    def __init__(self, load: Load) -> None:
+        logging.disable_progress_bar()
+        torch.set_num_threads(load.threads)
+        self.versions = versions_of("transformers", "torch")
+        model = AutoModelForCausalLM.from_pretrained(load.model, dtype=torch.bfloat16, attn_implementation="sdpa")
+        config = model.config
+        token = 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+        self._manager = model.eval().init_continuous_batching(
+            generation_config=GenerationConfig(do_sample=False, pad_token_id=0, eos_token_id=-1),
+            continuous_batching_config=ContinuousBatchingConfig(
+                num_blocks=int(load.kv_gib * 2**30) // (token * PAGE), page_size=PAGE, max_batch_tokens=512
+            ),
+        )
+        start = self._manager._run_generation_loop
+
+        def with_threads() -> None:
+            torch.set_num_threads(load.threads)  # OpenMP keeps the number for each thread that calls it
+            start()
+
+        self._manager._run_generation_loop = with_threads
+        self._manager.start()
+
+    def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
+        begin = perf_counter()
+        asked: dict[str, float] = {}
+        names: dict[str, int] = {}
+        lock = threading.Lock()
+
+        def ask(index: int, *, stream: bool) -> None:
+            with lock:
+                at = perf_counter() - begin
+                name = self._manager.add_request(
+                    list(chats[index].prompt),
+                    max_new_tokens=chats[index].new_tokens,
+                    record_timestamps=True,
+                    streaming=stream,
+                )
+                names[name], asked[name] = index, at
+
+        late = {index for index, chat in enumerate(chats) if chat.after}
+        for index in range(len(chats)):
+            if index not in late:
+                ask(index, stream=bool(late))
+        done: dict[int, Reply] = {}
+        written: dict[int, int] = {}
+        while len(done) < len(chats):
+            result = self._manager.get_result(timeout=600)
+            if result is None:
+                raise RuntimeError("continuous batching gave up")
+            if result.error:
+                raise RuntimeError(result.error)
+            index = names[result.request_id]
+            written[index] = len(result.generated_tokens)
+            if result.is_finished():
+                times = [time - begin for time in result.timestamps or ()]
+                done[index] = Reply(asked[result.request_id], times, list(result.generated_tokens))
+            for coming in list(late):
+                enough = chats[coming].after
+                if all(written.get(i, 0) >= enough or i in done for i, chat in enumerate(chats) if not chat.after):
+                    late.remove(coming)
+                    ask(coming, stream=False)
+        return [done[index] for index in range(len(chats))], {}
+
+
+if __name__ == "__main__":
+    serve(ContinuousBatching)

@@ -1,0 +1,69 @@
+"""transformers' ``generate``: all chats as one padded batch, its fastest way with what is installed anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
+from transformers.utils import logging
+
+from benchmarks.peers.protocol import Chat, Load, Reply, arriving_late, serve, versions_of
+
+
+class _Clock(StoppingCriteria):
+    """Notes when each step is done; never stops."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:  # noqa: ARG002
+        self.times.append(perf_counter())
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+def load_reference(path: Path | str, dtype: torch.dtype, device: str = "cpu") -> PreTrainedModel:
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval().to(device)
+    # generate() fills what a call leaves open from here: no end of sequence, no penalties.
+    model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)
+    return model
+
+
+@torch.inference_mode()
+def answer(model: PreTrainedModel, chats: Sequence[Chat]) -> list[Reply]:
+    if arriving_late(chats):
+        raise NotImplementedError("takes no chat while others are being answered")
+    width = max(len(chat.prompt) for chat in chats)
+    longest = max(chat.new_tokens for chat in chats)
+    ids = torch.tensor([[0] * (width - len(chat.prompt)) + list(chat.prompt) for chat in chats])
+    mask = torch.tensor([[0] * (width - len(chat.prompt)) + [1] * len(chat.prompt) for chat in chats])
+    clock = _Clock()
+    begin = perf_counter()
+    output = model.generate(
+        ids.to(model.device),
+        attention_mask=mask.to(model.device),
+        max_new_tokens=longest,
+        stopping_criteria=StoppingCriteriaList([clock]),
+    )
+    # Only the tokens that were asked for count: the batch goes on until its longest reply is done.
+    rows = output[:, width:].tolist()
+    times = [time - begin for time in clock.times]
+    return [Reply(0.0, times[: chat.new_tokens], row[: chat.new_tokens]) for chat, row in zip(chats, rows, strict=True)]
+
+
+class Generate:
+    def __init__(self, load: Load) -> None:
+        logging.disable_progress_bar()
+        torch.set_num_threads(load.threads)
+        self.versions = versions_of("transformers", "torch")
+        self._model = load_reference(load.model, torch.bfloat16)
+
+    def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
+        return answer(self._model, chats), {}
+
+
+if __name__ == "__main__":
+    serve(Generate)

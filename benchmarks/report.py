@@ -1,0 +1,159 @@
+"""What a run of the bench found, for people and for programs: tables, notes, JSON and pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from benchmarks.model_files import BenchModel
+from benchmarks.peers.catalogue import CATALOGUE
+from benchmarks.side_by_side import NOT_BUILT, START, Row
+from benchmarks.table import Cell, Line, table
+from benchmarks.works import Figure
+
+OURS = CATALOGUE[0]
+TITLES = {entry.name: entry.title for entry in CATALOGUE}
+OUTSIDE = Figure("outside_forward", "time outside the forward", "", False)
+LARGE_MIB = 1024
+"""Larger than most caches."""
+
+PANELS = (
+    ("M", "bf16", "1 chat", "decode"),
+    ("M", "bf16", "1 chat", "ttft"),
+    ("M", "bf16", "prompt of 1,024", "ttft"),
+    ("M", "bf16", "8 chats", "throughput"),
+    ("M", "bf16", "32 chats", "throughput"),
+    ("M", "bf16", START.name, "seconds"),
+    ("M", "int8", "1 chat", "decode"),
+    ("M", "int8", "32 chats", "throughput"),
+    ("M", "int4", "1 chat", "decode"),
+    ("S", "bf16", "1 chat", "decode"),
+    ("S", "bf16", "32 chats", "throughput"),
+    ("guide", "bf16", "1 chat", "decode"),
+)
+"""Of the picture, where they were measured."""
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """Read bandwidth in GB/s by the buffer's size in MiB: a model that fits into a cache is read from there."""
+
+    measured: Mapping[int, float]
+
+    @staticmethod
+    def sizes(models: Sequence[BenchModel]) -> list[int]:
+        """The buffers to measure."""
+        return sorted({Bandwidth._size(model) for model in models} | {LARGE_MIB})
+
+    @staticmethod
+    def _size(model: BenchModel) -> int:
+        mebibytes = max(1, round(model.weight_bytes("bf16") / 2**20))
+        return mebibytes if mebibytes < LARGE_MIB // 2 else LARGE_MIB
+
+    def of(self, model: BenchModel) -> float:
+        """Bytes per second for a model of this size."""
+        return self.measured[self._size(model)] * 1e9
+
+    def limit(self, model: BenchModel, format_: str, context: float = 0.0) -> float:
+        """Tokens per second of one chat that reading allows."""
+        return self.of(model) / model.bytes_per_token(format_, context)
+
+
+@dataclass
+class Report:
+    """Grows with each model and format that was measured."""
+
+    machine: Mapping[str, object]
+    bandwidth: Bandwidth
+    missing: Mapping[str, str]  #: engines that are not here, with how they are installed
+    rows: list[Row] = field(default_factory=list)
+
+    def section(self, model: BenchModel, format_: str, rows: Sequence[Row]) -> str:
+        """One table, with what it says about itself before and after."""
+        self.rows += rows
+        return "\n".join(
+            [
+                f"{model.name}, {model.parameters / 1e6:,.0f} million parameters, {format_}: reading its weights "
+                f"allows {self.bandwidth.limit(model, format_):,.0f} tokens per second of one chat.",
+                "",
+                *table(self.lines(rows), list(TITLES), TITLES),
+                *_notes(rows),
+            ]
+        )
+
+    def lines(self, rows: Sequence[Row]) -> list[Line]:
+        by_work: dict[str, list[Row]] = {}
+        for row in rows:
+            by_work.setdefault(row.work.name, []).append(row)
+        return [
+            Line(name, figure, {row.engine.name: _cell(row, figure) for row in of_work}, self._share(of_work, figure))
+            for name, of_work in by_work.items()
+            for figure in (*of_work[0].work.figures, *((OUTSIDE,) if name == "32 chats" else ()))
+        ]
+
+    def _share(self, rows: Sequence[Row], figure: Figure) -> float | None:
+        """Of the bandwidth, what our decodes read."""
+        for row in rows:
+            if row.engine is OURS and figure.key == "decode" and row.bytes_per_second is not None:
+                return row.bytes_per_second / self.bandwidth.of(row.model)
+        return None
+
+    def write(self, folder: Path, name: str, versions: Mapping[str, Mapping[str, str]]) -> list[Path]:
+        """JSON, and pictures where matplotlib is installed. Returns the files."""
+        folder.mkdir(parents=True, exist_ok=True)
+        target = folder / f"{name}.json"
+        found: dict[str, Any] = {
+            "machine": self.machine,
+            "read_bandwidth_gb_s": {f"{size} MiB": value for size, value in self.bandwidth.measured.items()},
+            "versions": versions,
+            "missing": self.missing,
+            "rows": [row.as_json() for row in self.rows],
+        }
+        target.write_text(json.dumps(found, indent=1) + "\n")
+        if find_spec("matplotlib") is None:
+            return [target]
+        from benchmarks.plots import Panel, draw
+
+        panels = []
+        for model, format_, work, key in PANELS:
+            rows = [row for row in self.rows if (row.model.name, row.format, row.work.name) == (model, format_, work)]
+            for line in self.lines(rows):
+                if line.figure.key == key and any(cell.value for cell in line.cells.values()):
+                    read_at = rows[0].work.read_at if key == "decode" else None
+                    limit = self.bandwidth.limit(rows[0].model, format_, read_at) if read_at is not None else None
+                    panels.append(Panel(f"{model}, {format_}: {work}, {line.figure.title}", line, limit))
+        pictures = [folder / f"{name}.png", folder / f"{name}.svg"] if panels else []
+        if panels:
+            about = self.machine
+            caption = f"{about['cpu']}, {about['threads']} threads, {about['date']}. Dashed: what reading allows."
+            draw(panels, OURS.name, TITLES, caption, pictures)
+        return [target, *pictures]
+
+
+def _cell(row: Row, figure: Figure) -> Cell:
+    value = row.series.figures.get(figure.key)
+    if value is not None:
+        return Cell(value, disturbed=row.series.disturbed)
+    return Cell(note=NOT_BUILT if row.series.problem == NOT_BUILT else "")
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    """What the table cannot say."""
+    works_of: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        series = row.series
+        said = []
+        if series.problem and series.problem != NOT_BUILT:
+            said.append(series.problem)
+        if series.disturbed:
+            said.append("others were busy in every repetition (!)")
+        elif series.dropped:
+            said.append(f"{series.dropped} of {len(series.repetitions)} repetitions dropped: others were busy")
+        for what in said:
+            works_of.setdefault((row.engine.title, what), []).append(row.work.name)
+    notes = [f"- {who} ({', '.join(names)}): {what}." for (who, what), names in works_of.items()]
+    return ["", *notes] if notes else []

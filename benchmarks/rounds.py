@@ -1,0 +1,74 @@
+"""Repetitions that take turns: A, B, C, A, B, C. A machine whose speed drifts changes all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+BUSY = 0.08
+"""Above this share of the CPU for others, a figure says more about them."""
+
+
+class OutOfTurnError(Exception):
+    """One of those who take turns cannot go on; says why."""
+
+
+@dataclass(frozen=True)
+class Repetition:
+    figures: dict[str, float]
+    others: float  #: share of the CPU that others used meanwhile, 0 to 1
+
+    @property
+    def counts(self) -> bool:
+        return self.others <= BUSY
+
+
+@dataclass
+class Series:
+    """All repetitions of one engine at one work."""
+
+    repetitions: list[Repetition] = field(default_factory=list)
+    problem: str | None = None  #: why there are no more
+
+    @property
+    def dropped(self) -> int:
+        """Others were busy."""
+        return sum(not repetition.counts for repetition in self.repetitions)
+
+    @property
+    def disturbed(self) -> bool:
+        """Others were busy in all of them, so that they count for want of better ones."""
+        return bool(self.repetitions) and self.dropped == len(self.repetitions)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Medians of those that count."""
+        counted = [one.figures for one in self.repetitions if one.counts or self.disturbed]
+        keys = counted[0].keys() if counted else ()
+        return {key: median(figures[key] for figures in counted) for key in keys}
+
+
+Measure = Callable[[str, int], Repetition]
+"""One repetition of who is named, in this turn; raises :class:`OutOfTurnError`."""
+
+
+def take_turns(names: Sequence[str], repeats: int, measure: Measure) -> dict[str, Series]:
+    """``repeats`` repetitions of each that count, in at most twice as many rounds. Turn 0 warms up and is thrown away.
+
+    Who raises is out, and keeps what it has.
+    """
+    series = {name: Series() for name in names}
+    for turn in range(2 * repeats + 1):
+        for name in names:
+            one = series[name]
+            if one.problem is not None or len(one.repetitions) - one.dropped >= repeats:
+                continue
+            try:
+                repetition = measure(name, turn)
+            except OutOfTurnError as error:
+                one.problem = str(error)
+                continue
+            if turn:
+                one.repetitions.append(repetition)
+    return series

@@ -1,0 +1,184 @@
+"""Runs the engines of the catalogue side by side on one model in one format, and says what each reached."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from tqdm import tqdm
+
+from benchmarks.machine import CpuMark, session_seconds
+from benchmarks.model_files import BenchModel
+from benchmarks.peers.catalogue import Entry
+from benchmarks.peers.process import PeerError, PeerProcess
+from benchmarks.peers.protocol import Chat, Load, Reply
+from benchmarks.rounds import Measure, OutOfTurnError, Repetition, Series, take_turns
+from benchmarks.works import Figure, Figures, Run, Work
+
+NOT_BUILT = "not built"
+"""What an engine says that has no such format yet."""
+
+
+def _nothing(run: Run, turn: int) -> Figures:  # noqa: ARG001
+    return {}
+
+
+START = Work("second start", _nothing, (Figure("seconds", "to the first token", "s", False),), 17)
+"""Measured on fresh processes: the second start and later ones, with all that the first one has left on the disk."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One engine at one work."""
+
+    model: BenchModel
+    format: str
+    work: Work
+    engine: Entry
+    series: Series
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """Bytes per second that its decodes of one chat read at least."""
+        decode = self.series.figures.get("decode")
+        if decode is None or self.work.read_at is None:
+            return None
+        return decode * self.model.bytes_per_token(self.format, self.work.read_at)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model.name,
+            "format": self.format,
+            "work": self.work.name,
+            "engine": self.engine.name,
+            "figures": {key: round(value, 4) for key, value in self.series.figures.items()},
+            "gb_per_s": round(self.bytes_per_second / 1e9, 2) if self.bytes_per_second else None,
+            "dropped": self.series.dropped,
+            "disturbed": self.series.disturbed,
+            "problem": self.series.problem,
+            "repetitions": [
+                {"others_cpu_share": round(one.others, 3), "counts": one.counts, **one.figures}
+                for one in self.series.repetitions
+            ],
+        }
+
+
+@dataclass
+class Party:
+    """The engines that are loaded now."""
+
+    bar: tqdm[Any]
+    loads: dict[str, tuple[Entry, Load]] = field(default_factory=dict)
+    peers: dict[str, PeerProcess] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)  #: those that did not start, with why
+
+    def stop(self) -> None:
+        for peer in self.peers.values():
+            peer.stop()
+
+
+@dataclass
+class Bench:
+    """One run of the bench.
+
+    Args:
+        threads: for every engine.
+        kv_gib: memory for each engine's KV cache.
+        repeats: repetitions that count.
+    """
+
+    threads: int
+    kv_gib: float
+    repeats: int
+    logs: Path = field(default_factory=lambda: Path(mkdtemp(prefix="bench-logs-")))
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def compare(self, model: BenchModel, format_: str, entries: Sequence[Entry], works: Sequence[Work]) -> list[Row]:
+        """Every work by every engine; each is loaded once, and frozen while others have their turn."""
+        rows: list[Row] = []
+        fitting = [work for work in works if work.context <= model.context]
+        total = len(entries) * sum(self.repeats + (work is not START) for work in fitting)
+        with tqdm(total=total, file=sys.stderr, dynamic_ncols=True, leave=False) as bar:
+            party = Party(bar)
+            try:
+                self._load(party, model, format_, entries, max([work.chats for work in fitting], default=1))
+                for work in fitting:
+                    if work is START:
+                        party.stop()  # a start must find the memory and the caches free
+                    series = take_turns(list(party.peers), self.repeats, self._measure(party, work))
+                    for entry in entries:
+                        found = series.get(entry.name) or Series(problem=party.broken.get(entry.name))
+                        rows.append(Row(model, format_, work, entry, found))
+            finally:
+                party.stop()
+        return rows
+
+    def _load(self, party: Party, model: BenchModel, format_: str, entries: Sequence[Entry], chats: int) -> None:
+        for entry in entries:
+            party.bar.set_description(f"{model.name} {format_}: {entry.title} starts")
+            try:
+                file = entry.model_file(model, format_)
+                load = Load(file, format_, self.threads, model.context, chats, self.kv_gib, entry.variant)
+                peer = self._start(entry, load)
+            except (PeerError, ImportError, ValueError, OSError, subprocess.CalledProcessError) as error:
+                party.broken[entry.name] = _reason(error)
+                continue
+            peer.freeze()
+            party.loads[entry.name], party.peers[entry.name] = (entry, load), peer
+            self.versions[entry.name] = peer.versions
+
+    def _start(self, entry: Entry, load: Load) -> PeerProcess:
+        return PeerProcess(entry.command, load, self.logs / f"{entry.name}.log", entry.environment)
+
+    def _measure(self, party: Party, work: Work) -> Measure:
+        def ask(name: str, turn: int) -> Repetition:
+            peer = party.peers[name]
+            extra: Figures = {}
+
+            def run(chats: Sequence[Chat]) -> list[Reply]:
+                replies, more = peer.run(chats)
+                extra.update(more)
+                return replies
+
+            peer.thaw()
+            mark = CpuMark.now(peer.session)
+            try:
+                figures = work.measure(run, turn)
+                return Repetition(figures | extra, mark.others_share())
+            finally:
+                peer.freeze()
+
+        def start(name: str, turn: int) -> Repetition:
+            if turn == 0:
+                return Repetition({}, 0.0)  # all have been started before
+            mark = CpuMark.now()
+            peer = self._start(*party.loads[name])
+            others = mark.others_share(ended=session_seconds(peer.session))
+            peer.stop()
+            return Repetition({"seconds": peer.start_seconds}, others)
+
+        def measure(name: str, turn: int) -> Repetition:
+            party.bar.set_description(f"{work.name}: {name}")
+            try:
+                return (start if work is START else ask)(name, turn)
+            except (PeerError, RuntimeError) as error:
+                raise OutOfTurnError(_reason(error)) from error
+            finally:
+                party.bar.total = max(party.bar.total, party.bar.n + 1)  # what is dropped is done again
+                party.bar.update(not (work is START and turn == 0))
+
+        return measure
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        lines = str(error.stderr or error).strip().splitlines()
+        return f"{error.cmd[0]}: {lines[-1] if lines else 'failed'}"
+    if isinstance(error, PeerError):
+        return str(error)
+    return " ".join(str(error).split()) or type(error).__name__

