@@ -13,11 +13,12 @@ from benchmarks.model_files import BenchModel
 from benchmarks.peers.catalogue import CATALOGUE
 from benchmarks.side_by_side import NOT_BUILT, START, Row
 from benchmarks.table import Cell, Line, table
-from benchmarks.works import Figure
+from benchmarks.works import DEEP, Figure
 
 OURS = CATALOGUE[0]
 TITLES = {entry.name: entry.title for entry in CATALOGUE}
-OUTSIDE = Figure("outside_forward", "time outside the forward", "", False)
+OUTSIDE = Figure("outside_forward", "time outside the model's forward", "%", False)
+KEPT = Figure("kept", "the same, of 1 chat's", "%", True)
 LARGE_MIB = 1024
 """Larger than most caches."""
 
@@ -89,11 +90,15 @@ class Report:
         by_work: dict[str, list[Row]] = {}
         for row in rows:
             by_work.setdefault(row.work.name, []).append(row)
-        return [
+        lines = [
             Line(name, figure, {row.engine.name: _cell(row, figure) for row in of_work}, self._share(of_work, figure))
             for name, of_work in by_work.items()
             for figure in (*of_work[0].work.figures, *((OUTSIDE,) if name == "32 chats" else ()))
         ]
+        short, deep = (next((one for one in lines if one.work == name), None) for name in ("1 chat", DEEP))
+        if short is not None and deep is not None:
+            lines.insert(lines.index(deep) + 1, Line(DEEP, KEPT, _shares(deep.cells, short.cells)))
+        return lines
 
     def _share(self, rows: Sequence[Row], figure: Figure) -> float | None:
         """Of the bandwidth, what our decodes read."""
@@ -141,6 +146,15 @@ def _cell(row: Row, figure: Figure) -> Cell:
     return Cell(note=NOT_BUILT if row.series.problem == NOT_BUILT else "")
 
 
+def _shares(cells: Mapping[str, Cell], whole: Mapping[str, Cell]) -> dict[str, Cell]:
+    """Per cent of what the same engine reached elsewhere."""
+    return {
+        name: Cell(100 * cell.value / of.value, disturbed=cell.disturbed or of.disturbed)
+        for name, cell in cells.items()
+        if (of := whole.get(name, Cell())).value and cell.value
+    }
+
+
 def _notes(rows: Sequence[Row]) -> list[str]:
     """What the table cannot say."""
     works_of: dict[tuple[str, str], list[str]] = {}
@@ -155,5 +169,9 @@ def _notes(rows: Sequence[Row]) -> list[str]:
             said.append(f"{series.dropped} of {len(series.repetitions)} repetitions dropped: others were busy")
         for what in said:
             works_of.setdefault((row.engine.title, what), []).append(row.work.name)
-    notes = [f"- {who} ({', '.join(names)}): {what}." for (who, what), names in works_of.items()]
+    every = len({row.work.name for row in rows})
+    notes = [
+        f"- {who} ({'everything' if len(names) == every else ', '.join(names)}): {what}."
+        for (who, what), names in works_of.items()
+    ]
     return ["", *notes] if notes else []

@@ -18,6 +18,7 @@ from benchmarks.quantiles import quantile
 Run = Callable[[Sequence[Chat]], list[Reply]]
 """Has an engine answer chats."""
 Figures = dict[str, float]
+DEEP = "context of 3,900"
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def works(vocab_size: int, *, quick: bool = False) -> dict[str, Work]:
         _one_chat("prompt of 1,024", long, after),
         _many_chats("8 chats", eight),
         _many_chats("32 chats", many),
-        _one_chat("context of 3,900", deep, 8 if quick else 48, ttft=False),
+        _one_chat(DEEP, deep, 8 if quick else 48, ttft=False),
         _second_turn(talk, question),
         _newcomer(streaming, newcomer, 48 if quick else 160),
     ]
@@ -125,12 +126,12 @@ def _second_turn(talk: tuple[int, ...], question: tuple[int, ...]) -> Work:
         return {
             "ttft": 1000 * warm.first,
             "cold": 1000 * cold.first,
-            "share": warm.first / cold.first,
+            "share": 100 * warm.first / cold.first,
         }
 
     figures = (
         Figure("ttft", "first token", "ms", False),
-        Figure("share", "the same, of the first turn's", "", False),
+        Figure("share", "the same, of the first turn's", "%", False),
     )
     return Work("second turn after 2,000", measure, figures, len(talk) + len(question) + 2 * new_tokens)
 
@@ -145,7 +146,7 @@ def _newcomer(streaming: Sequence[tuple[int, ...]], newcomer: tuple[int, ...], n
 
     figures = (
         Figure("gap", "95th percentile of the gaps", "ms", False),
-        Figure("share", "the same, of alone", "x", False),
+        Figure("share", "the same, of those alone", "%", False),
         Figure("ttft", "first token of the long one", "ms", False),
     )
     return Work("a prompt of 4,000 comes", measure, figures, len(newcomer) + 4, chats=len(streaming) + 1)
@@ -166,4 +167,4 @@ def interruption(replies: Sequence[Reply], late: Reply) -> Figures:
     if not meanwhile:
         raise RuntimeError("the others were done before the long prompt was read")
     p95, p95_alone = quantile(meanwhile, 0.95), quantile(alone, 0.95)
-    return {"gap": 1000 * p95, "alone": 1000 * p95_alone, "share": p95 / p95_alone, "ttft": 1000 * late.first}
+    return {"gap": 1000 * p95, "alone": 1000 * p95_alone, "share": 100 * p95 / p95_alone, "ttft": 1000 * late.first}

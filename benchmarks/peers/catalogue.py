@@ -110,7 +110,7 @@ def _no_llama_server() -> str | None:
 CATALOGUE = (
     Entry("deskmate", "Deskmate", "deskmate", FORMATS, _here),
     Entry("transformers", "transformers", "transformers_generate", ("bf16",), _here),
-    Entry("batching", "its batching", "transformers_batching", ("bf16",), _here),
+    Entry("batching", "transf. batching", "transformers_batching", ("bf16",), _here),
     Entry("llama.cpp", "llama.cpp", "llama_cpp_library", FORMATS, _no_llama_cpp, _llama_python, gguf=True),
     Entry("llama-server", "llama-server", "llama_cpp_server", FORMATS, _no_llama_server, gguf=True),
     Entry("vllm", "vLLM", "vllm_cpu", ("bf16",), _no_vllm, _vllm_python),

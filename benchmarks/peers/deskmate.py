@@ -101,7 +101,7 @@ class Deskmate:
     def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
         with StepClock() as clock:
             replies = self._loop.run_until_complete(answer(self._engine, chats))
-        return replies, {"outside_forward": clock.outside_forward}
+        return replies, {"outside_forward": 100 * clock.outside_forward}
 
 
 if __name__ == "__main__":

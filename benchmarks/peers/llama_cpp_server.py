@@ -29,6 +29,9 @@ class LlamaServer:
         said = subprocess.run([self._program, "--version"], capture_output=True, text=True, check=True)
         words = (said.stderr + said.stdout).split("version:")[-1].split()
         self.versions = {"llama-server": words[0]}
+        # A file that is mapped may be evicted while the process waits for its turn. The option changed its name.
+        helped = subprocess.run([self._program, "--help"], capture_output=True, text=True, check=True).stdout
+        self._not_mapped = ["--load-mode", "none"] if "--load-mode" in helped else ["--no-mmap"]
         self._server: subprocess.Popen[bytes] | None = None
         self._shape = (0, 0)
         self._url = ""
@@ -48,8 +51,8 @@ class LlamaServer:
             port = listener.getsockname()[1]
         threads = str(self._load.threads)
         command = [self._program, "-m", self._load.model, "-c", str(slots * context), "-np", str(slots)]
-        command += ["-t", threads, "-tb", threads, "--no-mmap", "--cache-ram", "0", "--host", "127.0.0.1"]
-        command += ["--port", str(port)]
+        command += ["-t", threads, "-tb", threads, *self._not_mapped, "--cache-ram", "0"]
+        command += ["--host", "127.0.0.1", "--port", str(port)]
         self._server = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=sys.stderr, preexec_fn=die_with_parent
         )

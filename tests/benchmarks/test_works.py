@@ -63,7 +63,7 @@ def test_the_second_turn_goes_on_from_the_reply_to_the_first() -> None:
     assert warm.prompt[: len(cold.prompt)] == cold.prompt
     assert warm.prompt[2000:2016] == tuple(range(5, 21))
     assert len(warm.prompt) == 2064
-    assert seen_figures["share"] == 1.0
+    assert seen_figures["share"] == 100
 
 
 def test_only_gaps_while_the_long_prompt_is_read_are_called_interrupted() -> None:
