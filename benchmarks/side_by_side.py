@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -16,10 +16,11 @@ from benchmarks.machine import CpuMark, session_seconds
 from benchmarks.model_files import BenchModel
 from benchmarks.peers.catalogue import Entry
 from benchmarks.peers.process import PeerError, PeerProcess
-from benchmarks.peers.protocol import Chat, Load, Reply
+from benchmarks.peers.protocol import Chat, Load, Reply, arriving_late
 from benchmarks.rounds import Measure, OutOfTurnError, Repetition, Series, take_turns
 from benchmarks.works import Figure, Figures, Run, Work
 
+WARM_UP_TOKENS = 4
 NOT_BUILT = "not built"
 """What an engine says that has no such format yet."""
 
@@ -90,11 +91,13 @@ class Bench:
         threads: for every engine.
         kv_gib: memory for each engine's KV cache.
         repeats: repetitions that count.
+        quick: the repetition that warms up ends after a few tokens of each reply.
     """
 
     threads: int
     kv_gib: float
     repeats: int
+    quick: bool = False
     logs: Path = field(default_factory=lambda: Path(mkdtemp(prefix="bench-logs-")))
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -141,6 +144,8 @@ class Bench:
             extra: Figures = {}
 
             def run(chats: Sequence[Chat]) -> list[Reply]:
+                if self.quick and turn == 0 and not arriving_late(chats):
+                    chats = [replace(chat, new_tokens=min(chat.new_tokens, WARM_UP_TOKENS)) for chat in chats]
                 replies, more = peer.run(chats)
                 extra.update(more)
                 return replies

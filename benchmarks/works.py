@@ -164,7 +164,7 @@ def interruption(replies: Sequence[Reply], late: Reply) -> Figures:
                 alone.append(after - before)
             elif late.asked < after and before < late.times[0]:
                 meanwhile.append(after - before)
-    if not meanwhile:
-        raise RuntimeError("the others were done before the long prompt was read")
+    if not meanwhile or not alone:
+        raise RuntimeError("the others were done before the long prompt came, or began after it")
     p95, p95_alone = quantile(meanwhile, 0.95), quantile(alone, 0.95)
     return {"gap": 1000 * p95, "alone": 1000 * p95_alone, "share": 100 * p95 / p95_alone, "ttft": 1000 * late.first}

@@ -60,7 +60,10 @@ class PeerProcess:
 
     def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
         assert self._process.stdin is not None
-        self._process.stdin.write((json.dumps([asdict(chat) for chat in chats]) + "\n").encode())
+        try:
+            self._process.stdin.write((json.dumps([asdict(chat) for chat in chats]) + "\n").encode())
+        except BrokenPipeError:
+            raise PeerError(f"it died: {_last_line(self._log)}") from None
         answer = self._read(RUN_SECONDS)
         return [Reply(**reply) for reply in answer["replies"]], answer["extra"]
 

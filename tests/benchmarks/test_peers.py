@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -65,6 +67,9 @@ def test_a_peer_answers_and_what_it_cannot_do_is_said_in_a_sentence(peer: PeerPr
     with pytest.raises(PeerError, match="it wrote 6 tokens where 7 were asked for"):
         peer.run([Chat((1,), 7)])
     assert peer.run([Chat((1,), 1)])[1] == {"x": 0.5}
+    os.kill(peer.session, signal.SIGKILL)
+    with pytest.raises(PeerError, match="it died: more noise"):
+        peer.run([Chat((1,), 1)])
 
 
 def test_a_peer_that_waits_is_frozen_and_what_it_computed_is_not_others(peer: PeerProcess) -> None:

@@ -67,10 +67,10 @@ def test_the_second_turn_goes_on_from_the_reply_to_the_first() -> None:
 
 
 def test_only_gaps_while_the_long_prompt_is_read_are_called_interrupted() -> None:
-    early = Reply(0.0, [1.0, 2.0, 3.0, 9.0, 10.0, 11.0])
+    early = Reply(0.0, [1.0, 1.8, 3.0, 9.0, 10.0, 11.0])
     settled_late = Reply(0.0, [2.0, 3.0, 8.0, 10.0])
     found = interruption([early, settled_late], Reply(asked=4.0, times=[9.5, 9.6]))
-    # alone: 2-3 of both; the gap 1-2 is from before the other had begun. Meanwhile: 3-9, 9-10, 3-8, 8-10.
+    # alone: 2-3 of the other; what begins before 2 is from before it had begun. Meanwhile: 3-9, 9-10, 3-8, 8-10.
     assert found["alone"] == 1000
     assert found["gap"] == pytest.approx(1000 * (5 + 0.85))
     assert found["ttft"] == pytest.approx(5500)
