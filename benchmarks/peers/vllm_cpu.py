@@ -22,6 +22,7 @@ class VllmCpu:
                 dtype="bfloat16",
                 max_model_len=load.context,
                 max_num_seqs=load.chats,
+                kv_cache_memory_bytes=int(load.kv_gib * 2**30),  # else it wants most of the machine's memory
                 enforce_eager=load.variant == "eager",
                 disable_log_stats=True,
             )
