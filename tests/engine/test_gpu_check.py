@@ -25,7 +25,7 @@ def test_every_part_runs_and_one_that_fails_hides_no_other(
     assert ended.value.code == int(broken)
     parts = json.loads(output.read_text())["parts"]
     failed = [name for name, part in parts.items() if not part["ok"]]
-    assert failed == (["attention sdpa"] if broken else [])
+    assert failed == (["attention cpu", "attention sdpa"] if broken else [])
     assert parts["greedy llama"]["tokens"] > 0
     assert parts["speed"]["ratio"].keys() == {"1 chats, tokens/s", "4 chats, tokens/s"}
     assert parts["attention flash3"]["not_here"] == "it runs on cuda, not on cpu"
