@@ -37,8 +37,9 @@ USUAL: dict[tuple[str, str], list[str] | None] = {
 }
 """Works for a model in a format, where nothing else is asked for."""
 QUICK: dict[tuple[str, str], list[str] | None] = {("M", "bf16"): ["1 chat", "8 chats"]}
-NOT_QUICK = {"vllm"}
-"""It compiles for longer than a quick run takes."""
+NOT_USUAL = {True: "vllm", False: "vllm-eager"}
+"""Of vLLM's two ways the one that is left out, in a quick run and in another: it compiles for longer than a quick run
+takes, and both together take much memory."""
 
 
 def main() -> None:
@@ -80,15 +81,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", help="S, M, guide, or a folder; default: M, S, guide")
     parser.add_argument("--formats", nargs="+", choices=FORMATS, help="default: those that suit the model")
     parser.add_argument("--works", nargs="+", help="by name; default: those that suit the model")
-    parser.add_argument("--engines", nargs="+", choices=engines, help="default: all (quick: without vllm)")
+    parser.add_argument(
+        "--engines", nargs="+", choices=engines, help="default: all, vllm eager if it is quick and compiled if not"
+    )
     parser.add_argument("--repeats", type=int, help="repetitions that count, after one that does not (3; quick: 1)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="for every engine")
-    parser.add_argument("--kv-gib", type=float, default=2.0, help="memory for each engine's KV cache")
+    parser.add_argument("--kv-gib", type=float, default=1.5, help="memory for each engine's KV cache")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results", help="folder for the results")
     parser.add_argument("--name", help="of the files; default: DATE-bench, or DATE-bench-quick")
     args = parser.parse_args()
     args.repeats = args.repeats or (1 if args.quick else 3)
-    args.engines = args.engines or [name for name in engines if not (args.quick and name in NOT_QUICK)]
+    args.engines = args.engines or [name for name in engines if name != NOT_USUAL[args.quick]]
     known = [*works(3072), START.name]
     if unknown := [name for name in args.works or () if name not in known]:
         parser.error(f"no such work: {', '.join(unknown)}. There are: {', '.join(known)}")
@@ -101,7 +104,7 @@ def _plan(args: argparse.Namespace) -> dict[tuple[str, str], list[str] | None]:
     if args.models:
         usual = {name: [format_ for model, format_ in plan if model == name] for name in args.models}
         plan = {
-            (name, format_): plan.get((name, format_))
+            (name, format_): plan.get((name, format_), USUAL.get((name, format_)))
             for name in args.models
             for format_ in args.formats or usual[name] or FORMATS[:1]
         }
