@@ -58,19 +58,15 @@ def test_a_comment_that_was_just_typed_stays_when_something_else_is_pressed(chat
 
 def test_the_model_shown_is_the_one_of_the_newest_answer(chat: ChatPage) -> None:
     page = chat.page
-    late: list[tuple[Route, dict[str, object]]] = []
-
-    def hold(route: Route) -> None:
-        options = route.fetch().json()
-        options["model"]["name"] = "the model before"
-        late.append((route, options))
-
-    page.route("**/ui/options", hold, times=1)
-    page.evaluate("void window.deskmate.modelChanged()")
+    options = page.request.get(f"{chat.url}/ui/options").json()
+    options["model"]["name"] = "the model before"
+    asked: list[Route] = []
+    page.route("**/ui/options", lambda route: asked.append(route), times=1)
+    with page.expect_request("**/ui/options"):
+        page.evaluate("void window.deskmate.modelChanged()")
     page.evaluate("window.deskmate.modelChanged()")
     expect(page.locator("#dm-status")).to_have_text("endless · ready")
-    ((route, options),) = late
-    route.fulfill(body=json.dumps(options), content_type="application/json")
+    asked[0].fulfill(body=json.dumps(options), content_type="application/json")
     heard(page)
     expect(page.locator("#dm-status")).to_have_text("endless · ready")
     expect(page.locator("#dm-welcome-model")).to_contain_text("You are talking to endless")

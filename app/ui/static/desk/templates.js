@@ -238,6 +238,7 @@ class Section {
         ),
       );
     this.list.replaceChildren(...this.stored.map(entry));
+    this.work.inert = false;
     if (this.editor !== null) {
       this.#mark(this.editor.about?.name); // another was opened meanwhile
       return;
@@ -269,14 +270,19 @@ class Section {
   #edit(about) {
     const editor = new Editor(this, about, (name, message) => this.#reload(editor, name, message));
     this.editor = editor;
+    this.work.inert = false;
   }
 
   // What `editor` held is saved.
   async #reload(editor, name, message) {
-    if (this.editor === editor) this.editor = null;
+    if (this.editor === editor) {
+      this.editor = null;
+      this.work.inert = true; // what is shown is no more, and what is done to it would be lost
+    }
     try {
       await this.load(name, message);
     } catch (error) {
+      this.work.inert = false;
       (this.editor === null ? this.work : this.list).replaceChildren(problem(error));
     }
     announce(message);
@@ -318,11 +324,11 @@ class Section {
       line.append(button("Go back to this", async () => {
         if (!this.#leave()) return;
         const editor = this.editor;
-        editor.element.inert = true; // as while it is saved
+        this.work.inert = true; // as while it is saved
         try {
           await request("POST", `${this.path}/${encodeURIComponent(current.name)}/restore`, { version: version.version, after: current.version });
         } catch (error) {
-          editor.element.inert = false;
+          this.work.inert = false;
           line.append(problem(error));
           return;
         }
