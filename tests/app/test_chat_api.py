@@ -93,6 +93,16 @@ async def test_a_turn_from_first_word_to_last(live: Live) -> None:
     assert shown["active_turn_id"] is None
 
 
+async def test_how_far_the_prompt_is_read_is_told_on_the_way(live: Live) -> None:
+    gate = asyncio.Event()
+    live.engine.say("Hello", gates={0: gate}, progress=[PrefillProgress(3, 9)])
+    turn = await start(live)
+    [told] = await events(live, f"/api/events?turn={turn['turn_id']}:0", limit=1)
+    assert (told.name, told.data) == ("progress", {"turn_id": turn["turn_id"], "processed": 3, "total": 9})
+    gate.set()
+    assert text_of(await events(live, f"/api/turns/{turn['turn_id']}/events")) == "Hello"
+
+
 async def test_a_reader_that_was_cut_off_goes_on_where_it_was(live: Live) -> None:
     gate = asyncio.Event()
     live.engine.say("The first half, ", "the second half.", gates={1: gate})

@@ -93,10 +93,13 @@ class ChatPage:
     def wait_for_text(self, characters: int, reply: int = -1) -> str:
         """Wait until the reply has at least this many characters, and return them."""
         self.page.bring_to_front()
-        element = self.replies.nth(reply).locator(".dm-text").element_handle()
         shown = self.page.wait_for_function(
-            "([element, length]) => [...element.innerText].length >= length && element.innerText",
-            arg=[element, characters],
+            """([at, length]) => {
+              const reply = [...document.querySelectorAll(".dm-reply")].at(at); // it may be drawn anew at any time
+              const text = reply?.querySelector(".dm-text").innerText ?? "";
+              return [...text].length >= length && text;
+            }""",
+            arg=[reply, characters],
             timeout=REPLY_MS,
         )
         return str(shown.json_value())
@@ -130,4 +133,4 @@ class ChatPage:
 
     def setting(self, label: str) -> Locator:
         slider = self.page.get_by_label(f"number input for {label}")
-        return slider if slider.count() else self.page.locator("#dm-settings").get_by_label(label, exact=True)
+        return slider.or_(self.page.locator("#dm-settings").get_by_label(label, exact=True))

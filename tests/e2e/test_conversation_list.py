@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import APIResponse, Route, expect
 
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewTab
@@ -47,16 +47,7 @@ def test_a_menu_outlasts_news_of_its_conversation(seeded: ChatPage) -> None:
     seeded.row("Alpha").first.get_by_title("More", exact=True).click()
     rename = page.get_by_role("menuitem", name="Rename", exact=True)
     expect(rename).to_be_visible()
-    with page.expect_response(lambda response: "/api/tags" in response.url):  # the last thing a list reads
-        page.evaluate(
-            """async (id) => {
-              const changes = { pinned: true };
-              const headers = { "Content-Type": "application/json" };
-              await fetch(`/api/conversations/${id}`, { method: "PATCH", headers, body: JSON.stringify(changes) });
-              await window.deskmate.conversations.refresh();
-            }""",
-            seeded.conversation_id,
-        )
+    _pin(seeded)
     rename.click()
     field = page.get_by_label("New title")
     expect(field).to_be_focused()
@@ -74,6 +65,30 @@ def test_escape_leaves_the_title(seeded: ChatPage) -> None:
     field.press("Escape")
     expect(seeded.page.locator("#dm-title")).to_have_text("Alpha")
     expect(seeded.titles.first).to_have_text("Alpha")
+
+
+def test_what_a_list_missed_while_a_title_was_edited_is_drawn_after(seeded: ChatPage) -> None:
+    seeded.press_in_row("Alpha", "Rename")
+    field = seeded.page.get_by_label("New title")
+    expect(field).to_be_focused()
+    _pin(seeded)
+    expect(field).to_be_focused()
+    field.press("Escape")
+    expect(seeded.page.get_by_role("heading", name="Pinned", exact=True)).to_be_visible()
+    seeded.press_in_row("Alpha", "Unpin")
+    expect(seeded.page.get_by_role("heading", name="Pinned", exact=True)).to_have_count(0)
+
+
+def _pin(chat: ChatPage) -> None:
+    """Pin the open conversation behind the page's back, and let it read its list again."""
+    chat.page.evaluate(
+        """async (id) => {
+          const headers = { "Content-Type": "application/json" };
+          await fetch(`/api/conversations/${id}`, { method: "PATCH", headers, body: JSON.stringify({ pinned: true }) });
+          await window.deskmate.conversations.refresh();
+        }""",
+        chat.conversation_id,
+    )
 
 
 def test_delete_asks_first(seeded: ChatPage, new_tab: NewTab) -> None:
@@ -206,16 +221,43 @@ def test_tags_are_chips_to_filter_by(seeded: ChatPage) -> None:
     expect(seeded.row("Alpha").first).to_be_visible()
 
 
+def test_tags_that_are_read_again_stay_under_the_pointer(seeded: ChatPage) -> None:
+    page = seeded.page
+    late: list[tuple[Route, APIResponse]] = []
+    page.route("**/api/tags", lambda route: late.append((route, route.fetch())), times=1)
+    page.evaluate("void window.deskmate.conversations.refresh()")
+    seeded.press_in_row("Beta", "Tags")
+    page.get_by_role("dialog").get_by_label("Tags").fill("lasting")
+    page.keyboard.press("Enter")
+    chip = page.locator("#dm-tags").get_by_text("#lasting", exact=True)
+    expect(chip).to_be_visible()
+    chip.evaluate("chip => { window.chip = chip; }")
+    [(route, answer)] = late
+    route.fulfill(response=answer)  # it is from before the tag
+    page.evaluate("window.deskmate.conversations.refresh()")
+    expect(chip).to_be_visible()
+    assert chip.evaluate("chip => chip === window.chip")
+    seeded.press_in_row("Beta", "Tags")
+    page.get_by_role("dialog").get_by_label("Tags").fill("")
+    page.keyboard.press("Enter")
+    expect(page.locator("#dm-tags")).to_be_hidden()
+
+
 def test_a_reply_that_ends_elsewhere_is_marked_until_it_is_opened(chat: ChatPage, new_tab: NewTab) -> None:
-    chat.open_settings()
-    chat.set_number("Maximum length", "40")
-    chat.send("to be read later")
+    chat.send("this one ends elsewhere")
+    conversation = chat.conversation_id
     chat.go(None)
-    row = chat.row("to be read later")
+    row = chat.row("this one ends elsewhere")
+    expect(row.get_by_label("Replying")).to_be_visible()
+    request = chat.page.request
+    turn = request.get(f"{chat.url}/api/conversations/{conversation}").json()["active_turn_id"]
+    request.post(f"{chat.url}/api/turns/{turn}/stop", data={})
     expect(row.get_by_label("Not read yet")).to_be_visible(timeout=60_000)
     row.locator("a").click()
     expect(row.get_by_label("Not read yet")).to_have_count(0)
-    expect(new_tab().row("to be read later").get_by_label("Not read yet")).to_have_count(0)
+    later = new_tab().row("this one ends elsewhere")
+    expect(later).to_be_visible()
+    expect(later.get_by_label("Not read yet")).to_have_count(0)
 
 
 def test_more_than_a_page_of_conversations_come_as_one_scrolls(server: Server, new_tab: NewTab) -> None:

@@ -143,8 +143,10 @@ def test_what_is_being_edited_survives_a_reload_and_news_from_another_tab(new_ta
     here.page.bring_to_front()
     expect(here.users).to_have_count(1)  # the other is being edited
     expect(here.page.get_by_label("Edited message")).to_have_value("half a thou")
+    here.page.keyboard.type("ght")
+    expect(here.page.get_by_label("Edited message")).to_have_value("half a thought")
     here.reload()
-    expect(here.page.get_by_label("Edited message")).to_have_value("half a thou")
+    expect(here.page.get_by_label("Edited message")).to_have_value("half a thought")
     here.page.get_by_role("button", name="Cancel").click()
     expect(here.users).to_have_text(["a question of two tabs", "something else"])
     here.reload()

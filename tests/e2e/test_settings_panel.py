@@ -59,8 +59,8 @@ def test_each_conversation_has_its_own(chat: ChatPage, new_tab: NewTab) -> None:
 
 def test_presets_and_reset(chat: ChatPage) -> None:
     chat.open_settings()
-    default = chat.setting("Temperature").input_value()
     expect(chat.page.get_by_role("radio", name="Model default")).to_be_checked()
+    default = chat.setting("Temperature").input_value()
     chat.page.get_by_role("radio", name="Precise").check()
     expect(chat.setting("Temperature")).to_have_value("0.2")
     chat.set_number("Temperature", "0.25")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Page, Response, Route, expect
 
 from tests.e2e.chat_page import ChatPage
+from tests.e2e.conftest import PATIENCE_MS
 
 
 @pytest.fixture
@@ -17,21 +21,37 @@ def short(chat: ChatPage) -> ChatPage:
 
 
 class Held:
-    """Requests that the network keeps until they are let go."""
+    """Requests that the network keeps until they are let go; those alone that carry ``what``."""
 
-    def __init__(self, chat: ChatPage, url: str) -> None:
+    def __init__(self, chat: ChatPage, url: str, what: str = "") -> None:
         self._page = chat.page
         self._url = url
+        self._what = what
         self._routes: list[Route] = []
         self._page.route(url, self._hold)
 
     def _hold(self, route: Route) -> None:
-        self._routes.append(route)
+        if self._what in (route.request.post_data or ""):
+            self._routes.append(route)
+        else:
+            route.continue_()
+
+    def wait(self) -> None:
+        """Return once there is one."""
+        until(self._page, lambda: len(self._routes) > 0)
 
     def let_go(self) -> None:
         for route in self._routes:
             route.continue_()
         self._page.unroute(self._url)
+
+
+def until(page: Page, true: Callable[[], bool]) -> None:
+    """Let the browser go on until something is so."""
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to that"
+        page.wait_for_timeout(50)
 
 
 def test_a_part_of_the_page_that_did_not_arrive_is_loaded_again(chat: ChatPage) -> None:
@@ -78,6 +98,122 @@ def test_a_message_never_goes_to_the_chat_one_has_just_left(short: ChatPage) -> 
     expect(short.box).to_have_value("where does this go?")
 
 
+def test_the_focus_stays_where_the_person_has_gone_meanwhile(short: ChatPage) -> None:
+    short.ask("asked before the search")
+    first = short.conversation_id
+    short.go(None)
+    short.set_number("Maximum length", "10")
+    search = short.page.get_by_label("Search conversations")
+    sending = Held(short, "**/api/turns")
+    short.box.fill("sent during the search")
+    short.box.press("Enter")
+    sending.wait()
+    search.click()
+    sending.let_go()
+    expect(short.users).to_have_text(["sent during the search"])
+    short.wait_for_end()
+    expect(search).to_be_focused()
+
+    opening = Held(short, f"**/api/conversations/{first}?*")
+    short.row("asked before the search").locator("a").click()
+    opening.wait()
+    search.click()
+    opening.let_go()
+    expect(short.users).to_have_text(["asked before the search"])
+    expect(search).to_be_focused()
+    short.row("sent during the search").locator("a").click()
+    expect(short.users).to_have_text(["sent during the search"])
+    expect(short.box).to_be_focused()  # where nobody went elsewhere
+
+
+def test_news_of_a_chat_that_one_leaves_do_not_hold_one_back(short: ChatPage) -> None:
+    short.ask("the place to go to")
+    wanted = short.conversation_id
+    short.go(None)
+    short.set_number("Maximum length", "10")
+    short.ask("the place to leave")
+    opening = Held(short, f"**/api/conversations/{wanted}?*")
+    short.row("the place to go to").locator("a").click()
+    opening.wait()
+    short.page.evaluate(
+        """id => new Promise(heard => {
+          new BroadcastChannel("deskmate").onmessage = heard; // behind the page's own
+          new BroadcastChannel("deskmate").postMessage({ type: "conversation-changed", id });
+        })""",
+        short.row("the place to leave").get_attribute("data-id"),
+    )
+    opening.let_go()
+    expect(short.users).to_have_text(["the place to go to"])
+
+
+def test_a_message_under_way_is_no_draft_of_the_next_chat(short: ChatPage) -> None:
+    sending = Held(short, "**/api/turns")
+    short.box.fill("already under way")
+    short.box.press("Enter")
+    sending.wait()
+    short.page.get_by_role("button", name="New chat").click()
+    sending.let_go()
+    expect(short.box).to_have_value("")
+    row = short.row("already under way")
+    expect(row).to_be_visible()
+    short.reload()
+    expect(short.box).to_have_value("")
+    row.locator("a").click()
+    expect(short.users).to_have_text(["already under way"])
+    short.wait_for_end()
+
+
+def test_settings_are_saved_in_their_order_however_slow_the_first(short: ChatPage) -> None:
+    seeds: list[int] = []
+
+    def note(response: Response) -> None:
+        if response.request.method == "PATCH" and "seed" in (response.request.post_data or ""):
+            seeds.append(response.request.post_data_json["settings"]["seed"])
+
+    short.page.on("response", note)
+    short.ask("somewhere else")
+    short.go(None)
+    short.set_number("Maximum length", "10")
+    short.ask("settings in order")
+    here = short.conversation_id
+    saving = Held(short, f"**/api/conversations/{here}", "seed")
+    short.set_number("Seed", "1")
+    saving.wait()
+    short.set_number("Seed", "2")
+    short.row("somewhere else").locator("a").click()
+    expect(short.users).to_have_text(["somewhere else"])
+    short.row("settings in order").locator("a").click()
+    expect(short.users).to_have_text(["settings in order"])
+    expect(short.setting("Seed")).to_have_value("2")  # which the server does not know yet
+    saving.let_go()
+    until(short.page, lambda: len(seeds) >= 2)
+    assert seeds[:2] == [1, 2]
+    expect(short.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+    short.reload().open_settings()
+    expect(short.setting("Seed")).to_have_value("2")
+
+
+def test_settings_that_went_with_a_message_outlast_an_older_save(short: ChatPage) -> None:
+    short.ask("before")
+    saving = Held(short, f"**/api/conversations/{short.conversation_id}", "seed")
+    short.set_number("Seed", "1")
+    saving.wait()
+    short.set_number("Seed", "2")
+    short.ask("with the second seed")
+    saving.let_go()
+    expect(short.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+    short.reload().open_settings()
+    expect(short.setting("Seed")).to_have_value("2")
+
+
+def test_a_setting_is_saved_though_the_page_is_left_at_once(short: ChatPage) -> None:
+    short.ask("before")
+    address = f"{short.url}/api/conversations/{short.conversation_id}"
+    short.set_number("Seed", "3")
+    short.page.reload()
+    until(short.page, lambda: short.page.request.get(address).json()["settings"]["seed"] == 3)
+
+
 def test_settings_are_kept_when_a_message_is_refused(short: ChatPage) -> None:
     short.ask("before")
     short.page.route("**/api/turns", lambda route: route.abort())
@@ -97,6 +233,8 @@ def test_a_slider_takes_no_value_it_does_not_show(short: ChatPage) -> None:
     short.set_number("Temperature", "5")
     expect(short.page.locator("#dm-settings-note")).to_contain_text("goes from 0 to 2")
     expect(short.setting("Temperature")).to_have_value("0.5")
+    address = f"{short.url}/api/conversations/{short.conversation_id}"
+    until(short.page, lambda: short.page.request.get(address).json()["settings"]["temperature"] == 0.5)
     short.reload().open_settings()
     expect(short.setting("Temperature")).to_have_value("0.5")
 

@@ -99,15 +99,23 @@ def _controls() -> dict[str, Component]:
             "Above 1, words already used become less likely.",
         ),
         "max_tokens": gr.Number(
-            label="Maximum length", precision=0, info="Most tokens in a reply; empty leaves it to the model."
+            label="Maximum length",
+            precision=0,
+            info="Most tokens in a reply; empty leaves it to the model.",
+            elem_id="dm-control-max_tokens",
         ),
         "stop": gr.Textbox(
-            label="Stop strings", lines=2, max_lines=4, info="A reply ends before any of these; one per line."
+            label="Stop strings",
+            lines=2,
+            max_lines=4,
+            info="A reply ends before any of these; one per line.",
+            elem_id="dm-control-stop",
         ),
         "seed": gr.Number(
             label="Seed",
             precision=0,
             info="The same seed repeats a reply (to the letter in float32); empty draws a new one.",
+            elem_id="dm-control-seed",
         ),
     }
 

@@ -8,9 +8,9 @@ export class ApiError extends Error {
   }
 }
 
-export function request(method, path, body) {
+export function request(method, path, body, options = {}) {
   if (body === undefined) return send(path, { method });
-  return send(path, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  return send(path, { ...options, method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 }
 
 async function send(path, options) {
@@ -74,7 +74,8 @@ export const api = {
   swap: (model) => request("POST", "/api/engine/swap", { model }),
   listConversations: (parameters) => request("GET", `/api/conversations?${query(parameters)}`),
   getConversation: (id, parameters = {}) => request("GET", `${conversationPath(id)}?${query(parameters)}`),
-  changeConversation: (id, change) => request("PATCH", conversationPath(id), change),
+  // `leaving`: the page goes away, and the request must not go with it.
+  changeConversation: (id, change, leaving = false) => request("PATCH", conversationPath(id), change, { keepalive: leaving }),
   deleteConversation: (id) => request("DELETE", conversationPath(id)),
   listTags: () => request("GET", "/api/tags"),
   startTurn: (turn) => request("POST", "/api/turns", turn),

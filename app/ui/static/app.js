@@ -6,11 +6,11 @@ import { Chat } from "./chat.js";
 import { Composer } from "./composer.js";
 import { addressOf } from "./conversation_row.js";
 import { Conversations } from "./conversations.js";
-import { announce, byId, debounce, drawn, storage } from "./dom.js";
+import { announce, byId, debounce, drawn } from "./dom.js";
 import { showMe } from "./me.js";
 import { Model } from "./model.js";
 import { Panels } from "./panels.js";
-import { Settings } from "./settings.js";
+import { Settings, settingsDrawn } from "./settings.js";
 import { tabs } from "./tabs.js";
 import { Toast } from "./toast.js";
 import { listenForTransfers } from "./transfer.js";
@@ -28,6 +28,7 @@ class Page {
   #title = "New chat";
   #state = "";
   #looks = { options: 0, ready: 0 }; // only the newest answer counts
+  #focusBefore = null; // what had the focus when the person asked for another conversation
 
   constructor(options, textarea) {
     this.options = options;
@@ -43,7 +44,7 @@ class Page {
       failed: (error) => this.failed(error),
       left: (typed) => (typed === "" ? this.composer.focus() : this.composer.insert(typed)),
     });
-    this.settings = new Settings(options, (id, settings) => api.changeConversation(id, { settings }));
+    this.settings = new Settings(options, (id, settings, leaving) => api.changeConversation(id, { settings }, leaving));
     this.conversations = new Conversations({
       open: (id, messageId) => this.go(id, { at: messageId }),
       listed: (items) => this.#listed(items),
@@ -96,13 +97,12 @@ class Page {
     try {
       const sent = await this.chat.send(text, settings, from === null && this.welcome.temporary);
       if (!sent) return;
-      storage.write("sessionStorage", `deskmate.draft.${from ?? "new"}`, null);
+      this.composer.taken(text, from);
       if (sent.left) return;
       if (from === null) this.composer.keepDraftFor(sent.turn.conversation_id);
-      this.composer.taken(text);
       this.settings.accepted(sent.turn.conversation_id, settings);
-      if (from === null) await this.#created(sent.turn.conversation_id, this.welcome.temporary);
-      this.composer.focus();
+      if (from === null) this.#created(sent.turn.conversation_id, this.welcome.temporary);
+      this.composer.takeFocus();
     } catch (error) {
       this.settings.refused();
       this.failed(error);
@@ -129,7 +129,7 @@ class Page {
       if (error.status === 409) await this.chat.reopen();
       return false;
     }
-    this.composer.focus();
+    this.composer.takeFocus();
     this.refreshSoon();
     return true;
   }
@@ -202,21 +202,21 @@ class Page {
   // ---- where the page stands
 
   // Opens a conversation, at the message `at` if there is one, or a new chat with null.
-  go(id, { record = true, at = null } = {}) {
+  go(id, { record = true, at = null, from = document.activeElement } = {}) {
     const address = addressOf(id, at);
+    this.#focusBefore = from;
     if (record && address !== location.pathname + location.search) history.pushState(null, "", address);
     this.panels.closeOverlays();
     this.conversations.mark(id);
     return id ? this.chat.open(id, { at }) : this.chat.openNew();
   }
 
-  async #created(id, temporary) {
+  #created(id, temporary) {
     history.pushState(null, "", addressOf(id));
     this.welcome.hide();
     if (temporary) this.#entitle("Temporary chat");
     byId("dm-temporary-mark").hidden = !temporary;
     this.conversations.mark(id);
-    await this.conversations.refresh();
   }
 
   // The list knows the titles, and what nobody has read yet.
@@ -243,9 +243,9 @@ class Page {
   }
 
   #deleted(id) {
-    storage.write("sessionStorage", `deskmate.draft.${id}`, null);
+    this.composer.forget(id);
     tabs.tell("conversation-deleted", { id });
-    if (id === this.chat.conversationId) this.go(null);
+    if (id === this.chat.wantedId) this.go(null);
   }
 
   #entitle(title) {
@@ -264,7 +264,7 @@ class Page {
     if (again) return; // the person may be writing, or changing the settings
     this.settings.open(conversation?.id ?? null, conversation?.settings);
     this.composer.useDraft(conversation?.id ?? null);
-    this.composer.focus();
+    this.composer.takeFocus(this.#focusBefore);
   }
 
   replying(active) {
@@ -314,7 +314,7 @@ class Page {
   missing() {
     const temporary = !byId("dm-temporary-mark").hidden;
     history.replaceState(null, "", "/");
-    this.go(null);
+    this.go(null, { from: null }); // nobody asked for it
     this.composer.complain(
       temporary
         ? "This temporary chat has ended: it was in the memory of a server that has stopped or cannot be reached now."
@@ -362,7 +362,7 @@ class Page {
     });
     tabs.on("conversation-deleted", ({ id }) => {
       this.refreshSoon();
-      if (id === this.chat.conversationId) this.missing();
+      if (id === this.chat.wantedId) this.missing();
     });
     document.addEventListener("visibilitychange", () => {
       if (document.visibilityState !== "visible") return;
@@ -398,6 +398,7 @@ export async function start() {
     drawn("#dm-prompt-about"),
     drawn("#dm-alert"),
     drawn("#dm-show-settings"),
+    settingsDrawn(),
   ]);
   byId("dm-chat").setAttribute("role", "region");
   byId("dm-chat").setAttribute("aria-label", "Chat");

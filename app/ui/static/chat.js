@@ -40,13 +40,18 @@ export class Chat {
     this.activeTurnId = null;
     this.sending = false;
     this.isNew = false; // it began here, and its first reply is being written
-    this.opening = false; // another conversation is being loaded; what is shown is still the last one
+    this.opening = null; // the other conversation that is being loaded; what is shown is still the last one
     this.firstId = null;
     this.tipId = null; // the last message that is shown
     this.lastUserText = null;
     this.messages.clear();
     this.earlier.hidden = true;
     this.page.replying(false);
+  }
+
+  // The conversation that the person is at, shown already or not.
+  get wantedId() {
+    return this.opening ?? this.conversationId;
   }
 
   openNew() {
@@ -58,20 +63,22 @@ export class Chat {
   // Loads a conversation and follows its reply in flight, if there is one. `at`: the message to look at.
   async open(id, { at = null } = {}) {
     const visit = ++this.#visit;
-    this.opening = id !== this.conversationId;
+    this.opening = id === this.conversationId ? null : id;
     let conversation;
     try {
       conversation = await this.#load(id, at);
     } catch (error) {
       if (visit !== this.#visit) return;
-      this.opening = false;
+      const stays = this.opening !== null && error.status !== 404;
+      this.opening = null;
       if (error.status === 404) this.page.missing();
       else this.page.failed(error);
+      if (stays) await this.reopen(); // what happened there meanwhile was not shown
       return;
     }
     if (visit !== this.#visit) return;
     const again = id === this.conversationId;
-    const { following, place } = this.messages;
+    const { following, place, writing } = this.messages;
     this.#reset();
     this.conversationId = id;
     for (const message of conversation.messages) this.#add(message);
@@ -80,6 +87,7 @@ export class Chat {
     this.earlier.hidden = !conversation.has_earlier;
     this.page.shown(conversation, again);
     if (at !== null && this.messages.lookAt(at)) return;
+    if (again && writing) this.messages.goOnWriting(writing);
     if (!again || following) this.messages.toLatest();
     else this.messages.returnTo(place);
   }
@@ -95,8 +103,9 @@ export class Chat {
     }
   }
 
+  // Shows what is shown as it is now; unless the person is on the way to another conversation.
   async reopen() {
-    if (this.conversationId) await this.open(this.conversationId);
+    if (this.conversationId && this.opening === null) await this.open(this.conversationId);
   }
 
   // Sends text. Returns the turn, and whether the person has left this chat meanwhile; null when one
@@ -206,7 +215,7 @@ export class Chat {
       },
       gone: () => {
         this.#finished(turnId);
-        this.page.missing();
+        if (this.opening === null) this.page.missing();
       },
       connection: (connected) => {
         this.page.connection(connected);
@@ -229,10 +238,11 @@ export class Chat {
 
   async #loadEarlier() {
     const visit = this.#visit;
+    const before = this.firstId;
     this.earlier.disabled = true;
     try {
-      const page = await api.getConversation(this.conversationId, { limit: PAGE_SIZE, before: this.firstId });
-      if (visit !== this.#visit) return;
+      const page = await api.getConversation(this.conversationId, { limit: PAGE_SIZE, before });
+      if (visit !== this.#visit || before !== this.firstId) return; // others are shown by now
       this.messages.addAbove(page.messages);
       this.firstId = page.messages[0]?.id ?? this.firstId;
       this.earlier.hidden = !page.has_earlier;

@@ -2,6 +2,8 @@
 
 import { byId, storage } from "./dom.js";
 
+const draftKeyOf = (conversationId) => `deskmate.draft.${conversationId ?? "new"}`;
+
 export class Composer {
   #draftKey = null;
 
@@ -63,27 +65,45 @@ export class Composer {
     this.textarea.setSelectionRange(from + text.length, from + text.length);
   }
 
-  // The text was sent: what was typed behind it meanwhile stays.
-  taken(text) {
-    if (this.text.startsWith(text)) this.#set(this.text.slice(text.length).trimStart());
+  // The text was sent from the chat `from` (null is a new one): what was typed behind it meanwhile stays, here or as the draft of
+  // a chat that the person has left.
+  taken(text, from) {
+    const key = draftKeyOf(from);
+    const draft = key === this.#draftKey ? this.text : (storage.read("sessionStorage", key) ?? "");
+    if (!draft.startsWith(text)) return;
+    const rest = draft.slice(text.length).trimStart();
+    if (key === this.#draftKey) this.#set(rest);
+    storage.write("sessionStorage", key, rest);
   }
 
   // Each conversation has its own unsent text, kept in this tab until it is sent.
   useDraft(conversationId) {
-    this.#draftKey = `deskmate.draft.${conversationId ?? "new"}`;
+    this.#draftKey = draftKeyOf(conversationId);
     this.#set(storage.read("sessionStorage", this.#draftKey) ?? "");
     this.complain("");
   }
 
   // The new chat has become a conversation, and what is in the box belongs to it.
   keepDraftFor(conversationId) {
-    this.#draftKey = `deskmate.draft.${conversationId}`;
+    this.forget(null);
+    this.#draftKey = draftKeyOf(conversationId);
     storage.write("sessionStorage", this.#draftKey, this.text);
+  }
+
+  forget(conversationId) {
+    storage.write("sessionStorage", draftKeyOf(conversationId), null);
   }
 
   focus() {
     // On a touch screen the keyboard would cover the page.
     if (matchMedia("(hover: hover)").matches) this.textarea.focus({ preventScroll: true });
+  }
+
+  // What the person asked for has come; they may have gone on meanwhile. The focus stays where it is by now, unless that is
+  // where it was when they asked, or nowhere.
+  takeFocus(before = null) {
+    const now = document.activeElement;
+    if (now === null || now === document.body || now === before || now.closest("#dm-composer")) this.focus();
   }
 
   complain(message) {

@@ -4,7 +4,7 @@ import { api } from "./api.js";
 import { conversationRow } from "./conversation_row.js";
 import { groupOf } from "./date_groups.js";
 import { askTags, confirmDeletion } from "./dialogs.js";
-import { byId, debounce, make } from "./dom.js";
+import { byId, debounce, make, replaceChildren } from "./dom.js";
 
 const PAGE_SIZE = 50;
 const RECHECK_MS = 4000;
@@ -61,7 +61,7 @@ export class Conversations {
         cursor = page.next_cursor;
       } while (cursor !== null && items.length < this.#items.length);
       if (asked !== this.#asked) return;
-      await this.#readTags();
+      await this.#readTags(asked);
     } catch (error) {
       this.actions.listFailed(error);
       return;
@@ -104,36 +104,35 @@ export class Conversations {
     }
   }
 
-  async #readTags() {
+  async #readTags(asked) {
     const counted = await api.listTags();
+    if (asked !== this.#asked) return;
     this.#tags = Object.keys(counted);
     if (this.#tag !== null && !(this.#tag in counted)) {
       this.#tag = null; // the last conversation that had it lost it
       this.refresh();
     }
-    const chip = (tag) =>
-      make(
-        "button",
-        {
-          type: "button",
-          class: "dm-chip",
-          "aria-pressed": String(tag === this.#tag),
-          "data-tag": tag,
-          onclick: () => {
-            this.#tag = tag === this.#tag ? null : tag;
-            this.refresh();
-          },
-        },
-        `#${tag}`,
-      );
-    const focused = this.tags.contains(document.activeElement) ? document.activeElement.dataset.tag : null;
-    this.tags.replaceChildren(...this.#tags.map(chip));
+    this.#drawTags();
+  }
+
+  // As with the rows: a chip that is there already is the same one.
+  #drawTags() {
+    const there = new Map([...this.tags.children].map((chip) => [chip.dataset.tag, chip]));
+    replaceChildren(this.tags, this.#tags.map((tag) => there.get(tag) ?? this.#chip(tag)));
+    for (const chip of this.tags.children) chip.setAttribute("aria-pressed", String(chip.dataset.tag === this.#tag));
     this.tags.hidden = this.#tags.length === 0;
-    if (focused) [...this.tags.children].find((one) => one.dataset.tag === focused)?.focus();
+  }
+
+  #chip(tag) {
+    const choose = () => {
+      this.#tag = tag === this.#tag ? null : tag;
+      this.refresh();
+    };
+    return make("button", { type: "button", class: "dm-chip", "data-tag": tag, onclick: choose }, `#${tag}`);
   }
 
   #show(items, cursor) {
-    if (this.list.querySelector("input")) return; // a title is being edited
+    if (this.list.querySelector("input")) return; // a title is being edited; what is missed is read again after
     this.#items = items;
     this.#cursor = cursor;
     this.more.hidden = cursor === null;
@@ -141,23 +140,14 @@ export class Conversations {
     this.atEnd.observe(this.more);
     const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
     const focusedId = focused?.closest(".dm-row").dataset.id;
-    this.#replace(this.#drawn(items));
+    replaceChildren(this.list, this.#drawn(items));
     const again = focused && this.#rowOf(focusedId);
     if (!again) this.#stopAt(this.#rowOf(this.#current) ?? this.#rows()[0]);
     else if (!focused.isConnected) again.querySelector(focused.matches("a") ? "a" : ".dm-row-more").focus();
+    else if (focused !== document.activeElement) focused.focus(); // it was moved
     this.note.textContent = items.length > 0 ? "" : this.#nothing();
     this.#watchReplies(items);
     this.actions.listed(items);
-  }
-
-  // What stays as it was is left alone: a list that is read again under the pointer must not swallow a click.
-  #replace(elements) {
-    const stay = new Set(elements);
-    for (const element of [...this.list.children]) if (!stay.has(element)) element.remove();
-    elements.forEach((element, index) => {
-      const there = this.list.children[index] ?? null;
-      if (there !== element) this.list.insertBefore(element, there);
-    });
   }
 
   // The rows, under headings where they come by time. Those that say the same as before are the same.
@@ -261,12 +251,14 @@ export class Conversations {
       if (closed) return;
       closed = true;
       const title = input.value.trim();
+      const byKey = document.activeElement === input; // and not because the person went elsewhere
       row.replaceChildren(...before);
-      row.querySelector("a").focus();
-      if (!save || title === "" || title === summary.title) return;
+      if (byKey) row.querySelector("a").focus();
       try {
-        await api.changeConversation(summary.id, { title });
-        this.actions.renamed(summary.id, title);
+        if (save && title !== "" && title !== summary.title) {
+          await api.changeConversation(summary.id, { title });
+          this.actions.renamed(summary.id, title);
+        }
       } catch (error) {
         this.actions.failed(error);
       }
@@ -285,8 +277,6 @@ export class Conversations {
 
   async #delete(summary) {
     if (!(await confirmDeletion(summary.title))) return;
-    const rows = this.#rows();
-    const at = rows.findIndex((one) => one.dataset.id === summary.id); // it may have been drawn anew
     try {
       await api.deleteConversation(summary.id);
     } catch (error) {
@@ -295,7 +285,11 @@ export class Conversations {
         return;
       }
     }
-    (rows[at + 1] ?? rows[at - 1])?.querySelector("a").focus();
+    const rows = this.#rows();
+    const at = rows.findIndex((one) => one.dataset.id === summary.id); // it may have been drawn anew, or be gone
+    if (at >= 0 && (document.activeElement === document.body || rows[at].contains(document.activeElement))) {
+      (rows[at + 1] ?? rows[at - 1])?.querySelector("a")?.focus();
+    }
     rows[at]?.remove();
     this.actions.deleted(summary.id);
     await this.refresh();

@@ -16,6 +16,16 @@ export const byId = (id) => document.getElementById(id);
 
 export const icon = (name) => make("span", { class: `dm-icon dm-icon-${name}`, "aria-hidden": "true" });
 
+// Gives an element these children. What stays is left alone: what is read again under the pointer must not swallow a click.
+export function replaceChildren(parent, elements) {
+  const stay = new Set(elements);
+  for (const element of [...parent.children]) if (!stay.has(element)) element.remove();
+  elements.forEach((element, index) => {
+    const there = parent.children[index] ?? null;
+    if (there !== element) parent.insertBefore(element, there);
+  });
+}
+
 // Waits until Gradio has drawn what `selector` names.
 export function drawn(selector) {
   const found = document.querySelector(selector);

@@ -187,6 +187,20 @@ export class MessageList {
     this.#showLatest();
   }
 
+  // Where somebody writes in an edited message, to go on there after the messages were drawn anew.
+  get writing() {
+    const box = document.activeElement;
+    if (!box?.matches(".dm-edit-box") || !this.list.contains(box)) return null;
+    const { selectionStart: from, selectionEnd: to } = box;
+    return { id: box.closest(".dm-message").dataset.id, from, to };
+  }
+
+  goOnWriting({ id, from, to }) {
+    const box = this.#elementOf(id)?.querySelector(".dm-edit-box");
+    box?.focus({ preventScroll: true });
+    box?.setSelectionRange(from, to);
+  }
+
   // Another version was shown: the button that was pressed is drawn anew, and keeps the focus.
   focusVersion(id, step) {
     const buttons = [...this.list.querySelectorAll(`[data-id="${CSS.escape(id)}"] .dm-version`)];
@@ -255,8 +269,10 @@ export class MessageList {
 
   #scrolled() {
     const top = this.scroller.scrollTop;
-    if (this.#fromEnd() < 24) this.following = true;
-    else if (top < this.lastTop) this.following = false;
+    const fromEnd = this.#fromEnd();
+    // However little it is, up is up; where the text became shorter, the browser moves, and the end stays in view.
+    if (top < this.lastTop && fromEnd >= 1) this.following = false;
+    else if (fromEnd < 24) this.following = true;
     this.lastTop = top;
     this.#showLatest();
   }

@@ -2,7 +2,7 @@
 // A control that stands at the model's own default is saved as null, "the model decides".
 
 import { api } from "./api.js";
-import { byId, debounce, storage } from "./dom.js";
+import { byId, debounce, drawn, storage } from "./dom.js";
 import { PromptAbout } from "./prompt_about.js";
 
 const NEW_CHAT_KEY = "deskmate.new-chat-settings";
@@ -25,6 +25,14 @@ const EMPTY = Object.freeze({
 
 const NO_NAMED_PROMPT = Object.freeze({ system_prompt_name: null, system_prompt_variables: {}, system_prompt: "" });
 
+// Gradio loads each kind of control by itself; what one shows before it is told a conversation's settings is its own.
+export const settingsDrawn = () =>
+  Promise.all(
+    ["#dm-preset", "#dm-prompt input", "#dm-prompt-text textarea", "#dm-control-stop textarea"]
+      .concat([...SAMPLING, "max_tokens", "seed"].map((name) => `#dm-control-${name} input`))
+      .map(drawn),
+  );
+
 const newChatSettings = () => {
   try {
     return { ...EMPTY, ...JSON.parse(storage.read("localStorage", NEW_CHAT_KEY) ?? "{}") };
@@ -36,9 +44,11 @@ const newChatSettings = () => {
 export class Settings {
   #conversationId = null;
   #choicesShown = false;
+  #saves = Promise.resolve(); // one at a time: of two under way, the older one might arrive last
+  #unanswered = new Map(); // conversation id -> its settings that the server has not confirmed yet
   #filled = null; // the chosen prompt with its variables: {key, text}
 
-  // `save(conversationId, settings)` sends them to the server.
+  // `save(conversationId, settings, leaving)` sends them to the server; `leaving`: the page goes away behind it.
   constructor(options, save) {
     this.options = options;
     this.save = save;
@@ -52,6 +62,10 @@ export class Settings {
     });
     this.fillSoon = debounce(400, () => this.#fill());
     this.showSoon = debounce(600, () => this.#show()); // not while a number is being typed
+    addEventListener("pagehide", () => {
+      if (!this.unsaved || !this.#conversationId) return;
+      this.save(this.#conversationId, this.value, true).catch(() => {}); // there is nobody left to tell
+    });
   }
 
   // Shows the settings of a conversation; null is a chat that does not exist yet.
@@ -59,9 +73,10 @@ export class Settings {
     if (this.unsaved && this.#conversationId) this.#save(); // before it is forgotten
     this.saveSoon.cancel();
     this.#conversationId = conversationId;
-    this.value = conversationId === null ? newChatSettings() : { ...EMPTY, ...settings };
-    this.unsaved = false;
-    this.note.textContent = "";
+    const unanswered = this.#unanswered.get(conversationId); // newer than what the server said
+    this.value = conversationId === null ? newChatSettings() : (unanswered ?? { ...EMPTY, ...settings });
+    this.unsaved = unanswered !== undefined;
+    this.note.textContent = this.unsaved ? SAVING : "";
     this.#show();
   }
 
@@ -76,7 +91,8 @@ export class Settings {
     if (this.#conversationId === null) storage.write("localStorage", NEW_CHAT_KEY, null);
     this.#conversationId = conversationId;
     if (carried === null) return; // nothing was unsaved then; what is now is being saved
-    this.unsaved = carried !== this.value;
+    // A save that is under way may be older than what the turn carried, and arrive after it.
+    this.unsaved = carried !== this.value || this.#unanswered.has(conversationId);
     this.note.textContent = this.unsaved ? SAVING : "";
     if (this.unsaved) this.saveSoon();
   }
@@ -245,14 +261,22 @@ export class Settings {
     this.saveSoon();
   }
 
-  async #save() {
+  #save() {
     const value = this.value;
     const conversationId = this.#conversationId;
+    this.#unanswered.set(conversationId, value);
+    this.#saves = this.#saves.then(() => this.#send(conversationId, value));
+  }
+
+  async #send(conversationId, value) {
+    if (this.#unanswered.get(conversationId) !== value) return; // a newer one waits behind it
     try {
       await this.save(conversationId, value);
     } catch (error) {
       if (conversationId === this.#conversationId) this.note.textContent = error.message;
       return;
+    } finally {
+      if (this.#unanswered.get(conversationId) === value) this.#unanswered.delete(conversationId);
     }
     if (value !== this.value) return; // changed again meanwhile, or another conversation's by now
     this.unsaved = false;
