@@ -1,14 +1,15 @@
 // Puts the page together. Gradio's components call the commands on window.deskmate.
 
+import { addressOf, inAddress } from "./address.js";
 import { api } from "./api.js";
 import { CannedReplies } from "./canned.js";
 import { Chat } from "./chat.js";
 import { Composer } from "./composer.js";
-import { addressOf } from "./conversation_row.js";
 import { Conversations } from "./conversations.js";
 import { announce, byId, debounce, drawn } from "./dom.js";
 import { showMe } from "./me.js";
 import { Model } from "./model.js";
+import { loadOptions } from "./options.js";
 import { Panels } from "./panels.js";
 import { Settings, settingsDrawn } from "./settings.js";
 import { tabs } from "./tabs.js";
@@ -18,11 +19,6 @@ import { Welcome } from "./welcome.js";
 
 // A new conversation has its first words for a title; the model's own comes a while after its reply.
 const TITLE_CHECKS_MS = [1500, 4000, 10_000];
-
-const inAddress = () => {
-  const parameters = new URLSearchParams(location.search);
-  return { id: parameters.get("c"), at: parameters.get("m") };
-};
 
 class Page {
   #title = "New chat";
@@ -370,18 +366,6 @@ class Page {
       this.checkReady();
       if (this.panels.settings.open) this.model.look();
     });
-  }
-}
-
-async function loadOptions() {
-  for (let wait = 500; ; wait = Math.min(wait * 2, 5000)) {
-    try {
-      return await api.options();
-    } catch (error) {
-      byId("dm-alert").textContent = error.message;
-      document.documentElement.classList.add("dm-visible");
-      await new Promise((resolve) => setTimeout(resolve, wait));
-    }
   }
 }
 

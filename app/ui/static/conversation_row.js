@@ -1,13 +1,11 @@
 // One conversation of the list: open it, and a menu of what can be done with it.
 
+import { addressOf } from "./address.js";
 import { icon, make } from "./dom.js";
 import { openMenu } from "./menu.js";
 import { download } from "./transfer.js";
 
 const snippetPart = ({ text, hit }) => (hit ? make("mark", {}, text) : text);
-
-export const addressOf = (id, messageId = null) =>
-  id ? `/?${new URLSearchParams(messageId ? { c: id, m: messageId } : { c: id })}` : "/";
 
 // `actions`: open(id, messageId), rename(row), tag(), mark(marks), remove(), menuClosed().
 export function conversationRow(summary, actions) {

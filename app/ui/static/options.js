@@ -1,0 +1,17 @@
+// What the page must know before it can show anything.
+
+import { api } from "./api.js";
+import { byId } from "./dom.js";
+
+// Asks until there is an answer, and says meanwhile why there is none.
+export async function loadOptions() {
+  for (let wait = 500; ; wait = Math.min(wait * 2, 5000)) {
+    try {
+      return await api.options();
+    } catch (error) {
+      byId("dm-alert").textContent = error.message;
+      document.documentElement.classList.add("dm-visible");
+      await new Promise((resolve) => setTimeout(resolve, wait));
+    }
+  }
+}
