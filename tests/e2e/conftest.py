@@ -21,7 +21,8 @@ NewBrowser = Callable[..., BrowserContext]
 CONTEXT = 16_384  #: tokens; a reply of this length outlasts any test
 GUIDE_CONTEXT = 256
 
-PATIENCE_MS = 20_000  #: a busy machine may take its time
+PATIENCE_MS = 60_000  #: a busy machine may take its time, and now and then stands still
+TEST_SECONDS = 420  #: room for a test to say what it waited for in vain
 expect.set_options(timeout=PATIENCE_MS)
 
 #: The first is Chromium without what only a person at a screen needs, and quicker.
@@ -32,6 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.browser)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TEST_SECONDS))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -127,7 +130,9 @@ class _Watch:
 
 
 def _new_context(browser: Browser, **options: object) -> BrowserContext:
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})  # type: ignore[arg-type]
+    # Dots that pulse for ever would be drawn by the processor, which all the others need.
+    usual = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"}
+    context = browser.new_context(**{**usual, **options})  # type: ignore[arg-type]
     context.set_default_timeout(PATIENCE_MS)
     return context
 

@@ -32,6 +32,8 @@ from tests.support.waiting import eventually
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "60"))
 VISITORS = 10
+LONGER = 120.0  #: seconds that it may take on top, on a busy machine, until everything has happened
+EVERYTHING = {"stop", "length", "deadline", "early", "cancelled", "EngineFailedError", "LogitsError", "DeadlineError"}
 MIB = 1024**2
 
 
@@ -126,8 +128,12 @@ class Soak:
         self.rng = random.Random(seed)
         self.outcomes: Counter[str] = Counter()
 
+    def goes_on(self, until: float) -> bool:
+        now = time.monotonic()
+        return now < until or (now < until + LONGER and not self.outcomes.keys() >= EVERYTHING)
+
     async def visitor(self, until: float) -> None:
-        while time.monotonic() < until:
+        while self.goes_on(until):
             try:
                 async with asyncio.timeout(120):  # nobody may be left waiting
                     self.outcomes[await self.visit()] += 1
@@ -177,7 +183,7 @@ class Soak:
 
     async def trouble(self, until: float) -> None:
         """Every second or so something happens to the engine."""
-        while time.monotonic() < until:
+        while self.goes_on(until):
             await asyncio.sleep(self.rng.uniform(0.2, 1.5))
             match self.rng.choice(["fatal", "nan", "nan", "sleep", "swap", "bad swap"]):
                 case "fatal":
@@ -243,6 +249,5 @@ async def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.Monkey
     grown = (late.heap - early.heap) / MIB
     assert grown < 4, f"{grown:.1f} MiB more than after a third"
     assert late.resident - early.resident < 96 * MIB  # each thread of the pool may break up an arena of its own
-    happened = {"stop", "length", "deadline", "early", "cancelled", "EngineFailedError", "LogitsError", "DeadlineError"}
-    assert happened <= soak.outcomes.keys()
+    assert soak.outcomes.keys() >= EVERYTHING
     assert engine.stats().num_restarts > 0
