@@ -217,6 +217,8 @@ class Soak:
         assert not self.engine._core._submissions
         assert not self.engine._core._deadlines
         self.engine._core.check()
+        # The thread that changed the model has told so, and ends just now.
+        await eventually(lambda: all(thread.name != "deskmate-life" for thread in threading.enumerate()))
         gc.collect()
         return Held.now()
 
