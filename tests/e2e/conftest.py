@@ -21,7 +21,7 @@ NewBrowser = Callable[..., BrowserContext]
 CONTEXT = 16_384  #: tokens; a reply of this length outlasts any test
 GUIDE_CONTEXT = 256
 
-PATIENCE_MS = 60_000  #: a busy machine may take its time, and now and then stands still
+PATIENCE_MS = 120_000  #: a busy machine may take its time: pages were seen to stand still for over a minute
 TEST_SECONDS = 420  #: room for a test to say what it waited for in vain
 expect.set_options(timeout=PATIENCE_MS)
 
