@@ -10,13 +10,40 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 
 from benchmarks import machine, models
-from benchmarks.engine_vs_transformers import ROOT, run_engine, workload
-from engine import Engine, EngineSettings
+from benchmarks.model_files import ROOT
+from benchmarks.peers.protocol import Chat
+from engine import Engine, EngineSettings, SamplingParams
+
+
+def workload(vocab_size: int) -> dict[str, list[Chat]]:
+    rng = random.Random(7)
+
+    def chat(length: int, new_tokens: int) -> Chat:
+        return Chat(tuple(rng.randrange(10, vocab_size - 10) for _ in range(length)), new_tokens)
+
+    one = [chat(128, 128)]
+    return {"1 chat": one, "8 chats": [chat(rng.randint(32, 256), rng.randint(64, 128)) for _ in range(8)]}
+
+
+async def rate(engine: Engine, chats: Sequence[Chat]) -> float:
+    """New tokens per second over the whole time, prompts included."""
+
+    async def read(chat: Chat) -> None:
+        params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=chat.new_tokens)
+        async for _delta in engine.complete(chat.prompt, params):
+            pass
+
+    begin = perf_counter()
+    await asyncio.gather(*map(read, chats))
+    return sum(chat.new_tokens for chat in chats) / (perf_counter() - begin)
 
 
 async def measure(path: Path, repeats: int, *, invariant: bool) -> dict[str, list[float]]:
@@ -27,8 +54,8 @@ async def measure(path: Path, repeats: int, *, invariant: bool) -> dict[str, lis
     async with Engine(settings) as engine:
         rates: dict[str, list[float]] = {}
         for work, chats in workload(engine.info.vocab_size).items():
-            runs = [await run_engine(engine, chats) for _ in range(repeats + 1)]
-            rates[work] = [run.total_rate for run in runs[1:]]  # the first one warms up
+            runs = [await rate(engine, chats) for _ in range(repeats + 1)]
+            rates[work] = runs[1:]  # the first one warms up
         return rates
 
 
