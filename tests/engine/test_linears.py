@@ -17,7 +17,8 @@ from engine.model.loading import load_model
 from tests.support.models import make_model
 
 pytestmark = pytest.mark.skipif(
-    product_for("none", torch.device("cpu"), torch.bfloat16) is None, reason="this processor has no bfloat16 of its own"
+    product_for("none", torch.device("cpu"), torch.bfloat16) is None or not torch.cpu._is_vnni_supported(),
+    reason="this processor multiplies neither bfloat16 nor 8-bit numbers by itself, or only one of them",
 )
 
 
