@@ -73,6 +73,12 @@ async def read_stored(http: httpx.AsyncClient, conversation_id: str) -> dict[str
     return conversation
 
 
+def said_to_be_shutting_down(response: httpx.Response) -> None:
+    """Check that a refusal has this reason, and no other."""
+    said = response.json()["error"]["message"]
+    assert "shutting down" in said or "engine has stopped" in said, said
+
+
 @dataclass
 class Person:
     """Does one thing after the other, each time on whichever of their conversations they like."""
@@ -157,8 +163,7 @@ class Person:
             self.ledger.unanswered.append(request)
         response = await http.post(request.path, json=request.body)
         if response.status_code == 503:
-            said = response.json()["error"]["message"]
-            assert "shutting down" in said or "engine has stopped" in said, said
+            said_to_be_shutting_down(response)
             self._forget_pending()  # it is not there, then
             raise ShuttingDown
         assert response.status_code == 201, f"{request}: {response.text}"
@@ -193,6 +198,9 @@ class Person:
             stopped = await http.post(f"/api/turns/{reply.turn_id}/stop")
         except httpx.TransportError:
             return  # a server that takes no more connections still ends the streams it has: they are read on
+        if stopped.status_code == 503:
+            said_to_be_shutting_down(stopped)
+            return  # the same: the reply has its end already, and it is on its way
         assert stopped.status_code == 204, stopped.text
 
 
