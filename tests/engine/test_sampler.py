@@ -1,4 +1,5 @@
-"""The sampler against a plain reference in numpy and against transformers' own processors."""
+"""The sampler against a plain reference in numpy and against transformers' own processors: both its arithmetics, the
+processor's and the GPU's, which computes here too."""
 
 from __future__ import annotations
 
@@ -22,11 +23,22 @@ from transformers import (
 )
 
 import engine.sampler
+from engine import device_sampling, host_sampling
 from engine.errors import LogitsError
-from engine.sampler import Sampler, SamplingRow, uniform
+from engine.sampler import Arithmetic, Sampler, SamplingRow, uniform
 from engine.sampling_params import SamplingParams
 
 DEFAULTS = SamplingParams.from_generation_config(GenerationConfig())
+ARITHMETICS: dict[str, Arithmetic] = {"host": host_sampling, "device": device_sampling}
+
+
+@pytest.fixture(scope="module", params=ARITHMETICS)
+def sampler(request: pytest.FixtureRequest) -> Sampler:
+    return Sampler(ARITHMETICS[request.param])
+
+
+def adjusted(sampler: Sampler, logits: Tensor, row: SamplingRow) -> Tensor:
+    return torch.as_tensor(sampler.arithmetic_for(logits).adjust(logits, [row]))
 
 
 def make_row(
@@ -96,13 +108,13 @@ def reference_probabilities(x: np.ndarray, params: SamplingParams) -> np.ndarray
     return filtered / filtered.sum()
 
 
-def exact_probabilities(logits: Tensor, row: SamplingRow) -> np.ndarray:
+def exact_probabilities(sampler: Sampler, logits: Tensor, row: SamplingRow) -> np.ndarray:
     """What the sampler draws from, read off its draws: the noise is swept over a fine grid."""
     noise = (np.arange(GRID) + 0.5) / GRID
     sweep = iter(noise.tolist())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.sampler, "uniform", lambda _seed, _position: next(sweep))
-        tokens = Sampler().sample(logits.expand(GRID, -1), [row] * GRID)
+        tokens = sampler.sample(logits.expand(GRID, -1), [row] * GRID)
     return np.bincount(tokens, minlength=logits.shape[-1]) / GRID
 
 
@@ -134,19 +146,78 @@ TOKENS = st.lists(st.integers(0, 39), max_size=12)
     output=TOKENS,
 )
 def test_the_distribution_is_the_textbooks(
-    seed: int, vocab: int, asked: dict, prompt: list[int], output: list[int]
+    sampler: Sampler, seed: int, vocab: int, asked: dict, prompt: list[int], output: list[int]
 ) -> None:
     logits = torch.randn(1, vocab, generator=torch.Generator().manual_seed(seed)) * 3
     banned = frozenset({0, 5})
     row = make_row(prompt=prompt, output=output, stop_token_ids=banned, **asked)
     params = SamplingParams(**asked).with_defaults(DEFAULTS)
     scores = reference_scores(logits[0].numpy(), params, prompt, output, banned)
-    np.testing.assert_allclose(engine.sampler._adjust(logits, [row])[0].numpy(), scores, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(adjusted(sampler, logits, row)[0].numpy(), scores, rtol=1e-5, atol=1e-4)
     expected = reference_probabilities(scores, params)
-    got = exact_probabilities(logits, row)
+    got = exact_probabilities(sampler, logits, row)
     # A sweep over n grid points counts a token's share to within one point at each end of its interval.
     assert np.abs(got - expected).max() <= 2 / GRID
     assert not got[expected == 0].any()
+
+
+def reference_cumulative(scores: Tensor, temperature: float, top_k: int, top_p: float) -> np.ndarray:
+    """Everything sorted, in float64: where each token's share of the noise ends, in the order of the vocabulary."""
+    x = scores.double().numpy() / temperature
+    p = np.exp(x - x.max())
+    ranked = np.sort(p)[::-1]
+    if top_k:
+        ranked = ranked[ranked >= ranked[min(top_k, len(p)) - 1]]
+    before = np.cumsum(ranked) - ranked
+    lowest = ranked[max(1, int((before < top_p * ranked.sum()).sum())) - 1]
+    kept = np.where(p >= lowest, p, 0)
+    return np.cumsum(kept) / kept.sum()
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    vocab=st.sampled_from([30, 513, 3072, 20_000]),
+    spread=st.sampled_from([0.0, 0.4, 3.0, 20.0]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    temperature=st.sampled_from([0.3, 0.7, 1.0]),
+    top_k=st.sampled_from([0, 0, 1, 40, 5000]),
+    top_p=st.sampled_from([0.05, 0.5, 0.9, 0.999, 1.0]),
+)
+def test_draws_are_those_of_a_vocabulary_sorted_in_float64(
+    sampler: Sampler,
+    seed: int,
+    vocab: int,
+    spread: float,
+    dtype: torch.dtype,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+) -> None:
+    """Flat distributions and peaked ones, with equal scores and without."""
+    logits = (torch.randn(1, vocab, generator=torch.Generator().manual_seed(seed)) * spread).to(dtype)
+    rows = [
+        make_row(seed=seed, output=[0] * position, temperature=temperature, top_k=top_k, top_p=top_p)
+        for position in range(8)
+    ]
+    tokens = sampler.sample(logits.expand(len(rows), -1), rows)
+    # In fp32 the token that completes a nucleus may be the one before or behind, where the share ends just there.
+    borders = [0.0] if top_p == 1 else [-1e-6, 1e-6]
+    possible = [reference_cumulative(logits[0], temperature, top_k, top_p + border) for border in borders]
+    for row, token in zip(rows, tokens, strict=True):
+        noise = uniform(row.seed, row.position)
+        begins = [0.0 if token == 0 else float(cumulative[token - 1]) for cumulative in possible]
+        ends = [float(cumulative[token]) for cumulative in possible]
+        assert any(begin < end and begin - 1e-6 <= noise <= end + 1e-6 for begin, end in zip(begins, ends, strict=True))
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.4, 4.0])
+@pytest.mark.parametrize(
+    "asked", [{}, {"top_p": 0.9}, {"top_k": 40, "top_p": 0.9}, {"min_p": 0.05}, {"typical_p": 0.8}]
+)
+def test_both_arithmetics_draw_the_same_tokens(asked: dict, spread: float) -> None:
+    logits = (torch.randn(40, 9000, generator=torch.Generator().manual_seed(4)) * spread).bfloat16()
+    rows = [make_row(seed=seed, output=[1] * seed, temperature=0.7, **asked) for seed in range(len(logits))]
+    assert Sampler(host_sampling).sample(logits, rows) == Sampler(device_sampling).sample(logits, rows)
 
 
 @given(
@@ -177,15 +248,18 @@ def test_the_filters_keep_what_transformers_keeps(
         temperature=temperature, top_k=top_k, top_p=None if half else top_p, min_p=min_p, name="transformers"
     )
     scaled = (logits.float() - logits.float().amax(-1, keepdim=True)) / temperature
+    weights = np.exp(scaled.numpy())
+    on_host = np.stack([each >= host_sampling._lowest_kept(each, row) for each in weights])
     kept = torch.zeros_like(expected)
     if row.is_ranked:
-        values, ids = engine.sampler._survivors(scaled, [row, row])
+        values, ids = device_sampling._survivors(scaled, [row, row])
         kept.scatter_(1, ids, values > -np.inf)
     else:
-        kept = scaled >= engine.sampler._floor([row, row], scaled)
-    different = kept != expected
+        kept = scaled >= device_sampling._floor([row, row], scaled)
     # In fp32 the last token of a nucleus may fall on either side of the border; never more than that one.
-    assert int(different.sum(-1).max()) <= (1 if top_p and not half else 0)
+    borderline = 1 if top_p and not half else 0
+    assert int((kept != expected).sum(-1).max()) <= borderline
+    assert int((torch.from_numpy(on_host) != expected).sum(-1).max()) <= borderline
 
 
 @given(
@@ -214,14 +288,19 @@ def test_typical_p_keeps_what_transformers_keeps(
     rows = [row, make_row(temperature=temperature, top_k=top_k, min_p=min_p), row]
     scaled = (logits - logits.amax(-1, keepdim=True)) / temperature
     if row.is_ranked:
-        values, ids = engine.sampler._survivors(scaled, rows)
+        values, ids = device_sampling._survivors(scaled, rows)
     else:
-        values = scaled.masked_fill(scaled < engine.sampler._floor(rows, scaled), -torch.inf)
+        values = scaled.masked_fill(scaled < device_sampling._floor(rows, scaled), -torch.inf)
         ids = torch.arange(1000).expand(3, -1)
-    values = engine.sampler._keep_typical(values, rows)
+    values = device_sampling._keep_typical(values, rows)
     kept = torch.zeros_like(expected).scatter_(1, ids, values > -np.inf)
     # Transformers reckons in fp32: the token that completes the share may be one further or one less.
     assert int((kept != expected).sum(-1).max()) <= 1
+
+    weights = np.exp(scaled[0].numpy())
+    weights[weights < host_sampling._lowest_kept(weights, row)] = 0
+    on_host = torch.from_numpy(host_sampling._typical(weights, typical_p) > 0)
+    assert int((on_host != expected[0]).sum()) <= 1
 
 
 @given(
@@ -231,15 +310,15 @@ def test_typical_p_keeps_what_transformers_keeps(
     output=st.lists(st.integers(0, 99), max_size=200),
 )
 def test_the_repetition_penalty_is_transformers(
-    seed: int, penalty: float, prompt: list[int], output: list[int]
+    sampler: Sampler, seed: int, penalty: float, prompt: list[int], output: list[int]
 ) -> None:
     logits = torch.randn(1, 100, generator=torch.Generator().manual_seed(seed))
     expected = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([prompt + output]), logits.clone())
     row = make_row(prompt=prompt, output=output, repetition_penalty=penalty)
-    torch.testing.assert_close(engine.sampler._adjust(logits, [row]), expected)
+    torch.testing.assert_close(adjusted(sampler, logits, row), expected)
 
 
-def test_penalties_grow_with_the_reply() -> None:
+def test_penalties_grow_with_the_reply(sampler: Sampler) -> None:
     """One row lives through a reply: what it counted step by step is what a new row counts at once."""
     logits = torch.randn(1, 300, generator=torch.Generator().manual_seed(1))
     asked = {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.3}
@@ -249,12 +328,11 @@ def test_penalties_grow_with_the_reply() -> None:
         row.token_ids.append(token)
         if position % 37 == 0 or position == len(reply) - 1:
             fresh = make_row(prompt=[1, 2, 2, 3], output=reply[: position + 1], **asked)
-            adjusted = engine.sampler._adjust(logits, [row])
-            torch.testing.assert_close(adjusted, engine.sampler._adjust(logits, [fresh]))
+            torch.testing.assert_close(adjusted(sampler, logits, row), adjusted(sampler, logits, fresh))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_row_draws_the_same_alone_and_in_any_company(dtype: torch.dtype) -> None:
+def test_a_row_draws_the_same_alone_and_in_any_company(sampler: Sampler, dtype: torch.dtype) -> None:
     choices = itertools.product([0, 0.8, 1.3], [0, 4, 900], [0.4, 0.99, 1.0], [0, 0.1], [1.0, 0.6], [1.0, 1.2])
     rows = [
         make_row(
@@ -267,20 +345,20 @@ def test_a_row_draws_the_same_alone_and_in_any_company(dtype: torch.dtype) -> No
     ]  # fmt: skip
     logits = (torch.randn(len(rows), 2000, generator=torch.Generator().manual_seed(3)) * 2).to(dtype)
     untouched = logits.clone()
-    alone = [Sampler().sample(logits[index : index + 1], [row])[0] for index, row in enumerate(rows)]
+    alone = [sampler.sample(logits[index : index + 1], [row])[0] for index, row in enumerate(rows)]
     for seed in range(3):
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()[: 20 + 30 * seed]
-        together = Sampler().sample(logits[order], [rows[index] for index in order])
+        together = sampler.sample(logits[order], [rows[index] for index in order])
         assert together == [alone[index] for index in order]
     assert torch.equal(logits, untouched)
 
 
-def test_the_noise_depends_on_seed_and_position_alone() -> None:
+def test_the_noise_depends_on_seed_and_position_alone(sampler: Sampler) -> None:
     logits = torch.zeros(1, 5000)
 
     def draw(seed: int, position: int, prompt_length: int) -> int:
         row = make_row(prompt=[1] * prompt_length, output=[2] * position, seed=seed)
-        return Sampler().sample(logits, [row])[0]
+        return sampler.sample(logits, [row])[0]
 
     assert draw(7, 3, 10) == draw(7, 3, 99)
     drawn = {draw(seed, position, 1) for seed in (0, 1, 2**63 - 1) for position in range(20)}
@@ -302,72 +380,80 @@ def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("asked", [{}, {"top_k": 20, "top_p": 0.9}, {"min_p": 0.05, "temperature": 1.5}])
-def test_draws_follow_the_distribution(asked: dict) -> None:
+def test_draws_follow_the_distribution(sampler: Sampler, asked: dict) -> None:
     logits = torch.randn(1, 60, generator=torch.Generator().manual_seed(9))
     params = SamplingParams(**asked).with_defaults(DEFAULTS)
     expected = reference_probabilities(logits[0].numpy(), params)
     rows = [make_row(seed=seed, **asked) for seed in range(5000)]
-    counts = np.bincount(Sampler().sample(logits.expand(len(rows), -1), rows), minlength=60)
+    counts = np.bincount(sampler.sample(logits.expand(len(rows), -1), rows), minlength=60)
     support = expected > 0
     assert counts[~support].sum() == 0
     assert chi_square(counts[support], expected[support] * len(rows)) < support.sum() + 4 * np.sqrt(2 * support.sum())
 
 
-def test_equal_scores_are_all_kept_by_top_k_and_drawn_alike() -> None:
+def test_equal_scores_are_all_kept_by_top_k_and_drawn_alike(sampler: Sampler) -> None:
     logits = torch.tensor([[0.0, 5.0, 5.0, 5.0, 1.0]])
-    share = exact_probabilities(logits, make_row(top_k=2))
+    share = exact_probabilities(sampler, logits, make_row(top_k=2))
     np.testing.assert_allclose(share, [0, 1 / 3, 1 / 3, 1 / 3, 0], atol=1e-3)
 
 
-def test_more_equal_scores_than_are_ranked_at_first() -> None:
+def test_more_equal_scores_than_are_ranked_at_first(sampler: Sampler) -> None:
     logits = torch.zeros(1, 3000)
-    share = exact_probabilities(logits, make_row(top_k=5))
+    share = exact_probabilities(sampler, logits, make_row(top_k=5))
     assert (share > 0).sum() == 3000
 
 
-def test_one_token_left_is_taken_whatever_the_noise() -> None:
+def test_one_token_left_is_taken_whatever_the_noise(sampler: Sampler) -> None:
     logits = torch.full((1, 50), -torch.inf)
     logits[0, 17] = -3.0
     for asked in (
         {}, {"top_k": 10}, {"top_p": 0.5}, {"min_p": 0.5}, {"typical_p": 0.5}, {"temperature": 0}, {"top_p": 0}
     ):  # fmt: skip
-        assert exact_probabilities(logits, make_row(**asked))[17] == 1.0
+        assert exact_probabilities(sampler, logits, make_row(**asked))[17] == 1.0
 
 
 @pytest.mark.parametrize("noise", [0.0, 1 - 2**-53])
 @pytest.mark.parametrize("asked", [{}, {"top_k": 3}])
 def test_the_ends_of_the_noise_never_reach_an_impossible_token(
-    noise: float, asked: dict, monkeypatch: pytest.MonkeyPatch
+    sampler: Sampler, noise: float, asked: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.sampler, "uniform", lambda _seed, _position: noise)
     logits = torch.tensor([[-torch.inf, 0.3, 0.7, 0.1, -torch.inf]])
-    assert Sampler().sample(logits, [make_row(**asked)])[0] == (1 if noise == 0 else 3)
+    assert sampler.sample(logits, [make_row(**asked)])[0] == (1 if noise == 0 else 3)
+
+
+@pytest.mark.parametrize("count", [3, 1500])
+def test_rounding_does_not_carry_a_draw_beyond_the_last_weight(count: int) -> None:
+    weights = np.zeros(count, dtype=np.float32)
+    weights[: count // 3] = 0.1
+    total = float(weights.sum(dtype=np.float64))
+    assert host_sampling._first_beyond(weights, total * (1 + 1e-9)) == count // 3 - 1
 
 
 @pytest.mark.parametrize("temperature", [1e-5, 1e-30, 0.0])
-def test_a_tiny_temperature_takes_the_likeliest(temperature: float) -> None:
+def test_a_tiny_temperature_takes_the_likeliest(sampler: Sampler, temperature: float) -> None:
     logits = torch.tensor([[1.0, 900.0, 899.0]])
-    assert Sampler().sample(logits, [make_row(temperature=temperature)]) == [1]
+    assert sampler.sample(logits, [make_row(temperature=temperature)]) == [1]
 
 
-def test_the_end_is_banned_before_min_tokens_and_allowed_from_there() -> None:
+def test_the_end_is_banned_before_min_tokens_and_allowed_from_there(sampler: Sampler) -> None:
     logits = torch.tensor([[0.0, 9.0, 1.0]])
     for length, expected in ((0, 2), (1, 2), (2, 1)):
         row = make_row(prompt=[0], output=[0] * length, temperature=0, min_tokens=2, stop_token_ids=frozenset({1}))
-        assert Sampler().sample(logits, [row]) == [expected]
+        assert sampler.sample(logits, [row]) == [expected]
 
 
 @pytest.mark.parametrize("broken", [[torch.nan, 0.0], [torch.inf, 0.0], [-torch.inf, -torch.inf]])
 @pytest.mark.parametrize("asked", [{}, {"temperature": 0}, {"top_k": 1}, {"repetition_penalty": 2.0}])
-def test_unusable_logits_name_the_request(broken: list[float], asked: dict) -> None:
+def test_unusable_logits_name_the_request(sampler: Sampler, broken: list[float], asked: dict) -> None:
     logits = torch.tensor([[0.0, 1.0], broken, [1.0, 0.0]])
     rows = [make_row(name=name, **asked) for name in ("req-1", "req-2", "req-3")]
     with pytest.raises(LogitsError, match="req-2") as caught:
-        Sampler().sample(logits, rows)
+        sampler.sample(logits, rows)
     assert caught.value.request_ids == ("req-2",)
 
 
-def test_rows_and_logits_must_match() -> None:
+def test_rows_and_logits_must_match(sampler: Sampler) -> None:
     with pytest.raises(ValueError, match="2 rows"):
-        Sampler().sample(torch.zeros(1, 5), [make_row(), make_row()])
-    assert Sampler().sample(torch.zeros(0, 5), []) == []
+        sampler.sample(torch.zeros(1, 5), [make_row(), make_row()])
+    assert sampler.sample(torch.zeros(0, 5), []) == []

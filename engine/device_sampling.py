@@ -1,0 +1,221 @@
+"""Sampling where the logits are on a GPU: all rows at once, in as few kernels as it takes.
+
+On a processor :mod:`engine.host_sampling` does the same, with the same noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.penalties import TokenCounts
+
+if TYPE_CHECKING:
+    from engine.sampler import SamplingRow
+
+_FIRST_CANDIDATES = 256
+_MORE_CANDIDATES = 8
+
+
+def likeliest(scores: Tensor) -> tuple[list[int], list[float]]:
+    """The likeliest token of each row, and its score."""
+    highest, tokens = scores.max(dim=-1)
+    return tokens.tolist(), highest.tolist()
+
+
+# -- before the temperature -------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+    """Bias, penalties and bans. Returns ``logits`` itself, in its own dtype, when nobody asks for any."""
+    biased = [index for index, row in enumerate(rows) if row.bias_ids.size]
+    penalized = [(index, counts) for index, row in enumerate(rows) if (counts := row.counts) is not None]
+    banned = [(index, ids) for index, row in enumerate(rows) if (ids := row.banned()).size]
+    if not (biased or penalized or banned):
+        return logits
+    scores = logits.to(torch.float32, copy=True)
+    if biased:
+        at = _positions(biased, [rows[index].bias_ids for index in biased], scores)
+        scores[at] += _column([rows[index].bias_values for index in biased], scores)
+    if penalized:
+        _penalize(scores, rows, penalized)
+    if banned:
+        scores[_positions([index for index, _ in banned], [ids for _, ids in banned], scores)] = -math.inf
+    return scores
+
+
+def _penalize(scores: Tensor, rows: Sequence[SamplingRow], penalized: Sequence[tuple[int, TokenCounts]]) -> None:
+    """Touches only the tokens that occurred: costs what the texts are long, not what the vocabulary is large."""
+    at = _positions([index for index, _ in penalized], [counts.ids for _, counts in penalized], scores)
+    in_reply = _column([counts.in_reply for _, counts in penalized], scores)
+    lengths = torch.tensor([counts.ids.size for _, counts in penalized], device=scores.device)
+
+    def spread(values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=scores.device).repeat_interleave(lengths)
+
+    repetition = spread([rows[index].repetition_penalty for index, _ in penalized])
+    presence = spread([rows[index].presence_penalty for index, _ in penalized])
+    frequency = spread([rows[index].frequency_penalty for index, _ in penalized])
+    values = scores[at]
+    values = torch.where(values < 0, values * repetition, values / repetition)
+    scores[at] = values - frequency * in_reply - presence * (in_reply > 0)
+
+
+def _positions(indices: Sequence[int], ids: Sequence[NDArray[Any]], scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and column indices of ``ids[i]`` in row ``indices[i]``."""
+    row = np.repeat(np.asarray(indices, dtype=np.int64), [part.size for part in ids])
+    return torch.from_numpy(row).to(scores.device), torch.from_numpy(np.concatenate(ids)).to(scores.device)
+
+
+def _column(parts: Sequence[NDArray[Any]], scores: Tensor) -> Tensor:
+    return torch.from_numpy(np.concatenate(parts)).to(scores.device, torch.float32)
+
+
+# -- from the temperature on ------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def draw(
+    scores: Tensor, highest: Sequence[float], rows: Sequence[SamplingRow], uniform_numbers: Sequence[float]
+) -> list[int]:
+    """One token for each row.
+
+    Args:
+        scores: ``[n, vocab_size]``.
+        highest: the maximum of each row.
+        rows: ``n`` rows, none greedy.
+        uniform_numbers: one for each row, in [0, 1).
+    """
+    # With the likeliest token at 0, no exponential overflows, however low the temperature.
+    scaled = scores.float() - _column_of(highest, scores)
+    scaled /= _column_of([row.temperature for row in rows], scores)
+    noise = torch.tensor(uniform_numbers, dtype=torch.float64, device=scores.device)
+    ranked = [index for index, row in enumerate(rows) if row.is_ranked]
+    unranked = [index for index, row in enumerate(rows) if not row.is_ranked]
+    tokens = [0] * len(rows)
+    if ranked:
+        values, ids = _survivors(_select(scaled, ranked), [rows[index] for index in ranked])
+        values = _keep_typical(values, [rows[index] for index in ranked])
+        picked = ids.gather(-1, _invert(values, _select(noise, ranked)))
+        _put(tokens, ranked, picked)
+    if unranked:
+        values = _select(scaled, unranked)
+        if any(rows[index].min_p > 0 for index in unranked):
+            values = values.masked_fill(values < _floor([rows[index] for index in unranked], values), -math.inf)
+        values = _keep_typical(values, [rows[index] for index in unranked])
+        _put(tokens, unranked, _invert(values, _select(noise, unranked)))
+    return tokens
+
+
+def _survivors(scaled: Tensor, rows: Sequence[SamplingRow]) -> tuple[Tensor, Tensor]:
+    """What top-k, top-p and min-p leave of ``scaled`` ``[n, vocab_size]``, in the order of the vocabulary.
+
+    All three keep the tokens at or above some score, so the survivors are found without sorting the vocabulary:
+    a few hundred of the likeliest tokens are ranked, and more only while some row has not met its threshold.
+
+    Returns:
+        scores ``[n, c]``, -inf where a row has fewer than ``c`` survivors, and their token ids ``[n, c]``.
+    """
+    vocab_size = scaled.shape[-1]
+    # Top-p without top-k is a share of the whole vocabulary's mass.
+    whole = scaled.exp().sum(-1, keepdim=True, dtype=torch.float64) if any(not row.top_k for row in rows) else None
+    count = max(_FIRST_CANDIDATES, *(row.top_k + 1 for row in rows))
+    while True:
+        count = min(count, vocab_size)
+        values, ids = scaled.topk(count, dim=-1)
+        threshold, settled = _threshold(values, whole, rows)
+        if count == vocab_size or settled:
+            break
+        count *= _MORE_CANDIDATES
+    kept = values >= threshold
+    widest = int(kept.sum(-1).max())
+    values = values.masked_fill(~kept, -math.inf)[:, :widest]
+    # Equal scores leave topk in any order; sorted by id, a draw does not depend on how many tokens were ranked.
+    ids, order = ids[:, :widest].sort(dim=-1)
+    return values.gather(-1, order), ids
+
+
+def _threshold(values: Tensor, whole: Tensor | None, rows: Sequence[SamplingRow]) -> tuple[Tensor, bool]:
+    """The lowest score that each row keeps, ``[n, 1]``, and whether more candidates would not change it.
+
+    Args:
+        values: ``[n, c]`` scaled scores of the ``c`` likeliest tokens, highest first.
+        whole: ``[n, 1]`` float64 mass of the vocabulary; may be None when every row has a top-k.
+    """
+    count = values.shape[-1]
+    has_top_k = torch.tensor([[row.top_k > 0] for row in rows], device=values.device)
+    last = torch.tensor([[min(row.top_k or count, count) - 1] for row in rows], device=values.device)
+    kth = lowest = torch.where(has_top_k, values.gather(-1, last), -math.inf)
+    if any(row.top_p < 1 for row in rows):
+        top_p = _column_of([row.top_p for row in rows], values).double()
+        mass = values.double().masked_fill_(values < lowest, -math.inf).exp_()
+        total = mass.sum(-1, keepdim=True)
+        if whole is not None:
+            total = torch.where(has_top_k, total, whole)
+        # A token stays when those likelier than it do not yet hold the share: the one that completes it stays.
+        before = (mass.cumsum(-1) - mass) / total
+        last = (before < top_p).sum(-1, keepdim=True).clamp_(min=1) - 1
+        lowest = torch.where(top_p < 1, torch.maximum(lowest, values.gather(-1, last)), lowest)
+    threshold = torch.maximum(lowest, _floor(rows, values))
+    # With top-k, a nucleus is a share of all that it keeps: those that equal the last one must be among the candidates.
+    return threshold, bool((values[:, -1:] < torch.where(has_top_k, kth, threshold)).all())
+
+
+def _keep_typical(scaled: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+    """Locally typical sampling: -inf for what is much likelier or much less likely than expected.
+
+    Meister, Pimentel, Wiher and Cotterell, "Locally Typical Sampling" (TACL 2023): tokens are taken in the order of
+    ``|-log p - H|``, with ``H`` the entropy of the distribution, until they have the mass ``typical_p``; the token
+    that completes it stays. As in transformers, the distribution is the one that the filters before have left.
+
+    Args:
+        scaled: ``[n, c]``, -inf where a token has been dropped; left unchanged.
+        rows: ``n`` rows; those with ``typical_p`` 1 keep everything and cost nothing.
+    """
+    chosen = [index for index, row in enumerate(rows) if row.typical_p < 1]
+    if not chosen:
+        return scaled
+    part = scaled[chosen]
+    log_p = part.double().log_softmax(-1)
+    p = log_p.exp()
+    entropy = -(p * log_p).nansum(-1, keepdim=True)  # 0 log 0 is 0
+    surprise = (log_p + entropy).abs()
+    ordered, order = surprise.sort(dim=-1)
+    typical_p = _column_of([rows[index].typical_p for index in chosen], scaled).double()
+    last = (p.gather(-1, order).cumsum(-1) < typical_p).sum(-1, keepdim=True).clamp_(max=scaled.shape[-1] - 1)
+    part = part.masked_fill(surprise > ordered.gather(-1, last), -math.inf)
+    return scaled.index_copy(0, torch.tensor(chosen, device=scaled.device), part)
+
+
+def _invert(scores: Tensor, noise: Tensor) -> Tensor:
+    """The token at which the cumulative distribution passes ``noise`` ``[n]``: indices ``[n, 1]`` into ``scores``."""
+    cumulative = scores.exp().cumsum(-1, dtype=torch.float64)
+    total = cumulative[:, -1:]
+    # Rounding must not carry the target to the very end, beyond the last token that has any mass.
+    target = torch.minimum(noise.unsqueeze(-1) * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, target, right=True)
+
+
+def _floor(rows: Sequence[SamplingRow], like: Tensor) -> Tensor:
+    """The lowest scaled score min-p keeps, ``[n, 1]``."""
+    return _column_of([math.log(row.min_p) if row.min_p > 0 else -math.inf for row in rows], like)
+
+
+def _column_of(values: Sequence[float], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=like.device).unsqueeze(-1)
+
+
+def _select(tensor: Tensor, indices: Sequence[int]) -> Tensor:
+    return tensor if len(indices) == tensor.shape[0] else tensor[list(indices)]
+
+
+def _put(tokens: list[int], indices: Sequence[int], picked: Tensor) -> None:
+    for index, token in zip(indices, picked.squeeze(-1).tolist(), strict=True):
+        tokens[index] = token

@@ -1,0 +1,145 @@
+"""Sampling where the logits are in the processor's memory: row by row, in NumPy.
+
+A row of a vocabulary fits the processor's cache, and NumPy sorts, partitions and searches one many times faster than
+PyTorch's operators do on a processor. On a GPU :mod:`engine.device_sampling` does the same, with the same noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import nextafter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from engine.sampler import SamplingRow
+
+Floats = NDArray[np.float32]
+
+_BLOCK = 128
+"""Weights that are added up one after another; of more, the sums of such blocks are."""
+
+
+def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Floats:
+    """The logits in float32 with each row's bias, penalties and bans; ``logits`` itself is left unchanged."""
+    adjusting = [index for index, row in enumerate(rows) if row.adjusts]
+    scores: Floats = logits.to(torch.float32, copy=bool(adjusting)).numpy()
+    for index in adjusting:
+        _adjust(scores[index], rows[index])
+    return scores
+
+
+def likeliest(scores: Floats) -> tuple[list[int], list[float]]:
+    """The likeliest token of each row, and its score."""
+    tokens = scores.argmax(axis=-1)
+    return tokens.tolist(), scores[np.arange(len(tokens)), tokens].tolist()
+
+
+def draw(
+    scores: Floats, highest: Sequence[float], rows: Sequence[SamplingRow], uniform_numbers: Sequence[float]
+) -> list[int]:
+    """One token for each row.
+
+    Args:
+        scores: ``[n, vocab_size]``.
+        highest: the maximum of each row.
+        rows: ``n`` rows, none greedy.
+        uniform_numbers: one for each row, in [0, 1).
+    """
+    with np.errstate(over="ignore"):  # at a low temperature, of an unlikely token's score, which becomes -inf
+        return [_draw(*each) for each in zip(scores, highest, rows, uniform_numbers, strict=True)]
+
+
+def _adjust(scores: Floats, row: SamplingRow) -> None:
+    """Touches only the tokens concerned: costs what the text is long, not what the vocabulary is large."""
+    scores[row.bias_ids] += row.bias_values
+    counts = row.counts
+    if counts is not None:
+        values = scores[counts.ids]
+        values = np.where(values < 0, values * row.repetition_penalty, values / row.repetition_penalty)
+        scores[counts.ids] = (
+            values - row.frequency_penalty * counts.in_reply - row.presence_penalty * (counts.in_reply > 0)
+        )
+    scores[row.banned()] = -np.inf
+
+
+def _draw(scores: Floats, highest: float, row: SamplingRow, uniform_number: float) -> int:
+    # The likeliest token weighs 1, so nothing overflows, however low the temperature.
+    weights: Floats = np.exp((scores - highest) / row.temperature)
+    lowest = _lowest_kept(weights, row)
+    if lowest == 0:
+        return _invert(_typical(weights, row.typical_p), uniform_number)
+    kept = (weights >= lowest).nonzero()[0]
+    if len(kept) > 1:
+        return int(kept[_invert(_typical(weights[kept], row.typical_p), uniform_number)])
+    return int(kept[0])
+
+
+def _lowest_kept(weights: Floats, row: SamplingRow) -> float:
+    """The lowest weight that passes top-k, top-p and min-p; 0 where nothing is filtered. Equal weights pass alike."""
+    lowest = row.min_p
+    among = weights
+    if 0 < row.top_k < len(weights):
+        at = len(weights) - row.top_k
+        kth = float(np.partition(weights, at)[at])
+        lowest = max(lowest, kth)
+        if row.top_p < 1:
+            among = weights[(weights >= kth).nonzero()[0]]
+    return max(lowest, _lowest_of_nucleus(among, row.top_p)) if row.top_p < 1 else lowest
+
+
+def _lowest_of_nucleus(weights: Floats, top_p: float) -> float:
+    """The weight of the token that completes the share ``top_p``, taken from the heaviest, which weighs 1, down."""
+    total = float(weights.sum(dtype=np.float64))
+    share = top_p * total
+    if share <= 1:
+        return 1.0
+    # All the tokens up to this weight hold less together than the nucleus leaves out, so it is found without them.
+    negligible = (total - share) / (2 * len(weights))
+    heaviest = np.sort(weights[(weights > negligible).nonzero()[0]])[::-1]
+    return float(heaviest[_first_beyond(heaviest, nextafter(share, 0))])
+
+
+def _typical(weights: Floats, typical_p: float) -> Floats:
+    """Locally typical sampling: 0 for what is much likelier or much less likely than expected.
+
+    Meister, Pimentel, Wiher and Cotterell, "Locally Typical Sampling" (TACL 2023): tokens are taken in the order of
+    ``|-log p - H|``, with ``H`` the entropy of the distribution, until they have the mass ``typical_p``; the token
+    that completes it stays. As in transformers, the distribution is the one that the filters before have left.
+    """
+    if typical_p == 1:
+        return weights
+    p = weights / weights.sum(dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):  # log 0 is -inf, and 0 log 0 is 0
+        log_p = np.log(p)
+        surprise = np.abs(log_p - np.nansum(p * log_p))
+    order = surprise.argsort(kind="stable")
+    last = min(int((p[order].cumsum() < typical_p).sum()), len(order) - 1)
+    return np.where(surprise <= surprise[order[last]], weights, np.float32(0))
+
+
+def _invert(weights: Floats, uniform_number: float) -> int:
+    """The token at which the cumulative distribution passes ``uniform_number``."""
+    return _first_beyond(weights, uniform_number * float(weights.sum(dtype=np.float64)))
+
+
+def _first_beyond(weights: Floats, target: float) -> int:
+    """Where the running sum of ``weights`` first exceeds ``target``; never at a weight of 0."""
+    first = 0
+    if len(weights) > 4 * _BLOCK:
+        sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK), dtype=np.float64).cumsum()
+        block = _search(sums, target)
+        if block > 0:
+            target -= float(sums[block - 1])
+        first = block * _BLOCK
+        weights = weights[first : first + _BLOCK]
+    return first + _search(weights.cumsum(dtype=np.float64), target)
+
+
+def _search(sums: NDArray[np.float64], target: float) -> int:
+    # Rounding must not carry the target to the very end, beyond the last weight that adds anything.
+    return int(sums.searchsorted(min(target, nextafter(sums[-1], 0)), side="right"))
