@@ -34,41 +34,38 @@ class Batch:
         scored_rows: list[int] = []
         lengths: list[int] = []
         for chunk in plan.chunks:
-            scored_rows += range(
-                len(input_ids) + chunk.scored.start - chunk.start, len(input_ids) + chunk.scored.stop - chunk.start
-            )
+            first, span = len(input_ids), range(chunk.start, chunk.end)
+            if chunk.scored:
+                scored_rows += range(first + chunk.scored.start - chunk.start, first + chunk.scored.stop - chunk.start)
             input_ids += chunk.token_ids
-            positions += range(chunk.start, chunk.end)
+            positions += span
             if tell_lengths:
                 prompt = chunk.request.num_prompt_tokens
-                lengths += [max(prompt, position + 1) for position in range(chunk.start, chunk.end)]
+                lengths += [max(prompt, position + 1) for position in span]
             for table, group_slots in zip(chunk.block_tables, slots, strict=True):
-                group_slots += [
-                    table[position // block_size] * block_size + position % block_size
-                    for position in range(chunk.start, chunk.end)
-                ]
+                group_slots += [table[position // block_size] * block_size + position % block_size for position in span]
             if chunk.samples:
                 sampled_rows.append(len(input_ids) - 1)
 
-        query_lens = tuple(len(chunk.token_ids) for chunk in plan.chunks)
-        kv_lens = tuple(chunk.end for chunk in plan.chunks)
-
-        def tensor(values: list[int]) -> Tensor:
-            return torch.tensor(values, dtype=torch.int64, device=device)
-
+        query_lens = tuple([len(chunk.token_ids) for chunk in plan.chunks])
+        kv_lens = tuple([chunk.end for chunk in plan.chunks])
+        # One tensor, which is cut up: making it is what takes the time, and on a GPU it crosses the bus.
+        parts = [input_ids, positions, sampled_rows + scored_rows, lengths, *slots]
+        together = torch.tensor([number for part in parts for number in part], dtype=torch.int64, device=device)
+        ids_, positions_, rows_, lengths_, *slots_ = together.split_with_sizes([len(part) for part in parts])
         return cls(
-            input_ids=tensor(input_ids).unsqueeze(0),
-            position_ids=tensor(positions).unsqueeze(0),
-            slots=tuple(tensor(group_slots) for group_slots in slots),
-            logits_rows=tensor(sampled_rows + scored_rows),
+            input_ids=ids_.unsqueeze(0),
+            position_ids=positions_.unsqueeze(0),
+            slots=tuple(slots_),
+            logits_rows=rows_,
             sequences=tuple(
                 Sequences(
                     query_lens=query_lens,
                     kv_lens=kv_lens,
-                    block_tables=tuple(chunk.block_tables[group] for chunk in plan.chunks),
+                    block_tables=tuple([chunk.block_tables[group] for chunk in plan.chunks]),
                     block_size=block_size,
                 )
                 for group in range(num_groups)
             ),
-            lengths=tensor(lengths) if tell_lengths else None,
+            lengths=lengths_ if tell_lengths else None,
         )

@@ -131,7 +131,10 @@ class BlockTables:
     def missing(self, request: Request, end: int) -> int:
         """Blocks to be allocated before the tokens up to ``end`` can be computed."""
         needed = self.pool.blocks_for(end)
-        return sum(max(0, needed - len(table)) for table in request.tables) + len(self._to_copy(request))
+        missing = len(self._to_copy(request))
+        for table in request.tables:
+            missing += max(0, needed - len(table))
+        return missing
 
     def grow(self, request: Request, end: int) -> list[BlockCopy]:
         """Allocate what is :meth:`missing`; returns the copies that must be made before the step."""

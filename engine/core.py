@@ -138,25 +138,23 @@ class EngineCore:
         plan = self._scheduler.plan()
         if not plan.chunks:
             return result
-        self._in_step = tuple(chunk.request.id for chunk in plan.chunks)
+        self._in_step = tuple([chunk.request.id for chunk in plan.chunks])
         began = monotonic()
         logits = self._runner.execute(plan)
         if len(logits) > len(plan.sampling):
             self._score_prompts(plan, logits[len(plan.sampling) :])
             logits = logits[: len(plan.sampling)]
-        previous = {chunk.request.id: chunk.request.last_token for chunk in plan.sampling}  # forks have none
         tokens = self._sample(plan, logits, result)
         self._measure(plan, monotonic() - began)
         advanced = self._scheduler.commit(plan, tokens)
+        self._observe(advanced)
 
         for chunk in plan.chunks:
             request = chunk.request
             if not chunk.samples and request.num_output_tokens == 0:
                 progress = PrefillProgress(chunk.end, request.num_prompt_tokens)
                 result.deltas.append(Delta(self._submissions[request.id].stream_id, progress=progress))
-        for request in advanced:
-            self._observe(request, previous.get(request.id))
-            result.deltas.append(self._advance(request))
+        result.deltas += [self._advance(request) for request in advanced]
         return result
 
     def _end_overdue(self, result: StepResult) -> None:
@@ -178,7 +176,7 @@ class EngineCore:
                 seconds=seconds,
                 sequences=len(plan.chunks) / self._scheduler.max_num_seqs,
                 tokens=plan.num_tokens / self._scheduler.max_batched_tokens,
-                prompt_tokens=sum(max(0, min(c.end, c.request.num_prompt_tokens) - c.start) for c in plan.chunks),
+                prompt_tokens=sum([max(0, min(c.end, c.request.num_prompt_tokens) - c.start) for c in plan.chunks]),
                 generated_tokens=len(plan.sampling),
             )
         )
@@ -188,9 +186,9 @@ class EngineCore:
         ids: list[str] = []
         origin: list[int] = []  # forks are sampled from the logits of the prompt they share
         for row, chunk in enumerate(plan.sampling):
-            family = [chunk.request.id, *(fork.id for fork in chunk.request.forks)]
-            ids += family
-            origin += [row] * len(family)
+            for one in (chunk.request, *chunk.request.forks):
+                ids.append(one.id)
+                origin.append(row)
         if len(ids) > len(plan.sampling):
             logits = logits[origin]
         while ids:
@@ -213,11 +211,11 @@ class EngineCore:
 
     def _score(self, logits: Tensor, ids: Sequence[str], tokens: Sequence[int]) -> None:
         """Log-probabilities of what was sampled, for the requests that asked for them. The others cost nothing."""
-        asked = [
-            (index, submission, submission.request.params.logprobs)
-            for index, submission in enumerate(self._submissions[id_] for id_ in ids)
+        wanted = [
+            (index, submission, count)
+            for index, id_ in enumerate(ids)
+            if (count := (submission := self._submissions[id_]).request.params.logprobs) is not None
         ]
-        wanted = [(index, submission, count) for index, submission, count in asked if count is not None]
         if not wanted:
             return
         rows = [index for index, _, _ in wanted]
@@ -299,7 +297,7 @@ class EngineCore:
         if request.finish_reason is FinishReason.STOP:
             text = submission.text.finish()  # the stop token itself is not part of the text
         else:
-            piece = submission.text.push([token])
+            piece = submission.text.push((token,))
             text, stop_string = piece.text, piece.stop
             if stop_string is not None:
                 self._scheduler.finish(request.id, FinishReason.STOP, stop_string)
@@ -351,9 +349,9 @@ class EngineCore:
             num_unfinished=len(siblings),
         )
 
-    def _observe(self, request: Request, previous_token: float | None) -> None:
-        assert request.last_token is not None
-        if previous_token is None:
-            self.metrics.first_token(request.last_token - request.arrival)
-        else:
-            self.metrics.token_gap(request.last_token - previous_token)
+    def _observe(self, advanced: Sequence[Request]) -> None:
+        for request in advanced:
+            if request.last_gap is None:
+                assert request.last_token is not None
+                self.metrics.first_token(request.last_token - request.arrival)
+        self.metrics.token_gaps([request.last_gap for request in advanced if request.last_gap is not None])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from engine.outputs import EngineState, EngineStats, FinishReason, Timings
 from engine.utilisation import Meter, StepLoad
@@ -30,12 +33,8 @@ class EngineMetrics:
             buckets=WAIT_BUCKETS,
             registry=self.registry,
         )
-        self._inter_token_latency = Histogram(
-            "deskmate_inter_token_latency_seconds",
-            "Between one token of a reply and the next.",
-            buckets=GAP_BUCKETS,
-            registry=self.registry,
-        )
+        self._token_gaps = _TokenGaps()
+        self.registry.register(self._token_gaps)
         self._queue_time = Histogram(
             "deskmate_request_queue_time_seconds",
             "From arrival to the first step.",
@@ -85,9 +84,10 @@ class EngineMetrics:
         self.meter.step(load)
         self._busy_seconds += load.seconds
 
-    def token_gap(self, seconds: float) -> None:
-        self.meter.token_gap(seconds)
-        self._inter_token_latency.observe(seconds)
+    def token_gaps(self, seconds: Sequence[float]) -> None:
+        if seconds:
+            self.meter.token_gaps(len(seconds), sum(seconds))
+            self._token_gaps.observe(seconds)
 
     def first_token(self, seconds: float) -> None:
         self.meter.first_token(seconds)
@@ -97,6 +97,30 @@ class EngineMetrics:
         self._success.labels(reason.value).inc()
         self._queue_time.observe(timings.queue_seconds)
         self._e2e_latency.observe(timings.total_seconds)
+
+
+class _TokenGaps(Collector):
+    """A histogram that is told each token of each step: it only counts, and is made up when scraped."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(GAP_BUCKETS) + 1)
+        self._seconds = 0.0
+
+    def observe(self, seconds: Sequence[float]) -> None:
+        for gap in seconds:
+            self._counts[bisect_left(GAP_BUCKETS, gap)] += 1
+        self._seconds += sum(seconds)
+
+    def collect(self) -> list[Metric]:
+        bounds = [*map(floatToGoString, GAP_BUCKETS), "+Inf"]
+        return [
+            HistogramMetricFamily(
+                "deskmate_inter_token_latency_seconds",
+                "Between one token of a reply and the next.",
+                buckets=list(zip(bounds, accumulate(self._counts), strict=True)),
+                sum_value=self._seconds,
+            )
+        ]
 
 
 class _Counters(Collector):

@@ -66,6 +66,7 @@ class Request:
     first_scheduled: float | None = None
     first_token: float | None = None
     last_token: float | None = None
+    last_gap: float | None = None  #: seconds between the last two tokens; None before the second
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from time import monotonic
 from typing import Protocol
 
@@ -35,32 +36,29 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A request's share of one step: tokens ``start .. start + len(token_ids)`` of its sequence."""
+    """A request's share of one step: tokens ``start .. end`` of its sequence."""
 
     request: Request
     start: int  #: position of the first token; all before it are in the cache
+    end: int  #: behind the last token
     token_ids: tuple[int, ...]
     block_tables: tuple[tuple[int, ...], ...]  #: for each group of layers the blocks of positions 0 .. end, or more
     samples: bool  #: the chunk reaches the end of the sequence, so its last row gives the next token
     scored: range = range(0)  #: positions whose logits are needed to tell how likely the prompt's next token was
 
-    @property
-    def end(self) -> int:
-        return self.start + len(self.token_ids)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepPlan:
     """One forward pass: decodes and prompt chunks, packed."""
 
     chunks: tuple[Chunk, ...]
     copies: tuple[BlockCopy, ...] = ()  #: to be made first, in this order
 
-    @property
+    @cached_property
     def num_tokens(self) -> int:
         return sum(len(chunk.token_ids) for chunk in self.chunks)
 
-    @property
+    @cached_property
     def sampling(self) -> tuple[Chunk, ...]:
         """The chunks that need logits, in order."""
         return tuple(chunk for chunk in self.chunks if chunk.samples)
@@ -165,20 +163,22 @@ class Scheduler:
         copies: list[BlockCopy] = []
         short = False
 
-        running = list(self._running)
-        reserved = sum(request.num_uncomputed_tokens == 1 for request in running)  # a token for each decode to come
-        for request in running:
+        running = [(request, request.num_uncomputed_tokens) for request in self._running]
+        reserved = sum([uncomputed == 1 for _request, uncomputed in running])  # a token for each decode to come
+        for request, uncomputed in running:
             if request.status is not RequestStatus.RUNNING:
                 continue
-            if request.num_uncomputed_tokens == 1:
+            if uncomputed == 1:
                 reserved -= 1
             length = self._chunk_length(request, budget - reserved, scorable)
             if length == 0:
                 continue
             end = request.num_computed_tokens + length
             while request.status is RequestStatus.RUNNING:
-                if self._tables.missing(request, end) <= self.pool.num_free:
-                    copies += self._tables.grow(request, end)
+                missing = self._tables.missing(request, end)
+                if missing <= self.pool.num_free:
+                    if missing:
+                        copies += self._tables.grow(request, end)
                     chunks.append(self._chunk(request, end))
                     budget -= length
                     scorable -= length * request.scores_prompt
@@ -274,9 +274,11 @@ class Scheduler:
     def _append(self, request: Request, token: int, now: float) -> None:
         request.token_ids.append(token)
         self.counters.generation_tokens += 1
-        request.last_token = now
-        if request.first_token is None:
+        if request.last_token is None:
             request.first_token = now
+        else:
+            request.last_gap = now - request.last_token
+        request.last_token = now
         if token in request.stop_token_ids and request.num_output_tokens >= request.params.min_tokens:
             self.finish(request.id, FinishReason.STOP, token)
         elif request.num_output_tokens >= request.max_tokens:
@@ -335,8 +337,9 @@ class Scheduler:
         return Chunk(
             request=request,
             start=start,
+            end=end,
             token_ids=tuple(request.token_ids[start:end]),
-            block_tables=tuple(tuple(table) for table in request.tables),
+            block_tables=tuple([tuple(table) for table in request.tables]),
             samples=end == len(request.token_ids),
             scored=scored,
         )

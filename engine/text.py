@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.words import WordGuard
 
@@ -41,7 +40,7 @@ class IncrementalDetokenizer:
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that is certain after these tokens and was not before; may be empty."""
-        return "".join(self._push(token) for token in token_ids)
+        return "".join([self.add(token) for token in token_ids])
 
     def finish(self) -> str:
         """What is left: bytes that never became a character, as U+FFFD."""
@@ -51,7 +50,8 @@ class IncrementalDetokenizer:
         self._given = self._clean = self._before_clean = 0
         return rest
 
-    def _push(self, token: int) -> str:
+    def add(self, token: int) -> str:
+        """As :meth:`push`, for one token."""
         text = self._decode([*self._window, token])
         doubtful = len(text) - len(text.rstrip(REPLACEMENT))
         if text == self._text and self._decode([token, token]) == "":
@@ -144,8 +144,7 @@ def _overlap(text: str, stop: str) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class StreamPiece:
+class StreamPiece(NamedTuple):
     """What became certain: ``text``, and the stop string that ended the reply, if one did."""
 
     text: str
@@ -181,17 +180,17 @@ class TextStream:
 
     def push(self, token_ids: Sequence[int]) -> StreamPiece:
         """Add tokens. After a stop string everything is ignored."""
-        parts: list[str] = []
+        certain = ""
         for token in token_ids:
             if self._checker.met is not None:
                 break
-            text = self._detokenizer.push((token,))
+            text = self._detokenizer.add(token)
             if self._free_tokens > 0:
                 self._free_tokens -= 1
-                parts.append(text)
+                certain += text
             else:
-                parts.append(self._checker.push(text))
-        return StreamPiece(self._guarded("".join(parts)), self._checker.met)
+                certain += self._checker.push(text)
+        return StreamPiece(self._guarded(certain), self._checker.met)
 
     def finish(self) -> str:
         """The rest of the text when the reply has ended without a stop string; empty after one."""

@@ -81,9 +81,10 @@ class Meter:
             now._replace(first_tokens=now.first_tokens + 1, first_token_seconds=now.first_token_seconds + seconds)
         )
 
-    def token_gap(self, seconds: float) -> None:
+    def token_gaps(self, count: int, seconds: float) -> None:
+        """So many gaps, which took so long together."""
         now = self._now()
-        self._keep(now._replace(gaps=now.gaps + 1, gap_seconds=now.gap_seconds + seconds))
+        self._keep(now._replace(gaps=now.gaps + count, gap_seconds=now.gap_seconds + seconds))
 
     def read(self) -> Utilisation:
         now = self._clock()

@@ -211,8 +211,7 @@ class Assembly:
             self.began = True
             self.metrics.first_token(now - self.arrival)
         if reply.tokens:
-            for _ in range(count):
-                self.metrics.token_gap((now - reply.last) / count)
+            self.metrics.token_gaps([(now - reply.last) / count] * count)
         else:
             reply.first = now
         reply.last = now

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from prometheus_client import Histogram, generate_latest
 
 from engine import Engine, EngineSettings, SamplingParams
+from engine.metrics import GAP_BUCKETS, EngineMetrics
+from engine.outputs import EngineStats
 from engine.utilisation import Meter, StepLoad
 from tests.support.models import make_model
 
@@ -38,7 +41,7 @@ def test_shares_and_rates_of_a_young_engine_count_from_its_start() -> None:
         meter.step(load(0.25, sequences=0.5 + 0.1 * second, tokens=0.1))
     meter.first_token(0.2)
     meter.first_token(0.4)
-    meter.token_gap(0.05)
+    meter.token_gaps(2, 0.1)
     now = meter.read()
     assert now.device_busy == pytest.approx(0.25)
     assert now.batch_occupancy == pytest.approx(0.65)
@@ -83,3 +86,19 @@ async def test_a_working_engine_says_what_it_used(tmp_path: Path) -> None:
         assert read("deskmate_batch_occupancy_perc") == pytest.approx(0.5)
         assert (read("deskmate_device_busy_seconds_total") or 0) > 0
         assert read("deskmate_engine_restarts_total") == 0
+
+
+def test_token_gaps_are_a_histogram_like_prometheus_own() -> None:
+    metrics = EngineMetrics(EngineStats.nothing)
+    own = Histogram("own", "Kept by the client library.", buckets=GAP_BUCKETS, registry=metrics.registry)
+    gaps = [0.0, 0.0004, 0.001, 0.0011, 0.04, 0.05, 2.5, 2.6, 100.0]
+    metrics.token_gaps(gaps[:4])
+    metrics.token_gaps([])
+    metrics.token_gaps(gaps[4:])
+    for gap in gaps:
+        own.observe(gap)
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    kept = [line for line in lines if line.startswith(("own_bucket", "own_sum", "own_count"))]
+    assert len(kept) == len(GAP_BUCKETS) + 3
+    for line in kept:
+        assert line.replace("own", "deskmate_inter_token_latency_seconds", 1) in lines
