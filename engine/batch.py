@@ -26,7 +26,7 @@ class Batch:
     def of(
         cls, plan: StepPlan, block_size: int, num_groups: int, device: torch.device, *, tell_lengths: bool = False
     ) -> Batch:
-        """Pack a plan. Plain lists first, then one tensor each: per-token tensor calls would cost more."""
+        """Pack a plan. Plain lists first, then one tensor: per-token tensor calls would cost more."""
         input_ids: list[int] = []
         positions: list[int] = []
         slots: list[list[int]] = [[] for _ in range(num_groups)]

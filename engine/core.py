@@ -176,7 +176,13 @@ class EngineCore:
                 seconds=seconds,
                 sequences=len(plan.chunks) / self._scheduler.max_num_seqs,
                 tokens=plan.num_tokens / self._scheduler.max_batched_tokens,
-                prompt_tokens=sum([max(0, min(c.end, c.request.num_prompt_tokens) - c.start) for c in plan.chunks]),
+                prompt_tokens=sum(
+                    [
+                        min(chunk.end, chunk.request.num_prompt_tokens) - chunk.start
+                        for chunk in plan.chunks
+                        if chunk.start < chunk.request.num_prompt_tokens
+                    ]
+                ),
                 generated_tokens=len(plan.sampling),
             )
         )

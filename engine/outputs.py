@@ -80,9 +80,9 @@ class TokenLogprobs:
     top: tuple[Logprob, ...]  #: the likeliest tokens, as many as were asked for, likeliest first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one is made for each token, and with frozen=True that takes three times as long
 class Delta:
-    """One step of a growing reply.
+    """One step of a growing reply; not changed once it is handed out.
 
     Joining ``text`` over all deltas gives the reply. Deltas may carry no text (prefill progress, a
     character that is not whole yet, or held-back text that may become a stop string).

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from time import monotonic
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from engine.block_tables import BlockTables
 from engine.kv_cache import BlockCopy, BlockPool
@@ -34,8 +34,7 @@ class Clock(Protocol):
     def __call__(self) -> float: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A request's share of one step: tokens ``start .. end`` of its sequence."""
 
     request: Request
@@ -227,13 +226,12 @@ class Scheduler:
                 request.num_scored_tokens = chunk.scored.stop + 1
             if not chunk.samples:
                 continue
-            family = [request, *request.forks]
-            for fork in request.forks:
+            forks, request.forks = request.forks, []
+            for fork in forks:
                 self._begin(fork, request)
-            request.forks = []
-            for one in family:
+            for one in (request, *forks):
                 self._append(one, tokens[one.id], now)
-            advanced += family
+                advanced.append(one)
         return advanced
 
     def finish(self, request_id: str, reason: FinishReason, stop_reason: str | int | None = None) -> Request | None:

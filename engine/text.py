@@ -27,7 +27,7 @@ class IncrementalDetokenizer:
     they stay, the invalid bytes show as U+FFFD, and the text after the run is right.
     """
 
-    _WINDOW = 16  # cut when longer: large enough to be rare, small enough to decode in microseconds
+    _WINDOW = 6  # cut when longer: a cut decodes once more, but each token decodes the whole window
     _LONGEST_CHARACTER = 4  # tokens: a character is at most 4 bytes of UTF-8, a token at least one
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
