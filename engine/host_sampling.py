@@ -6,7 +6,9 @@ PyTorch's operators do on a processor. On a GPU :mod:`engine.device_sampling` do
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from math import nextafter
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float32]
 
-_BLOCK = 128
+_BLOCK = 64
 """Weights that are added up one after another; of more, the sums of such blocks are."""
 
 
@@ -100,7 +102,9 @@ def _lowest_of_nucleus(weights: Floats, top_p: float) -> float:
         return 1.0
     # All the tokens up to this weight hold less together than the nucleus leaves out, so it is found without them.
     negligible = (total - share) / (2 * len(weights))
-    heaviest = np.sort(weights[(weights > negligible).nonzero()[0]])[::-1]
+    heaviest = weights[(weights > negligible).nonzero()[0]]
+    heaviest.sort()
+    heaviest = heaviest[::-1]
     return float(heaviest[_first_beyond(heaviest, nextafter(share, 0))])
 
 
@@ -129,17 +133,17 @@ def _invert(weights: Floats, uniform_number: float) -> int:
 
 def _first_beyond(weights: Floats, target: float) -> int:
     """Where the running sum of ``weights`` first exceeds ``target``; never at a weight of 0."""
-    first = 0
-    if len(weights) > 4 * _BLOCK:
-        sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK), dtype=np.float64).cumsum()
-        block = _search(sums, target)
-        if block > 0:
-            target -= float(sums[block - 1])
-        first = block * _BLOCK
-        weights = weights[first : first + _BLOCK]
-    return first + _search(weights.cumsum(dtype=np.float64), target)
+    if len(weights) <= 4 * _BLOCK:
+        return _search(weights.tolist(), target)[0]
+    blocks = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK), dtype=np.float64)
+    block, before = _search(blocks.tolist(), target)
+    first = block * _BLOCK
+    return first + _search(weights[first : first + _BLOCK].tolist(), target - before)[0]
 
 
-def _search(sums: NDArray[np.float64], target: float) -> int:
-    # Rounding must not carry the target to the very end, beyond the last weight that adds anything.
-    return int(sums.searchsorted(min(target, nextafter(sums[-1], 0)), side="right"))
+def _search(weights: list[float], target: float) -> tuple[int, float]:
+    """Where the running sum first exceeds ``target``, and what it is before. Of a list: most are short."""
+    sums = [0.0, *accumulate(weights)]
+    # Rounding must not carry the target beyond the last weight that adds anything.
+    at = bisect_right(sums, min(target, nextafter(sums[-1], 0)), lo=1) - 1
+    return at, sums[at]

@@ -422,7 +422,7 @@ def test_the_ends_of_the_noise_never_reach_an_impossible_token(
     assert sampler.sample(logits, [make_row(**asked)])[0] == (1 if noise == 0 else 3)
 
 
-@pytest.mark.parametrize("count", [3, 1500])
+@pytest.mark.parametrize("count", [3, 200, 1500])
 def test_rounding_does_not_carry_a_draw_beyond_the_last_weight(count: int) -> None:
     weights = np.zeros(count, dtype=np.float32)
     weights[: count // 3] = 0.1
