@@ -6,14 +6,13 @@ PyTorch's operators do on a processor. On a GPU :mod:`engine.device_sampling` do
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from math import nextafter
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -28,8 +27,11 @@ _BLOCK = 64
 
 def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Floats:
     """The logits in float32 with each row's bias, penalties and bans; ``logits`` itself is left unchanged."""
+    converted = logits.float()
     adjusting = [index for index, row in enumerate(rows) if row.adjusts]
-    scores: Floats = logits.to(torch.float32, copy=bool(adjusting)).numpy()
+    if adjusting and converted is logits:
+        converted = logits.clone()
+    scores: Floats = converted.numpy()
     for index in adjusting:
         _adjust(scores[index], rows[index])
     return scores
@@ -37,8 +39,8 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Floats:
 
 def likeliest(scores: Floats) -> tuple[list[int], list[float]]:
     """The likeliest token of each row, and its score."""
-    tokens = scores.argmax(axis=-1)
-    return tokens.tolist(), scores[np.arange(len(tokens)), tokens].tolist()
+    tokens: list[int] = scores.argmax(axis=-1).tolist()
+    return tokens, [scores.item(index, token) for index, token in enumerate(tokens)]
 
 
 def draw(
@@ -72,7 +74,10 @@ def _adjust(scores: Floats, row: SamplingRow) -> None:
 def _draw(scores: Floats, highest: float, row: SamplingRow, uniform_number: float) -> int:
     # The likeliest token weighs 1, so nothing overflows, however low the temperature.
     weights: Floats = np.exp((scores - highest) / row.temperature)
-    lowest = _lowest_kept(weights, row)
+    total = float(weights.sum(dtype=np.float64)) if row.top_p < 1 else math.inf
+    if total < 2 and row.top_p * total <= 1:  # it makes up the nucleus alone; two that are equal would weigh 2
+        return int(weights.argmax())
+    lowest = _lowest_kept(weights, total, row)
     if lowest == 0:
         return _invert(_typical(weights, row.typical_p), uniform_number)
     kept = (weights >= lowest).nonzero()[0]
@@ -81,8 +86,12 @@ def _draw(scores: Floats, highest: float, row: SamplingRow, uniform_number: floa
     return int(kept[0])
 
 
-def _lowest_kept(weights: Floats, row: SamplingRow) -> float:
-    """The lowest weight that passes top-k, top-p and min-p; 0 where nothing is filtered. Equal weights pass alike."""
+def _lowest_kept(weights: Floats, total: float, row: SamplingRow) -> float:
+    """The lowest weight that passes top-k, top-p and min-p; 0 where nothing is filtered. Equal weights pass alike.
+
+    Args:
+        total: of the weights; looked at for top-p alone.
+    """
     lowest = row.min_p
     among = weights
     if 0 < row.top_k < len(weights):
@@ -91,12 +100,12 @@ def _lowest_kept(weights: Floats, row: SamplingRow) -> float:
         lowest = max(lowest, kth)
         if row.top_p < 1:
             among = weights[(weights >= kth).nonzero()[0]]
-    return max(lowest, _lowest_of_nucleus(among, row.top_p)) if row.top_p < 1 else lowest
+            total = float(among.sum(dtype=np.float64))
+    return max(lowest, _lowest_of_nucleus(among, total, row.top_p)) if row.top_p < 1 else lowest
 
 
-def _lowest_of_nucleus(weights: Floats, top_p: float) -> float:
+def _lowest_of_nucleus(weights: Floats, total: float, top_p: float) -> float:
     """The weight of the token that completes the share ``top_p``, taken from the heaviest, which weighs 1, down."""
-    total = float(weights.sum(dtype=np.float64))
     share = top_p * total
     if share <= 1:
         return 1.0
@@ -105,7 +114,7 @@ def _lowest_of_nucleus(weights: Floats, top_p: float) -> float:
     heaviest = weights[(weights > negligible).nonzero()[0]]
     heaviest.sort()
     heaviest = heaviest[::-1]
-    return float(heaviest[_first_beyond(heaviest, nextafter(share, 0))])
+    return float(heaviest[_first_beyond(heaviest, math.nextafter(share, 0))])
 
 
 def _typical(weights: Floats, typical_p: float) -> Floats:
@@ -145,5 +154,5 @@ def _search(weights: list[float], target: float) -> tuple[int, float]:
     """Where the running sum first exceeds ``target``, and what it is before. Of a list: most are short."""
     sums = [0.0, *accumulate(weights)]
     # Rounding must not carry the target beyond the last weight that adds anything.
-    at = bisect_right(sums, min(target, nextafter(sums[-1], 0)), lo=1) - 1
+    at = bisect_right(sums, min(target, math.nextafter(sums[-1], 0)), lo=1) - 1
     return at, sums[at]

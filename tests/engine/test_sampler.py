@@ -249,7 +249,7 @@ def test_the_filters_keep_what_transformers_keeps(
     )
     scaled = (logits.float() - logits.float().amax(-1, keepdim=True)) / temperature
     weights = np.exp(scaled.numpy())
-    on_host = np.stack([each >= host_sampling._lowest_kept(each, row) for each in weights])
+    on_host = np.stack([each >= host_sampling._lowest_kept(each, each.sum(dtype=float), row) for each in weights])
     kept = torch.zeros_like(expected)
     if row.is_ranked:
         values, ids = device_sampling._survivors(scaled, [row, row])
@@ -298,7 +298,7 @@ def test_typical_p_keeps_what_transformers_keeps(
     assert int((kept != expected).sum(-1).max()) <= 1
 
     weights = np.exp(scaled[0].numpy())
-    weights[weights < host_sampling._lowest_kept(weights, row)] = 0
+    weights[weights < host_sampling._lowest_kept(weights, weights.sum(dtype=float), row)] = 0
     on_host = torch.from_numpy(host_sampling._typical(weights, typical_p) > 0)
     assert int((on_host != expected[0]).sum()) <= 1
 
@@ -394,6 +394,12 @@ def test_draws_follow_the_distribution(sampler: Sampler, asked: dict) -> None:
 def test_equal_scores_are_all_kept_by_top_k_and_drawn_alike(sampler: Sampler) -> None:
     logits = torch.tensor([[0.0, 5.0, 5.0, 5.0, 1.0]])
     share = exact_probabilities(sampler, logits, make_row(top_k=2))
+    np.testing.assert_allclose(share, [0, 1 / 3, 1 / 3, 1 / 3, 0], atol=1e-3)
+
+
+def test_equally_likely_tokens_are_all_in_a_nucleus_that_one_would_fill(sampler: Sampler) -> None:
+    logits = torch.tensor([[0.0, 9.0, 9.0, 9.0, 1.0]])
+    share = exact_probabilities(sampler, logits, make_row(top_p=0.2))
     np.testing.assert_allclose(share, [0, 1 / 3, 1 / 3, 1 / 3, 0], atol=1e-3)
 
 

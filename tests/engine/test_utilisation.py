@@ -72,8 +72,9 @@ async def test_a_working_engine_says_what_it_used(tmp_path: Path) -> None:
     settings = EngineSettings(model=str(model), dtype="float32", max_num_seqs=2, max_batched_tokens=64)
     async with Engine(settings) as engine:
         assert engine.stats().utilisation.device_busy == 0, "warming up is not work"
-        async for _ in engine.complete(list(range(20, 52)), SamplingParams(max_tokens=11, ignore_eos=True)):
-            pass
+        async for delta in engine.complete(list(range(20, 52)), SamplingParams(max_tokens=11, ignore_eos=True)):
+            if delta.timings is not None:
+                took = delta.timings.total_seconds
         stats = engine.stats()
         used = stats.utilisation
         assert stats.num_steps == 11
@@ -82,6 +83,8 @@ async def test_a_working_engine_says_what_it_used(tmp_path: Path) -> None:
         assert 0 < used.device_busy <= 1
         assert used.prompt_tokens_per_second / used.generation_tokens_per_second == pytest.approx(32 / 11)
         assert used.time_to_first_token_seconds is not None
+        assert used.inter_token_latency_seconds is not None
+        assert used.inter_token_latency_seconds * 10 <= took, "each of ten gaps is counted once"
         read = engine.registry.get_sample_value
         assert read("deskmate_batch_occupancy_perc") == pytest.approx(0.5)
         assert (read("deskmate_device_busy_seconds_total") or 0) > 0
