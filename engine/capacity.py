@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from engine.attention.seam import LayerProbe
 from engine.cache_layout import CacheLayout, blocks_for_sequence
 from engine.errors import ModelLoadError
+from engine.memory import available_memory
 from engine.model.loading import LoadedModel
 from engine.settings import EngineSettings
 
@@ -28,24 +28,6 @@ SAMPLER_COPIES = 6
 class Capacity:
     num_blocks: int  #: the null block included
     max_model_len: int  #: longest sequence, prompt and reply together
-
-
-def available_memory(device: torch.device) -> int:
-    """Bytes that can be allocated now without pushing anything out."""
-    if device.type == "cuda":
-        free, _total = torch.cuda.mem_get_info(device)
-        return int(free)
-    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # where nothing tells better
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) * 1024
-    # A container may have less than the machine (cgroup v2; "max" means no limit).
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and (most := limit.read_text().strip()).isdigit():
-        free = min(free, int(most) - int(used.read_text()))
-    return max(free, 0)
 
 
 def suitable_num_threads(model: LoadedModel) -> int:

@@ -1,16 +1,36 @@
-"""Gives memory back to the system: to Python it is free long before other programs can have it."""
+"""Memory: how much is free, and giving it back. To Python it is free long before other programs can have it."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import logging
+import os
 import sys
 import traceback
+from pathlib import Path
 
 import torch
 
 log = logging.getLogger(__name__)
+
+
+def available_memory(device: torch.device) -> int:
+    """Bytes that can be allocated now without pushing anything out."""
+    if device.type == "cuda":
+        free, _total = torch.cuda.mem_get_info(device)
+        return int(free)
+    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # where nothing tells better
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
+    # A container may have less than the machine (cgroup v2; "max" means no limit).
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and (most := limit.read_text().strip()).isdigit():
+        free = min(free, int(most) - int(used.read_text()))
+    return max(free, 0)
 
 
 def release_memory() -> None:

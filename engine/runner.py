@@ -15,6 +15,7 @@ from engine.graphs import DecodeGraphs, Recorder
 from engine.invariance import OneByOne, tile_rows, tiles
 from engine.kv_cache import BlockCopy
 from engine.model.loading import LoadedModel
+from engine.native.decoder import MOST_ROWS, Decoder
 from engine.scheduler import StepPlan
 
 
@@ -53,6 +54,9 @@ class Runner:
         #: of each layer; layers of several groups share them
         self.layers: Sequence[LayerCache] = tuple(self._tensors[index] for index in layout.tensor_of_layer())
         self._graphs: DecodeGraphs | None = None
+        self._decoder: Decoder | None = None
+        if model.decoder is not None and not batch_invariant:
+            self._decoder = Decoder(model.decoder, self.layers, self._group_of_layer)
 
     def record_decodes(self, recorder: Recorder, *, max_num_seqs: int, max_model_len: int) -> tuple[int, ...]:
         """From now on repeat recorded decodes; returns the numbers of rows that were recorded.
@@ -117,6 +121,8 @@ class Runner:
         return collected
 
     def _forward(self, batch: Batch) -> Tensor:
+        if self._decoder is not None and batch.input_ids.shape[1] <= MOST_ROWS:
+            return self._decoder.logits(batch)
         return self._compute(
             batch, [self._kernel.prepare(sequences, self._model.device) for sequences in batch.sequences]
         )

@@ -28,6 +28,11 @@ class EngineSettings(BaseSettings):
         "none",
         description="int8: linear layers in 8 bits, on processors; faster, half the memory, a little less exact.",
     )
+    native: bool = Field(
+        True,
+        description="On processors, short steps of models built like Llama run in C++, compiled for this machine at "
+        "the first start where a compiler (g++) is found.",
+    )
     attention: str = Field("auto", description="Attention kernel; auto picks the fastest one that can serve.")
     max_model_len: int | None = Field(
         None, ge=16, description="Context window in tokens; default: the model's own, or less where memory is short."

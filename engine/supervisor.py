@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from engine.capacity import available_memory, suitable_num_threads
+from engine.capacity import suitable_num_threads
 from engine.core import EngineCore
 from engine.errors import (
     EngineBusyError,
@@ -21,7 +21,7 @@ from engine.errors import (
     ReplyInterruptedError,
     first_line,
 )
-from engine.memory import forget_frames, release_memory
+from engine.memory import available_memory, forget_frames, release_memory
 from engine.metrics import EngineMetrics
 from engine.model.loading import LoadedModel, load_model, prepare_model
 from engine.model.weights import Progress

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from time import perf_counter
@@ -14,6 +14,7 @@ from benchmarks.peers.readers import read_all
 from engine import Engine, EngineSettings, SamplingParams
 from engine.core import EngineCore
 from engine.model.loading import LoadedModel
+from engine.native.decoder import Decoder
 
 GREEDY = SamplingParams(
     temperature=0.0,
@@ -36,7 +37,7 @@ class StepClock:
         self._ended = 0.0
 
     def __enter__(self) -> StepClock:
-        self._originals = step, logits = EngineCore.step, LoadedModel.logits
+        self._originals = step, *forwards = EngineCore.step, LoadedModel.logits, Decoder.logits
 
         def timed_step(core: EngineCore) -> Any:
             if self._began is None:
@@ -45,18 +46,21 @@ class StepClock:
             self._ended = perf_counter()
             return result
 
-        def timed_logits(model: LoadedModel, *args: Any, **kwargs: Any) -> Any:
-            begin = perf_counter()
-            result = logits(model, *args, **kwargs)
-            self._forward += perf_counter() - begin
-            return result
+        def timed(forward: Callable[..., Any]) -> Callable[..., Any]:
+            def timed_forward(*args: Any, **kwargs: Any) -> Any:
+                begin = perf_counter()
+                result = forward(*args, **kwargs)
+                self._forward += perf_counter() - begin
+                return result
+
+            return timed_forward
 
         EngineCore.step = timed_step  # type: ignore[method-assign]
-        LoadedModel.logits = timed_logits  # type: ignore[method-assign]
+        LoadedModel.logits, Decoder.logits = map(timed, forwards)  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        EngineCore.step, LoadedModel.logits = self._originals  # type: ignore[method-assign]
+        EngineCore.step, LoadedModel.logits, Decoder.logits = self._originals  # type: ignore[method-assign]
 
     @property
     def outside_forward(self) -> float:

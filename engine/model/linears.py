@@ -65,8 +65,7 @@ class Int8(Product):
     """
 
     def _take(self, weight: Tensor) -> None:
-        scales = weight.abs().amax(1).float().clamp_min(SMALLEST_SCALE) / 127
-        steps = (weight / scales.unsqueeze(1)).round_().to(torch.int8)
+        steps, scales = to_int8(weight)
         self._weight: Tensor = torch.ops.onednn.qlinear_prepack(steps, None)  # opaque, as above
         self._scales = scales
         self._zeros = torch.zeros(len(scales), dtype=torch.int64)
@@ -82,6 +81,12 @@ class Int8(Product):
         if self._bias is not None:
             product += self._bias
         return product.view(*rows.shape[:-1], len(self._scales))
+
+
+def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """int8 ``[out_features, in_features]``, and float32 ``[out_features]``: what a step of each output is worth."""
+    scales = weight.abs().amax(1).float().clamp_min(SMALLEST_SCALE) / 127
+    return (weight / scales.unsqueeze(1)).round_().to(torch.int8), scales
 
 
 def product_for(quantization: str, device: torch.device, dtype: torch.dtype) -> type[Product] | None:

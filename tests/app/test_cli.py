@@ -293,9 +293,11 @@ def test_a_signal_ends_the_server_and_marks_the_reply(model: Path, tmp_path: Pat
 
 #: Loads for ten minutes, deaf to everything, as from a disk that hangs.
 _ENDLESS_LOAD = """
-import sys, time
+import signal, sys, time
 import engine.supervisor
 from app.cli import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background, it is ignored
 
 def load_model(settings, progress):
     progress("Reading", 0.0)

@@ -40,8 +40,9 @@ class Pair:
     reference: Reference
 
 
-def load_pair(name: str, path: Path) -> Pair:
-    settings = EngineSettings(model=str(path), dtype="float32", device="cpu")
+def load_pair(name: str, path: Path, *, native: bool = False) -> Pair:
+    """With ``native``, short steps run in C++."""
+    settings = EngineSettings(model=str(path), dtype="float32", device="cpu", native=native)
     return Pair(name, load_model(settings, lambda _stage, _fraction: None), Reference(path))
 
 
@@ -50,6 +51,16 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     family = request.param
     path = tmp_path_factory.mktemp("models") / family
     return load_pair(family, make_model(path, family, seed=list(FAMILIES).index(family), eos=False))
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3", "mistral-window"])
+def native_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    family = request.param
+    path = tmp_path_factory.mktemp("native") / family
+    made = make_model(path, family, seed=list(FAMILIES).index(family), eos=False, vocab_size=397)
+    pair = load_pair(family, made, native=True)
+    assert pair.model.decoder is not None
+    return pair
 
 
 #: Different enough that a check which sees a defect in these sees it in all; the rest is in the long tests.
@@ -194,6 +205,28 @@ def check_scenarios(pair: Pair, seeds: Sequence[int]) -> None:
 
 def test_replies_are_transformers_replies_whatever_happens(pair: Pair) -> None:
     check_scenarios(pair, (1, 9, 12) if pair.name in TYPICAL else (9,))  # the three hold every event
+
+
+@pytest.mark.parametrize("most_rows", [MAX_LEN * 4, 3])
+def test_steps_in_cpp_say_the_same_alone_and_among_others(
+    native_pair: Pair, most_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them, and then only those of few rows: both kinds of steps read what the other kind has stored."""
+    monkeypatch.setattr("engine.runner.MOST_ROWS", most_rows)
+    check_scenarios(native_pair, (1, 9, 12))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_steps_in_cpp_say_the_same_at_length(native_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.runner.MOST_ROWS", 6)
+    check_scenarios(native_pair, range(200, 220))
+
+
+@pytest.mark.parametrize("part", ["keys", "values"])
+def test_steps_in_cpp_read_the_cache(native_pair: Pair, part: str) -> None:
+    rows = [(layer, position) for layer in range(2) for position in (1, 4, 7, 10)]
+    assert sum(is_noticed(native_pair, layer, part, position) for layer, position in rows) >= 4
 
 
 @pytest.mark.full

@@ -1,0 +1,165 @@
+"""Steps of few rows in C++, whole: for models built like Llama, and proven on each model before it is used.
+
+Between the operators of a small step a framework spends more time than in them; here nothing lies between them. No
+architecture is named: a model is taken when it consists of the known parts (:mod:`engine.native.weights`), and used
+when its logits are those that transformers computes (:mod:`engine.native.proof`). Everything else, and every step of
+many rows, runs through transformers' own modules, on the same cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.attention.base import LayerCache
+from engine.batch import Batch
+from engine.native.build import library
+from engine.native.weights import LANES, DecoderWeights, Product
+
+MOST_ROWS = 64
+"""Of a step. More rows have enough to compute, and attention takes one row after another here."""
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = (
+        ("weight", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("sums", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("outputs", ctypes.c_int64),
+    )
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        ("attention_norm", ctypes.c_void_p),
+        ("query_norm", ctypes.c_void_p),
+        ("key_norm", ctypes.c_void_p),
+        ("mlp_norm", ctypes.c_void_p),
+        *((name, _Matrix) for name in ("qkv", "output", "gate", "up", "down")),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("window", ctypes.c_int64),
+        ("group", ctypes.c_int64),
+    )
+
+
+class _Model(ctypes.Structure):
+    _fields_ = (
+        ("layers", ctypes.POINTER(_Layer)),
+        ("embedding", ctypes.c_void_p),
+        ("norm", ctypes.c_void_p),
+        ("frequencies", ctypes.c_void_p),
+        ("head", _Matrix),
+        *(
+            (name, ctypes.c_int64)
+            for name in (
+                *("num_layers", "hidden", "intermediate", "num_heads", "num_kv_heads"),
+                *("head_dim", "vocab_size", "block_size"),
+            )
+        ),
+        *((name, ctypes.c_float) for name in ("epsilon", "attention_scale", "rotary_scale")),
+    )
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("tokens", "positions", "logits_rows")),
+        *((name, ctypes.POINTER(ctypes.c_void_p)) for name in ("slots", "tables", "starts")),
+        ("logits", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("num_rows", "num_logits", "num_threads")),
+    )
+
+
+class Decoder:
+    """Computes steps of up to :data:`MOST_ROWS` rows on a cache.
+
+    Args:
+        weights: of the model.
+        caches: of each layer, ``[num_blocks, block_size, num_kv_heads, head_dim]`` in the embedding's dtype.
+        group_of_layer: whose block tables each layer goes by.
+
+    Raises:
+        NotCompiled: there is no machine code for it here.
+    """
+
+    def __init__(self, weights: DecoderWeights, caches: Sequence[LayerCache], group_of_layer: Sequence[int]) -> None:
+        self._step = getattr(library(), f"deskmate_step_{weights.number_format}")
+        self._weights = weights  # the structures hold addresses only
+        self._caches = tuple(caches)
+        self._layers = (_Layer * len(weights.layers))(
+            *(
+                _Layer(
+                    *map(_address, (layer.attention_norm, layer.query_norm, layer.key_norm, layer.mlp_norm)),
+                    *map(_matrix, (layer.qkv, layer.output, layer.gate, layer.up, layer.down)),
+                    _address(cache.keys),
+                    _address(cache.values),
+                    shape.sliding_window or 0,
+                    group,
+                )
+                for layer, shape, cache, group in zip(
+                    weights.layers, weights.shapes, caches, group_of_layer, strict=True
+                )
+            )
+        )
+        self._model = _Model(
+            self._layers,
+            *map(_address, (weights.embedding, weights.norm, weights.frequencies)),
+            _matrix(weights.head),
+            len(weights.layers),
+            weights.hidden,
+            weights.intermediate,
+            weights.num_heads,
+            weights.num_kv_heads,
+            weights.head_dim,
+            weights.vocab_size,
+            caches[0].keys.shape[1],
+            weights.epsilon,
+            weights.attention_scale,
+            weights.rotary_scale,
+        )
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Store the keys and values of a step, and return float32 ``[len(batch.logits_rows), vocab_size]``."""
+        rows = batch.input_ids.shape[1]
+        logits = torch.empty(len(batch.logits_rows), self._weights.vocab_size)
+        tables, starts = [], []
+        for sequences in batch.sequences:
+            table, start = array("i"), array("q")
+            for query_len, kv_len, blocks in zip(
+                sequences.query_lens, sequences.kv_lens, sequences.block_tables, strict=True
+            ):
+                start.extend([len(table)] * query_len)
+                table.extend(blocks[: -(-kv_len // sequences.block_size)])
+            tables.append(table)
+            starts.append(start)
+        step = _Step(
+            *map(_address, (batch.input_ids, batch.position_ids, batch.logits_rows)),
+            _addresses([slots.data_ptr() for slots in batch.slots]),
+            _addresses([table.buffer_info()[0] for table in tables]),
+            _addresses([start.buffer_info()[0] for start in starts]),
+            _address(logits),
+            rows,
+            len(batch.logits_rows),
+            torch.get_num_threads(),
+        )
+        self._step(ctypes.byref(self._model), ctypes.byref(step))
+        return logits
+
+
+def _matrix(product: Product) -> _Matrix:
+    parts = (product.weight, product.scales, product.sums, product.bias)
+    return _Matrix(*map(_address, parts), product.weight.shape[0] * LANES)
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _addresses(values: Sequence[int]) -> Any:
+    return (ctypes.c_void_p * len(values))(*values)

@@ -1,0 +1,184 @@
+"""The weights of models built like Llama, in the order in which the decoder in C++ reads them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.attention.base import LayerShape
+from engine.model.linears import to_int8
+from engine.model.rope import LENGTH_DEPENDENT
+
+LANES = 16
+"""Outputs that lie beside one another; numbers that are taken at once."""
+
+_CACHE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.bfloat16}
+"""The number formats of products, and what keys, values and embeddings beside them are made of."""
+
+
+_OF_EACH_LAYER = ("layer_idx", "layer_type", "attention_type", "sliding_window", "is_sliding")
+
+
+class Unfit(Exception):
+    """A model is not of the known build; says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A linear layer, or several that read the same rows."""
+
+    weight: Tensor  #: ``[outputs / 16, inputs / numbers in a word, 16, numbers in a word]``
+    scales: Tensor | None  #: of 8-bit weights: float32 ``[outputs]``
+    sums: Tensor | None  #: of 8-bit weights: int32 ``[outputs]``
+    bias: Tensor | None  #: float32 ``[outputs]``
+
+    @classmethod
+    def of(cls, linears: Sequence[nn.Linear], number_format: str) -> Product:
+        weight = torch.cat([linear.weight.detach() for linear in linears])
+        biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
+        if len(biases) not in (0, len(linears)):
+            raise Unfit("only some of the layers that read the same rows have a bias")
+        bias = _filled_up(torch.cat(biases).float()) if biases else None
+        weight = _filled_up(weight)
+        if number_format != "int8":
+            return cls(_in_words(weight), None, None, bias)
+        steps, scales = to_int8(weight)
+        return cls(_in_words(steps), scales, steps.sum(1, dtype=torch.int32), bias)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    attention_norm: Tensor
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    mlp_norm: Tensor
+    qkv: Product
+    output: Product
+    gate: Product
+    up: Product
+    down: Product
+
+
+class DecoderWeights:
+    """What the decoder reads of a model, in memory of its own.
+
+    Args:
+        model: a causal language model, as transformers made it.
+        shapes: of its layers.
+        number_format: of the products: ``float32``, ``bfloat16`` or ``int8``.
+
+    Raises:
+        Unfit: the model has other parts than the known ones.
+    """
+
+    def __init__(self, model: Any, shapes: Sequence[LayerShape], number_format: str) -> None:
+        _expect(model, {"model", "lm_head"})
+        body = model.model
+        _expect(body, {"embed_tokens", "layers", "norm", "rotary_emb"})
+        for layer in body.layers:
+            _expect(layer, {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"})
+            _expect(layer.self_attn, {"q_proj", "k_proj", "v_proj", "o_proj"}, optional={"q_norm", "k_norm"})
+            _expect(layer.mlp, {"gate_proj", "up_proj", "down_proj", "act_fn"})
+        for name in ("self_attn", "mlp"):
+            _expect_alike([getattr(layer, name) for layer in body.layers])
+        attention = body.layers[0].self_attn
+        self.number_format = number_format
+        self.shapes = tuple(shapes)
+        self.head_dim = self.shapes[0].head_dim
+        self.num_kv_heads = self.shapes[0].num_kv_heads
+        expected = (self.num_kv_heads, self.head_dim, self.head_dim)
+        if any((one.num_kv_heads, one.head_dim, one.value_head_dim) != expected for one in shapes):
+            raise Unfit("its layers differ in their heads")
+        self.num_heads = attention.q_proj.out_features // self.head_dim
+        self.hidden = body.embed_tokens.embedding_dim
+        self.intermediate = body.layers[0].mlp.gate_proj.out_features
+        self.vocab_size = body.embed_tokens.num_embeddings
+        if any(width % LANES for width in (self.head_dim, self.hidden, self.intermediate)):
+            raise Unfit(f"its rows or heads are no multiple of {LANES} numbers wide")
+        rope_type = getattr(body.rotary_emb, "rope_type", None)
+        if not isinstance(rope_type, str) or rope_type in LENGTH_DEPENDENT:
+            raise Unfit("its layers turn positions differently, or by the length of the text")
+        self.frequencies = body.rotary_emb.inv_freq.detach().float().clone()
+        if len(self.frequencies) * 2 != self.head_dim:
+            raise Unfit("positions turn only a part of each head")
+        self.rotary_scale = float(body.rotary_emb.attention_scaling)
+        self.attention_scale = float(getattr(attention, "scaling", self.head_dim**-0.5))
+        self.epsilon: float = getattr(body.norm, "variance_epsilon", math.nan)
+        self.embedding = body.embed_tokens.weight.detach().clone()
+        if self.embedding.dtype is not _CACHE_DTYPES.get(number_format):
+            raise Unfit(f"there is no code for {number_format} beside {self.embedding.dtype}")
+        self.norm = _norm(body.norm, self.epsilon, self.hidden)
+        self.layers = tuple(self._layer(layer) for layer in body.layers)
+        self.head = self._product(self.hidden, self.vocab_size, model.lm_head)
+
+    def _product(self, inputs: int, outputs: int, *linears: Any) -> Product:
+        if any(type(linear) is not nn.Linear for linear in linears):
+            raise Unfit("it multiplies with something else than linear layers")
+        if any(linear.in_features != inputs for linear in linears) or outputs != sum(
+            linear.out_features for linear in linears
+        ):
+            raise Unfit("its layers differ in their sizes")
+        return Product.of(linears, self.number_format)
+
+    def _layer(self, layer: Any) -> LayerWeights:
+        attention, mlp = layer.self_attn, layer.mlp
+        query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        return LayerWeights(
+            attention_norm=_norm(layer.input_layernorm, self.epsilon, self.hidden),
+            query_norm=None if query_norm is None else _norm(query_norm, self.epsilon, self.head_dim),
+            key_norm=None if key_norm is None else _norm(key_norm, self.epsilon, self.head_dim),
+            mlp_norm=_norm(layer.post_attention_layernorm, self.epsilon, self.hidden),
+            qkv=self._product(self.hidden, queries + 2 * keys, attention.q_proj, attention.k_proj, attention.v_proj),
+            output=self._product(queries, self.hidden, attention.o_proj),
+            gate=self._product(self.hidden, self.intermediate, mlp.gate_proj),
+            up=self._product(self.hidden, self.intermediate, mlp.up_proj),
+            down=self._product(self.intermediate, self.hidden, mlp.down_proj),
+        )
+
+
+def _expect(module: Any, names: set[str], optional: set[str] | None = None) -> None:
+    """A module has these parts, and no others."""
+    parts = {name for name, _part in module.named_children()}
+    if parts - (optional or set()) != names:
+        raise Unfit(f"{type(module).__name__} consists of {', '.join(sorted(parts))}")
+
+
+def _expect_alike(modules: Sequence[Any]) -> None:
+    """Nothing is switched on in one layer and off in another, but what a layer's shape tells."""
+
+    def switches(module: Any) -> dict[str, object]:
+        return {
+            name: value
+            for name, value in vars(module).items()
+            if isinstance(value, bool | int | float | str) and name not in _OF_EACH_LAYER
+        }
+
+    if any(switches(module) != switches(modules[0]) for module in modules):
+        raise Unfit(f"one {type(modules[0]).__name__} computes otherwise than another")
+
+
+def _filled_up(rows: Tensor) -> Tensor:
+    """With zeros, up to a multiple of :data:`LANES` rows."""
+    return torch.cat([rows, rows.new_zeros(-len(rows) % LANES, *rows.shape[1:])])
+
+
+def _in_words(weight: Tensor) -> Tensor:
+    """``[outputs, inputs]`` in the order of ``Product.weight``."""
+    outputs, inputs = weight.shape
+    numbers = 4 // weight.itemsize
+    words = weight.view(outputs // LANES, LANES, inputs // numbers, numbers)
+    return words.transpose(1, 2).contiguous()
+
+
+def _norm(module: Any, epsilon: float, width: int) -> Tensor:
+    """An RMS norm's weight in float32."""
+    if getattr(module, "variance_epsilon", None) != epsilon or module.weight.shape != (width,):
+        raise Unfit("its norms are of another kind, or differ")
+    weight: Tensor = module.weight.detach().float().clone()
+    return weight
