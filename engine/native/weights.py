@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,11 +22,31 @@ _CACHE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": t
 """The number formats of products, and what keys, values and embeddings beside them are made of."""
 
 
+_ALIGNMENT = 4096
 _OF_EACH_LAYER = ("layer_idx", "layer_type", "attention_type", "sliding_window", "is_sliding")
 
 
 class Unfit(Exception):
     """A model is not of the known build; says where."""
+
+
+class HugePages:
+    """Memory for tensors behind one another, in large pages: in small ones, a processor waits for its page tables.
+
+    Args:
+        capacity: bytes; takes memory only where it is written.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._bytes = torch.from_numpy(np.empty(capacity, dtype=np.uint8))  # NumPy asks for pages of 2 MiB
+        self._used = -self._bytes.data_ptr() % _ALIGNMENT
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """A copy of a tensor, contiguous."""
+        end = self._used + tensor.nbytes
+        copy = self._bytes[self._used : end].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        self._used = end + -end % _ALIGNMENT
+        return copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +59,7 @@ class Product:
     bias: Tensor | None  #: float32 ``[outputs]``
 
     @classmethod
-    def of(cls, linears: Sequence[nn.Linear], number_format: str) -> Product:
+    def of(cls, linears: Sequence[nn.Linear], number_format: str, pages: HugePages) -> Product:
         weight = torch.cat([linear.weight.detach() for linear in linears])
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
         if len(biases) not in (0, len(linears)):
@@ -46,9 +67,9 @@ class Product:
         bias = _filled_up(torch.cat(biases).float()) if biases else None
         weight = _filled_up(weight)
         if number_format != "int8":
-            return cls(_in_words(weight), None, None, bias)
+            return cls(pages.keep(_in_words(weight)), None, None, bias)
         steps, scales = to_int8(weight)
-        return cls(_in_words(steps), scales, steps.sum(1, dtype=torch.int32), bias)
+        return cls(pages.keep(_in_words(steps)), scales, steps.sum(1, dtype=torch.int32), bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +109,8 @@ class DecoderWeights:
             _expect_alike([getattr(layer, name) for layer in body.layers])
         attention = body.layers[0].self_attn
         self.number_format = number_format
+        # The output layer may be the embedding once more.
+        self._pages = HugePages(2 * sum(parameter.nbytes for parameter in model.parameters()))
         self.shapes = tuple(shapes)
         self.head_dim = self.shapes[0].head_dim
         self.num_kv_heads = self.shapes[0].num_kv_heads
@@ -123,7 +146,7 @@ class DecoderWeights:
             linear.out_features for linear in linears
         ):
             raise Unfit("its layers differ in their sizes")
-        return Product.of(linears, self.number_format)
+        return Product.of(linears, self.number_format, self._pages)
 
     def _layer(self, layer: Any) -> LayerWeights:
         attention, mlp = layer.self_attn, layer.mlp
@@ -172,8 +195,7 @@ def _in_words(weight: Tensor) -> Tensor:
     """``[outputs, inputs]`` in the order of ``Product.weight``."""
     outputs, inputs = weight.shape
     numbers = 4 // weight.itemsize
-    words = weight.view(outputs // LANES, LANES, inputs // numbers, numbers)
-    return words.transpose(1, 2).contiguous()
+    return weight.view(outputs // LANES, LANES, inputs // numbers, numbers).transpose(1, 2)
 
 
 def _norm(module: Any, epsilon: float, width: int) -> Tensor:
