@@ -19,6 +19,7 @@ namespace {
 
 using bf16 = uint16_t;  // bfloat16: the upper half of a float
 constexpr int64_t kLanes = 16;
+constexpr int64_t kAhead = 16;  // cache lines of a stream of weights that are asked for before they are needed
 constexpr int64_t kKeysAtOnce = 64;  // attention keeps the scores of so many keys
 
 typedef float Floats __attribute__((vector_size(64)));
@@ -237,8 +238,11 @@ template <typename Weight, int64_t kGroups, int64_t kRows, typename Use>
     typename Format<Weight>::Sums sums[kGroups][kRows] = {};
     for (int64_t word = 0; word < width; ++word) {
         Ints lanes[kGroups];
-        for (int64_t group = 0; group < kGroups; ++group)
-            lanes[group] = load<Ints>(weights + (group * width + word) * kLanes);
+        for (int64_t group = 0; group < kGroups; ++group) {
+            const int32_t* from = weights + (group * width + word) * kLanes;
+            __builtin_prefetch(from + kAhead * kLanes);
+            lanes[group] = load<Ints>(from);
+        }
         for (int64_t r = 0; r < kRows; ++r)
             for (int64_t group = 0; group < kGroups; ++group)
                 Format<Weight>::add(sums[group][r], lanes[group], words[r * width + word]);
