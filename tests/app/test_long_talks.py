@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -186,13 +187,15 @@ async def test_a_policy_of_refusing_says_what_to_do(settings: AppSettings, engin
 
 
 class Legible(Engine):
-    """Writes whole characters only: a random model's bytes are rarely any."""
+    """Writes what can be stored: whole characters, which a random model's bytes rarely are, and none of them NUL."""
 
-    def chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> AsyncGenerator[Delta]:
+    def chat(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, **options: Any
+    ) -> AsyncGenerator[Delta]:
         tokenizer = byte_level_tokenizer()
-        illegible = {token for token in range(len(tokenizer)) if "\ufffd" in tokenizer.decode([token])}
+        illegible = {token for token in range(len(tokenizer)) if {"\ufffd", "\0"} & set(tokenizer.decode([token]))}
         bias = dict.fromkeys(illegible.union(tokenizer.all_special_ids), -100.0)
-        return super().chat(messages, replace(params or SamplingParams(), logit_bias=bias))
+        return super().chat(messages, replace(params or SamplingParams(), logit_bias=bias), **options)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from engine.core import EngineCore
 from engine.kv_cache import NULL_BLOCK
 from engine.model.loading import LoadedModel, load_model
 from tests.support.models import FAMILIES, WINDOW, make_model
+from tests.support.native import needs_compiler
 from tests.support.reference import TIE, Comparison, Reference, Reply
 
 MAX_LEN = 96
@@ -53,7 +54,10 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return load_pair(family, make_model(path, family, seed=list(FAMILIES).index(family), eos=False))
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3", "mistral-window"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=needs_compiler) for name in ("llama", "qwen2", "qwen3", "mistral-window")],
+)
 def native_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     family = request.param
     path = tmp_path_factory.mktemp("native") / family

@@ -19,6 +19,7 @@ from engine.model.loading import LoadedModel, load_model
 from engine.native import build
 from engine.native.decoder import Decoder
 from tests.support.models import make_model
+from tests.support.native import FORMATS, needs_compiler
 
 BLOCK_SIZE = 16
 LENGTH = 150  #: longer than what attention takes at once, and no multiple of anything
@@ -86,20 +87,15 @@ def error(ours: Tensor, exact: Tensor) -> float:
     return float((ours - exact).norm() / exact.norm())
 
 
-@pytest.mark.parametrize(
-    ("settings", "largest"),
-    [
-        ({"dtype": "float32"}, 1e-5),
-        ({"dtype": "bfloat16"}, 0.03),
-        ({"dtype": "bfloat16", "quantization": "int8"}, 0.1),
-    ],
-)
+@needs_compiler
+@pytest.mark.parametrize(("settings", "largest"), FORMATS)
 def test_logits_are_those_of_transformers_modules(path: Path, settings: dict[str, str], largest: float) -> None:
     model = load(path, **settings)
     text = Sequence(model)
     assert error(text.logits(LENGTH), theirs(model, text.tokens)) < largest
 
 
+@needs_compiler
 @pytest.mark.parametrize("settings", [{"dtype": "float32"}, {"dtype": "bfloat16"}])
 @pytest.mark.parametrize("stops", [range(1, LENGTH + 1), (64, 65, 77, 149, LENGTH)])
 def test_neither_chunks_nor_threads_change_a_bit(
@@ -111,6 +107,7 @@ def test_neither_chunks_nor_threads_change_a_bit(
     assert torch.equal(Sequence(model).logits(*stops), whole)
 
 
+@needs_compiler
 def test_one_text_beside_others_is_as_it_is_alone(path: Path) -> None:
     """Rows of several texts in one step, each with its own length and its own blocks."""
     model = load(path)
@@ -143,6 +140,7 @@ def test_one_text_beside_others_is_as_it_is_alone(path: Path) -> None:
     assert torch.equal(decoder.logits(together), torch.stack([alone[index] for index in (2, 0, 1)]))
 
 
+@needs_compiler
 def test_not_a_number_stays_one(path: Path) -> None:
     model = load(path)
     text = Sequence(model, length=20)
@@ -151,6 +149,7 @@ def test_not_a_number_stays_one(path: Path) -> None:
     assert text.decoder.logits(text.batch(19, 20)).isnan().all()
 
 
+@needs_compiler
 @pytest.mark.parametrize(
     ("family", "reason"),
     [
@@ -172,7 +171,15 @@ def test_what_is_built_otherwise_runs_through_transformers(
 
 @pytest.mark.parametrize(
     "settings",
-    [{"native": False}, {"batch_invariant": True}, {"dtype": "float16"}, {"quantization": "int8"}],
+    [
+        {"native": False},
+        {"batch_invariant": True},
+        {"dtype": "float16"},
+        pytest.param(
+            {"quantization": "int8"},  # beside float32
+            marks=pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="no 8-bit products on this processor"),
+        ),
+    ],
 )
 def test_where_it_is_not_wanted_or_not_made_for(path: Path, settings: dict[str, object]) -> None:
     assert load(path, **settings).decoder is None
@@ -202,6 +209,7 @@ def test_a_compiler_that_fails_is_named(tmp_path: Path, script: str, monkeypatch
     assert not list((tmp_path / "cache").rglob("*.so"))
 
 
+@needs_compiler
 @pytest.mark.usefixtures("fresh_library")
 def test_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
@@ -212,14 +220,8 @@ def test_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.full
 @pytest.mark.usefixtures("fresh_library")
-@pytest.mark.parametrize(
-    ("settings", "largest"),
-    [
-        ({"dtype": "float32"}, 1e-5),
-        ({"dtype": "bfloat16"}, 0.03),
-        ({"dtype": "bfloat16", "quantization": "int8"}, 0.1),
-    ],
-)
+@needs_compiler
+@pytest.mark.parametrize(("settings", "largest"), FORMATS)
 def test_on_a_processor_without_any_extensions(
     tmp_path: Path, path: Path, settings: dict[str, str], largest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
