@@ -23,7 +23,7 @@ from engine.memory import available_memory
 from engine.model.linears import product_for, replace_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
 from engine.model.weights import Progress, load_weights, own_weights
-from engine.native.build import NotCompiled, library
+from engine.native.build import NotCompiled, is_compiled, library
 from engine.native.proof import agrees
 from engine.native.weights import DecoderWeights, Unfit
 from engine.settings import EngineSettings
@@ -377,7 +377,8 @@ def _decoder_weights(
             raise Unfit("its attention caps its scores, or has sinks")
         if 2 * weight_bytes > available_memory(device):
             raise Unfit("its weights would not fit into memory twice")
-        progress("Compiling for this processor", 0.0)
+        if not is_compiled():
+            progress("Compiling for this processor", 0.0)
         library()
         return DecoderWeights(module, layers, number_format)
     except (NotCompiled, Unfit) as reason:

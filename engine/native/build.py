@@ -37,8 +37,8 @@ def library() -> ctypes.CDLL:
         NotCompiled: no compiler was found, or it failed.
     """
     compiler = find_compiler()
-    folder = cache_folder()
-    built = folder / f"decoder-{_key(compiler)}.so"
+    built = _place(compiler)
+    folder = built.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(built.with_suffix(".lock")):
@@ -47,6 +47,15 @@ def library() -> ctypes.CDLL:
         return ctypes.CDLL(str(built))
     except OSError as error:
         raise NotCompiled(f"{folder} cannot be used: {first_line(error)}") from error
+
+
+def is_compiled() -> bool:
+    """Whether :func:`library` finds what it needs.
+
+    Raises:
+        NotCompiled: no compiler was found, or it does not say for what it compiles.
+    """
+    return _place(find_compiler()).exists()
 
 
 def find_compiler() -> str:
@@ -66,6 +75,10 @@ def find_compiler() -> str:
 def cache_folder() -> Path:
     """Where compiled code is kept, as the XDG Base Directory Specification has it."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deskmate" / "native"
+
+
+def _place(compiler: str) -> Path:
+    return cache_folder() / f"decoder-{_key(compiler)}.so"
 
 
 def _key(compiler: str) -> str:

@@ -48,7 +48,7 @@ def agrees(weights: DecoderWeights, model: LoadedModel) -> bool:
     theirs = model.logits(batch.input_ids, batch.position_ids, batch.logits_rows, LayerProbe()).float()
     error = float((ours - theirs).norm() / theirs.norm())
     if error <= _LARGEST_ERROR[weights.number_format]:  # not so for NaN
-        log.info("short steps of %s run in C++ (error %.1e)", model.name, error)
+        log.info("short steps of %s run in C++ (logits differ by %.1e)", model.name, error)
         return True
-    log.info("every step of %s runs through transformers: it computes otherwise (error %.1e)", model.name, error)
+    log.info("every step of %s runs through transformers: it computes otherwise (by %.1e)", model.name, error)
     return False

@@ -35,6 +35,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("models") / "qwen3", "qwen3", vocab_size=397, tie_word_embeddings=True)
 
 
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several would wait for one another at every turn where other tests hold the cores."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+
+
 @pytest.fixture
 def fresh_library() -> Iterator[None]:
     """Looked for anew, now and afterwards."""
@@ -97,13 +103,13 @@ def test_logits_are_those_of_transformers_modules(path: Path, settings: dict[str
 
 @needs_compiler
 @pytest.mark.parametrize("settings", [{"dtype": "float32"}, {"dtype": "bfloat16"}])
-@pytest.mark.parametrize("stops", [range(1, LENGTH + 1), (64, 65, 77, 149, LENGTH)])
+@pytest.mark.parametrize(("stops", "threads"), [(range(1, LENGTH + 1), 1), ((64, 65, 77, 149, LENGTH), 3)])
 def test_neither_chunks_nor_threads_change_a_bit(
-    path: Path, settings: dict[str, str], stops: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    path: Path, settings: dict[str, str], stops: tuple[int, ...], threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(path, **settings)
     whole = Sequence(model).logits(LENGTH)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert torch.equal(Sequence(model).logits(*stops), whole)
 
 
