@@ -53,9 +53,13 @@ def is_compiled() -> bool:
     """Whether :func:`library` finds what it needs.
 
     Raises:
-        NotCompiled: no compiler was found, or it does not say for what it compiles.
+        NotCompiled: no compiler was found, it does not say for what it compiles, or nothing can be looked for.
     """
-    return _place(find_compiler()).exists()
+    place = _place(find_compiler())
+    try:
+        return place.exists()
+    except OSError as error:
+        raise NotCompiled(f"{place.parent} cannot be used: {first_line(error)}") from error
 
 
 def find_compiler() -> str:
@@ -73,8 +77,15 @@ def find_compiler() -> str:
 
 
 def cache_folder() -> Path:
-    """Where compiled code is kept, as the XDG Base Directory Specification has it."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deskmate" / "native"
+    """Where compiled code is kept, as the XDG Base Directory Specification has it.
+
+    Raises:
+        NotCompiled: nowhere; whoever runs this has no home.
+    """
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deskmate" / "native"
+    except RuntimeError as error:
+        raise NotCompiled(f"{first_line(error)} XDG_CACHE_HOME may name a folder to keep it in.") from error
 
 
 def _place(compiler: str) -> Path:

@@ -224,6 +224,33 @@ def test_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         build.library()
 
 
+@needs_compiler
+@pytest.mark.usefixtures("fresh_library")
+@pytest.mark.parametrize(
+    ("asked", "failure"),
+    [("home", RuntimeError("Could not determine home directory.")), ("exists", PermissionError(13, "not yours"))],
+)
+def test_a_start_survives_a_cache_that_cannot_be_looked_into(
+    path: Path,
+    asked: str,
+    failure: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Elsewhere(type(Path())):  # type: ignore[misc]
+        pass
+
+    def fails(*_: object) -> None:
+        raise failure
+
+    setattr(Elsewhere, asked, fails)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(build, "Path", Elsewhere)
+    with caplog.at_level(logging.INFO, logger="engine"):
+        assert load(path).decoder is None
+    assert "runs through transformers" in caplog.text
+
+
 @pytest.mark.full
 @pytest.mark.usefixtures("fresh_library")
 @needs_compiler
