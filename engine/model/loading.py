@@ -6,7 +6,6 @@ Weights, tokenizers and chat templates come from transformers untouched; nothing
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from engine.attention.base import AttentionNeeds, LayerShape, PagedMetadata
 from engine.attention.seam import LayerProbe, register
 from engine.errors import ModelLoadError, first_line
-from engine.memory import available_memory
 from engine.model.linears import product_for, replace_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
 from engine.model.weights import Progress, load_weights, own_weights
-from engine.native.build import NotCompiled, is_compiled, library
+from engine.native.preparation import decoder_weights
 from engine.native.proof import agrees
-from engine.native.weights import DecoderWeights, Unfit
+from engine.native.weights import DecoderWeights
 from engine.settings import EngineSettings
-
-log = logging.getLogger(__name__)
 
 SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
@@ -110,7 +106,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     parameters = list(module.parameters())
     num_parameters = sum(parameter.numel() for parameter in parameters)
     weight_bytes = sum(parameter.nbytes for parameter in parameters)
-    decoder = _decoder_weights(module, layers, needs, settings, weight_bytes, progress)
+    decoder = decoder_weights(module, layers, needs, settings, weight_bytes, progress)
     if product is not None:
         replaced = replace_linears(module, product, lambda: _first_step(module, device, LayerProbe()))
         if replaced == 0 and settings.quantization != "none":
@@ -355,35 +351,6 @@ def _probe_layers(
         value_head_dim=max(layer.value_head_dim for layer in layers),
     )
     return layers, needs
-
-
-def _decoder_weights(
-    module: nn.Module,
-    layers: tuple[LayerShape, ...],
-    needs: AttentionNeeds,
-    settings: EngineSettings,
-    weight_bytes: int,
-    progress: Progress,
-) -> DecoderWeights | None:
-    """What C++ needs to run short steps; None where it cannot, or need not."""
-    device = next(module.parameters()).device
-    if device.type != "cpu" or not settings.native or settings.batch_invariant:
-        return None
-    number_format = (
-        str(needs.dtype).removeprefix("torch.") if settings.quantization == "none" else settings.quantization
-    )
-    try:
-        if needs.softcap or needs.sinks:
-            raise Unfit("its attention caps its scores, or has sinks")
-        if 2 * weight_bytes > available_memory(device):
-            raise Unfit("its weights would not fit into memory twice")
-        if not is_compiled():
-            progress("Compiling for this processor", 0.0)
-        library()
-        return DecoderWeights(module, layers, number_format)
-    except (NotCompiled, Unfit) as reason:
-        log.info("every step of %s runs through transformers: %s", settings.model, reason)
-        return None
 
 
 def _context_window(text_config: Any) -> int:

@@ -22,7 +22,8 @@ _CACHE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": t
 """The number formats of products, and what keys, values and embeddings beside them are made of."""
 
 
-_ALIGNMENT = 4096
+_ALIGNMENT = 64  #: bytes, a cache line
+_ROOM_FOR_FILLING_UP = 2**20
 _OF_EACH_LAYER = ("layer_idx", "layer_type", "attention_type", "sliding_window", "is_sliding")
 
 
@@ -110,7 +111,7 @@ class DecoderWeights:
         attention = body.layers[0].self_attn
         self.number_format = number_format
         # The output layer may be the embedding once more.
-        self._pages = HugePages(2 * sum(parameter.nbytes for parameter in model.parameters()))
+        self._pages = HugePages(2 * sum(part.nbytes for part in model.parameters()) + _ROOM_FOR_FILLING_UP)
         self.shapes = tuple(shapes)
         self.head_dim = self.shapes[0].head_dim
         self.num_kv_heads = self.shapes[0].num_kv_heads

@@ -1,0 +1,45 @@
+"""Whether a model's short steps may run in C++, and all that takes."""
+
+from __future__ import annotations
+
+import logging
+
+from torch import nn
+
+from engine.attention.base import AttentionNeeds, LayerShape
+from engine.memory import available_memory
+from engine.model.weights import Progress
+from engine.native.build import NotCompiled, is_compiled, library
+from engine.native.weights import DecoderWeights, Unfit
+from engine.settings import EngineSettings
+
+log = logging.getLogger(__name__)
+
+
+def decoder_weights(
+    module: nn.Module,
+    layers: tuple[LayerShape, ...],
+    needs: AttentionNeeds,
+    settings: EngineSettings,
+    weight_bytes: int,
+    progress: Progress,
+) -> DecoderWeights | None:
+    """What C++ needs to run short steps; None where it cannot, or need not."""
+    device = next(module.parameters()).device
+    if device.type != "cpu" or not settings.native or settings.batch_invariant:
+        return None
+    number_format = (
+        str(needs.dtype).removeprefix("torch.") if settings.quantization == "none" else settings.quantization
+    )
+    try:
+        if needs.softcap or needs.sinks:
+            raise Unfit("its attention caps its scores, or has sinks")
+        if 2 * weight_bytes > available_memory(device):
+            raise Unfit("its weights would not fit into memory twice")
+        if not is_compiled():
+            progress("Compiling for this processor", 0.0)
+        library()
+        return DecoderWeights(module, layers, number_format)
+    except (NotCompiled, Unfit) as reason:
+        log.info("every step of %s runs through transformers: %s", settings.model, reason)
+        return None
