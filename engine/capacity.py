@@ -34,8 +34,8 @@ def suitable_num_threads(model: LoadedModel) -> int:
     """CPU threads that serve a model best when nobody chose.
 
     The parts of a small model's step are too short to share: threads would mostly wait for one another, and
-    wait for ever so long where another program holds a core (measured on the guide, 4 M parameters and 2 cores:
-    5.9 ms a step on one thread and 5.0 on two when idle; 7 and 60 beside one busy process).
+    wait for ever so long where another program holds a core (measured on the guide, 4 M parameters and 2 cores,
+    through transformers: 5.9 ms a step on one thread and 5.0 on two when idle; 7 and 60 beside one busy process).
     """
     if model.weight_bytes < SMALL_MODEL_BYTES:
         return 1

@@ -85,14 +85,7 @@ def _column(parts: Sequence[NDArray[Any]], scores: Tensor) -> Tensor:
 def draw(
     scores: Tensor, highest: Sequence[float], rows: Sequence[SamplingRow], uniform_numbers: Sequence[float]
 ) -> list[int]:
-    """One token for each row.
-
-    Args:
-        scores: ``[n, vocab_size]``.
-        highest: the maximum of each row.
-        rows: ``n`` rows, none greedy.
-        uniform_numbers: one for each row, in [0, 1).
-    """
+    """As :meth:`engine.sampler.Arithmetic.draw` has it."""
     # With the likeliest token at 0, no exponential overflows, however low the temperature.
     scaled = scores.float() - _column_of(highest, scores)
     scaled /= _column_of([row.temperature for row in rows], scores)

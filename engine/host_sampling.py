@@ -46,14 +46,7 @@ def likeliest(scores: Floats) -> tuple[list[int], list[float]]:
 def draw(
     scores: Floats, highest: Sequence[float], rows: Sequence[SamplingRow], uniform_numbers: Sequence[float]
 ) -> list[int]:
-    """One token for each row.
-
-    Args:
-        scores: ``[n, vocab_size]``.
-        highest: the maximum of each row.
-        rows: ``n`` rows, none greedy.
-        uniform_numbers: one for each row, in [0, 1).
-    """
+    """As :meth:`engine.sampler.Arithmetic.draw` has it."""
     with np.errstate(over="ignore"):  # at a low temperature, of an unlikely token's score, which becomes -inf
         return [_draw(*each) for each in zip(scores, highest, rows, uniform_numbers, strict=True)]
 

@@ -123,7 +123,14 @@ class Arithmetic(Protocol):
     def draw(
         self, scores: Any, highest: Sequence[float], rows: Sequence[SamplingRow], uniform_numbers: Sequence[float]
     ) -> list[int]:
-        """One token for each row, none of which is greedy."""
+        """One token for each row.
+
+        Args:
+            scores: ``[n, vocab_size]``.
+            highest: the maximum of each row.
+            rows: ``n`` rows, none greedy.
+            uniform_numbers: one for each row, in [0, 1).
+        """
         ...
 
 
