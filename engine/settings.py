@@ -24,9 +24,10 @@ class EngineSettings(BaseSettings):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "auto", description="Number format of the weights; auto is bfloat16 where the processor has it natively."
     )
-    quantization: Literal["none", "int8"] = Field(
+    quantization: Literal["none", "int8", "int4"] = Field(
         "none",
-        description="int8: linear layers in 8 bits, on processors; faster, half the memory, a little less exact.",
+        description="int8 and int4: linear layers in 8 or 4 bits, on processors; faster, half or a quarter of the "
+        "memory, less exact.",
     )
     native: bool = Field(
         True,

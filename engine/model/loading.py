@@ -6,6 +6,7 @@ Weights, tokenizers and chat templates come from transformers untouched; nothing
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from engine.attention.base import AttentionNeeds, LayerShape, PagedMetadata
 from engine.attention.seam import LayerProbe, register
 from engine.errors import ModelLoadError, first_line
-from engine.model.linears import product_for, replace_linears
+from engine.model.linears import products_for, replace_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
 from engine.model.weights import Progress, load_weights, own_weights
 from engine.native.preparation import decoder_weights
 from engine.native.proof import agrees
 from engine.native.weights import DecoderWeights
 from engine.settings import EngineSettings
+
+log = logging.getLogger(__name__)
 
 SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
@@ -96,7 +99,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     source = find_model(settings.model)
     device = _choose_device(settings.device)
     dtype = _choose_dtype(settings.dtype, device)
-    product = product_for(settings.quantization, device, dtype)
+    products = products_for(settings.quantization, device, dtype)
     progress(f"Reading {settings.model}", 0.0)
     config = _load_config(source, settings)
     _refuse_what_cannot_run(config, settings.model)
@@ -107,12 +110,15 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     num_parameters = sum(parameter.numel() for parameter in parameters)
     weight_bytes = sum(parameter.nbytes for parameter in parameters)
     decoder = decoder_weights(module, layers, needs, settings, weight_bytes, progress)
-    if product is not None:
-        replaced = replace_linears(module, product, lambda: _first_step(module, device, LayerProbe()))
-        if replaced == 0 and settings.quantization != "none":
-            raise ModelLoadError(
-                f"{settings.model} has no linear layers that could be quantized. Use quantization=none."
-            )
+    if products.inner:
+        replaced = replace_linears(module, products, lambda: _first_step(module, device, LayerProbe()))
+        if settings.quantization != "none":
+            if not replaced:
+                raise ModelLoadError(
+                    f"{settings.model} has no linear layers that could be quantized. Use quantization=none."
+                )
+            kept = ", ".join(f"{count} in {bits}" for bits, count in replaced.items())
+            log.info("linear layers of %s: %s", settings.model, kept)
     if device.type == "cpu":
         own_weights(module)
     rotary = replace_length_dependent(module, settings.model)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from benchmarks.perplexity import choices, compare, held_out_dialogues, load_guide
 from engine import EngineSettings
 from engine.errors import ModelLoadError
-from engine.model.linears import Int8, Packed, Product, product_for, replace_linears
+from engine.model.linears import Int4, Int8, Packed, Product, Products, products_for, replace_linears, to_int4
 from engine.model.loading import load_model
 from tests.support.models import make_model
 
 pytestmark = pytest.mark.skipif(
-    product_for("none", torch.device("cpu"), torch.bfloat16) is None or not torch.cpu._is_vnni_supported(),
+    not products_for("none", torch.device("cpu"), torch.bfloat16).inner or not torch.cpu._is_vnni_supported(),
     reason="this processor multiplies neither bfloat16 nor 8-bit numbers by itself, or only one of them",
 )
 
@@ -53,6 +53,8 @@ def products(module: nn.Module) -> list[Product]:
         (Packed, torch.bfloat16, 0.005),
         (Int8, torch.bfloat16, 0.02),
         (Int8, torch.float32, 0.02),
+        (Int4, torch.bfloat16, 0.14),
+        (Int4, torch.float32, 0.14),
     ],
 )
 @pytest.mark.parametrize("biased", [(True, True, True), (False, False, False), (True, False, True)])
@@ -66,10 +68,11 @@ def test_the_same_comes_out(
     inputs[1][0, 3] = 0
     expected = [net.float()(rows.float()) for rows in inputs]
     net.to(dtype)
-    replaced = replace_linears(net, product, lambda: net(inputs[1].to(dtype)))
-    assert replaced == 5
+    replaced = replace_linears(net, Products((product, Int8), ()), lambda: net(inputs[1].to(dtype)))
+    assert replaced.total() == 5
     assert type(net.idle) is nn.Linear
-    assert all(isinstance(one, product) for one in products(net))
+    others = [type(one) for one in products(net) if type(one) is not product]
+    assert others == ([Int8] if product is Int4 else [])  # 48 inputs and 8 outputs do not fit
     for _ in range(2):
         for rows, exact in zip(inputs, expected, strict=True):
             got = net(rows.to(dtype))
@@ -81,7 +84,7 @@ def test_the_same_comes_out(
 def test_a_tensor_that_was_written_again_is_read_again() -> None:
     net = Net((False, False, False))
     rows = torch.randn(1, 4, 32).bfloat16()
-    replace_linears(net, Packed, lambda: net(rows))
+    replace_linears(net, Products((Packed,), ()), lambda: net(rows))
     before = net(rows)
     rows.zero_()
     assert not before.equal(after := net(rows))
@@ -119,6 +122,43 @@ def test_eight_bits_cost_the_guide_hardly_anything() -> None:
     assert after.other_choice < 0.03
 
 
+def test_four_bits_round_to_the_nearest_of_well_chosen_steps() -> None:
+    torch.manual_seed(4)
+    weight = torch.randn(48, 96).bfloat16()
+    weight[0] = 0
+    weight[1, :32] = torch.arange(-8, 24).clamp_max(7) * 0.5  # which sixteen steps hold exactly
+    weight[2, :32] = -weight[1, :32]
+    weight[3] *= 1e30
+    codes, scales = to_int4(weight)
+    assert (codes.dtype, codes.shape) == (torch.int8, weight.shape)
+    assert (scales.dtype, scales.shape) == (torch.float32, (48, 3))
+    assert -8 <= codes.min() < codes.max() <= 7
+    assert scales.bfloat16().float().equal(scales)
+    restored = (codes.unflatten(1, (3, 32)) * scales.unsqueeze(2)).flatten(1)
+    assert restored[0].count_nonzero() == 0
+    assert restored[1:3, :32].equal(weight[1:3, :32].float())
+    naive = weight.float().unflatten(1, (3, 32))
+    steps = naive.abs().amax(2, keepdim=True) / 7
+    naive = ((naive / steps).round() * steps).nan_to_num().flatten(1)
+    error, naive_error = ((one - weight.float())[4:].norm() for one in (restored, naive))
+    assert error < 0.87 * naive_error
+    parts = [to_int4(part) for part in weight.split(16)]
+    assert torch.cat([part[0] for part in parts]).equal(codes)  # whoever reads the same numbers gets the same
+
+
+def test_four_bits_leave_the_output_layer_eight_and_say_what_they_did(caplog: pytest.LogCaptureFixture) -> None:
+    dialogues = held_out_dialogues()[::40]
+    with caplog.at_level("INFO", logger="engine.model.loading"):
+        rough = load_guide("bfloat16", "int4")
+    assert "linear layers of models/guide: 28 in 4 bits, 1 in 8 bits" in caplog.text
+    assert type(rough.module.lm_head) is Int8
+    exact = load_guide("float32", "none")
+    reference = choices(exact, dialogues)[1]
+    before, after = (compare(model, dialogues, reference) for model in (exact, rough))
+    assert before.perplexity * 0.98 < after.perplexity < before.perplexity * 1.1
+    assert 0 < after.other_choice < 0.1
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -135,4 +175,4 @@ def test_where_eight_bits_cannot_be_had_it_is_said(
     with pytest.raises(ModelLoadError, match=reason):
         load_model(settings, lambda _stage, _fraction: None)
     with pytest.raises(ModelLoadError, match="processors only"):
-        product_for("int8", torch.device("cuda"), torch.bfloat16)
+        products_for("int8", torch.device("cuda"), torch.bfloat16)
