@@ -21,6 +21,7 @@ from engine.logprobs import named_scores, score
 from engine.metrics import EngineMetrics
 from engine.model.loading import LoadedModel
 from engine.outputs import Delta, EngineStats, FinishReason, PrefillProgress
+from engine.pacing import Pacing
 from engine.request import Request
 from engine.runner import Runner
 from engine.sampler import Sampler
@@ -69,12 +70,14 @@ class EngineCore:
             enable_prefix_caching=settings.enable_prefix_caching,
             keep_together=self.kernel.prefers_runs,
         )
+        self._pacing = Pacing(settings.max_batched_tokens)
         self._scheduler = Scheduler(
             self._pool,
             max_num_seqs=settings.max_num_seqs,
             max_batched_tokens=settings.max_batched_tokens,
             max_model_len=capacity.max_model_len,
             windows=layout.windows,
+            pace=self._pacing,
         )
         self._runner = Runner(
             model,
@@ -171,6 +174,7 @@ class EngineCore:
                 result.failures.append((stream_id, overdue(ended[0][0])))
 
     def _measure(self, plan: StepPlan, seconds: float) -> None:
+        self._pacing.observe(plan.num_decodes, plan.num_prompt_tokens, seconds)
         self.metrics.step(
             StepLoad(
                 seconds=seconds,

@@ -2,7 +2,7 @@
 
 There is no prefill phase and no decode phase (the idea is vLLM's V1 scheduler): a step hands out a budget of
 tokens, and each request's ``num_computed_tokens`` chases its length. Each decode has its token of the budget, for
-somebody is reading; prompts fill what is left, in order of arrival.
+somebody is reading; prompts fill what is left, in order of arrival, as far as the pace beside decodes allows.
 
 Order is the fairness: requests are ranked by arrival and priority (see ``Request.rank``), blocks are taken in that
 order, nobody in the queue is overtaken by a later rank, and when blocks run out the latest rank gives way. So the
@@ -34,6 +34,14 @@ class Clock(Protocol):
     def __call__(self) -> float: ...
 
 
+class Pace(Protocol):
+    """How much of the prompts a step reads while replies are being written."""
+
+    def prompt_tokens(self, decodes: int, prompts: int) -> int:
+        """Most prompt tokens of a step, at least 1: with so many decodes, and so many requests with prompts to read."""
+        ...
+
+
 class Chunk(NamedTuple):
     """A request's share of one step: tokens ``start .. end`` of its sequence."""
 
@@ -52,6 +60,8 @@ class StepPlan:
 
     chunks: tuple[Chunk, ...]
     copies: tuple[BlockCopy, ...] = ()  #: to be made first, in this order
+    num_decodes: int = 0  #: chunks that continue a reply by its newest token
+    num_prompt_tokens: int = 0  #: of all other chunks, which catch up, some of them with replies that gave way
 
     @cached_property
     def num_tokens(self) -> int:
@@ -83,6 +93,7 @@ class Scheduler:
         max_batched_tokens: token budget of a step; at least ``max_num_seqs``, so that every decode has its turn.
         max_model_len: longest sequence, prompt and reply together.
         windows: for each group of layers how far a token sees, itself included; None for all.
+        pace: of prompts beside decodes; None for all that the budget leaves.
     """
 
     def __init__(
@@ -93,6 +104,7 @@ class Scheduler:
         max_batched_tokens: int,
         max_model_len: int,
         windows: Sequence[int | None] = (None,),
+        pace: Pace | None = None,
         clock: Clock = monotonic,
     ) -> None:
         if max_batched_tokens < max_num_seqs:
@@ -111,6 +123,7 @@ class Scheduler:
         self.max_batched_tokens = max_batched_tokens
         self.max_model_len = max_model_len
         self.counters = SchedulerCounters()
+        self._pace = pace
         self._clock = clock
         self._requests: dict[str, Request] = {}
         self._tables = tables
@@ -160,16 +173,20 @@ class Scheduler:
         scorable = SCORED_TOKENS_PER_STEP
         chunks: list[Chunk] = []
         copies: list[BlockCopy] = []
+        num_decodes = 0
         short = False
 
         running = [(request, request.num_uncomputed_tokens) for request in self._running]
         reserved = sum([uncomputed == 1 for _request, uncomputed in running])  # a token for each decode to come
+        readable = most = self._most_prompt_tokens(reserved)
         for request, uncomputed in running:
             if request.status is not RequestStatus.RUNNING:
                 continue
             if uncomputed == 1:
                 reserved -= 1
-            length = self._chunk_length(request, budget - reserved, scorable)
+                length = self._chunk_length(request, budget - reserved, scorable)
+            else:
+                length = self._chunk_length(request, min(budget - reserved, readable), scorable)
             if length == 0:
                 continue
             end = request.num_computed_tokens + length
@@ -180,6 +197,10 @@ class Scheduler:
                         copies += self._tables.grow(request, end)
                     chunks.append(self._chunk(request, end))
                     budget -= length
+                    if uncomputed == 1:
+                        num_decodes += 1
+                    else:
+                        readable -= length
                     scorable -= length * request.scores_prompt
                     break
                 short = True
@@ -188,22 +209,24 @@ class Scheduler:
                 self._preempt(victim)
 
         # Blocks that somebody lacks are for those who run, not for the next in the queue.
-        while self._waiting and not short and budget > 0 and len(self._running) < self.max_num_seqs:
+        room = min(budget, readable)
+        while self._waiting and not short and room > 0 and len(self._running) < self.max_num_seqs:
             request = self._waiting[0]
             if request.scores_prompt and scorable == 0:
                 break
-            made = self._admit(request, budget)
+            made = self._admit(request, room)
             if made is None:
                 break
             copies += made
             del self._waiting[0]
-            length = self._chunk_length(request, budget, scorable)
+            length = self._chunk_length(request, room, scorable)
             chunks.append(self._chunk(request, request.num_computed_tokens + length))
-            budget -= length
+            room -= length
+            readable -= length
             scorable -= length * request.scores_prompt
 
         self.counters.steps += bool(chunks)
-        return StepPlan(tuple(chunks), tuple(copies))
+        return StepPlan(tuple(chunks), tuple(copies), num_decodes, most - readable)
 
     def commit(self, plan: StepPlan, tokens: Mapping[str, int]) -> list[Request]:
         """Apply what a step computed.
@@ -268,6 +291,13 @@ class Scheduler:
         self._tables.check(list(self._requests.values()))
 
     # -- inner workings ---------------------------------------------------------------------------------
+
+    def _most_prompt_tokens(self, decodes: int) -> int:
+        seats = self.max_num_seqs - len(self._running)
+        prompts = len(self._running) - decodes + min(seats, len(self._waiting))
+        if self._pace is None or decodes == 0 or prompts == 0:
+            return self.max_batched_tokens
+        return self._pace.prompt_tokens(decodes, prompts)
 
     def _append(self, request: Request, token: int, now: float) -> None:
         request.token_ids.append(token)

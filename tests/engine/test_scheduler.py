@@ -8,6 +8,7 @@ early or never written shows up at once.
 from __future__ import annotations
 
 from bisect import bisect_right
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, assume, settings
@@ -19,7 +20,7 @@ from engine.kv_cache import NULL_BLOCK, BlockPool, IntegrityError
 from engine.outputs import FinishReason
 from engine.request import Request, RequestStatus
 from engine.sampling_params import SamplingParams
-from engine.scheduler import Scheduler, StepPlan
+from engine.scheduler import Pace, Scheduler, StepPlan
 
 STOP_TOKEN = 9
 
@@ -48,9 +49,27 @@ def make_scheduler(
     caching: bool = True,
     together: bool = False,
     windows: tuple[int | None, ...] = (None,),
+    pace: Pace | None = None,
 ) -> Scheduler:
     pool = BlockPool(num_blocks, block_size, enable_prefix_caching=caching, keep_together=together)
-    return Scheduler(pool, max_num_seqs=seqs, max_batched_tokens=budget, max_model_len=max_len, windows=windows)
+    return Scheduler(
+        pool, max_num_seqs=seqs, max_batched_tokens=budget, max_model_len=max_len, windows=windows, pace=pace
+    )
+
+
+class ArbitraryPace:
+    """Any number that a pace may give; remembers the last."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._random = Random(budget)
+        self.given: int | None = None
+
+    def prompt_tokens(self, decodes: int, prompts: int) -> int:
+        assert decodes >= 1
+        assert prompts >= 1
+        self.given = self._random.randint(1, self._budget - decodes)
+        return self.given
 
 
 def sampled(plan: StepPlan) -> list[str]:
@@ -104,6 +123,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching=st.booleans(),
         together=st.booleans(),
         windows=st.sampled_from([(None,), (None,), (5,), (None, 3), (None, 1, 6)]),
+        paced=st.booleans(),
     )
     def start(
         self,
@@ -114,6 +134,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching: bool,
         together: bool,
         windows: tuple[int | None, ...],
+        paced: bool,
     ) -> None:
         budget = seqs + extra_budget
         lengths = range(2, 61)
@@ -122,6 +143,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         assume(fits > 0)
         self.max_len = lengths[fits - 1]
+        self.pace = ArbitraryPace(budget) if paced else None
         self.scheduler = make_scheduler(
             num_blocks,
             block_size,
@@ -131,6 +153,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             caching=caching,
             together=together,
             windows=windows,
+            pace=self.pace,
         )
         self.cache = SimulatedCache(block_size, windows)
         self.clock = 0.0
@@ -187,8 +210,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         before = list(self.scheduler._running)
         first = min(self.scheduler.requests, key=lambda request: request.rank)
         preemptions = first.num_preemptions
+        decodes = {request.id for request in before if request.num_uncomputed_tokens == 1}
+        if self.pace is not None:
+            self.pace.given = None
         plan = self.scheduler.plan()
         assert plan.chunks, "requests are in flight, but nothing is planned"
+        assert plan.num_decodes == sum(chunk.request.id in decodes for chunk in plan.chunks)
+        assert plan.num_prompt_tokens == plan.num_tokens - plan.num_decodes
+        if self.pace is not None and self.pace.given is not None:
+            assert plan.num_prompt_tokens <= self.pace.given
         assert first.num_preemptions == preemptions, "the earliest gave way"
         planned = {chunk.request.id for chunk in plan.chunks}
         left_out = [request.id for request in before if request.id not in planned]
@@ -285,6 +315,34 @@ def test_decodes_come_before_prompts_and_prompts_are_chunked() -> None:
         [("talker", 1, True), ("reader", 7, False)],
         [("talker", 1, True), ("reader", 6, True)],
     ]
+
+
+def test_prompts_keep_to_the_pace_while_somebody_is_being_written_to() -> None:
+    class Pace:
+        asked: list[tuple[int, int]] = []
+
+        def prompt_tokens(self, decodes: int, prompts: int) -> int:
+            self.asked.append((decodes, prompts))
+            return 3
+
+    scheduler = make_scheduler(40, budget=16, pace=Pace())
+    scheduler.add(make_request("talker", list(range(16)), 6, 1.0))
+    shapes = []
+    for turn in range(5):
+        plan = scheduler.plan()
+        shapes.append([(chunk.request.id, len(chunk.token_ids)) for chunk in plan.chunks])
+        scheduler.commit(plan, {chunk.request.id: 5 for chunk in plan.sampling})
+        if turn == 0:
+            scheduler.add(make_request("first", list(range(20, 24)), 4, 2.0))
+            scheduler.add(make_request("second", list(range(30, 35)), 4, 3.0))
+    assert shapes == [
+        [("talker", 16)],
+        [("talker", 1), ("first", 3)],
+        [("talker", 1), ("first", 1), ("second", 3)],
+        [("talker", 1), ("first", 1), ("second", 2)],
+        [("talker", 1), ("first", 1), ("second", 1)],
+    ]
+    assert Pace.asked == [(1, 2), (2, 1), (2, 1)]
 
 
 def test_prompts_that_are_scored_share_a_bounded_part_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
