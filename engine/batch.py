@@ -18,7 +18,8 @@ class Batch:
     input_ids: Tensor  #: int64 ``[1, num_tokens]``
     position_ids: Tensor  #: int64 ``[1, num_tokens]``
     slots: tuple[Tensor, ...]  #: for each group int64 ``[num_tokens]``: ``block * block_size + offset`` in the cache
-    logits_rows: Tensor  #: int64 ``[n]``: the packed rows whose logits are needed: sampled ones, then scored ones
+    logits_rows: Tensor  #: int64 ``[n]``: the packed rows whose logits are needed: sampled ones, then scored ones;
+    #: of a chunk with a draft the row before it and those of its guesses, in order
     sequences: tuple[Sequences, ...]  #: for each group
     lengths: Tensor | None  #: int64 ``[num_tokens]``, see ``LoadedModel.logits``
 
@@ -34,10 +35,11 @@ class Batch:
         scored_rows: list[int] = []
         lengths: list[int] = []
         for chunk in plan.chunks:
-            first, span = len(input_ids), range(chunk.start, chunk.end)
+            first, span = len(input_ids), range(chunk.start, chunk.computed_end)
             if chunk.scored:
                 scored_rows += range(first + chunk.scored.start - chunk.start, first + chunk.scored.stop - chunk.start)
             input_ids += chunk.token_ids
+            input_ids += chunk.draft
             positions += span
             if tell_lengths:
                 prompt = chunk.request.num_prompt_tokens
@@ -45,10 +47,10 @@ class Batch:
             for table, group_slots in zip(chunk.block_tables, slots, strict=True):
                 group_slots += [table[position // block_size] * block_size + position % block_size for position in span]
             if chunk.samples:
-                sampled_rows.append(len(input_ids) - 1)
+                sampled_rows += range(len(input_ids) - 1 - len(chunk.draft), len(input_ids))
 
-        query_lens = tuple([len(chunk.token_ids) for chunk in plan.chunks])
-        kv_lens = tuple([chunk.end for chunk in plan.chunks])
+        query_lens = tuple([chunk.computed_end - chunk.start for chunk in plan.chunks])
+        kv_lens = tuple([chunk.computed_end for chunk in plan.chunks])
         # One tensor, which is cut up: making it is what takes the time, and on a GPU it crosses the bus.
         parts = [input_ids, positions, sampled_rows + scored_rows, lengths, *slots]
         together = torch.tensor([number for part in parts for number in part], dtype=torch.int64, device=device)

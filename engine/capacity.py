@@ -143,5 +143,5 @@ def run_largest_step(model: LoadedModel, settings: EngineSettings) -> None:
     """Compute a step as large as any, without a cache."""
     num_tokens = settings.max_batched_tokens
     positions = torch.arange(num_tokens, device=model.device) % model.max_position_embeddings
-    rows = torch.arange(min(settings.max_num_seqs, num_tokens), device=model.device)
+    rows = torch.arange(settings.most_sampled_rows, device=model.device)
     model.logits(torch.zeros_like(positions)[None], positions[None], rows, LayerProbe(), positions + 1)

@@ -27,6 +27,9 @@ from engine.runner import Runner
 from engine.sampler import Sampler
 from engine.scheduler import Scheduler, SchedulerCounters, StepPlan
 from engine.settings import EngineSettings
+from engine.speculation.drafting import Drafting
+from engine.speculation.prompt_lookup import PromptLookup
+from engine.speculation.verification import joined, rounds
 from engine.submission import Submission
 from engine.utilisation import StepLoad
 
@@ -88,6 +91,7 @@ class EngineCore:
             batch_invariant=settings.batch_invariant,
         )
         self._record_decodes(recorder, settings, capacity.max_model_len)
+        self._drafting = self._make_drafting(settings)
         self._sampler = Sampler()
         self.intake = Intake(model, settings, capacity.max_model_len)
         self._submissions: dict[str, Submission] = {}
@@ -141,23 +145,35 @@ class EngineCore:
         plan = self._scheduler.plan()
         if not plan.chunks:
             return result
+        if self._drafting is not None:
+            plan = self._drafting.extend(plan)
         self._in_step = tuple([chunk.request.id for chunk in plan.chunks])
         began = monotonic()
         logits = self._runner.execute(plan)
-        if len(logits) > len(plan.sampling):
-            self._score_prompts(plan, logits[len(plan.sampling) :])
-            logits = logits[: len(plan.sampling)]
-        tokens = self._sample(plan, logits, result)
-        self._measure(plan, monotonic() - began)
-        advanced = self._scheduler.commit(plan, tokens)
-        self._observe(advanced)
+        if len(logits) > plan.num_sampled_rows:
+            self._score_prompts(plan, logits[plan.num_sampled_rows :])
+            logits = logits[: plan.num_sampled_rows]
+        seconds, num_generated = 0.0, 0
+        deltas: dict[str, Delta] = {}  # of each reply, in the order of their last tokens
+        for part, rows in rounds(plan, self._scheduler.counters):
+            tokens = self._sample(part, logits if rows is None else logits[rows], result)
+            seconds += monotonic() - began
+            advanced = self._scheduler.commit(part, tokens)
+            self._observe(advanced)
+            num_generated += len(advanced)
+            for request in advanced:
+                delta = self._advance(request)
+                earlier = deltas.pop(request.id, None)
+                deltas[request.id] = delta if earlier is None else joined(earlier, delta)
+            began = monotonic()
+        self._measure(plan, seconds, num_generated)
 
         for chunk in plan.chunks:
             request = chunk.request
             if not chunk.samples and request.num_output_tokens == 0:
                 progress = PrefillProgress(chunk.end, request.num_prompt_tokens)
                 result.deltas.append(Delta(self._submissions[request.id].stream_id, progress=progress))
-        result.deltas += [self._advance(request) for request in advanced]
+        result.deltas += deltas.values()
         return result
 
     def _end_overdue(self, result: StepResult) -> None:
@@ -173,7 +189,7 @@ class EngineCore:
             else:
                 result.failures.append((stream_id, overdue(ended[0][0])))
 
-    def _measure(self, plan: StepPlan, seconds: float) -> None:
+    def _measure(self, plan: StepPlan, seconds: float, num_generated: int) -> None:
         self._pacing.observe(plan.num_decodes, plan.num_prompt_tokens, seconds)
         self.metrics.step(
             StepLoad(
@@ -187,7 +203,7 @@ class EngineCore:
                         if chunk.start < chunk.request.num_prompt_tokens
                     ]
                 ),
-                generated_tokens=len(plan.sampling),
+                generated_tokens=num_generated,
             )
         )
 
@@ -272,9 +288,21 @@ class EngineCore:
             num_preemptions=counters.preemptions,
             num_steps=counters.steps,
             requests_finished=dict(self._finished),
+            draft_tokens=counters.draft_tokens,
+            accepted_draft_tokens=counters.accepted_draft_tokens,
         )
 
     # -- inner workings ---------------------------------------------------------------------------------
+
+    def _make_drafting(self, settings: EngineSettings) -> Drafting | None:
+        if settings.speculation == "off":
+            return None
+        return Drafting(
+            PromptLookup(),
+            self._scheduler,
+            num_tokens=settings.speculative_tokens,
+            short_step=self._runner.short_step,
+        )
 
     def _record_decodes(self, recorder: Recorder | None, settings: EngineSettings, max_model_len: int) -> None:
         """Where it cannot be done the engine serves without, more slowly, and the log says why."""

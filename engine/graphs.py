@@ -135,7 +135,7 @@ class DecodeGraphs:
         """Every chunk is one token that is sampled from."""
         chunks = plan.chunks
         return len(chunks) <= self.sizes[-1] and all(
-            len(chunk.token_ids) == 1 and chunk.samples and not chunk.scored for chunk in chunks
+            len(chunk.token_ids) == 1 and chunk.samples and not chunk.scored and not chunk.draft for chunk in chunks
         )
 
     def logits(self, batch: Batch) -> Tensor:

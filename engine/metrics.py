@@ -139,6 +139,8 @@ class _Counters(Collector):
             "generation_tokens": ("Generated tokens.", now.generation_tokens),
             "num_preemptions": ("Requests that gave up their blocks and were computed again.", now.num_preemptions),
             "engine_steps": ("Forward passes.", now.num_steps),
+            "spec_decode_num_draft_tokens": ("Tokens that were guessed ahead.", now.draft_tokens),
+            "spec_decode_num_accepted_tokens": ("Guesses that were right.", now.accepted_draft_tokens),
             "device_busy_seconds": ("Time in which steps were computed.", self._metrics.busy_seconds),
             "engine_restarts": ("Restarts after a failed step.", now.num_restarts),
         }

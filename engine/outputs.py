@@ -43,8 +43,8 @@ class Timings:
     inter_token_latency_seconds: float  #: mean gap between later tokens; 0 with fewer than two
     total_seconds: float  #: from arrival until the last token
     num_preemptions: int = 0
-    draft_tokens: int = 0
-    accepted_draft_tokens: int = 0
+    draft_tokens: int = 0  #: guesses that were computed for this reply, see ``EngineSettings.speculation``
+    accepted_draft_tokens: int = 0  #: of them those that were right
 
     @property
     def tokens_per_second(self) -> float:
@@ -161,6 +161,8 @@ class EngineStats:
     state: EngineState = EngineState.STOPPED
     num_restarts: int = 0  #: after failed steps
     utilisation: Utilisation = field(default_factory=Utilisation)
+    draft_tokens: int = 0  #: guesses that were computed, see ``EngineSettings.speculation``
+    accepted_draft_tokens: int = 0  #: of them those that were right
 
     @staticmethod
     def nothing() -> EngineStats:
@@ -182,7 +184,10 @@ class EngineStats:
         return EngineStats.nothing().with_totals_of(self)
 
 
-_TOTALS = ("prompt_tokens", "cached_prompt_tokens", "generation_tokens", "num_preemptions", "num_steps")
+_TOTALS = (
+    *("prompt_tokens", "cached_prompt_tokens", "generation_tokens", "num_preemptions", "num_steps"),
+    *("draft_tokens", "accepted_draft_tokens"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class RequestStatus(Enum):
 
 @dataclass(eq=False)
 class Request:
-    """What the scheduler knows of a request. Only the scheduler changes it.
+    """What the scheduler knows of a request. Only the scheduler changes it, and speculation what counts guesses.
 
     ``num_computed_tokens`` chases ``len(token_ids)``: what is computed has its keys and values in the cache.
     Prefill, chunked prefill, prefix hits, decode and resuming after preemption are all that one race.
@@ -63,6 +63,8 @@ class Request:
     num_scored_tokens: int = 1  #: prompt tokens whose log-probability is known; nothing predicts the first
     num_cached_tokens: int = 0  #: prompt tokens found in the prefix cache when first scheduled
     num_preemptions: int = 0
+    num_draft_tokens: int = 0  #: guesses that were computed for this reply
+    num_accepted_draft_tokens: int = 0  #: of them those that were right, and so spared a step
     first_scheduled: float | None = None
     first_token: float | None = None
     last_token: float | None = None
@@ -117,4 +119,6 @@ class Request:
             inter_token_latency_seconds=(last_token - first_token) / gaps if gaps > 0 else 0.0,
             total_seconds=last_token - self.arrival,
             num_preemptions=self.num_preemptions,
+            draft_tokens=self.num_draft_tokens,
+            accepted_draft_tokens=self.num_accepted_draft_tokens,
         )

@@ -58,6 +58,11 @@ class Runner:
         if model.decoder is not None and not batch_invariant:
             self._decoder = Decoder(model.decoder, self.layers, self._group_of_layer)
 
+    @property
+    def short_step(self) -> int | None:
+        """Most tokens of a step that runs in C++; None where none does."""
+        return MOST_ROWS if self._decoder is not None else None
+
     def record_decodes(self, recorder: Recorder, *, max_num_seqs: int, max_model_len: int) -> tuple[int, ...]:
         """From now on repeat recorded decodes; returns the numbers of rows that were recorded.
 
@@ -96,8 +101,8 @@ class Runner:
         """Compute a plan: fill the cache, and return logits.
 
         Returns:
-            ``[len(plan.sampling) + n, vocab_size]``: a row for each chunk that samples, then one for each of the
-            ``n`` positions that chunks score, both in the order of the chunks.
+            ``[m + n, vocab_size]``: a row for each chunk that samples and each guess behind it, ``m`` in all, then
+            one for each of the ``n`` positions that chunks score, both in the order of the chunks.
         """
         self._copy(plan.copies)
         if self._graphs is not None and self._graphs.serves(plan):

@@ -52,6 +52,12 @@ class Chunk(NamedTuple):
     block_tables: tuple[tuple[int, ...], ...]  #: for each group of layers the blocks of positions 0 .. end, or more
     samples: bool  #: the chunk reaches the end of the sequence, so its last row gives the next token
     scored: range = range(0)  #: positions whose logits are needed to tell how likely the prompt's next token was
+    draft: tuple[int, ...] = ()  #: guesses of what follows, computed too and verified by sampling at each of them
+
+    @property
+    def computed_end(self) -> int:
+        """Behind the last token that is computed, guesses included."""
+        return self.end + len(self.draft)
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,12 @@ class StepPlan:
 
     @cached_property
     def num_tokens(self) -> int:
-        return sum(len(chunk.token_ids) for chunk in self.chunks)
+        return sum(len(chunk.token_ids) + len(chunk.draft) for chunk in self.chunks)
+
+    @cached_property
+    def num_sampled_rows(self) -> int:
+        """Logits that sampling needs: one for each chunk in :attr:`sampling`, and for each of its guesses."""
+        return sum([1 + len(chunk.draft) for chunk in self.sampling])
 
     @cached_property
     def sampling(self) -> tuple[Chunk, ...]:
@@ -82,6 +93,8 @@ class SchedulerCounters:
     generation_tokens: int = 0
     preemptions: int = 0
     steps: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
 
 
 class Scheduler:
@@ -129,6 +142,10 @@ class Scheduler:
         self._tables = tables
         self._waiting: list[Request] = []  # by rank
         self._running: list[Request] = []  # by rank
+
+    @property
+    def tables(self) -> BlockTables:
+        return self._tables
 
     @property
     def num_waiting(self) -> int:

@@ -60,6 +60,14 @@ class EngineSettings(BaseSettings):
         False,
         description="A greedy or seeded reply is the same alone and under load in bfloat16 too; replies take longer.",
     )
+    speculation: Literal["off", "prompt-lookup"] = Field(
+        "off",
+        description="Guess tokens ahead and check several in one step; replies stay the same. prompt-lookup takes the "
+        "guesses from the chat's own text.",
+    )
+    speculative_tokens: int = Field(
+        4, ge=1, le=16, description="With speculation, most tokens guessed for one reply in one step."
+    )
     forbidden_words: str | None = Field(
         None,
         description="Whole words that no reply may contain, in any casing: separated by commas, or @ and a file "
@@ -83,6 +91,12 @@ class EngineSettings(BaseSettings):
     remote_retries: int = Field(
         2, ge=0, le=10, description="How often a request is sent again whose reply has not begun."
     )
+
+    @property
+    def most_sampled_rows(self) -> int:
+        """Rows of logits that one step has at most."""
+        each = 1 if self.speculation == "off" else 1 + self.speculative_tokens
+        return min(self.max_num_seqs * each, self.max_batched_tokens)
 
     @field_validator("remote_url", mode="before")
     @classmethod

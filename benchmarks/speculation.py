@@ -1,0 +1,126 @@
+"""What speculation brings: questions of the guide's own data with it and without, taking turns on the same machine.
+
+    .venv/bin/python -m benchmarks.speculation [--repeats 5] [--speculation prompt-lookup] [--tokens 4]
+
+Asks wordings that the guide was never trained on, greedily: each alone, each as a chat that goes on ("Say it again."),
+and eight such chats at once. For each it says how many guesses were right, how many tokens a step brought, and the
+ratio of tokens per second. Both engines live in one process and take turns; ``--model`` and ``--speculation`` may name
+others. Writes JSON to ``benchmarks/results``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from benchmarks import machine
+from benchmarks.model_files import ROOT
+from engine import ChatMessage, Engine, EngineSettings, SamplingParams
+from models.guide.topics import load
+
+AGAIN = "Say it again."
+MOST_TOKENS = 160
+
+
+async def ask(engine: Engine, questions: Sequence[str]) -> int:
+    """One chat: each question behind the replies before it. Returns how many tokens were written."""
+    messages: list[ChatMessage] = []
+    written = 0
+    for question in questions:
+        messages.append({"role": "user", "content": question})
+        text = ""
+        async for delta in engine.chat(messages, SamplingParams(temperature=0.0, max_tokens=MOST_TOKENS)):
+            text += delta.text
+            written += delta.num_tokens
+        messages.append({"role": "assistant", "content": text})
+    return written
+
+
+async def measure(engine: Engine, chats: Sequence[Sequence[str]], at_once: int) -> dict[str, float]:
+    """Tokens per second, prompts included, and what was guessed meanwhile."""
+    before = engine.stats()
+    begin = perf_counter()
+    written = 0
+    for start in range(0, len(chats), at_once):
+        written += sum(await asyncio.gather(*(ask(engine, chat) for chat in chats[start : start + at_once])))
+    seconds = perf_counter() - begin
+    after = engine.stats()
+    return {
+        "tokens_per_second": written / seconds,
+        "tokens": written,
+        "steps": after.num_steps - before.num_steps,
+        "draft_tokens": after.draft_tokens - before.draft_tokens,
+        "accepted_draft_tokens": after.accepted_draft_tokens - before.accepted_draft_tokens,
+    }
+
+
+def works(count: int) -> dict[str, tuple[list[list[str]], int]]:
+    """Chats, and how many run at once."""
+    questions = [question for topic in load().topics for question in topic.held_out[:1]]
+    asked = random.Random(7).sample(questions, min(count, len(questions)))
+    alone = [[question] for question in asked]
+    chats = [[question, AGAIN] for question in asked]
+    return {"questions": (alone, 1), "chats": (chats, 1), "8 chats": (chats, 8)}
+
+
+async def run(args: argparse.Namespace) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    async with AsyncExitStack() as stack:
+        engines = {}
+        for choice in ("off", args.speculation):
+            settings = EngineSettings(
+                model=str(args.model),
+                enable_prefix_caching=False,  # or the second repetition would read no prompt
+                speculation=choice,
+                speculative_tokens=args.tokens,
+            )
+            engines[choice] = await stack.enter_async_context(Engine(settings))
+        for work, (chats, at_once) in works(args.questions).items():
+            figures: dict[str, list[dict[str, float]]] = {choice: [] for choice in engines}
+            for turn in range(args.repeats + 1):
+                for choice, engine in engines.items():
+                    one = await measure(engine, chats, at_once)
+                    if turn:  # the first one warms up
+                        figures[choice].append(one)
+            plain, guessed = figures["off"], figures[args.speculation]
+            pairs = zip(plain, guessed, strict=True)
+            ratio = median(b["tokens_per_second"] / a["tokens_per_second"] for a, b in pairs)
+            last = guessed[-1]
+            accepted = last["accepted_draft_tokens"] / max(1.0, last["draft_tokens"])
+            print(
+                f"{work}: {ratio:.2f}x the tokens per second, {100 * accepted:.0f} % of {last['draft_tokens']:g} "
+                f"guesses right, {last['tokens'] / last['steps']:.2f} tokens a step (without: "
+                f"{plain[-1]['tokens'] / plain[-1]['steps']:.2f})",
+                flush=True,
+            )
+            rows.append({"work": work, "ratio": ratio, "accepted": accepted, "off": plain, "on": guessed})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, default=ROOT / "models" / "guide")
+    parser.add_argument("--speculation", default="prompt-lookup", help="as ENGINE_SPECULATION")
+    parser.add_argument("--tokens", type=int, default=4, help="as ENGINE_SPECULATIVE_TOKENS")
+    parser.add_argument("--questions", type=int, default=40)
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    about = machine.describe()
+    mark = machine.CpuMark.now()
+    rows = asyncio.run(run(args))
+    about["others_cpu_share"] = round(mark.others_share(), 3)
+    chosen = {"model": args.model.name, "speculation": args.speculation, "tokens": args.tokens}
+    output = ROOT / "benchmarks" / "results" / f"{str(about['date'])[:10]}-speculation.json"
+    output.write_text(json.dumps({"machine": about, **chosen, "rows": rows}, indent=1) + "\n")
+    print(f"written to {output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""What guesses the tokens that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from engine.scheduler import Chunk
+
+
+class Proposer(Protocol):
+    """Guesses what follows in running requests. A wrong guess costs time, and never changes a reply."""
+
+    def propose(self, chunks: Sequence[Chunk], counts: Sequence[int]) -> list[tuple[int, ...]]:
+        """Guess what follows each chunk.
+
+        Args:
+            chunks: all of a step, before it is computed.
+            counts: for each chunk how many tokens to guess at most. Where it is above 0 the chunk ends with the
+                newest token of its request, and its block tables have room for the guesses.
+
+        Returns:
+            For each chunk up to as many token ids as its count.
+        """
+        ...
