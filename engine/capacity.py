@@ -14,6 +14,7 @@ from engine.errors import ModelLoadError
 from engine.memory import available_memory
 from engine.model.loading import LoadedModel
 from engine.settings import EngineSettings
+from engine.speculation.draft_model import draft_layout
 
 GIB = 1024**3
 CPU_SHARE_OF_AVAILABLE = 0.25
@@ -56,6 +57,8 @@ def plan_capacity(model: LoadedModel, layout: CacheLayout, settings: EngineSetti
         )
     max_model_len = asked_len or model.max_position_embeddings
     block_bytes = layout.width * model.dtype.itemsize * block_size
+    if model.draft is not None:
+        block_bytes += draft_layout(model.draft).width * model.draft.dtype.itemsize * block_size
 
     def blocks_for(num_tokens: int) -> int:
         return blocks_for_sequence(layout.windows, num_tokens, settings.max_batched_tokens, block_size)
@@ -128,6 +131,8 @@ def _peak_of_largest_step(model: LoadedModel, settings: EngineSettings) -> int:
     torch.cuda.reset_peak_memory_stats(model.device)
     try:
         run_largest_step(model, settings)
+        if model.draft is not None:
+            run_largest_step(model.draft, settings)
     except torch.OutOfMemoryError as error:
         raise ModelLoadError(
             f"A step of {settings.max_batched_tokens} tokens does not fit into the GPU's memory beside {model.name}. "

@@ -27,9 +27,8 @@ from engine.runner import Runner
 from engine.sampler import Sampler
 from engine.scheduler import Scheduler, SchedulerCounters, StepPlan
 from engine.settings import EngineSettings
-from engine.speculation.drafting import Drafting
-from engine.speculation.prompt_lookup import PromptLookup
-from engine.speculation.verification import joined, rounds
+from engine.speculation.selection import make_drafting
+from engine.speculation.verification import joined
 from engine.submission import Submission
 from engine.utilisation import StepLoad
 
@@ -90,8 +89,8 @@ class EngineCore:
             block_size=block_size,
             batch_invariant=settings.batch_invariant,
         )
+        self._drafting = make_drafting(settings, model, layout, self._scheduler, self._runner.short_step)
         self._record_decodes(recorder, settings, capacity.max_model_len)
-        self._drafting = self._make_drafting(settings)
         self._sampler = Sampler()
         self.intake = Intake(model, settings, capacity.max_model_len)
         self._submissions: dict[str, Submission] = {}
@@ -136,6 +135,7 @@ class EngineCore:
         self._streams.clear()
         self._deadlines.clear()
         del self._runner
+        self._drafting = None  # it may have a cache too
         return failed, [one for one in everyone if one.stream_id not in broken]
 
     def step(self) -> StepResult:
@@ -145,17 +145,17 @@ class EngineCore:
         plan = self._scheduler.plan()
         if not plan.chunks:
             return result
-        if self._drafting is not None:
-            plan = self._drafting.extend(plan)
         self._in_step = tuple([chunk.request.id for chunk in plan.chunks])
         began = monotonic()
+        if self._drafting is not None:
+            plan = self._drafting.extend(plan)
         logits = self._runner.execute(plan)
         if len(logits) > plan.num_sampled_rows:
             self._score_prompts(plan, logits[plan.num_sampled_rows :])
             logits = logits[: plan.num_sampled_rows]
         seconds, num_generated = 0.0, 0
         deltas: dict[str, Delta] = {}  # of each reply, in the order of their last tokens
-        for part, rows in rounds(plan, self._scheduler.counters):
+        for part, rows in [(plan, None)] if self._drafting is None else self._drafting.rounds(plan):
             tokens = self._sample(part, logits if rows is None else logits[rows], result)
             seconds += monotonic() - began
             advanced = self._scheduler.commit(part, tokens)
@@ -166,7 +166,7 @@ class EngineCore:
                 earlier = deltas.pop(request.id, None)
                 deltas[request.id] = delta if earlier is None else joined(earlier, delta)
             began = monotonic()
-        self._measure(plan, seconds, num_generated)
+        self._measure(plan, seconds + monotonic() - began, num_generated)
 
         for chunk in plan.chunks:
             request = chunk.request
@@ -294,16 +294,6 @@ class EngineCore:
 
     # -- inner workings ---------------------------------------------------------------------------------
 
-    def _make_drafting(self, settings: EngineSettings) -> Drafting | None:
-        if settings.speculation == "off":
-            return None
-        return Drafting(
-            PromptLookup(),
-            self._scheduler,
-            num_tokens=settings.speculative_tokens,
-            short_step=self._runner.short_step,
-        )
-
     def _record_decodes(self, recorder: Recorder | None, settings: EngineSettings, max_model_len: int) -> None:
         """Where it cannot be done the engine serves without, more slowly, and the log says why."""
         if not settings.cuda_graphs or (recorder is None and self.model.device.type != "cuda"):
@@ -321,6 +311,8 @@ class EngineCore:
                     recorder or CudaRecorder(), max_num_seqs=settings.max_num_seqs, max_model_len=max_model_len
                 )
                 log.info("CUDA graphs: decodes of %s sequences", ", ".join(map(str, sizes)))
+                if self._drafting is not None:
+                    log.info("steps with guesses (speculation=%s) run without CUDA graphs", settings.speculation)
             except RuntimeError as error:
                 reason = first_line(error)
         if reason is not None:

@@ -60,10 +60,12 @@ class EngineSettings(BaseSettings):
         False,
         description="A greedy or seeded reply is the same alone and under load in bfloat16 too; replies take longer.",
     )
-    speculation: Literal["off", "prompt-lookup"] = Field(
+    speculation: str = Field(
         "off",
+        min_length=1,
         description="Guess tokens ahead and check several in one step; replies stay the same. prompt-lookup takes the "
-        "guesses from the chat's own text.",
+        "guesses from the chat's own text; a folder or hub id names a small model that makes them, with the same "
+        "tokenizer.",
     )
     speculative_tokens: int = Field(
         4, ge=1, le=16, description="With speculation, most tokens guessed for one reply in one step."
@@ -91,6 +93,11 @@ class EngineSettings(BaseSettings):
     remote_retries: int = Field(
         2, ge=0, le=10, description="How often a request is sent again whose reply has not begun."
     )
+
+    @property
+    def draft_model(self) -> str | None:
+        """Folder or hub id of the model that guesses; None without one."""
+        return None if self.speculation in ("off", "prompt-lookup") else self.speculation
 
     @property
     def most_sampled_rows(self) -> int:

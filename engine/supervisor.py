@@ -28,6 +28,7 @@ from engine.model.weights import Progress
 from engine.outputs import EngineState, EngineStats, EngineStatus, ModelInfo
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
+from engine.speculation.draft_loading import draft_settings, with_draft_model
 from engine.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -232,7 +233,9 @@ class Supervisor:
 
     def _prepare(self, settings: EngineSettings) -> int:
         try:
-            return prepare_model(settings, self._report)
+            draft = draft_settings(settings)
+            needed = prepare_model(settings, self._report)
+            return needed if draft is None else needed + prepare_model(draft, self._report)
         except EngineError:
             raise
         except Exception as error:
@@ -284,7 +287,7 @@ class Supervisor:
             raise
 
     def _load(self, settings: EngineSettings) -> LoadedModel:
-        model = load_model(settings, self._report)
+        model = with_draft_model(load_model(settings, self._report), settings, self._report)
         torch.set_num_threads(settings.num_threads or suitable_num_threads(model))
         return model
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from engine.request import Request
 from engine.scheduler import Chunk, Scheduler, StepPlan
 from engine.speculation.proposer import Proposer
+from engine.speculation.verification import rounds
 
 
 class Drafting:
@@ -28,18 +32,30 @@ class Drafting:
 
     def extend(self, plan: StepPlan) -> StepPlan:
         """The same step with guesses behind those of its chunks that go on with a reply."""
-        counts = self._make_room(plan)
-        drafts = self._proposer.propose(plan.chunks, counts)
-        return StepPlan(tuple(map(self._with_draft, plan.chunks, drafts, counts)), plan.copies)
+        plan, counts = self._with_room(plan)
+        drafts = self._proposer.propose(plan, counts)
+        return replace(plan, chunks=tuple(map(self._with_draft, plan.chunks, drafts)))
 
-    def _make_room(self, plan: StepPlan) -> list[int]:
+    def rounds(self, plan: StepPlan) -> Iterator[tuple[StepPlan, list[int] | None]]:
+        """What to sample from a step, see :func:`engine.speculation.verification.rounds`."""
+        confirmed: list[Chunk] = []
+        for part, rows in rounds(plan, self._scheduler.counters):
+            if part is not plan:
+                confirmed += [chunk for chunk in part.chunks if not chunk.draft]
+            yield part, rows
+        if confirmed:
+            self._proposer.confirm(confirmed)
+
+    def _with_room(self, plan: StepPlan) -> tuple[StepPlan, list[int]]:
         """For each chunk how many tokens may be guessed; their blocks are taken."""
-        budget = self._scheduler.max_batched_tokens - plan.num_tokens
+        # Beside a prompt each token costs its arithmetic, and the prompt's pace leaves out what is guessed.
+        budget = 0 if plan.num_prompt_tokens else self._scheduler.max_batched_tokens - plan.num_tokens
         if self._short_step is not None and plan.num_tokens <= self._short_step:
             budget = min(budget, self._short_step - plan.num_tokens)
         tables, pool = self._scheduler.tables, self._scheduler.pool
         next_step = self._scheduler.num_running * len(tables.windows)  # a block for each may be needed then
-        counts = []
+        chunks: list[Chunk] = []
+        counts: list[int] = []
         for chunk in plan.chunks:
             count = min(budget, self._most_useful(chunk))
             while count > 0 and (missing := tables.missing(chunk.request, chunk.end + count)):
@@ -48,9 +64,12 @@ class Drafting:
                     assert not copies, "the plan has seen to blocks that others read too"
                     break
                 count -= 1
+            if count > 0:
+                chunk = chunk._replace(block_tables=tuple([tuple(table) for table in chunk.request.tables]))
+            chunks.append(chunk)
             counts.append(count)
             budget -= count
-        return counts
+        return replace(plan, chunks=tuple(chunks)), counts
 
     def _most_useful(self, chunk: Chunk) -> int:
         request = chunk.request
@@ -58,13 +77,13 @@ class Drafting:
             return 0
         return min(self._num_tokens, request.max_tokens - request.num_output_tokens - 1)
 
-    def _with_draft(self, chunk: Chunk, guessed: tuple[int, ...], count: int) -> Chunk:
-        draft = _before_the_end(guessed[:count], chunk.request)
+    def _with_draft(self, chunk: Chunk, guessed: tuple[int, ...]) -> Chunk:
+        draft = _before_the_end(guessed, chunk.request)
         if not draft:
             return chunk
         chunk.request.num_draft_tokens += len(draft)
         self._scheduler.counters.draft_tokens += len(draft)
-        return chunk._replace(draft=draft, block_tables=tuple([tuple(table) for table in chunk.request.tables]))
+        return chunk._replace(draft=draft)
 
 
 def _before_the_end(draft: tuple[int, ...], request: Request) -> tuple[int, ...]:

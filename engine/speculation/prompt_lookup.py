@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.request import Request
-from engine.scheduler import Chunk
+from engine.scheduler import Chunk, StepPlan
 
 SHORTEST_MATCH = 2
 """Tokens that must stand there again: after a single one almost anything may follow."""
@@ -27,8 +27,13 @@ class PromptLookup:
     def __init__(self) -> None:
         self._texts: WeakKeyDictionary[Request, _Text] = WeakKeyDictionary()  # gone with their requests
 
-    def propose(self, chunks: Sequence[Chunk], counts: Sequence[int]) -> list[tuple[int, ...]]:
-        return [self._guess(chunk.request, count) if count else () for chunk, count in zip(chunks, counts, strict=True)]
+    def propose(self, plan: StepPlan, counts: Sequence[int]) -> list[tuple[int, ...]]:
+        return [
+            self._guess(chunk.request, count) if count else () for chunk, count in zip(plan.chunks, counts, strict=True)
+        ]
+
+    def confirm(self, chunks: Sequence[Chunk]) -> None:
+        """It looks at the text itself."""
 
     def _guess(self, request: Request, count: int) -> tuple[int, ...]:
         text = self._texts.get(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,19 +12,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from engine import EngineSettings, FinishReason, SamplingParams
+from engine import Engine, EngineSettings, FinishReason, SamplingParams
 from engine.cache_layout import CacheLayout, blocks_for_sequence
 from engine.core import EngineCore
+from engine.errors import ModelLoadError
 from engine.model.loading import LoadedModel, load_model
 from engine.outputs import TokenLogprobs
-from engine.scheduler import Chunk
+from engine.scheduler import Chunk, StepPlan
+from engine.speculation.draft_loading import with_draft_model
+from engine.speculation.draft_model import DraftModel
 from engine.speculation.drafting import Drafting
 from engine.speculation.prompt_lookup import continuation
 from tests.support.models import FAMILIES, make_model
 from tests.support.native import needs_compiler
 
 MAX_LEN = 96
+GREEDY = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=24)
 
 
 @dataclass
@@ -54,8 +60,13 @@ class Prophet:
         self._lies = lies
         self._vocab_size = vocab_size
 
-    def propose(self, chunks: Sequence[Chunk], counts: Sequence[int]) -> list[tuple[int, ...]]:
-        return [self._guess(chunk, count) for chunk, count in zip(chunks, counts, strict=True)]
+    def propose(self, plan: StepPlan, counts: Sequence[int]) -> list[tuple[int, ...]]:
+        return [self._guess(chunk, count) for chunk, count in zip(plan.chunks, counts, strict=True)]
+
+    def confirm(self, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            assert chunk.end - chunk.start == 1
+            assert chunk.request.token_ids[chunk.start : chunk.end] == list(chunk.token_ids)
 
     def _guess(self, chunk: Chunk, count: int) -> tuple[int, ...]:
         request = chunk.request
@@ -189,8 +200,12 @@ def requests(model: LoadedModel, rng: random.Random, count: int) -> dict[str, As
     return asked
 
 
-def run_scenario(model: LoadedModel, seed: int, lying: float) -> Counter[str]:
-    """Requests arrive, run together, are aborted, and are put out by each other; then some chats go on."""
+def run_scenario(model: LoadedModel, seed: int, lying: float | None, *, greedy: bool = False) -> Counter[str]:
+    """Requests arrive, run together, are aborted, and are put out by each other; then some chats go on.
+
+    Args:
+        lying: share of guesses that are wrong; None for those of the model's draft model.
+    """
     rng = random.Random(seed)
     block_size = rng.choice([1, 3, 4, 16])
     max_num_seqs = rng.randint(1, 6)
@@ -202,10 +217,15 @@ def run_scenario(model: LoadedModel, seed: int, lying: float) -> Counter[str]:
         num_kv_blocks=blocks_for_sequence(windows, MAX_LEN, budget, block_size) + 1 + rng.choice([0, 3, 20]),
         max_num_seqs=max_num_seqs,
         max_batched_tokens=budget,
+        speculation="a draft model" if lying is None else "off",
+        speculative_tokens=rng.choice([1, 3, 8]),
     )
     asked = requests(model, rng, 8)
+    if greedy:
+        asked = {name: replace(one, params=GREEDY) for name, one in asked.items()}
     expected = alone(model, asked)
-    speculate(core, expected, lambda: rng.random() < lying, rng.choice([1, 3, 8]))
+    if lying is not None:
+        speculate(core, expected, lambda: rng.random() < lying, rng.choice([1, 3, 8]))
     replies: dict[str, Reply] = {}
     aborted: set[str] = set()
     to_come = list(asked)
@@ -232,7 +252,8 @@ def run_scenario(model: LoadedModel, seed: int, lying: float) -> Counter[str]:
         for name in rng.sample(sorted(asked), 3)
     }
     expected = alone(model, more)
-    speculate(core, expected, lambda: rng.random() < lying, 3)
+    if lying is not None:
+        speculate(core, expected, lambda: rng.random() < lying, 3)
     for name, reply in run(core, more).items():
         assert same(reply, expected[name]), f"seed {seed}, {name}"
     stats = core.stats()
@@ -248,8 +269,8 @@ def run_scenario(model: LoadedModel, seed: int, lying: float) -> Counter[str]:
 
 @pytest.mark.parametrize("lying", [0.0, 0.4, 1.0], ids=["right", "mixed", "wrong"])
 def test_replies_are_the_same_whatever_is_guessed(model: LoadedModel, lying: float) -> None:
-    seen = run_scenario(model, 1, lying)
-    assert seen["drafts"] > 50
+    seen = run_scenario(model, 3, lying)
+    assert seen["drafts"] > 20
     assert (seen["accepted"] == 0) is (lying == 1.0)
     assert seen["hits"]
 
@@ -357,3 +378,115 @@ def test_prompt_lookup_serves_through_the_settings(llama: LoadedModel) -> None:
 )
 def test_prompt_lookup(text: list[int], guess: list[int]) -> None:
     assert continuation(np.array(text, dtype=np.int64), 3) == tuple(guess)
+
+
+# -- with a draft model -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(200, 212))])
+def test_a_draft_model_like_the_model_is_always_right(model: LoadedModel, seed: int) -> None:
+    """It has everything that the model has in its cache, whatever was shared, copied, put out or guessed before."""
+    seen = run_scenario(replace(model, draft=model), seed, None, greedy=True)
+    assert seen["drafts"] > (20 if seed == 3 else 0)
+    assert seen["wrong"] == 0
+
+
+@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(300, 306))])
+def test_replies_are_the_same_with_a_draft_model(model: LoadedModel, seed: int) -> None:
+    """Its own opinion of the sampled ones, and of those with parameters."""
+    seen = run_scenario(replace(model, draft=model), seed, None)
+    assert seen["wrong"] > 0 or seed != 3
+
+
+def draft_for(model: LoadedModel, path: Path, **options: Any) -> LoadedModel:
+    settings = EngineSettings(
+        model=model.name, dtype="float32", device="cpu", native=False, speculation=str(make_model(path, **options))
+    )
+    return with_draft_model(model, settings, lambda _stage, _fraction: None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"seed": 9, "layers": 1}, marks=pytest.mark.full),
+        {"config": {"vocab_size": 352}},
+        pytest.param({"config": {"vocab_size": 512}}, marks=pytest.mark.full),
+    ],
+    ids=["another", "fewer tokens", "more tokens"],
+)
+def test_any_draft_model_will_do(llama: LoadedModel, tmp_path: Path, options: dict[str, Any]) -> None:
+    drafted = draft_for(llama, tmp_path / "draft", **options)
+    assert run_scenario(drafted, 3, None)["wrong"] > 0
+
+
+def test_nothing_is_guessed_beyond_the_draft_model_s_context(llama: LoadedModel, tmp_path: Path) -> None:
+    drafted = draft_for(llama, tmp_path / "draft", seed=1, max_position_embeddings=32)
+    asked = {"long": Asked(list(range(40, 80)), GREEDY), "growing": Asked(list(range(40, 60)), GREEDY)}
+    core = make_core(drafted, speculation="a draft model", enable_prefix_caching=False)
+    assert run(core, asked) == alone(llama, asked)
+    stats = core.stats()
+    assert stats.accepted_draft_tokens == stats.draft_tokens
+    assert 8 < stats.draft_tokens < 12
+
+
+def test_a_draft_model_reads_the_last_guess_of_a_reply_too(llama: LoadedModel) -> None:
+    params = replace(GREEDY, max_tokens=11)  # one from the prompt, and twice four guesses with one behind them
+    core = make_core(replace(llama, draft=llama), speculation="a draft model", speculative_tokens=4)
+    plans: list[StepPlan] = []
+    execute = core._runner.execute
+    core._runner.execute = lambda plan: (plans.append(plan), execute(plan))[1]  # type: ignore[method-assign]
+    run(core, {"r": Asked([5, 6, 7], params)})
+    assert core.stats().accepted_draft_tokens == 8
+    (chunk,) = plans[-1].chunks
+    assert isinstance(core._drafting, Drafting)
+    assert isinstance(core._drafting._proposer, DraftModel)
+    drafted = core._drafting._proposer._runner.layers
+    for ours, theirs in zip(core._runner.layers, drafted, strict=True):
+        read = [layer.keys[list(chunk.block_tables[0])].flatten(0, 1)[: chunk.computed_end] for layer in (ours, theirs)]
+        assert bool((read[0] != 0).any(-1).all())
+        torch.testing.assert_close(*read)
+
+
+def test_a_draft_model_takes_its_share_of_the_memory(llama: LoadedModel) -> None:
+    settings = {"num_kv_blocks": None, "kv_cache_memory": 0.0005, "max_model_len": 32}
+    plain = make_core(llama, **settings).stats().num_kv_blocks
+    drafted = make_core(replace(llama, draft=llama), speculation="a draft model", **settings).stats().num_kv_blocks
+    assert plain // 2 - 1 <= drafted <= plain // 2
+
+
+class TestRefusals:
+    def test_another_tokenizer(self, llama: LoadedModel, tmp_path: Path) -> None:
+        with pytest.raises(
+            ModelLoadError, match=r"draft cannot guess for llama: their tokenizers differ \(token \d+ is"
+        ):
+            draft_for(llama, tmp_path / "draft", family="qwen3")
+
+    def test_a_shorter_memory_than_the_draft_model_s(self, llama: LoadedModel, tmp_path: Path) -> None:
+        window = load(make_model(tmp_path / "window", "mistral-window"))
+        with pytest.raises(ModelLoadError, match="looks further back than the 16 tokens that are kept"):
+            make_core(replace(window, draft=llama), speculation="a draft model")
+
+    def test_a_name_that_is_none(self, llama: LoadedModel) -> None:
+        settings = EngineSettings(model="models/guide", speculation="prompt_lookup")
+        with pytest.raises(ModelLoadError, match="speculation=prompt_lookup is no model that could guess: There is no"):
+            with_draft_model(llama, settings, lambda _stage, _fraction: None)
+
+
+def test_the_engine_serves_with_a_draft_model_and_wakes_with_it(tmp_path: Path) -> None:
+    path = make_model(tmp_path / "llama", "llama", seed=1)
+    chosen = {"model": str(path), "dtype": "float32", "max_model_len": MAX_LEN, "kv_cache_memory": 0.01}
+
+    async def replies(**more: Any) -> list[tuple[int, ...]]:
+        got = []
+        async with Engine(EngineSettings(**chosen, **more)) as engine:
+            for _ in range(2):
+                tokens: list[int] = []
+                async for delta in engine.complete([5, 6, 7], GREEDY):
+                    tokens += delta.token_ids
+                got.append(tuple(tokens))
+                await engine.sleep()
+                await engine.wake()
+            assert (engine.stats().accepted_draft_tokens > 0) is bool(more)
+        return got
+
+    assert asyncio.run(replies(speculation=str(path))) == asyncio.run(replies())
