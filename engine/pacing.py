@@ -20,7 +20,7 @@ The prompt then has 0.7 / 1.7 = 41 % of the machine: where time grows evenly wit
 to read as alone.
 """
 SLOWEST_READING = 5.0
-"""A prompt token takes at most so many times what it would in the steps that read fastest, however short decodes are."""
+"""A prompt token takes at most so many times what it would in steps that read fastest, however short decodes are."""
 ROWS = 16
 """Of a tile: matrix units compute so many rows at once, so steps are made of whole tiles."""
 LATEST_STEPS = 5

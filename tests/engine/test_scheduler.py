@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from random import Random
+from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, assume, settings
@@ -319,7 +320,7 @@ def test_decodes_come_before_prompts_and_prompts_are_chunked() -> None:
 
 def test_prompts_keep_to_the_pace_while_somebody_is_being_written_to() -> None:
     class Pace:
-        asked: list[tuple[int, int]] = []
+        asked: ClassVar[list[tuple[int, int]]] = []
 
         def prompt_tokens(self, decodes: int, prompts: int) -> int:
             self.asked.append((decodes, prompts))
