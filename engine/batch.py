@@ -35,7 +35,17 @@ class Batch:
         scored_rows: list[int] = []
         lengths: list[int] = []
         for chunk in plan.chunks:
-            first, span = len(input_ids), range(chunk.start, chunk.computed_end)
+            first, start = len(input_ids), chunk.start
+            if len(chunk.token_ids) == 1 and not (chunk.draft or chunk.scored or tell_lengths):  # a decode
+                input_ids += chunk.token_ids
+                positions.append(start)
+                block, offset = divmod(start, block_size)
+                for table, group_slots in zip(chunk.block_tables, slots, strict=True):
+                    group_slots.append(table[block] * block_size + offset)
+                if chunk.samples:
+                    sampled_rows.append(first)
+                continue
+            span = range(start, chunk.computed_end)
             if chunk.scored:
                 scored_rows += range(first + chunk.scored.start - chunk.start, first + chunk.scored.stop - chunk.start)
             input_ids += chunk.token_ids

@@ -27,6 +27,7 @@ class BlockTables:
     def __init__(self, pool: BlockPool, windows: Sequence[int | None] = (None,)) -> None:
         self.pool = pool
         self.windows = tuple(windows)
+        self._any_window = any(window is not None for window in windows)
 
     def most_blocks(self, num_tokens: int, most_new: int) -> int:
         """Blocks that one sequence holds at most while it grows to ``num_tokens``, ``most_new`` in a step."""
@@ -133,7 +134,8 @@ class BlockTables:
         needed = self.pool.blocks_for(end)
         missing = len(self._to_copy(request))
         for table in request.tables:
-            missing += max(0, needed - len(table))
+            if needed > len(table):
+                missing += needed - len(table)
         return missing
 
     def grow(self, request: Request, end: int) -> list[BlockCopy]:
@@ -174,6 +176,8 @@ class BlockTables:
                     if table[index] != NULL_BLOCK:
                         self.pool.register(table[index], group, parent, tokens, request.block_hashes[index])
             request.num_registered_blocks = full
+        if not self._any_window:
+            return
         for window, table in zip(self.windows, request.tables, strict=True):
             if window is not None:
                 index = _first_seen(window, num_computed_tokens, size) - 1

@@ -168,7 +168,7 @@ class EngineCore:
             began = monotonic()
         self._measure(plan, seconds + monotonic() - began, num_generated)
 
-        for chunk in plan.chunks:
+        for chunk in plan.chunks if plan.num_prompt_tokens else ():
             request = chunk.request
             if not chunk.samples and request.num_output_tokens == 0:
                 progress = PrefillProgress(chunk.end, request.num_prompt_tokens)
@@ -380,8 +380,11 @@ class EngineCore:
         )
 
     def _observe(self, advanced: Sequence[Request]) -> None:
+        gaps = []
         for request in advanced:
-            if request.last_gap is None:
+            if request.last_gap is not None:
+                gaps.append(request.last_gap)
+            else:
                 assert request.last_token is not None
                 self.metrics.first_token(request.last_token - request.arrival)
-        self.metrics.token_gaps([request.last_gap for request in advanced if request.last_gap is not None])
+        self.metrics.token_gaps(gaps)

@@ -201,7 +201,7 @@ class Scheduler:
                 continue
             if uncomputed == 1:
                 reserved -= 1
-                length = self._chunk_length(request, budget - reserved, scorable)
+                length = 1 if scorable or not request.scores_prompt else 0
             else:
                 length = self._chunk_length(request, min(budget - reserved, readable), scorable)
             if length == 0:
@@ -218,7 +218,8 @@ class Scheduler:
                         num_decodes += 1
                     else:
                         readable -= length
-                    scorable -= length * request.scores_prompt
+                    if request.params.prompt_logprobs is not None:
+                        scorable -= length * request.scores_prompt
                     break
                 short = True
                 victim = self._running[-1]  # none of those in this step: they come earlier
@@ -266,12 +267,15 @@ class Scheduler:
                 request.num_scored_tokens = chunk.scored.stop + 1
             if not chunk.samples:
                 continue
-            forks, request.forks = request.forks, []
-            for fork in forks:
-                self._begin(fork, request)
-            for one in (request, *forks):
+            begun = [request]
+            if request.forks:
+                begun += request.forks
+                request.forks = []
+                for fork in begun[1:]:
+                    self._begin(fork, request)
+            for one in begun:
                 self._append(one, tokens[one.id], now)
-                advanced.append(one)
+            advanced += begun
         return advanced
 
     def finish(self, request_id: str, reason: FinishReason, stop_reason: str | int | None = None) -> Request | None:
@@ -379,14 +383,15 @@ class Scheduler:
         scored = range(0)
         if request.scores_prompt:
             scored = range(max(start, request.num_scored_tokens - 1), min(end, request.num_prompt_tokens - 1))
+        token_ids = request.token_ids
         return Chunk(
-            request=request,
-            start=start,
-            end=end,
-            token_ids=tuple(request.token_ids[start:end]),
-            block_tables=tuple([tuple(table) for table in request.tables]),
-            samples=end == len(request.token_ids),
-            scored=scored,
+            request,
+            start,
+            end,
+            tuple(token_ids[start:end]),
+            tuple(map(tuple, request.tables)),
+            end == len(token_ids),
+            scored,
         )
 
 

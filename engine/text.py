@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.words import WordGuard
@@ -52,26 +53,30 @@ class IncrementalDetokenizer:
 
     def add(self, token: int) -> str:
         """As :meth:`push`, for one token."""
-        text = self._decode([*self._window, token])
-        doubtful = len(text) - len(text.rstrip(REPLACEMENT))
+        window = [*self._window, token]
+        text = self._decode(window)
         if text == self._text and self._decode([token, token]) == "":
             return ""  # special, or not in the vocabulary: as if it had not come
-        self._window.append(token)
+        self._window = window
         self._text = text
+        if not text.endswith(REPLACEMENT):  # nearly always
+            new = text[self._given :]
+            self._before_clean, self._clean = self._clean, len(window)
+            if len(window) > self._WINDOW:
+                self._cut_before_last_clean()
+            else:
+                self._given = max(self._given, len(text))
+            return new
+        doubtful = len(text) - len(text.rstrip(REPLACEMENT))
         pending = len(self._window) - self._clean
-        if not doubtful:
-            self._before_clean, self._clean = self._clean, len(self._window)
-            certain = len(text)
-        elif pending > self._LONGEST_CHARACTER:
+        if pending > self._LONGEST_CHARACTER:
             certain = len(text) - 1  # too many to be one character: only the last can still become one
         else:
             certain = len(text) - doubtful
         new = text[self._given : certain]
         self._given = max(self._given, certain)
-        if doubtful and pending % self._WINDOW == 0:
+        if pending % self._WINDOW == 0:
             self._cut_between_characters()
-        elif not doubtful and len(self._window) > self._WINDOW:
-            self._cut_before_last_clean()
         return new
 
     def _cut_before_last_clean(self) -> None:
@@ -98,7 +103,7 @@ def _decoder_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str
     """The cheapest way to the same text: the Rust tokenizer behind a fast one, without the layers in between."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
-        return lambda ids: str(backend.decode(ids, skip_special_tokens=True))
+        return partial(backend.decode, skip_special_tokens=True)
     return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 

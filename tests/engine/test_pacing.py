@@ -132,8 +132,7 @@ def test_what_was_slow_once_is_tried_again() -> None:
     pacing = warmed_up(machine)
     before = sum(read(pacing, machine).seconds)
     read(pacing, Machine(per_token=machine.per_token * 5), prompt=1000)
-    read(pacing, machine)
-    assert sum(read(pacing, machine).seconds) <= 1.2 * before
+    assert sum(read(pacing, machine).seconds) <= 1.1 * before
 
 
 def test_with_more_who_wait_than_who_read_a_step_takes_longer() -> None:
