@@ -34,6 +34,8 @@ class Batch:
         sampled_rows: list[int] = []
         scored_rows: list[int] = []
         lengths: list[int] = []
+        query_lens: list[int] = []
+        kv_lens: list[int] = []
         for chunk in plan.chunks:
             first, start = len(input_ids), chunk.start
             if len(chunk.token_ids) == 1 and not (chunk.draft or chunk.scored or tell_lengths):  # a decode
@@ -44,8 +46,12 @@ class Batch:
                     group_slots.append(table[block] * block_size + offset)
                 if chunk.samples:
                     sampled_rows.append(first)
+                query_lens.append(1)
+                kv_lens.append(chunk.end)
                 continue
             span = range(start, chunk.computed_end)
+            query_lens.append(len(span))
+            kv_lens.append(span.stop)
             if chunk.scored:
                 scored_rows += range(first + chunk.scored.start - chunk.start, first + chunk.scored.stop - chunk.start)
             input_ids += chunk.token_ids
@@ -59,8 +65,6 @@ class Batch:
             if chunk.samples:
                 sampled_rows += range(len(input_ids) - 1 - len(chunk.draft), len(input_ids))
 
-        query_lens = tuple([chunk.computed_end - chunk.start for chunk in plan.chunks])
-        kv_lens = tuple([chunk.computed_end for chunk in plan.chunks])
         # One tensor, which is cut up: making it is what takes the time, and on a GPU it crosses the bus.
         parts = [input_ids, positions, sampled_rows + scored_rows, lengths, *slots]
         together = torch.tensor([number for part in parts for number in part], dtype=torch.int64, device=device)
@@ -72,8 +76,8 @@ class Batch:
             logits_rows=rows_,
             sequences=tuple(
                 Sequences(
-                    query_lens=query_lens,
-                    kv_lens=kv_lens,
+                    query_lens=tuple(query_lens),
+                    kv_lens=tuple(kv_lens),
                     block_tables=tuple([chunk.block_tables[group] for chunk in plan.chunks]),
                     block_size=block_size,
                 )

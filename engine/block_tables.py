@@ -132,8 +132,11 @@ class BlockTables:
     def missing(self, request: Request, end: int) -> int:
         """Blocks to be allocated before the tokens up to ``end`` can be computed."""
         needed = self.pool.blocks_for(end)
-        missing = len(self._to_copy(request))
+        at, row = divmod(request.num_computed_tokens, self.pool.block_size)
+        missing = 0
         for table in request.tables:
+            if row and self.pool.is_shared(table[at]):  # to be copied, see :meth:`grow`
+                missing += 1
             if needed > len(table):
                 missing += needed - len(table)
         return missing
