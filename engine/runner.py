@@ -15,7 +15,7 @@ from engine.graphs import DecodeGraphs, Recorder
 from engine.invariance import OneByOne, tile_rows, tiles
 from engine.kv_cache import BlockCopy
 from engine.model.loading import LoadedModel
-from engine.native.decoder import MOST_ROWS, Decoder
+from engine.native.decoder import Decoder
 from engine.scheduler import StepPlan
 
 
@@ -126,7 +126,7 @@ class Runner:
         return collected
 
     def _forward(self, batch: Batch) -> Tensor:
-        if self._decoder is not None and batch.input_ids.shape[1] <= MOST_ROWS:
+        if self._decoder is not None and batch.input_ids.shape[1] <= self._decoder.most_rows:
             return self._decoder.logits(batch)
         return self._compute(
             batch, [self._kernel.prepare(sequences, self._model.device) for sequences in batch.sequences]

@@ -16,6 +16,7 @@ from filelock import FileLock
 from engine.errors import first_line
 
 SOURCE = Path(__file__).with_name("decoder.cpp")
+SOURCES = (SOURCE, *sorted(SOURCE.parent.glob("*.h")))
 COMPILERS = ("g++", "c++", "clang++")
 #: Arithmetic stays as it is written, but for what nothing here looks at: errno and floating-point traps.
 OPTIONS = (
@@ -44,7 +45,9 @@ def library() -> ctypes.CDLL:
         with FileLock(built.with_suffix(".lock")):
             if not built.exists():
                 _compile(compiler, built)
-        return ctypes.CDLL(str(built))
+        code = ctypes.CDLL(str(built))
+        code.deskmate_has_tiles.restype = ctypes.c_bool
+        return code
     except OSError as error:
         raise NotCompiled(f"{folder} cannot be used: {first_line(error)}") from error
 
@@ -96,7 +99,8 @@ def _key(compiler: str) -> str:
     """Changes with all that machine code depends on: the source, the compiler, the processor."""
     version = _run([compiler, "--version"])
     target = _run([compiler, "-march=native", "-Q", "--help=target"]) if "clang" not in version else _flags()
-    parts = (SOURCE.read_text(encoding="utf-8"), " ".join(OPTIONS), version, target)
+    sources = [source.read_text(encoding="utf-8") for source in SOURCES]
+    parts = (*sources, " ".join(OPTIONS), version, target)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

@@ -1,14 +1,15 @@
-"""Steps of few rows in C++, whole: for models built like Llama, and proven on each model before it is used.
+"""Steps in C++, whole: for models built like Llama, and proven on each model before it is used.
 
 Between the operators of a small step a framework spends more time than in them; here nothing lies between them. No
 architecture is named: a model is taken when it consists of the known parts (:mod:`engine.native.weights`), and used
-when its logits are those that transformers computes (:mod:`engine.native.proof`). Everything else, and every step of
-many rows, runs through transformers' own modules, on the same cache.
+when its logits are those that transformers computes (:mod:`engine.native.proof`). Everything else, and steps of many
+rows where the processor has no AMX, run through transformers' own modules, on the same cache.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +22,9 @@ from engine.batch import Batch
 from engine.native.build import library
 from engine.native.weights import LANES, DecoderWeights, Product
 
-MOST_ROWS = 64
-"""Of a step. More rows have enough to compute, and attention takes one row after another here."""
+FEW_ROWS = 64
+"""Where the processor does not multiply tiles of numbers (AMX), a longer step has enough to compute for oneDNN, and
+attention takes one row after another here."""
 
 
 class _Matrix(ctypes.Structure):
@@ -69,15 +71,15 @@ class _Model(ctypes.Structure):
 
 class _Step(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("tokens", "positions", "logits_rows")),
+        *((name, ctypes.c_void_p) for name in ("tokens", "positions", "logits_rows", "lengths")),
         *((name, ctypes.POINTER(ctypes.c_void_p)) for name in ("slots", "tables", "starts")),
         ("logits", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("num_rows", "num_logits", "num_threads")),
+        *((name, ctypes.c_int64) for name in ("num_rows", "num_logits", "num_sequences", "num_threads")),
     )
 
 
 class Decoder:
-    """Computes steps of up to :data:`MOST_ROWS` rows on a cache.
+    """Computes steps of up to ``most_rows`` rows on a cache.
 
     Args:
         weights: of the model.
@@ -89,7 +91,10 @@ class Decoder:
     """
 
     def __init__(self, weights: DecoderWeights, caches: Sequence[LayerCache], group_of_layer: Sequence[int]) -> None:
-        self._step = getattr(library(), f"deskmate_step_{weights.number_format}")
+        code = library()
+        self._step = getattr(code, f"deskmate_step_{weights.number_format}")
+        #: the longest step that is quicker here than through transformers
+        self.most_rows = sys.maxsize if weights.number_format != "float32" and code.deskmate_has_tiles() else FEW_ROWS
         self._weights = weights  # the structures hold addresses only
         self._caches = tuple(caches)
         self._layers = (_Layer * len(weights.layers))(
@@ -126,26 +131,26 @@ class Decoder:
 
     def logits(self, batch: Batch) -> Tensor:
         """Store the keys and values of a step, and return float32 ``[len(batch.logits_rows), vocab_size]``."""
-        rows = batch.input_ids.shape[1]
         logits = torch.empty(len(batch.logits_rows), self._weights.vocab_size)
         tables, starts = [], []
         for sequences in batch.sequences:
             table, start = array("i"), array("q")
-            for query_len, kv_len, blocks in zip(
-                sequences.query_lens, sequences.kv_lens, sequences.block_tables, strict=True
-            ):
-                start.extend([len(table)] * query_len)
+            for kv_len, blocks in zip(sequences.kv_lens, sequences.block_tables, strict=True):
+                start.append(len(table))
                 table.extend(blocks[: -(-kv_len // sequences.block_size)])
             tables.append(table)
             starts.append(start)
+        lengths = array("q", batch.sequences[0].query_lens)
         step = _Step(
             *map(_address, (batch.input_ids, batch.position_ids, batch.logits_rows)),
+            lengths.buffer_info()[0],
             _addresses([slots.data_ptr() for slots in batch.slots]),
             _addresses([table.buffer_info()[0] for table in tables]),
             _addresses([start.buffer_info()[0] for start in starts]),
             _address(logits),
-            rows,
+            batch.input_ids.shape[1],
             len(batch.logits_rows),
+            len(lengths),
             torch.get_num_threads(),
         )
         self._step(ctypes.byref(self._model), ctypes.byref(step))

@@ -17,6 +17,8 @@ from engine.model.rope import LENGTH_DEPENDENT
 
 LANES = 16
 """Outputs that lie beside one another; numbers that are taken at once."""
+TILE_WORDS = 16
+"""Words of 32 bits in a row of a tile; a row of weights or numbers takes whole ones."""
 
 _CACHE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.bfloat16}
 """The number formats of products, and what keys, values and embeddings beside them are made of."""
@@ -110,8 +112,8 @@ class DecoderWeights:
             _expect_alike([getattr(layer, name) for layer in body.layers])
         attention = body.layers[0].self_attn
         self.number_format = number_format
-        # The output layer may be the embedding once more.
-        self._pages = HugePages(2 * sum(part.nbytes for part in model.parameters()) + _ROOM_FOR_FILLING_UP)
+        # The output layer may be the embedding once more, and narrow rows are filled up to whole tiles.
+        self._pages = HugePages(4 * sum(part.nbytes for part in model.parameters()) + _ROOM_FOR_FILLING_UP)
         self.shapes = tuple(shapes)
         self.head_dim = self.shapes[0].head_dim
         self.num_kv_heads = self.shapes[0].num_kv_heads
@@ -193,10 +195,10 @@ def _filled_up(rows: Tensor) -> Tensor:
 
 
 def _in_words(weight: Tensor) -> Tensor:
-    """``[outputs, inputs]`` in the order of ``Product.weight``."""
-    outputs, inputs = weight.shape
+    """``[outputs, inputs]`` in the order of ``Product.weight``, with zeros up to whole tiles of words."""
     numbers = 4 // weight.itemsize
-    return weight.view(outputs // LANES, LANES, inputs // numbers, numbers).transpose(1, 2)
+    weight = nn.functional.pad(weight, (0, -weight.shape[1] % (TILE_WORDS * numbers)))
+    return weight.view(len(weight) // LANES, LANES, -1, numbers).transpose(1, 2)
 
 
 def _norm(module: Any, epsilon: float, width: int) -> Tensor:

@@ -1,0 +1,360 @@
+// Attention over the paged cache: rows of one query with the keys of their sequence, and chunks of many.
+#pragma once
+
+#include "model.h"
+#include "tiles.h"
+
+constexpr int64_t kKeysAtOnce = 64;  // scores that a single query keeps
+
+// The keys and values of a sequence, of one of its heads.
+template <typename Cache>
+struct HeadCache {
+    const Cache *keys, *values;
+    const int32_t* table;
+    int64_t block_size, row_size;
+
+    HeadCache(const Model& model, const Layer& layer, const int32_t* blocks, int64_t kv_head)
+        : keys(static_cast<const Cache*>(layer.keys) + kv_head * model.head_dim),
+          values(static_cast<const Cache*>(layer.values) + kv_head * model.head_dim),
+          table(blocks),
+          block_size(model.block_size),
+          row_size(model.num_kv_heads * model.head_dim) {}
+
+    int64_t offset(int64_t position) const {
+        return (int64_t(table[position / block_size]) * block_size + position % block_size) * row_size;
+    }
+};
+
+inline int64_t first_seen(const Layer& layer, int64_t position) {
+    return layer.window ? std::max<int64_t>(0, position + 1 - layer.window) : 0;
+}
+
+// The softmax of one query's scores goes on from keys to keys (arXiv 1805.02867).
+struct Softmax {
+    float highest = -INFINITY, mass = 0;
+
+    // Scores to shares of what is summed up so far; returns by how much that shrinks.
+    float go_on(float* scores, int64_t count) {
+        float top = highest;
+#pragma omp simd reduction(max : top)
+        for (int64_t at = 0; at < count; ++at) top = std::max(top, scores[at]);
+        const float shrink = highest == -INFINITY ? 0.0f : exponential(highest - top);
+        highest = top;
+        if (top == -INFINITY) top = 0;  // none of these keys is seen
+        float total = 0;
+#pragma omp simd reduction(+ : total)
+        for (int64_t at = 0; at < count; ++at) total += scores[at] = scores[at] == -INFINITY ? 0 : exponential(scores[at] - top);
+        mass = mass * shrink + total;
+        return shrink;
+    }
+};
+
+// Where attention keeps what it has no more use for afterwards.
+struct Scratch {
+    Aligned<float> scores, sums;
+    Aligned<int32_t> queries, keys, values, shares;
+    std::vector<Softmax> softmax;
+};
+
+template <typename Cache>
+inline void prefetch(const Cache* from, int64_t count) {
+    for (int64_t at = 0; at < count; at += 64 / int64_t(sizeof(Cache))) __builtin_prefetch(from + at);
+}
+
+// Queries as they are multiplied with keys, and the products of some with one key.
+template <typename Cache>
+struct Dots {
+    using Query = float;
+
+    template <int64_t kHeads>
+    static void products(const Cache* key, const Query* queries, int64_t dim, float* to, int64_t stride) {
+        Floats sums[kHeads] = {};
+        for (int64_t d = 0; d < dim; d += kLanes) {
+            const Floats numbers = widen(key + d);
+            for (int64_t head = 0; head < kHeads; ++head) sums[head] += numbers * load<Floats>(queries + head * dim + d);
+        }
+        for (int64_t head = 0; head < kHeads; ++head) to[head * stride] = sum_of(sums[head]);
+    }
+};
+
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+template <>
+struct Dots<bf16> {
+    using Query = bf16;
+
+    template <int64_t kHeads>
+    static void products(const bf16* key, const Query* queries, int64_t dim, float* to, int64_t stride) {
+        Floats sums[kHeads] = {};
+        for (int64_t d = 0; d < dim; d += 2 * kLanes) {
+            const __mmask32 known = dim - d >= 2 * kLanes ? ~__mmask32(0) : (__mmask32(1) << (dim - d)) - 1;
+            const __m512bh numbers = __m512bh(_mm512_maskz_loadu_epi16(known, key + d));
+            for (int64_t head = 0; head < kHeads; ++head) {
+                const __m512bh own = __m512bh(_mm512_maskz_loadu_epi16(known, queries + head * dim + d));
+                sums[head] = Floats(_mm512_dpbf16_ps(__m512(sums[head]), numbers, own));
+            }
+        }
+        for (int64_t head = 0; head < kHeads; ++head) to[head * stride] = sum_of(sums[head]);
+    }
+};
+#endif
+
+// to += shares * values for some heads of queries, kVectors of their numbers at once.
+template <int64_t kHeads, int64_t kVectors, typename Cache>
+inline void add_values(const Cache* values, const int64_t* offsets, int64_t count, const float* shares, const float* shrink,
+                       int64_t dim, float* to) {
+    Floats sums[kHeads][kVectors];
+    for (int64_t head = 0; head < kHeads; ++head)
+        for (int64_t i = 0; i < kVectors; ++i) sums[head][i] = load<Floats>(to + head * dim + i * kLanes) * shrink[head];
+    for (int64_t at = 0; at < count; ++at)
+        for (int64_t i = 0; i < kVectors; ++i) {
+            const Floats numbers = widen(values + offsets[at] + i * kLanes);
+            for (int64_t head = 0; head < kHeads; ++head) sums[head][i] += numbers * shares[head * kKeysAtOnce + at];
+        }
+    for (int64_t head = 0; head < kHeads; ++head)
+        for (int64_t i = 0; i < kVectors; ++i) put(sums[head][i], to + head * dim + i * kLanes);
+}
+
+// One query of each of some heads. The keys of all these heads lie beside one another and are read so: memory answers
+// more quickly to who reads on where he was.
+template <typename Cache>
+void attend(const Model& model, const Layer& layer, const HeadCache<Cache>& cache, int64_t kv_heads, int64_t position,
+            const float* queries, float* to, Scratch& scratch) {
+    using Query = typename Dots<Cache>::Query;
+    const int64_t dim = model.head_dim, group = model.num_heads / model.num_kv_heads, heads = kv_heads * group;
+    float* scores = grown(scratch.scores, heads * kKeysAtOnce);
+    float* shrink = grown(scratch.sums, heads);
+    auto* own = reinterpret_cast<Query*>(grown(scratch.queries, heads * dim));
+    for (int64_t at = 0; at < heads * dim; at += kLanes) put(load<Floats>(queries + at), own + at);
+    scratch.softmax.assign(heads, Softmax());
+    std::fill(to, to + heads * dim, 0.0f);
+    const int64_t end = position + 1;
+    for (int64_t start = first_seen(layer, position), stop; start < end; start = stop) {
+        stop = std::min(end, start + kKeysAtOnce);
+        const int64_t count = stop - start;
+        int64_t offsets[kKeysAtOnce];
+        for (int64_t at = 0; at < count; ++at) {
+            offsets[at] = cache.offset(start + at);
+            for (int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
+                const Cache* key = cache.keys + offsets[at] + kv_head * dim;
+                int64_t head = kv_head * group;
+                const int64_t last = head + group;
+                for (; head + 2 <= last; head += 2)
+                    Dots<Cache>::template products<2>(key, own + head * dim, dim, scores + head * kKeysAtOnce + at, kKeysAtOnce);
+                if (head < last) Dots<Cache>::template products<1>(key, own + head * dim, dim, scores + head * kKeysAtOnce + at, kKeysAtOnce);
+            }
+            prefetch(cache.values + offsets[at], kv_heads * dim);
+        }
+        for (int64_t head = 0; head < heads; ++head) {
+            float* some = scores + head * kKeysAtOnce;
+            for (int64_t at = 0; at < count; ++at) some[at] *= model.attention_scale;
+            shrink[head] = scratch.softmax[head].go_on(some, count);
+        }
+        for (int64_t head = 0; head < heads;) {
+            const bool two = (head + 1) / group == head / group && head + 1 < heads;
+            const Cache* values = cache.values + head / group * dim;
+            const float* shares = scores + head * kKeysAtOnce;
+            int64_t d = 0;
+            for (; d + 4 * kLanes <= dim; d += 4 * kLanes) {
+                float* sums = to + head * dim + d;
+                if (two) add_values<2, 4>(values + d, offsets, count, shares, shrink + head, dim, sums);
+                else add_values<1, 4>(values + d, offsets, count, shares, shrink + head, dim, sums);
+            }
+            for (; d < dim; d += kLanes) {
+                float* sums = to + head * dim + d;
+                if (two) add_values<2, 1>(values + d, offsets, count, shares, shrink + head, dim, sums);
+                else add_values<1, 1>(values + d, offsets, count, shares, shrink + head, dim, sums);
+            }
+            head += 1 + two;
+        }
+    }
+    for (int64_t head = 0; head < heads; ++head)
+        for (int64_t d = 0; d < dim; ++d) to[head * dim + d] /= scratch.softmax[head].mass;
+}
+
+#ifdef DESKMATE_TILES
+
+constexpr int64_t kFewestQueries = 4;  // of a chunk; laying out keys and values would not pay for fewer
+constexpr int64_t kKeysInStep = 256;  // scores that a block of queries keeps
+
+// Many queries, one behind another, of each head that shares a head of keys: block by block of 32, as in FlashAttention-2
+// (arXiv 2307.08691), with keys and values laid out for the tiles once. Scores are multiplied and summed in 32 bits,
+// queries and shares are rounded to bfloat16.
+class Chunk {
+   public:
+    Chunk(const Model& model, const Layer& layer, const HeadCache<bf16>& cache, int64_t position, int64_t count, Scratch& scratch)
+        : model_(model),
+          layer_(layer),
+          cache_(cache),
+          scratch_(scratch),
+          position_(position),
+          rows_(count * (model.num_heads / model.num_kv_heads)),
+          group_(model.num_heads / model.num_kv_heads),
+          dim_(model.head_dim),
+          words_((model.head_dim + 31) / 32 * kTileWords),
+          begin_(first_seen(layer, position)),
+          num_keys_((position + count - begin_ + 31) / 32 * 32) {}
+
+    // queries and to: [count, stride], from the first head on.
+    void attend(const float* queries, float* to, int64_t stride, Tiles& tiles) {
+        lay_out();
+        grown(scratch_.queries, 2 * kTileRows * words_);
+        grown(scratch_.scores, 2 * kTileRows * kKeysInStep);
+        grown(scratch_.shares, 2 * kTileRows * kKeysInStep / 2);
+        grown(scratch_.sums, 2 * kTileRows * dim_);
+        tiles.shape(kTileRows, kTileRows);
+        for (int64_t row = 0; row < rows_; row += 2 * kTileRows) block(row, queries, to, stride);
+    }
+
+   private:
+    int64_t position(int64_t row) const { return position_ + row / group_; }
+    int64_t known(int64_t key) const { return std::min(key, position_ + rows_ / group_ - begin_); }
+
+    // Keys as [keys / 16, words, 16]: sixteen keys beside one another, two numbers in a word. Values as
+    // [head_dim / 16, keys / 2, 16]: sixteen numbers beside one another, of two keys in a word.
+    void lay_out() {
+        grown(scratch_.keys, num_keys_ * words_);
+        grown(scratch_.values, num_keys_ / 2 * dim_);
+        const int64_t count = known(num_keys_);
+        for (int64_t key = 0; key < num_keys_; key += kLanes) {
+            const bf16* from[kLanes];
+            for (int64_t at = 0; at < kLanes; ++at)
+                from[at] = key + at < count ? cache_.keys + cache_.offset(begin_ + key + at) : nullptr;
+            for (int64_t word = 0; word < words_; word += kTileWords) {
+                Ints rows[kLanes] = {};
+                const int64_t bytes = std::min<int64_t>(64, (dim_ - 2 * word) * 2);
+                for (int64_t at = 0; at < kLanes; ++at)
+                    if (from[at]) std::memcpy(&rows[at], from[at] + 2 * word, bytes);
+                transpose(rows);
+                for (int64_t at = 0; at < kTileWords; ++at) put(rows[at], &scratch_.keys[key * words_ + (word + at) * kLanes]);
+            }
+        }
+        for (int64_t key = 0; key < num_keys_; key += 2) {
+            const bf16* even = key < count ? cache_.values + cache_.offset(begin_ + key) : nullptr;
+            const bf16* odd = key + 1 < count ? cache_.values + cache_.offset(begin_ + key + 1) : nullptr;
+            for (int64_t d = 0; d < dim_; d += kLanes) {
+                const Ints words = (even ? widen_bits(even + d) : Ints{}) | (odd ? widen_bits(odd + d) : Ints{}) << 16;
+                put(words, &scratch_.values[(d / kLanes * (num_keys_ / 2) + key / 2) * kLanes]);
+            }
+        }
+    }
+
+    void block(int64_t first, const float* queries, float* to, int64_t stride) {
+        const int64_t count = std::min(rows_ - first, 2 * kTileRows);
+        auto* laid_out = reinterpret_cast<bf16*>(scratch_.queries.data());
+        std::fill_n(scratch_.queries.data(), 2 * kTileRows * words_, 0);
+        for (int64_t row = 0; row < count; ++row) {
+            const float* from = queries + (first + row) / group_ * stride + (first + row) % group_ * dim_;
+            for (int64_t d = 0; d < dim_; d += kLanes)
+                put(load<Floats>(from + d), laid_out + 2 * (row / 16 * 16 * words_ + d / 32 * kTileSize + row % 16 * 16) + d % 32);
+        }
+        float* sums = scratch_.sums.data();
+        std::fill_n(sums, 2 * kTileRows * dim_, 0.0f);
+        Softmax softmax[2 * kTileRows];
+        const int64_t end = known(position(first + count - 1) + 1 - begin_);
+        const int64_t start = (first_seen(layer_, position(first)) - begin_) / 32 * 32;
+        for (int64_t key = start; key < end; key += kKeysInStep) {
+            const int64_t width = std::min(kKeysInStep, (end - key + 31) / 32 * 32);
+            score(key, width);
+            weigh(first, count, key, width, softmax);
+            add_values(key, width);
+        }
+        for (int64_t row = 0; row < count; ++row) {
+            float* one = to + (first + row) / group_ * stride + (first + row) % group_ * dim_;
+            for (int64_t d = 0; d < dim_; d += kLanes)
+                put(load<Floats>(sums + row * dim_ + d) / softmax[row].mass, one + d);
+        }
+    }
+
+    // scores [32, 256]
+    void score(int64_t key, int64_t width) {
+        tiles_read_memory();
+        const int32_t *upper = scratch_.queries.data(), *lower = upper + kTileRows * words_;
+        for (int64_t at = 0; at < width; at += 2 * kLanes) {
+            const int32_t* left = scratch_.keys.data() + (key + at) * words_;
+            const int32_t* right = left + kLanes * words_;
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_zero(2);
+            _tile_zero(3);
+            for (int64_t word = 0; word < words_ * kLanes; word += kTileSize) {
+                _tile_loadd(4, upper + word, 64);
+                _tile_loadd(5, lower + word, 64);
+                _tile_loadd(6, left + word, 64);
+                _tile_loadd(7, right + word, 64);
+                _tile_dpbf16ps(0, 4, 6);
+                _tile_dpbf16ps(1, 4, 7);
+                _tile_dpbf16ps(2, 5, 6);
+                _tile_dpbf16ps(3, 5, 7);
+            }
+            float* to = scratch_.scores.data() + at;
+            _tile_stored(0, to, 4 * kKeysInStep);
+            _tile_stored(1, to + kLanes, 4 * kKeysInStep);
+            _tile_stored(2, to + kTileRows * kKeysInStep, 4 * kKeysInStep);
+            _tile_stored(3, to + kTileRows * kKeysInStep + kLanes, 4 * kKeysInStep);
+        }
+    }
+
+    // Scores become shares, in bfloat16 and in tiles; what was summed up shrinks.
+    void weigh(int64_t first, int64_t count, int64_t key, int64_t width, Softmax* softmax) {
+        auto* shares = reinterpret_cast<bf16*>(scratch_.shares.data());
+        for (int64_t row = 0; row < count; ++row) {
+            float* own = scratch_.scores.data() + row * kKeysInStep;
+            for (int64_t at = 0; at < width; at += kLanes) put(load<Floats>(own + at) * model_.attention_scale, own + at);
+            const int64_t seen_from = first_seen(layer_, position(first + row)) - begin_ - key;
+            const int64_t seen_to = position(first + row) + 1 - begin_ - key;
+            std::fill(own, own + std::clamp<int64_t>(seen_from, 0, width), -INFINITY);
+            std::fill(own + std::clamp<int64_t>(seen_to, 0, width), own + width, -INFINITY);
+            const float shrink = softmax[row].go_on(own, width);
+            float* sums = scratch_.sums.data() + row * dim_;
+            if (shrink != 1)
+                for (int64_t d = 0; d < dim_; d += kLanes) put(load<Floats>(sums + d) * shrink, sums + d);
+            bf16* to = shares + 2 * (row / 16 * 16 * (kKeysInStep / 2) + row % 16 * 16);
+            for (int64_t at = 0; at < width; at += kLanes) put(load<Floats>(own + at), to + 2 * (at / 32 * kTileSize) + at % 32);
+        }
+    }
+
+    void add_values(int64_t key, int64_t width) {
+        tiles_read_memory();
+        const int32_t *upper = scratch_.shares.data(), *lower = upper + kTileRows * (kKeysInStep / 2);
+        const int64_t line = 4 * dim_;
+        for (int64_t d = 0; d < dim_; d += 2 * kLanes) {
+            const bool both = d + kLanes < dim_;
+            float* sums = scratch_.sums.data() + d;
+            const int32_t* left = scratch_.values.data() + (d / kLanes * (num_keys_ / 2) + key / 2) * kLanes;
+            const int32_t* right = left + num_keys_ / 2 * kLanes;
+            _tile_loadd(0, sums, line);
+            _tile_loadd(2, sums + kTileRows * dim_, line);
+            if (both) {
+                _tile_loadd(1, sums + kLanes, line);
+                _tile_loadd(3, sums + kTileRows * dim_ + kLanes, line);
+            }
+            for (int64_t at = 0; at < width / 2 * kLanes; at += kTileSize) {
+                _tile_loadd(4, upper + at, 64);
+                _tile_loadd(5, lower + at, 64);
+                _tile_loadd(6, left + at, 64);
+                _tile_dpbf16ps(0, 4, 6);
+                _tile_dpbf16ps(2, 5, 6);
+                if (both) {
+                    _tile_loadd(7, right + at, 64);
+                    _tile_dpbf16ps(1, 4, 7);
+                    _tile_dpbf16ps(3, 5, 7);
+                }
+            }
+            _tile_stored(0, sums, line);
+            _tile_stored(2, sums + kTileRows * dim_, line);
+            if (both) {
+                _tile_stored(1, sums + kLanes, line);
+                _tile_stored(3, sums + kTileRows * dim_ + kLanes, line);
+            }
+        }
+    }
+
+    const Model& model_;
+    const Layer& layer_;
+    const HeadCache<bf16>& cache_;
+    Scratch& scratch_;
+    int64_t position_, rows_, group_, dim_, words_;
+    int64_t begin_, num_keys_;  // what any of the queries sees, filled up to whole tiles
+};
+
+#endif

@@ -1,0 +1,121 @@
+// Sixteen numbers at a time: GCC's vector extensions, which become AVX-512 where there is any and run everywhere.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#if defined(__AVX512BF16__) || defined(__AVX512VNNI__) || defined(__AMX_TILE__)
+#include <immintrin.h>
+#endif
+
+using bf16 = uint16_t;  // bfloat16: the upper half of a float
+constexpr int64_t kLanes = 16;
+
+typedef float Floats __attribute__((vector_size(64)));
+typedef int32_t Ints __attribute__((vector_size(64)));
+typedef uint16_t Halves __attribute__((vector_size(32)));
+
+template <typename Vector, typename T>
+inline Vector load(const T* from) {
+    Vector vector;
+    std::memcpy(&vector, from, sizeof vector);
+    return vector;
+}
+
+inline Ints widen_bits(const bf16* from) { return __builtin_convertvector(load<Halves>(from), Ints); }
+
+inline Floats widen(const float* from) { return load<Floats>(from); }
+inline Floats widen(const bf16* from) { return Floats(widen_bits(from) << 16); }
+
+inline float widen_one(float value) { return value; }
+
+inline float widen_one(bf16 value) {
+    uint32_t bits = uint32_t(value) << 16;
+    float wide;
+    std::memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+
+inline Halves to_bf16(Floats values) {  // to the nearest, ties to even; NaN stays NaN
+    const Ints bits = Ints(values);
+    const Ints rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return __builtin_convertvector(values == values ? rounded : Ints{} + 0x7fc0, Halves);
+}
+
+inline void put(Ints values, int32_t* to) { std::memcpy(to, &values, sizeof values); }
+inline void put(Floats values, float* to) { std::memcpy(to, &values, sizeof values); }
+
+inline void put(Floats values, bf16* to) {
+    const Halves halves = to_bf16(values);
+    std::memcpy(to, &halves, sizeof halves);
+}
+
+inline float sum_of(Floats vector) {  // lane with lane: quicker than one after another
+    vector += __builtin_shuffle(vector, Ints{8, 9, 10, 11, 12, 13, 14, 15});
+    vector += __builtin_shuffle(vector, Ints{4, 5, 6, 7});
+    vector += __builtin_shuffle(vector, Ints{2, 3});
+    return vector[0] + vector[1];
+}
+
+// Of sixteen vectors, lane i of vector j for lane j of vector i: blocks of 8, 4, 2 and 1 change sides.
+inline void transpose(Ints (&rows)[kLanes]) {
+    const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    for (int32_t size = 8; size > 0; size /= 2) {
+        const Ints is_right = (lanes & size) != 0;
+        const Ints upper = is_right ? lanes - size + 16 : lanes;
+        const Ints lower = is_right ? lanes + 16 : lanes + size;
+        for (int64_t row = 0; row < kLanes; ++row) {
+            if (row & size) continue;
+            const Ints above = rows[row], below = rows[row + size];
+            rows[row] = __builtin_shuffle(above, below, upper);
+            rows[row + size] = __builtin_shuffle(above, below, lower);
+        }
+    }
+}
+
+// e^x with a relative error below 2e-7 (S. Moshier, Cephes, expf); a loop over it becomes vector instructions.
+inline float exponential(float x) {
+    x = std::min(std::max(x, -87.0f), 88.0f);
+    float n = std::floor(x * 1.44269504088896341f + 0.5f);
+    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    int32_t bits = (int32_t(n) + 127) << 23;
+    float power;
+    std::memcpy(&power, &bits, sizeof power);
+    return p * power;
+}
+
+// Memory that begins where a cache line does: what straddles two is read twice.
+template <typename T>
+struct CacheLines {
+    using value_type = T;
+
+    CacheLines() = default;
+    template <typename Other>
+    CacheLines(const CacheLines<Other>&) {}
+
+    T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t(64))); }
+    void deallocate(T* memory, size_t) { ::operator delete(memory, std::align_val_t(64)); }
+    bool operator==(const CacheLines&) const { return true; }
+    bool operator!=(const CacheLines&) const { return false; }
+};
+
+template <typename T>
+using Aligned = std::vector<T, CacheLines<T>>;
+
+// Memory of at least that size; what was in it stays.
+template <typename T>
+inline T* grown(Aligned<T>& memory, int64_t size) {
+    if (int64_t(memory.size()) < size) memory.resize(size);
+    return memory.data();
+}
