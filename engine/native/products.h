@@ -256,14 +256,12 @@ constexpr int64_t kRowsInCache = 128 * 1024;  // words of rows that stay in the 
     if constexpr (std::is_same_v<Weight, bf16>) _tile_dpbf16ps(C, A, B);         \
     else _tile_dpbusd(C, A, B)
 
-template <bool kPrefetch>
 inline void prefetch_tile(const int32_t* from) {
-    if constexpr (kPrefetch)
-        for (int64_t line = 0; line < kTileRows; ++line) __builtin_prefetch(from + line * kTileWords);
+    for (int64_t line = 0; line < kTileRows; ++line) __builtin_prefetch(from + line * kTileWords);
 }
 
-// Up to 32 rows, one or two groups of outputs. kPrefetch: the weights come from memory now; those that are used after these lie next_panel groups further.
-template <typename Weight, int64_t kGroups, bool kPrefetch>
+// Up to 32 rows, one or two groups of outputs. Weights that are used after these lie next_panel groups further.
+template <typename Weight, int64_t kGroups>
 inline void tile_pair(const int32_t* rows, const int32_t* weights, int64_t width, int64_t next_panel, int32_t* sums) {
     const int64_t line = 4 * kTileWords;
     const int32_t* lower_rows = rows + kTileRows * width;
@@ -278,11 +276,13 @@ inline void tile_pair(const int32_t* rows, const int32_t* weights, int64_t width
         const int64_t next = (ahead < width ? ahead : ahead - width + next_panel * width) * kTileRows;
         _tile_loadd(4, rows + at, line);
         _tile_loadd(6, weights + at, line);
-        prefetch_tile<kPrefetch>(weights + next);
+        prefetch_tile(weights + next);
+        prefetch_tile(rows + at + kTileSize);
+        prefetch_tile(lower_rows + at + kTileSize);
         ADD_PRODUCT(0, 4, 6);
         if constexpr (kGroups == 2) {
             _tile_loadd(7, right + at, line);
-            prefetch_tile<kPrefetch>(right + next);
+            prefetch_tile(right + next);
             ADD_PRODUCT(1, 4, 7);
         }
         _tile_loadd(5, lower_rows + at, line);
@@ -298,7 +298,7 @@ inline void tile_pair(const int32_t* rows, const int32_t* weights, int64_t width
 }
 
 // Up to 16 rows, one group of outputs or four.
-template <typename Weight, int64_t kGroups, bool kPrefetch>
+template <typename Weight, int64_t kGroups>
 inline void tile_single(const int32_t* rows, const int32_t* weights, int64_t width, int64_t next_panel, int32_t* sums) {
     const int64_t line = 4 * kTileWords, group = kTileRows * width;
     _tile_zero(0);
@@ -311,17 +311,17 @@ inline void tile_single(const int32_t* rows, const int32_t* weights, int64_t wid
         const int64_t next = (ahead < width ? ahead : ahead - width + next_panel * width) * kTileRows;
         _tile_loadd(4, rows + at, line);
         _tile_loadd(6, weights + at, line);
-        prefetch_tile<kPrefetch>(weights + next);
+        prefetch_tile(weights + next);
         ADD_PRODUCT(0, 4, 6);
         if constexpr (kGroups == 4) {
             _tile_loadd(7, weights + group + at, line);
-            prefetch_tile<kPrefetch>(weights + group + next);
+            prefetch_tile(weights + group + next);
             ADD_PRODUCT(1, 4, 7);
             _tile_loadd(6, weights + 2 * group + at, line);
-            prefetch_tile<kPrefetch>(weights + 2 * group + next);
+            prefetch_tile(weights + 2 * group + next);
             ADD_PRODUCT(2, 4, 6);
             _tile_loadd(7, weights + 3 * group + at, line);
-            prefetch_tile<kPrefetch>(weights + 3 * group + next);
+            prefetch_tile(weights + 3 * group + next);
             ADD_PRODUCT(3, 4, 7);
         }
     }
@@ -340,11 +340,11 @@ inline void hand_over_tile(const Matrix& matrix, const Rows<Weight>& rows, int64
     for (int64_t r = 0; r < count; ++r) hand_over(matrix, rows, row + r, output, load<Sums>(sums + r * kTileWords), use);
 }
 
-template <typename Weight, int64_t kGroups, bool kPrefetch, typename Use>
+template <typename Weight, int64_t kGroups, typename Use>
 [[gnu::noinline]] void pair_of_rows(const Matrix& matrix, Rows<Weight>& rows, int64_t row, int64_t lower, int64_t output, const Use& use) {
     alignas(64) int32_t sums[4 * kTileSize];
     const auto* weights = static_cast<const int32_t*>(matrix.weight) + output * rows.width;
-    tile_pair<Weight, kGroups, kPrefetch>(rows.at(row, 0), weights, rows.width, kGroups, sums);
+    tile_pair<Weight, kGroups>(rows.at(row, 0), weights, rows.width, kGroups, sums);
     for (int64_t group = 0; group < kGroups; ++group) {
         const int64_t first = output + group * kLanes;
         hand_over_tile(matrix, rows, row, kTileRows, first, sums + 2 * group * kTileSize, use);
@@ -352,20 +352,20 @@ template <typename Weight, int64_t kGroups, bool kPrefetch, typename Use>
     }
 }
 
-template <typename Weight, bool kPrefetch, typename Use>
+template <typename Weight, typename Use>
 [[gnu::noinline]] void up_to_a_tile(const Matrix& matrix, Rows<Weight>& rows, int64_t row, int64_t count, int64_t output,
                                     int64_t groups, const Use& use) {
     alignas(64) int32_t sums[4 * kTileSize];
     const int64_t width = rows.width;
     const auto* weights = static_cast<const int32_t*>(matrix.weight) + output * width;
     if (groups == 4) {
-        tile_single<Weight, 4, kPrefetch>(rows.at(row, 0), weights, width, 4, sums);
+        tile_single<Weight, 4>(rows.at(row, 0), weights, width, 4, sums);
         for (int64_t group = 0; group < 4; ++group)
             hand_over_tile(matrix, rows, row, count, output + group * kLanes, sums + group * kTileSize, use);
         return;
     }
     for (int64_t group = 0; group < groups; ++group) {
-        tile_single<Weight, 1, kPrefetch>(rows.at(row, 0), weights + group * kLanes * width, width, 1, sums);
+        tile_single<Weight, 1>(rows.at(row, 0), weights + group * kLanes * width, width, 1, sums);
         hand_over_tile(matrix, rows, row, count, output + group * kLanes, sums, use);
     }
 }
@@ -375,8 +375,7 @@ void pairs_of_rows(const Matrix& matrix, Rows<Weight>& rows, int64_t first, int6
     for (int64_t row = first; row < last; row += 2 * kTileRows) {
         const int64_t lower = std::min(last - row - kTileRows, kTileRows);
         tiles.shape(kTileRows, lower);
-        if (row == first) pair_of_rows<Weight, kGroups, true>(matrix, rows, row, lower, output, use);
-        else pair_of_rows<Weight, kGroups, false>(matrix, rows, row, lower, output, use);
+        pair_of_rows<Weight, kGroups>(matrix, rows, row, lower, output, use);
     }
 }
 
@@ -397,8 +396,7 @@ void multiply_tiles(const Matrix& matrix, Rows<Weight>& rows, int64_t first, int
             }
             if (left_over == 0) continue;
             tiles.shape(left_over, left_over);
-            if (begin == single) up_to_a_tile<Weight, true>(matrix, rows, single, left_over, output, groups, use);
-            else up_to_a_tile<Weight, false>(matrix, rows, single, left_over, output, groups, use);
+            up_to_a_tile(matrix, rows, single, left_over, output, groups, use);
         }
     }
 }

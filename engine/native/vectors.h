@@ -11,6 +11,9 @@
 #if defined(__AVX512BF16__) || defined(__AVX512VNNI__) || defined(__AMX_TILE__)
 #include <immintrin.h>
 #endif
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 using bf16 = uint16_t;  // bfloat16: the upper half of a float
 constexpr int64_t kLanes = 16;
@@ -95,7 +98,8 @@ inline float exponential(float x) {
     return p * power;
 }
 
-// Memory that begins where a cache line does: what straddles two is read twice.
+// Memory that begins where a cache line does: what straddles two is read twice. Much of it lies in large pages: rows that
+// are far apart would each wait for their page table.
 template <typename T>
 struct CacheLines {
     using value_type = T;
@@ -104,10 +108,22 @@ struct CacheLines {
     template <typename Other>
     CacheLines(const CacheLines<Other>&) {}
 
-    T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t(64))); }
-    void deallocate(T* memory, size_t) { ::operator delete(memory, std::align_val_t(64)); }
+    T* allocate(size_t count) {
+        const size_t size = count * sizeof(T);
+        void* memory = ::operator new(size, alignment(count));
+#if defined(__linux__)
+        if (size >= kLargePage) madvise(memory, size, MADV_HUGEPAGE);  // else it is slower, no more
+#endif
+        return static_cast<T*>(memory);
+    }
+    void deallocate(T* memory, size_t count) { ::operator delete(memory, alignment(count)); }
     bool operator==(const CacheLines&) const { return true; }
     bool operator!=(const CacheLines&) const { return false; }
+
+   private:
+    static constexpr size_t kLargePage = size_t(2) << 20;
+
+    static std::align_val_t alignment(size_t count) { return std::align_val_t(count * sizeof(T) >= kLargePage ? kLargePage : 64); }
 };
 
 template <typename T>
