@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,8 +61,10 @@ class Runner:
 
     @property
     def short_step(self) -> int | None:
-        """Most tokens of a step that runs in C++; None where none does."""
-        return MOST_ROWS if self._decoder is not None else None
+        """Most tokens of a step that runs in C++; None where none does, or all do."""
+        if self._decoder is None or self._decoder.most_rows == sys.maxsize:
+            return None
+        return self._decoder.most_rows
 
     def record_decodes(self, recorder: Recorder, *, max_num_seqs: int, max_model_len: int) -> tuple[int, ...]:
         """From now on repeat recorded decodes; returns the numbers of rows that were recorded.

@@ -93,8 +93,7 @@ class Decoder:
     def __init__(self, weights: DecoderWeights, caches: Sequence[LayerCache], group_of_layer: Sequence[int]) -> None:
         code = library()
         self._step = getattr(code, f"deskmate_step_{weights.number_format}")
-        #: the longest step that is quicker here than through transformers
-        self.most_rows = sys.maxsize if weights.number_format != "float32" and code.deskmate_has_tiles() else FEW_ROWS
+        self._has_tiles = weights.number_format != "float32" and bool(code.deskmate_has_tiles())
         self._weights = weights  # the structures hold addresses only
         self._caches = tuple(caches)
         self._layers = (_Layer * len(weights.layers))(
@@ -128,6 +127,11 @@ class Decoder:
             weights.attention_scale,
             weights.rotary_scale,
         )
+
+    @property
+    def most_rows(self) -> int:
+        """Of a step that is quicker here than through transformers."""
+        return sys.maxsize if self._has_tiles else FEW_ROWS
 
     def logits(self, batch: Batch) -> Tensor:
         """Store the keys and values of a step, and return float32 ``[len(batch.logits_rows), vocab_size]``."""

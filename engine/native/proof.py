@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 MOST_TOKENS = 8
 _BLOCK_SIZE = 16
-_LARGEST_ERROR = {"float32": 1e-3, "bfloat16": 0.1, "int8": 0.1}
+_LARGEST_ERROR = {"float32": 1e-3, "bfloat16": 0.1, "int8": 0.1, "int4": 0.1}
 """Of all logits, as a share of their size. Rounding makes up to a tenth of that on models with random weights, which
 are the worst; whatever is put together otherwise makes more than this."""
 
@@ -48,7 +48,7 @@ def agrees(weights: DecoderWeights, model: LoadedModel) -> bool:
     theirs = model.logits(batch.input_ids, batch.position_ids, batch.logits_rows, LayerProbe()).float()
     error = float((ours - theirs).norm() / theirs.norm())
     if error <= _LARGEST_ERROR[weights.number_format]:  # not so for NaN
-        log.info("short steps of %s run in C++ (logits differ by %.1e)", model.name, error)
+        log.info("%s runs in C++ (logits differ by %.1e)", model.name, error)
         return True
     log.info("every step of %s runs through transformers: it computes otherwise (by %.1e)", model.name, error)
     return False

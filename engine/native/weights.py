@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.attention.base import LayerShape
-from engine.model.linears import to_int8
+from engine.model.linears import INT4_GROUP, to_int4, to_int8
 from engine.model.rope import LENGTH_DEPENDENT
 
 LANES = 16
@@ -20,7 +20,12 @@ LANES = 16
 TILE_WORDS = 16
 """Words of 32 bits in a row of a tile; a row of weights or numbers takes whole ones."""
 
-_CACHE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.bfloat16}
+_CACHE_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "int8": torch.bfloat16,
+    "int4": torch.bfloat16,
+}
 """The number formats of products, and what keys, values and embeddings beside them are made of."""
 
 
@@ -56,8 +61,10 @@ class HugePages:
 class Product:
     """A linear layer, or several that read the same rows."""
 
-    weight: Tensor  #: ``[outputs / 16, inputs / numbers in a word, 16, numbers in a word]``
-    scales: Tensor | None  #: of 8-bit weights: float32 ``[outputs]``
+    weight: Tensor  #: ``[outputs / 16, inputs / numbers in a word, 16, numbers in a word]``, of 4 bits two in a byte
+    scales: (
+        Tensor | None
+    )  #: of 8-bit weights float32 ``[outputs]``, of 4 bits bfloat16 ``[outputs / 16, inputs / 32, 16]``
     sums: Tensor | None  #: of 8-bit weights: int32 ``[outputs]``
     bias: Tensor | None  #: float32 ``[outputs]``
 
@@ -69,10 +76,16 @@ class Product:
             raise Unfit("only some of the layers that read the same rows have a bias")
         bias = _filled_up(torch.cat(biases).float()) if biases else None
         weight = _filled_up(weight)
-        if number_format != "int8":
-            return cls(pages.keep(_in_words(weight)), None, None, bias)
-        steps, scales = to_int8(weight)
-        return cls(pages.keep(_in_words(steps)), scales, steps.sum(1, dtype=torch.int32), bias)
+        match number_format:
+            case "int8":
+                steps, scales = to_int8(weight)
+                return cls(pages.keep(_in_words(steps)), scales, steps.sum(1, dtype=torch.int32), bias)
+            case "int4":
+                if weight.shape[1] % INT4_GROUP:
+                    raise Unfit(f"its rows are no multiple of {INT4_GROUP} numbers wide, which share a scale")
+                codes, scales = to_int4(weight)
+                return cls(pages.keep(_in_halves(codes)), pages.keep(_in_groups(scales)), None, bias)
+        return cls(pages.keep(_in_words(weight)), None, None, bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +107,7 @@ class DecoderWeights:
     Args:
         model: a causal language model, as transformers made it.
         shapes: of its layers.
-        number_format: of the products: ``float32``, ``bfloat16`` or ``int8``.
+        number_format: of the products: ``float32``, ``bfloat16``, ``int8``, or ``int4`` but for the output layer.
 
     Raises:
         Unfit: the model has other parts than the known ones.
@@ -140,16 +153,18 @@ class DecoderWeights:
             raise Unfit(f"there is no code for {number_format} beside {self.embedding.dtype}")
         self.norm = _norm(body.norm, self.epsilon, self.hidden)
         self.layers = tuple(self._layer(layer) for layer in body.layers)
-        self.head = self._product(self.hidden, self.vocab_size, model.lm_head)
+        # Nothing behind the output layer evens its errors out.
+        of_head = "int8" if number_format == "int4" else number_format
+        self.head = self._product(self.hidden, self.vocab_size, model.lm_head, number_format=of_head)
 
-    def _product(self, inputs: int, outputs: int, *linears: Any) -> Product:
+    def _product(self, inputs: int, outputs: int, *linears: Any, number_format: str | None = None) -> Product:
         if any(type(linear) is not nn.Linear for linear in linears):
             raise Unfit("it multiplies with something else than linear layers")
         if any(linear.in_features != inputs for linear in linears) or outputs != sum(
             linear.out_features for linear in linears
         ):
             raise Unfit("its layers differ in their sizes")
-        return Product.of(linears, self.number_format, self._pages)
+        return Product.of(linears, number_format or self.number_format, self._pages)
 
     def _layer(self, layer: Any) -> LayerWeights:
         attention, mlp = layer.self_attn, layer.mlp
@@ -199,6 +214,22 @@ def _in_words(weight: Tensor) -> Tensor:
     numbers = 4 // weight.itemsize
     weight = nn.functional.pad(weight, (0, -weight.shape[1] % (TILE_WORDS * numbers)))
     return weight.view(len(weight) // LANES, LANES, -1, numbers).transpose(1, 2)
+
+
+def _in_halves(codes: Tensor) -> Tensor:
+    """int8 ``[outputs, inputs]`` from -8 to 7 as unsigned ``[outputs / 16, inputs / 32, 4, 16, 4]``, two in a byte.
+
+    Of each group of 32 inputs the first half is in the lower bits, the other in the upper.
+    """
+    codes = nn.functional.pad(codes + 8, (0, -codes.shape[1] % (TILE_WORDS * 4))).to(torch.uint8)
+    lower, upper = codes.view(len(codes) // LANES, LANES, -1, 2, 4, 4).unbind(3)
+    return (lower | upper << 4).permute(0, 2, 3, 1, 4)
+
+
+def _in_groups(scales: Tensor) -> Tensor:
+    """``[outputs, groups]`` as bfloat16 ``[outputs / 16, groups, 16]``, with zeros up to whole tiles."""
+    scales = nn.functional.pad(scales, (0, -scales.shape[1] % (TILE_WORDS * 4 // INT4_GROUP)))
+    return scales.view(len(scales) // LANES, LANES, -1).transpose(1, 2).to(torch.bfloat16)
 
 
 def _norm(module: Any, epsilon: float, width: int) -> Tensor:

@@ -24,6 +24,7 @@ from engine.cache_layout import CacheLayout, blocks_for_sequence
 from engine.core import EngineCore
 from engine.kv_cache import NULL_BLOCK
 from engine.model.loading import LoadedModel, load_model
+from engine.native.decoder import Decoder
 from tests.support.models import FAMILIES, WINDOW, make_model
 from tests.support.native import needs_compiler
 from tests.support.reference import TIE, Comparison, Reference, Reply
@@ -216,14 +217,14 @@ def test_steps_in_cpp_say_the_same_alone_and_among_others(
     native_pair: Pair, most_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them, and then only those of few rows: both kinds of steps read what the other kind has stored."""
-    monkeypatch.setattr("engine.runner.MOST_ROWS", most_rows)
+    monkeypatch.setattr(Decoder, "most_rows", most_rows)
     check_scenarios(native_pair, (1, 9, 12))
 
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_steps_in_cpp_say_the_same_at_length(native_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.runner.MOST_ROWS", 6)
+    monkeypatch.setattr(Decoder, "most_rows", 6)
     check_scenarios(native_pair, range(200, 220))
 
 

@@ -22,6 +22,7 @@ from tests.support.models import make_model
 from tests.support.native import FORMATS, needs_compiler
 
 BLOCK_SIZE = 16
+LONG = 500  #: several times what a chunk's attention takes at once
 LENGTH = 150  #: longer than what attention takes at once, and no multiple of anything
 
 
@@ -102,8 +103,26 @@ def test_logits_are_those_of_transformers_modules(path: Path, settings: dict[str
 
 
 @needs_compiler
-@pytest.mark.parametrize("settings", [{"dtype": "float32"}, {"dtype": "bfloat16"}])
-@pytest.mark.parametrize(("stops", "threads"), [(range(1, LENGTH + 1), 1), ((64, 65, 77, 149, LENGTH), 3)])
+@pytest.mark.parametrize("stops", [(LONG,), (256, LONG - 33, LONG)])
+def test_a_chunk_has_more_keys_than_are_scored_at_once(path: Path, stops: tuple[int, ...]) -> None:
+    model = load(path, dtype="bfloat16")
+    text = Sequence(model, LONG)
+    assert error(text.logits(*stops), theirs(model, text.tokens)) < 0.03
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("settings", "stops", "threads"),
+    [
+        ({"dtype": "float32"}, range(1, LENGTH + 1), 1),
+        ({"dtype": "float32"}, (64, 65, 77, 149, LENGTH), 3),
+        # Where there are tiles, attention rounds the shares of a chunk, and those of single rows it does not.
+        ({"dtype": "bfloat16"}, (64, 70, 77, 110, LENGTH), 1),
+        ({"dtype": "bfloat16"}, (4, 37, LENGTH), 3),
+        ({"dtype": "bfloat16", "quantization": "int8"}, (33, 70, LENGTH), 3),
+        ({"dtype": "bfloat16", "quantization": "int4"}, (33, 70, LENGTH), 3),
+    ],
+)
 def test_neither_chunks_nor_threads_change_a_bit(
     path: Path, settings: dict[str, str], stops: tuple[int, ...], threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +130,13 @@ def test_neither_chunks_nor_threads_change_a_bit(
     whole = Sequence(model).logits(LENGTH)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert torch.equal(Sequence(model).logits(*stops), whole)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("settings", "largest"), FORMATS)
+def test_row_by_row_it_says_what_a_chunk_says(path: Path, settings: dict[str, str], largest: float) -> None:
+    model = load(path, **settings)
+    assert error(Sequence(model).logits(*range(1, LENGTH + 1)), Sequence(model).logits(LENGTH)) < largest
 
 
 @needs_compiler
