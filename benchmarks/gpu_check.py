@@ -6,7 +6,8 @@
 Checks: every attention kernel that runs here against plain attention; greedy replies against transformers; recorded
 decodes against executed ones; batch invariance; memory at start, asleep and awake; what is said when it runs out.
 Measures: tokens per second and time to first token beside transformers' ``generate``, with and without CUDA graphs,
-and what share of the memory's bandwidth decoding reaches. Each part stands alone: one that fails does not hide the
+what share of the memory's bandwidth decoding reaches, and how long the GPU has nothing to do with many chats, with
+steps that overlap and without. Each part stands alone: one that fails does not hide the
 others. Writes JSON to $OUT, or to benchmarks/results; ends with 1 when a check has failed.
 """
 
@@ -32,6 +33,7 @@ import torch
 
 from benchmarks import machine, models
 from benchmarks.model_files import ROOT
+from benchmarks.overlap import compare
 from benchmarks.peers.deskmate import GREEDY
 from benchmarks.peers.deskmate import answer as ours
 from benchmarks.peers.protocol import Chat, Reply
@@ -160,9 +162,9 @@ def graphs_equal_eager(check: Check) -> dict[str, Any]:
     compared = 0
     repeat = graphs.logits
 
-    def both(batch: Any) -> torch.Tensor:
+    def both(*step: Any) -> torch.Tensor:
         nonlocal compared
-        recorded = repeat(batch).clone()
+        recorded = repeat(*step).clone()
         graph = next(graph for graph in graphs._graphs if len(graph.batch.logits_rows) >= len(recorded))
         executed = core._runner._compute(graph.batch, graph.prepared)[: len(recorded)]
         assert torch.equal(recorded, executed), f"{len(recorded)} rows differ"
@@ -323,6 +325,12 @@ def speed(check: Check, path: Path, *, graphs: bool, peer: bool) -> dict[str, An
     return result
 
 
+def overlap(check: Check, path: Path) -> dict[str, Any]:
+    chats, prompt, new, most, length = (4, 16, 8, 300, 256) if check.quick else (128, 128, 128, 15_000, 1024)
+    settings = check.settings(path, dtype="bfloat16", max_model_len=length)
+    return compare(settings, chats=chats, prompt=prompt, new=new, vocab_size=most)
+
+
 # -- all of it --------------------------------------------------------------------------------------------------
 
 
@@ -357,6 +365,7 @@ def main() -> None:
         check.part("speed", lambda: speed(check, path, graphs=True, peer=True))
         if args.device == "cuda":
             check.part("speed without graphs", lambda: speed(check, path, graphs=False, peer=False))
+        check.part("overlap", lambda: overlap(check, path))
 
     where = Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results")
     output = args.output or where / f"{str(about['date'])[:10]}-gpu_check.json"

@@ -9,6 +9,22 @@ from torch import Tensor
 
 from engine.attention.base import Sequences
 from engine.scheduler import StepPlan
+from engine.transfer import to_device
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Tokens that a step on the device takes from the one before it, before anybody has read them."""
+
+    tokens: Tensor  #: int64 ``[n]``: what the step before sampled
+    sources: tuple[int, ...]  #: indices into ``tokens``
+    targets: tuple[int, ...]  #: for each of them the packed row where it belongs
+
+    def write_to(self, input_ids: Tensor) -> None:
+        """``input_ids``: int64 ``[1, num_tokens]``."""
+        if self.targets:
+            index = to_device([self.sources, self.targets], torch.int64, input_ids.device)
+            input_ids[0].index_copy_(0, index[1], self.tokens[index[0]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +83,7 @@ class Batch:
 
         # One tensor, which is cut up: making it is what takes the time, and on a GPU it crosses the bus.
         parts = [input_ids, positions, sampled_rows + scored_rows, lengths, *slots]
-        together = torch.tensor([number for part in parts for number in part], dtype=torch.int64, device=device)
+        together = to_device([number for part in parts for number in part], torch.int64, device)
         ids_, positions_, rows_, lengths_, *slots_ = together.split_with_sizes([len(part) for part in parts])
         return cls(
             input_ids=ids_.unsqueeze(0),

@@ -21,10 +21,11 @@ from engine.logprobs import named_scores, score
 from engine.metrics import EngineMetrics
 from engine.model.loading import LoadedModel
 from engine.outputs import Delta, EngineStats, FinishReason, PrefillProgress
+from engine.overlap import CudaReadback, Overlap, Readback
 from engine.pacing import Pacing
 from engine.request import Request
 from engine.runner import Runner
-from engine.sampler import Sampler
+from engine.sampler import Sampler, unusable_scores
 from engine.scheduler import Scheduler, SchedulerCounters, StepPlan
 from engine.settings import EngineSettings
 from engine.speculation.selection import make_drafting
@@ -59,9 +60,17 @@ class EngineCore:
         model: loaded and ready.
         settings: sizes and limits.
         recorder: records decodes; None is CUDA graphs on a GPU, and nothing elsewhere.
+        readback: brings tokens to the host while the next step is computed; None is CUDA's on a GPU, and elsewhere
+            steps do not overlap.
     """
 
-    def __init__(self, model: LoadedModel, settings: EngineSettings, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        settings: EngineSettings,
+        recorder: Recorder | None = None,
+        readback: Readback | None = None,
+    ) -> None:
         layout = CacheLayout.of(model.layers)
         self.kernel, block_size = select_kernel(settings.attention, model.needs, model.device, settings.kv_block_size)
         capacity = plan_capacity(model, layout, settings, block_size)
@@ -93,6 +102,10 @@ class EngineCore:
         self._record_decodes(recorder, settings, capacity.max_model_len)
         self._sampler = Sampler()
         self.intake = Intake(model, settings, capacity.max_model_len)
+        self._overlap: Overlap | None = None
+        can_overlap = readback is not None or model.device.type == "cuda"
+        if settings.overlap and can_overlap and self._drafting is None:  # guesses follow the tokens before them
+            self._overlap = Overlap(self._runner, self._scheduler, readback or CudaReadback())
         self._submissions: dict[str, Submission] = {}
         self._streams: dict[str, set[str]] = {}  # of each stream the replies that are still being written
         self._deadlines: dict[str, float] = {}  # of those in flight that have one
@@ -121,6 +134,8 @@ class EngineCore:
         """End every request and free its blocks."""
         for stream_id in list(self._streams):
             self.abort(stream_id)
+        while self._scheduler.has_work:  # a step on the device holds blocks until it has landed
+            self.step()
 
     def evacuate(self) -> tuple[list[Submission], list[Submission]]:
         """After a failed step: those that were in it with their siblings, and all others, ready for another core.
@@ -134,7 +149,7 @@ class EngineCore:
         self._submissions.clear()
         self._streams.clear()
         self._deadlines.clear()
-        del self._runner
+        del self._runner, self._overlap
         self._drafting = None  # it may have a cache too
         return failed, [one for one in everyone if one.stream_id not in broken]
 
@@ -142,7 +157,7 @@ class EngineCore:
         """Compute one step."""
         result = StepResult()
         self._end_overdue(result)
-        plan = self._scheduler.plan()
+        plan = self._scheduler.plan() if self._overlap is None else self._plan_ahead(self._overlap, result)
         if not plan.chunks:
             return result
         self._in_step = tuple([chunk.request.id for chunk in plan.chunks])
@@ -167,14 +182,52 @@ class EngineCore:
                 deltas[request.id] = delta if earlier is None else joined(earlier, delta)
             began = monotonic()
         self._measure(plan, seconds + monotonic() - began, num_generated)
-
-        for chunk in plan.chunks if plan.num_prompt_tokens else ():
-            request = chunk.request
-            if not chunk.samples and request.num_output_tokens == 0:
-                progress = PrefillProgress(chunk.end, request.num_prompt_tokens)
-                result.deltas.append(Delta(self._submissions[request.id].stream_id, progress=progress))
+        self._tell_progress(plan, result)
         result.deltas += deltas.values()
         return result
+
+    def _plan_ahead(self, overlap: Overlap, result: StepResult) -> StepPlan:
+        """Let the device begin a step before the one before it is looked at.
+
+        Returns:
+            What is to be computed now, nothing having been left to the device.
+        """
+        if overlap.is_short:
+            self._land(overlap, result)
+        plan, before = self._scheduler.plan(), overlap.plans
+        launches = bool(plan.chunks) and overlap.serves(plan, self._submissions)
+        if launches:
+            # Should it fail, nobody can tell which of the two it was.
+            self._in_step = tuple([chunk.request.id for each in (*before, plan) for chunk in each.chunks])
+            overlap.launch(plan, self._submissions)
+        if before:
+            self._land(overlap, result)
+        if launches:
+            return StepPlan(())
+        return self._scheduler.in_flight.complete(plan) if before else plan
+
+    def _land(self, overlap: Overlap, result: StepResult) -> None:
+        """Read the tokens of the earliest step on the device, and apply them."""
+        landed = overlap.land()
+        for stream_id in {self._submissions[id_].stream_id for id_ in landed.unusable}:
+            self._end(stream_id, FinishReason.ERROR)
+            result.failures.append((stream_id, unusable_scores(landed.unusable)))
+        unfit = self._scheduler.in_flight.land(landed.launched, landed.void)
+        if unfit:
+            self._runner.erase(unfit)
+        self._measure(landed.plan, landed.seconds, len(landed.tokens))
+        advanced = self._scheduler.commit(landed.plan, landed.tokens)
+        self._observe(advanced)
+        self._tell_progress(landed.plan, result)
+        result.deltas += [self._advance(request) for request in advanced]
+
+    def _tell_progress(self, plan: StepPlan, result: StepResult) -> None:
+        """How far the prompts are that a step read."""
+        for chunk in plan.chunks if plan.num_prompt_tokens else ():
+            request = chunk.request
+            if not chunk.samples and request.num_output_tokens == 0 and not request.is_finished:
+                progress = PrefillProgress(chunk.end, request.num_prompt_tokens)
+                result.deltas.append(Delta(self._submissions[request.id].stream_id, progress=progress))
 
     def _end_overdue(self, result: StepResult) -> None:
         """A reply whose time is over ends with what it has; a request that has nothing fails with a sentence."""

@@ -1,6 +1,7 @@
 """Sampling where the logits are on a GPU: all rows at once, in as few kernels as it takes.
 
-On a processor :mod:`engine.host_sampling` does the same, with the same noise.
+On a processor :mod:`engine.host_sampling` does the same, with the same noise. :mod:`engine.unread_sampling` does it
+without waiting for the tokens.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.penalties import TokenCounts
+from engine.transfer import to_device
 
 if TYPE_CHECKING:
     from engine.sampler import SamplingRow
 
-_FIRST_CANDIDATES = 256
-_MORE_CANDIDATES = 8
+FIRST_CANDIDATES = 256
+"""So many of the likeliest tokens are ranked at first."""
+MORE_CANDIDATES = 8
+"""So many times as many when that did not do."""
 
 
 def likeliest(scores: Tensor) -> tuple[list[int], list[float]]:
@@ -55,10 +59,10 @@ def _penalize(scores: Tensor, rows: Sequence[SamplingRow], penalized: Sequence[t
     """Touches only the tokens that occurred: costs what the texts are long, not what the vocabulary is large."""
     at = _positions([index for index, _ in penalized], [counts.ids for _, counts in penalized], scores)
     in_reply = _column([counts.in_reply for _, counts in penalized], scores)
-    lengths = torch.tensor([counts.ids.size for _, counts in penalized], device=scores.device)
+    lengths = to_device([counts.ids.size for _, counts in penalized], torch.int64, scores.device)
 
     def spread(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=scores.device).repeat_interleave(lengths)
+        return to_device(values, torch.float32, scores.device).repeat_interleave(lengths)
 
     repetition = spread([rows[index].repetition_penalty for index, _ in penalized])
     presence = spread([rows[index].presence_penalty for index, _ in penalized])
@@ -87,24 +91,31 @@ def draw(
 ) -> list[int]:
     """As :meth:`engine.sampler.Arithmetic.draw` has it."""
     # With the likeliest token at 0, no exponential overflows, however low the temperature.
-    scaled = scores.float() - _column_of(highest, scores)
-    scaled /= _column_of([row.temperature for row in rows], scores)
-    noise = torch.tensor(uniform_numbers, dtype=torch.float64, device=scores.device)
+    scaled = scores.float() - column_of(highest, scores)
+    scaled /= column_of([row.temperature for row in rows], scores)
+    noise = to_device(uniform_numbers, torch.float64, scores.device)
     ranked = [index for index, row in enumerate(rows) if row.is_ranked]
     unranked = [index for index, row in enumerate(rows) if not row.is_ranked]
     tokens = [0] * len(rows)
     if ranked:
-        values, ids = _survivors(_select(scaled, ranked), [rows[index] for index in ranked])
-        values = _keep_typical(values, [rows[index] for index in ranked])
-        picked = ids.gather(-1, _invert(values, _select(noise, ranked)))
-        _put(tokens, ranked, picked)
+        values, ids = _survivors(select(scaled, ranked), [rows[index] for index in ranked])
+        _put(tokens, ranked, draw_ranked(values, ids, [rows[index] for index in ranked], select(noise, ranked)))
     if unranked:
-        values = _select(scaled, unranked)
-        if any(rows[index].min_p > 0 for index in unranked):
-            values = values.masked_fill(values < _floor([rows[index] for index in unranked], values), -math.inf)
-        values = _keep_typical(values, [rows[index] for index in unranked])
-        _put(tokens, unranked, _invert(values, _select(noise, unranked)))
+        chosen = [rows[index] for index in unranked]
+        _put(tokens, unranked, draw_unranked(select(scaled, unranked), chosen, select(noise, unranked)))
     return tokens
+
+
+def draw_ranked(values: Tensor, ids: Tensor, rows: Sequence[SamplingRow], noise: Tensor) -> Tensor:
+    """Token ids ``[n]``, from scores ``[n, c]`` of survivors and their token ids, which ascend."""
+    return ids.gather(-1, _invert(_keep_typical(values, rows), noise)).squeeze(-1)
+
+
+def draw_unranked(scaled: Tensor, rows: Sequence[SamplingRow], noise: Tensor) -> Tensor:
+    """Token ids ``[n]``, from scores ``[n, vocab_size]``, of rows that need no order among the tokens."""
+    if any(row.min_p > 0 for row in rows):
+        scaled = scaled.masked_fill(scaled < _floor(rows, scaled), -math.inf)
+    return _invert(_keep_typical(scaled, rows), noise).squeeze(-1)
 
 
 def _survivors(scaled: Tensor, rows: Sequence[SamplingRow]) -> tuple[Tensor, Tensor]:
@@ -116,38 +127,53 @@ def _survivors(scaled: Tensor, rows: Sequence[SamplingRow]) -> tuple[Tensor, Ten
     Returns:
         scores ``[n, c]``, -inf where a row has fewer than ``c`` survivors, and their token ids ``[n, c]``.
     """
+    count = max(FIRST_CANDIDATES, *(row.top_k + 1 for row in rows))
+    while True:
+        values, ids, kept, settled = rank(scaled, rows, count)
+        if bool(settled.all()):
+            break
+        count *= MORE_CANDIDATES
+    widest = int(kept.sum(-1).max())
+    return by_id(values[:, :widest], ids[:, :widest], kept[:, :widest])
+
+
+def rank(scaled: Tensor, rows: Sequence[SamplingRow], count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The likeliest tokens of ``scaled`` ``[n, vocab_size]``, and which of them each row keeps.
+
+    Returns:
+        ``[n, c]`` scores, highest first, their token ids and whether they are kept, where ``c`` is ``count`` or all;
+        then ``[n]`` whether more candidates would change nothing.
+    """
     vocab_size = scaled.shape[-1]
     # Top-p without top-k is a share of the whole vocabulary's mass.
     whole = scaled.exp().sum(-1, keepdim=True, dtype=torch.float64) if any(not row.top_k for row in rows) else None
-    count = max(_FIRST_CANDIDATES, *(row.top_k + 1 for row in rows))
-    while True:
-        count = min(count, vocab_size)
-        values, ids = scaled.topk(count, dim=-1)
-        threshold, settled = _threshold(values, whole, rows)
-        if count == vocab_size or settled:
-            break
-        count *= _MORE_CANDIDATES
-    kept = values >= threshold
-    widest = int(kept.sum(-1).max())
-    values = values.masked_fill(~kept, -math.inf)[:, :widest]
-    # Equal scores leave topk in any order; sorted by id, a draw does not depend on how many tokens were ranked.
-    ids, order = ids[:, :widest].sort(dim=-1)
-    return values.gather(-1, order), ids
+    values, ids = scaled.topk(min(count, vocab_size), dim=-1)
+    threshold, settled = _threshold(values, whole, rows)
+    return values, ids, values >= threshold, settled if count < vocab_size else torch.ones_like(settled)
 
 
-def _threshold(values: Tensor, whole: Tensor | None, rows: Sequence[SamplingRow]) -> tuple[Tensor, bool]:
-    """The lowest score that each row keeps, ``[n, 1]``, and whether more candidates would not change it.
+def by_id(values: Tensor, ids: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores, -inf for what is not kept, and token ids, in the order of the vocabulary.
+
+    Equal scores leave topk in any order; sorted by id, a draw does not depend on how many tokens were ranked.
+    """
+    ids, order = ids.sort(dim=-1)
+    return values.masked_fill(~kept, -math.inf).gather(-1, order), ids
+
+
+def _threshold(values: Tensor, whole: Tensor | None, rows: Sequence[SamplingRow]) -> tuple[Tensor, Tensor]:
+    """The lowest score that each row keeps, ``[n, 1]``, and ``[n]`` whether more candidates would not change it.
 
     Args:
         values: ``[n, c]`` scaled scores of the ``c`` likeliest tokens, highest first.
         whole: ``[n, 1]`` float64 mass of the vocabulary; may be None when every row has a top-k.
     """
     count = values.shape[-1]
-    has_top_k = torch.tensor([[row.top_k > 0] for row in rows], device=values.device)
-    last = torch.tensor([[min(row.top_k or count, count) - 1] for row in rows], device=values.device)
+    has_top_k = to_device([[row.top_k > 0] for row in rows], torch.bool, values.device)
+    last = to_device([[min(row.top_k or count, count) - 1] for row in rows], torch.int64, values.device)
     kth = lowest = torch.where(has_top_k, values.gather(-1, last), -math.inf)
     if any(row.top_p < 1 for row in rows):
-        top_p = _column_of([row.top_p for row in rows], values).double()
+        top_p = column_of([row.top_p for row in rows], values).double()
         mass = values.double().masked_fill_(values < lowest, -math.inf).exp_()
         total = mass.sum(-1, keepdim=True)
         if whole is not None:
@@ -158,7 +184,7 @@ def _threshold(values: Tensor, whole: Tensor | None, rows: Sequence[SamplingRow]
         lowest = torch.where(top_p < 1, torch.maximum(lowest, values.gather(-1, last)), lowest)
     threshold = torch.maximum(lowest, _floor(rows, values))
     # With top-k, a nucleus is a share of all that it keeps: those that equal the last one must be among the candidates.
-    return threshold, bool((values[:, -1:] < torch.where(has_top_k, kth, threshold)).all())
+    return threshold, values[:, -1] < torch.where(has_top_k, kth, threshold).squeeze(-1)
 
 
 def _keep_typical(scaled: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
@@ -175,16 +201,17 @@ def _keep_typical(scaled: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     chosen = [index for index, row in enumerate(rows) if row.typical_p < 1]
     if not chosen:
         return scaled
-    part = scaled[chosen]
+    at = to_device(chosen, torch.int64, scaled.device)
+    part = scaled[at]
     log_p = part.double().log_softmax(-1)
     p = log_p.exp()
     entropy = -(p * log_p).nansum(-1, keepdim=True)  # 0 log 0 is 0
     surprise = (log_p + entropy).abs()
     ordered, order = surprise.sort(dim=-1)
-    typical_p = _column_of([rows[index].typical_p for index in chosen], scaled).double()
+    typical_p = column_of([rows[index].typical_p for index in chosen], scaled).double()
     last = (p.gather(-1, order).cumsum(-1) < typical_p).sum(-1, keepdim=True).clamp_(max=scaled.shape[-1] - 1)
     part = part.masked_fill(surprise > ordered.gather(-1, last), -math.inf)
-    return scaled.index_copy(0, torch.tensor(chosen, device=scaled.device), part)
+    return scaled.index_copy(0, at, part)
 
 
 def _invert(scores: Tensor, noise: Tensor) -> Tensor:
@@ -193,22 +220,24 @@ def _invert(scores: Tensor, noise: Tensor) -> Tensor:
     total = cumulative[:, -1:]
     # Rounding must not carry the target to the very end, beyond the last token that has any mass.
     target = torch.minimum(noise.unsqueeze(-1) * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, target, right=True)
+    found = torch.searchsorted(cumulative, target, right=True)
+    return found.clamp_(max=scores.shape[-1] - 1)  # beyond the end where scores are NaN
 
 
 def _floor(rows: Sequence[SamplingRow], like: Tensor) -> Tensor:
     """The lowest scaled score min-p keeps, ``[n, 1]``."""
-    return _column_of([math.log(row.min_p) if row.min_p > 0 else -math.inf for row in rows], like)
+    return column_of([math.log(row.min_p) if row.min_p > 0 else -math.inf for row in rows], like)
 
 
-def _column_of(values: Sequence[float], like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=like.device).unsqueeze(-1)
+def column_of(values: Sequence[float], like: Tensor) -> Tensor:
+    return to_device(values, torch.float32, like.device).unsqueeze(-1)
 
 
-def _select(tensor: Tensor, indices: Sequence[int]) -> Tensor:
-    return tensor if len(indices) == tensor.shape[0] else tensor[list(indices)]
+def select(tensor: Tensor, indices: Sequence[int]) -> Tensor:
+    """Some rows of a tensor; itself when all are asked for."""
+    return tensor if len(indices) == tensor.shape[0] else tensor[to_device(indices, torch.int64, tensor.device)]
 
 
 def _put(tokens: list[int], indices: Sequence[int], picked: Tensor) -> None:
-    for index, token in zip(indices, picked.squeeze(-1).tolist(), strict=True):
+    for index, token in zip(indices, picked.tolist(), strict=True):
         tokens[index] = token

@@ -20,9 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.attention.base import AttentionKernel, Sequences
-from engine.batch import Batch
+from engine.batch import Batch, Carried
 from engine.kv_cache import NULL_BLOCK
 from engine.scheduler import StepPlan
+from engine.transfer import overwrite
 
 Forward = Callable[[Batch, Sequence[Any]], Tensor]
 """Logits of a batch, given what the kernel prepared for each group of layers."""
@@ -138,16 +139,18 @@ class DecodeGraphs:
             len(chunk.token_ids) == 1 and chunk.samples and not chunk.scored and not chunk.draft for chunk in chunks
         )
 
-    def logits(self, batch: Batch) -> Tensor:
-        """``[n, vocab_size]`` for a batch of ``n`` decodes on whatever device. Good until the next call."""
+    def logits(self, batch: Batch, carried: Carried | None = None) -> Tensor:
+        """``[n, vocab_size]`` for a batch of ``n`` decodes on the host. Good until the next call."""
         rows = batch.input_ids.shape[1]
         at = bisect_left(self.sizes, rows)
         graph, size = self._graphs[at], self.sizes[at]
         empty = (0, size - rows)
-        graph.batch.input_ids.copy_(F.pad(batch.input_ids, empty), non_blocking=True)
-        graph.batch.position_ids.copy_(F.pad(batch.position_ids, empty), non_blocking=True)
+        overwrite(graph.batch.input_ids, F.pad(batch.input_ids, empty))
+        if carried is not None:
+            carried.write_to(graph.batch.input_ids)
+        overwrite(graph.batch.position_ids, F.pad(batch.position_ids, empty))
         for slots, step in zip(graph.batch.slots, batch.slots, strict=True):
-            slots.copy_(F.pad(step, empty, value=NULL_BLOCK), non_blocking=True)
+            overwrite(slots, F.pad(step, empty, value=NULL_BLOCK))
         for prepared, sequences in zip(graph.prepared, batch.sequences, strict=True):
             self._kernel.refill(prepared, _filled_up(sequences, size))
         return graph.repeat()[:rows]

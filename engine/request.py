@@ -51,6 +51,8 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     token_ids: list[int] = field(init=False)  #: prompt, then what was generated
     num_computed_tokens: int = 0
+    num_launched_tokens: int = 0  #: behind those: in steps that were launched and have not landed
+    num_awaited_tokens: int = 0  #: which those steps sample, and which will be computed in turn
     tables: list[list[int]] = field(default_factory=list)  #: a block table for each group of layers; none while waiting
     block_hashes: list[bytes] = field(default_factory=list)  #: addresses of the full blocks known so far
     num_registered_blocks: int = 0  #: how many blocks of a table were offered to the prefix index
@@ -85,7 +87,8 @@ class Request:
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        return len(self.token_ids) - self.num_computed_tokens
+        """Once the steps that were launched have landed."""
+        return len(self.token_ids) + self.num_awaited_tokens - self.num_computed_tokens - self.num_launched_tokens
 
     @property
     def scores_prompt(self) -> bool:

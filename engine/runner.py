@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.base import AttentionKernel, GroupStep, LayerCache, PagedMetadata
-from engine.batch import Batch
+from engine.batch import Batch, Carried
 from engine.cache_layout import CacheLayout
 from engine.graphs import DecodeGraphs, Recorder
 from engine.invariance import OneByOne, tile_rows, tiles
@@ -100,8 +100,11 @@ class Runner:
                     rows[copy.destination, : copy.num_rows] = rows[copy.source, : copy.num_rows]
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan) -> Tensor:
+    def execute(self, plan: StepPlan, carried: Carried | None = None) -> Tensor:
         """Compute a plan: fill the cache, and return logits.
+
+        Args:
+            carried: tokens of the plan that only the device knows.
 
         Returns:
             ``[m + n, vocab_size]``: a row for each chunk that samples and each guess behind it, ``m`` in all, then
@@ -110,9 +113,11 @@ class Runner:
         self._copy(plan.copies)
         if self._graphs is not None and self._graphs.serves(plan):
             on_host = Batch.of(plan, self._block_size, self._num_groups, torch.device("cpu"))
-            return self._graphs.logits(on_host)
+            return self._graphs.logits(on_host, carried)
         device = self._model.device
         batch = Batch.of(plan, self._block_size, self._num_groups, device, tell_lengths=self._model.rotary is not None)
+        if carried is not None:
+            carried.write_to(batch.input_ids)
         if self._tile_rows is not None:
             return self._forward_in_tiles(batch, self._tile_rows)
         return self._forward(batch)

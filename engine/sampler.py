@@ -83,6 +83,7 @@ class SamplingRow:
         self.bias_ids = np.fromiter(bias.keys(), dtype=np.int64, count=len(bias))
         self.bias_values = np.fromiter(bias.values(), dtype=np.float32, count=len(bias))
         self.is_ranked = self.top_k > 0 or self.top_p < 1  #: its filters need the likeliest tokens in order
+        self.num_candidates = device_sampling.FIRST_CANDIDATES  #: so many are ranked where nobody waits to see more
         penalized = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
         self._counts = TokenCounts() if penalized else None
         #: its scores may differ from the model's
@@ -211,10 +212,15 @@ def _refuse_unusable(unusable: Sequence[int], logits: Tensor, rows: Sequence[Sam
             "min_tokens. Forbid less.",
             request_ids=broken,
         )
-    raise LogitsError(
-        f"The model produced no usable scores for {', '.join(broken)} (NaN or infinity). "
+    raise unusable_scores(broken)
+
+
+def unusable_scores(request_ids: tuple[str, ...]) -> LogitsError:
+    """For requests whose logits hold NaN or +inf, or nothing but -inf."""
+    return LogitsError(
+        f"The model produced no usable scores for {', '.join(request_ids)} (NaN or infinity). "
         "The weights may be damaged, or the number format too small for this model: try ENGINE_DTYPE=float32.",
-        request_ids=broken,
+        request_ids=request_ids,
     )
 
 

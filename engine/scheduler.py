@@ -19,6 +19,7 @@ from time import monotonic
 from typing import NamedTuple, Protocol
 
 from engine.block_tables import BlockTables
+from engine.in_flight import InFlight
 from engine.kv_cache import BlockCopy, BlockPool
 from engine.outputs import FinishReason
 from engine.request import Request, RequestStatus
@@ -26,6 +27,10 @@ from engine.request import Request, RequestStatus
 SCORED_TOKENS_PER_STEP = 128
 """Most tokens of a step from prompts whose log-probabilities are asked for: each has logits as wide as the
 vocabulary."""
+
+
+NOT_YET_KNOWN = 0
+"""Stands in a plan for a token that a step before it samples. Any id that exists: it is never computed."""
 
 
 class Clock(Protocol):
@@ -68,6 +73,7 @@ class StepPlan:
     copies: tuple[BlockCopy, ...] = ()  #: to be made first, in this order
     num_decodes: int = 0  #: chunks that continue a reply by its newest token
     num_prompt_tokens: int = 0  #: of all other chunks, which catch up, some of them with replies that gave way
+    is_short: bool = False  #: some who run are not in it, because blocks are lacking and a step has not landed
 
     @cached_property
     def num_tokens(self) -> int:
@@ -142,6 +148,7 @@ class Scheduler:
         self._tables = tables
         self._waiting: list[Request] = []  # by rank
         self._running: list[Request] = []  # by rank
+        self.in_flight = InFlight(tables)
 
     @property
     def tables(self) -> BlockTables:
@@ -157,7 +164,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._requests)
+        return bool(self._requests or self.in_flight)
 
     @property
     def requests(self) -> tuple[Request, ...]:
@@ -185,7 +192,7 @@ class Scheduler:
         insort(self._waiting, request, key=_rank)
 
     def plan(self) -> StepPlan:
-        """Choose the next step and take the blocks it needs. Empty only when nothing is in flight."""
+        """Choose the next step and take the blocks it needs. Empty only when nothing is in flight, or not landed."""
         budget = self.max_batched_tokens
         scorable = SCORED_TOKENS_PER_STEP
         chunks: list[Chunk] = []
@@ -206,7 +213,7 @@ class Scheduler:
                 length = self._chunk_length(request, min(budget - reserved, readable), scorable)
             if length == 0:
                 continue
-            end = request.num_computed_tokens + length
+            end = request.num_computed_tokens + request.num_launched_tokens + length
             while request.status is RequestStatus.RUNNING:
                 missing = self._tables.missing(request, end)
                 if missing <= self.pool.num_free:
@@ -222,6 +229,8 @@ class Scheduler:
                         scorable -= length * request.scores_prompt
                     break
                 short = True
+                if self.in_flight:
+                    break
                 victim = self._running[-1]  # none of those in this step: they come earlier
                 reserved -= victim is not request and victim.num_uncomputed_tokens == 1
                 self._preempt(victim)
@@ -244,7 +253,8 @@ class Scheduler:
             scorable -= length * request.scores_prompt
 
         self.counters.steps += bool(chunks)
-        return StepPlan(tuple(chunks), tuple(copies), num_decodes, most - readable)
+        is_short = short and bool(self.in_flight)
+        return StepPlan(tuple(chunks), tuple(copies), num_decodes, most - readable, is_short)
 
     def commit(self, plan: StepPlan, tokens: Mapping[str, int]) -> list[Request]:
         """Apply what a step computed.
@@ -284,8 +294,8 @@ class Scheduler:
         if request is None:
             return None
         (self._running if request.status is RequestStatus.RUNNING else self._waiting).remove(request)
-        # What made a request fail may be in its blocks.
-        self._tables.release(request, keep=reason is not FinishReason.ERROR)
+        keep = reason is not FinishReason.ERROR  # what made a request fail may be in its blocks
+        self.in_flight.release(request, keep=keep)
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
         request.stop_reason = stop_reason
@@ -302,6 +312,7 @@ class Scheduler:
             request.num_computed_tokens = 0
             request.num_registered_blocks = 0
             request.status = RequestStatus.WAITING
+        self.in_flight.abandon(requests)
         self._requests.clear()
         self._running.clear()
         self._waiting.clear()
@@ -309,7 +320,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Verify that blocks and requests agree (``IntegrityError`` if not). With nothing in flight, all are free."""
-        self._tables.check(list(self._requests.values()))
+        self._tables.check([*self._requests.values(), *self.in_flight.leaving])
 
     # -- inner workings ---------------------------------------------------------------------------------
 
@@ -379,18 +390,20 @@ class Scheduler:
         return min(budget, request.num_uncomputed_tokens)
 
     def _chunk(self, request: Request, end: int) -> Chunk:
-        start = request.num_computed_tokens
+        start = request.num_computed_tokens + request.num_launched_tokens
+        token_ids = tuple(request.token_ids[start:end])
+        if len(token_ids) < end - start:
+            token_ids = (*token_ids, NOT_YET_KNOWN)
         scored = range(0)
         if request.scores_prompt:
             scored = range(max(start, request.num_scored_tokens - 1), min(end, request.num_prompt_tokens - 1))
-        token_ids = request.token_ids
         return Chunk(
             request,
             start,
             end,
-            tuple(token_ids[start:end]),
+            token_ids,
             tuple(map(tuple, request.tables)),
-            end == len(token_ids),
+            end == len(request.token_ids) + request.num_awaited_tokens,
             scored,
         )
 

@@ -56,6 +56,7 @@ class EngineSettings(BaseSettings):
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of the GPU's memory to use.")
     enable_prefix_caching: bool = Field(True, description="Reuse the KV of prompts that begin alike.")
     cuda_graphs: bool = Field(True, description="On a GPU, record decodes as CUDA graphs where the model allows it.")
+    overlap: bool = Field(True, description="On a GPU, prepare the next step while this one is computed.")
     batch_invariant: bool = Field(
         False,
         description="A greedy or seeded reply is the same alone and under load in bfloat16 too; replies take longer.",

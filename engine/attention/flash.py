@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engine.attention.base import AttentionKernel, AttentionNeeds, Sequences
 from engine.kv_cache import NULL_BLOCK
+from engine.transfer import overwrite, to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class FlashKernel(AttentionKernel):
 
     def prepare(self, sequences: Sequences, device: torch.device) -> FlashStep:
         def int32(values: list[int] | list[list[int]]) -> Tensor:
-            return torch.tensor(values, dtype=torch.int32, device=device)
+            return to_device(values, torch.int32, device)
 
         pages = [-(-length // sequences.block_size) for length in sequences.kv_lens]
         width = max(pages)
@@ -64,16 +65,16 @@ class FlashKernel(AttentionKernel):
     def refill(self, prepared: FlashStep, sequences: Sequences) -> None:
         step = self.prepare(sequences, torch.device("cpu"))
         assert step.max_seqlen_q == prepared.max_seqlen_q == 1
-        prepared.cu_seqlens_q.copy_(step.cu_seqlens_q, non_blocking=True)
-        prepared.cu_seqlens_k.copy_(step.cu_seqlens_k, non_blocking=True)
-        prepared.seqused_k.copy_(step.seqused_k, non_blocking=True)
+        overwrite(prepared.cu_seqlens_q, step.cu_seqlens_q)
+        overwrite(prepared.cu_seqlens_k, step.cu_seqlens_k)
+        overwrite(prepared.seqused_k, step.seqused_k)
         refill_table(prepared.block_table, step.block_table)
 
 
 def refill_table(block_table: Tensor, step: Tensor) -> None:
     """Write a step's block table, int32 ``[batch, pages]``, into a wider one, and null blocks behind it."""
     wider = block_table.shape[1] - step.shape[1]
-    block_table.copy_(F.pad(step, (0, wider), value=NULL_BLOCK), non_blocking=True)
+    overwrite(block_table, F.pad(step, (0, wider), value=NULL_BLOCK))
 
 
 def window_size(sliding_window: int | None) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from torch import Tensor
 from engine.attention.base import AttentionKernel, Sequences
 from engine.attention.flash import capability_below, refill_table
 from engine.kv_cache import NULL_BLOCK
+from engine.transfer import overwrite, to_device
 
 PROGRAMS_PER_PROCESSOR = 2
 """Keys are split into so many shares that each of the card's multiprocessors gets this many of them."""
@@ -141,8 +142,8 @@ class TritonKernel(AttentionKernel):
     def refill(self, prepared: TritonStep, sequences: Sequences) -> None:
         step = self.prepare(sequences, torch.device("cpu"))
         assert set(sequences.query_lens) == {1}
-        prepared.query_starts.copy_(step.query_starts, non_blocking=True)
-        prepared.kv_lens.copy_(step.kv_lens, non_blocking=True)
+        overwrite(prepared.query_starts, step.query_starts)
+        overwrite(prepared.kv_lens, step.kv_lens)
         refill_table(prepared.block_table, step.block_table)
 
     def forward(
@@ -267,7 +268,7 @@ def _power_of_two(number: int) -> int:
 
 
 def _int32(values: list[int] | list[list[int]], device: torch.device) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32, device=device)
+    return to_device(values, torch.int32, device)
 
 
 def _no_compiler() -> str | None:

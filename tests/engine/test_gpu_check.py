@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu_check
+from benchmarks.overlap import idle_share
 
 
 @pytest.mark.full
@@ -28,4 +29,10 @@ def test_every_part_runs_and_one_that_fails_hides_no_other(
     assert failed == (["attention cpu", "attention sdpa"] if broken else [])
     assert parts["greedy llama"]["tokens"] > 0
     assert parts["speed"]["ratio"].keys() == {"1 chats, tokens/s", "4 chats, tokens/s"}
+    assert parts["overlap"]["chats"] == 4
     assert parts["attention flash3"]["not_here"] == "it runs on cuda, not on cpu"
+
+
+def test_time_in_which_nothing_runs() -> None:
+    assert idle_share([(0.0, 10.0)]) == 0
+    assert idle_share([(6.0, 8.0), (0.0, 4.0), (1.0, 2.0), (3.0, 5.0)]) == pytest.approx(1 / 8)

@@ -1,0 +1,110 @@
+"""Many chats at once, with steps that overlap and with steps that wait for one another.
+
+How long the GPU has nothing to do is read from the profiler: the time in which no kernel runs, over a stretch of
+steps in which all chats decode. Tokens per second are measured without it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from benchmarks.peers.deskmate import GREEDY
+from engine import EngineSettings, SamplingParams
+from engine.core import EngineCore
+from engine.model.loading import load_model
+
+PROFILED_STEPS = 32
+
+
+def compare(settings: EngineSettings, *, chats: int, prompt: int, new: int, vocab_size: int) -> dict[str, Any]:
+    """Figures of both ways; ``AssertionError`` when their tokens differ.
+
+    Args:
+        settings: ``overlap`` and the sizes of steps are set here.
+        chats: how many write at once. Every second one is sampled, with a top-p; the others are greedy.
+        prompt: tokens of each prompt.
+        new: most tokens of a reply; they end one after another.
+        vocab_size: prompts are drawn from so many ids.
+    """
+    figures: dict[str, Any] = {"chats": chats}
+    replies = []
+    for overlap in (False, True):
+        # All prompts fit into one step. More steps would be paced by the clock, and bfloat16 rounds as they are cut.
+        sizes = {"max_num_seqs": chats, "max_batched_tokens": chats * prompt}
+        chosen = settings.model_copy(update={"overlap": overlap, **sizes})
+        core = EngineCore(load_model(chosen, lambda _stage, _fraction: None), chosen)
+        asked = _asked(chats, prompt, new, vocab_size)
+        _serve(core, asked)  # lazy set-up
+        core.forget()
+        begin = perf_counter()
+        replies.append(_serve(core, asked))
+        seconds = perf_counter() - begin
+        core.forget()
+        name = "overlapping" if overlap else "waiting"
+        figures[name] = {"tokens/s": sum(map(len, replies[-1].values())) / seconds}
+        if core.model.device.type == "cuda":
+            figures[name]["gpu_idle_share"] = _idle_share(core, asked)
+    assert replies[0] == replies[1], "tokens differ"
+    return figures
+
+
+def _asked(chats: int, prompt: int, new: int, vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
+    rng = random.Random(11)
+    drawn = SamplingParams(temperature=1.0, top_p=0.9, seed=1, ignore_eos=True)
+    return [
+        (
+            [rng.randrange(10, vocab_size) for _ in range(prompt)],
+            replace(drawn if index % 2 else GREEDY, max_tokens=rng.randint(new // 2, new)),
+        )
+        for index in range(chats)
+    ]
+
+
+def _add(core: EngineCore, asked: list[tuple[list[int], SamplingParams]]) -> None:
+    for index, (prompt, params) in enumerate(asked):
+        core.add(core.intake.submission(str(index), prompt, core.intake.resolve(prompt, params)))
+
+
+def _serve(core: EngineCore, asked: list[tuple[list[int], SamplingParams]]) -> dict[str, list[int]]:
+    _add(core, asked)
+    replies: dict[str, list[int]] = {}
+    while core.has_work:
+        for delta in core.step().deltas:
+            replies.setdefault(delta.request_id, []).extend(delta.token_ids)
+    return replies
+
+
+def _idle_share(core: EngineCore, asked: list[tuple[list[int], SamplingParams]]) -> float:
+    """Share of the time in which no kernel runs while all chats decode."""
+    _add(core, [(prompt, replace(params, max_tokens=10 * PROFILED_STEPS)) for prompt, params in asked])
+    begun: set[str] = set()
+    while len(begun) < len(asked):
+        begun |= {delta.request_id for delta in core.step().deltas if delta.token_ids}
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(PROFILED_STEPS):
+            core.step()
+        torch.cuda.synchronize()
+    core.abort_all()
+    core.forget()
+    return idle_share(
+        (event.time_range.start, event.time_range.end)
+        for event in profiler.events() or ()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    )
+
+
+def idle_share(spans: Iterable[tuple[float, float]]) -> float:
+    """Of the time from the first beginning to the last end, the share that lies in none of the spans."""
+    ordered = sorted(spans)
+    first = until = ordered[0][0]
+    busy = 0.0
+    for start, end in ordered:
+        busy += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return 1 - busy / (until - first)
