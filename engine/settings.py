@@ -31,8 +31,8 @@ class EngineSettings(BaseSettings):
     )
     native: bool = Field(
         True,
-        description="On processors, models built like Llama run in C++ (without AMX their short steps), compiled for this machine at "
-        "the first start where a compiler (g++) is found.",
+        description="On processors, models built like Llama run in C++ (without AMX their short steps), compiled for "
+        "this machine at the first start where a compiler (g++) is found.",
     )
     attention: str = Field("auto", description="Attention kernel; auto picks the fastest one that can serve.")
     max_model_len: int | None = Field(

@@ -69,10 +69,8 @@ class IncrementalDetokenizer:
             return new
         doubtful = len(text) - len(text.rstrip(REPLACEMENT))
         pending = len(self._window) - self._clean
-        if pending > self._LONGEST_CHARACTER:
-            certain = len(text) - 1  # too many to be one character: only the last can still become one
-        else:
-            certain = len(text) - doubtful
+        # Of too many to be one character, only the last can still become one.
+        certain = len(text) - (1 if pending > self._LONGEST_CHARACTER else doubtful)
         new = text[self._given : certain]
         self._given = max(self._given, certain)
         if pending % self._WINDOW == 0:
