@@ -398,6 +398,7 @@ class EngineCore:
             cached_prompt_tokens=cached,
             index=submission.index,
             num_unfinished=len(self._streams[submission.stream_id]),
+            sampled_at=request.last_token,
         )
         submission.prompt_logprobs.clear()
         return self._last(request, delta) if request.is_finished else delta

@@ -101,6 +101,7 @@ class Delta:
     index: int = 0  #: which of the ``n`` replies to the prompt
     num_unfinished: int = 1  #: how many of the ``n`` replies are still being written
     token_count: int | None = None  #: tokens in this delta, where a remote server does not tell their ids
+    sampled_at: float | None = None  #: ``time.monotonic`` when the first of its tokens was sampled; here, not remotely
 
     @property
     def num_tokens(self) -> int:

@@ -84,4 +84,5 @@ def _merge(deltas: Sequence[Delta]) -> Delta:
         timings=last.timings,
         index=last.index,
         num_unfinished=last.num_unfinished,
+        sampled_at=next((delta.sampled_at for delta in deltas if delta.sampled_at is not None), None),
     )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.error_shapes import error_response
 
 _log = structlog.get_logger("app.http")
+
+# Seconds.
+DELIVERY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 
 
 class HttpMetrics:
@@ -27,6 +31,18 @@ class HttpMetrics:
             registry=self.registry,
         )
         self.event_streams = Gauge("deskmate_event_streams", "Event streams of turns now open.", registry=self.registry)
+        self._delivery = Histogram(
+            "deskmate_token_delivery_seconds",
+            "From a token's sampling until its text was written to a reader's connection: of each event its oldest.",
+            buckets=DELIVERY_BUCKETS,
+            registry=self.registry,
+        )
+
+    def delivered(self, sampled_at: Sequence[float]) -> None:
+        """Text was just written whose oldest tokens were sampled then, by ``time.monotonic``."""
+        now = time.monotonic()
+        for moment in sampled_at:
+            self._delivery.observe(now - moment)
 
 
 class Observer:

@@ -17,11 +17,17 @@ PING_SECONDS = 15.0
 #: How long a stream may wait for its last events once the server closes.
 LAST_WORDS_SECONDS = 0.5
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 
 def sse_event(data: Mapping[str, Any] | str, *, event: str | None = None, id: str | None = None) -> bytes:
     """One event on the wire; a mapping is sent as JSON."""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return format_sse_event(data_str=text, event=event, id=id)
+    if isinstance(data, str):
+        return format_sse_event(data_str=data, event=event, id=id)
+    # JSON has no line breaks of its own, so nothing needs to be split: this is done for every token.
+    name = f"event: {event}\n" if event is not None else ""
+    number = f"id: {id}\n" if id is not None else ""
+    return f"{name}data: {_encode(data)}\n{number}\n".encode()
 
 
 class EventStream(StreamingResponse):
@@ -47,52 +53,62 @@ class EventStream(StreamingResponse):
         source: what ``events`` reads when it was begun before them: closing an ``events`` that never
             started would not reach it.
         """
-        self._body = _with_pings(events, closing, farewell)
+        super().__init__(events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self._events = events
+        self._closing = closing
+        self._farewell = farewell
         self._source = source
-        super().__init__(self._body, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self._sent = 0
+        self._sending = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - as in ASGI
+        # The events have one task, which nothing wakes but they: pings, the client and the server's end have another.
+        streaming = asyncio.create_task(self._stream(send))
+        left = asyncio.create_task(self.listen_for_disconnect(receive))
+        closed = asyncio.create_task(self._closing.wait())
         try:
-            await super().__call__(scope, receive, send)
+            if await self._attend(streaming, left, closed, send):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            await self._body.aclose()
+            for task in (streaming, left, closed):
+                task.cancel()
+            await asyncio.gather(streaming, left, closed, return_exceptions=True)
+            await close(self._events)
             if self._source is not None:
                 await close(self._source)
 
+    async def _stream(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for event in self._events:
+            self._sending = True
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+            self._sending = False
+            self._sent += 1
 
-async def _with_pings(events: AsyncIterator[bytes], closing: asyncio.Event, farewell: bytes) -> AsyncGenerator[bytes]:
-    async def following() -> bytes | None:
-        return await anext(events, None)
-
-    closed = asyncio.create_task(closing.wait())
-    pending = asyncio.create_task(following())
-    patience = LAST_WORDS_SECONDS  # with a stream that is to close
-    try:
-        while True:
-            if closed.done():
-                # The last events of a reply are often on their way just when the server closes.
-                patience = await wait_at_most(patience, [pending])
-            else:
-                await asyncio.wait({pending, closed}, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if pending.done():
-                event = pending.result()
-                if event is None:
-                    return
-                yield event
-                if patience <= 0:
-                    break
-                pending = asyncio.create_task(following())
-            elif patience <= 0:
-                break
-            elif not closed.done():
-                yield KEEPALIVE_COMMENT
-        if farewell:
-            yield farewell
-    finally:
-        for task in (pending, closed):
-            task.cancel()
-        await asyncio.gather(pending, closed, return_exceptions=True)
-        await close(events)
+    async def _attend(
+        self, streaming: asyncio.Task[None], left: asyncio.Task[None], closed: asyncio.Task[Any], send: Send
+    ) -> bool:
+        """Until there is nothing more to send; whether anybody is there to be told so."""
+        while not closed.done():
+            sent = self._sent
+            await asyncio.wait({streaming, left, closed}, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if streaming.done():
+                streaming.result()
+                return True
+            if left.done():
+                return False
+            if not closed.done() and self._sent == sent and not self._sending:
+                await send({"type": "http.response.body", "body": KEEPALIVE_COMMENT, "more_body": True})
+        # The last events of a reply are often on their way just when the server closes.
+        await wait_at_most(LAST_WORDS_SECONDS, [streaming])
+        if streaming.done():
+            streaming.result()
+            return True
+        streaming.cancel()
+        await asyncio.gather(streaming, return_exceptions=True)
+        if self._farewell:
+            await send({"type": "http.response.body", "body": self._farewell, "more_body": True})
+        return True
 
 
 async def close(events: AsyncIterator[object]) -> None:

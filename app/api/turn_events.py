@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from prometheus_client import Gauge
-
-from app.api.sse import close, sse_event
-from app.errors import AppError, InvalidInput, NotFound, StorageUnavailable
+from app.api.observe import HttpMetrics
+from app.api.sse import sse_event
+from app.errors import InvalidInput, NotFound, StorageUnavailable
 from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnProgress, TurnText
+from app.turns.readers import Changed, TurnReader
 from app.turns.service import Turns
 
 MAX_TURNS_PER_STREAM = 100
+COMPANY_SECONDS = 0.04
+"""Text that comes less than this after the last one waits as long for more: each event has its cost, for the server and
+for the page, and an eye does not see the difference. The first words of a reply, and its end, wait for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Positions:
         return ",".join(f"{turn}:{offset}" for turn, offset in self.offsets.items())
 
 
-async def follow(turns: Turns, user_id: str, turn_id: str, offset: int, open_streams: Gauge) -> AsyncGenerator[bytes]:
+async def follow(turns: Turns, user_id: str, turn_id: str, offset: int, metrics: HttpMetrics) -> AsyncGenerator[bytes]:
     """One turn's events on the wire, each with the offset it reaches as its id.
 
     Raises (here, before there is a stream):
@@ -63,27 +66,16 @@ async def follow(turns: Turns, user_id: str, turn_id: str, offset: int, open_str
     """
     await turns.snapshot(user_id, turn_id)
 
-    async def stream() -> AsyncGenerator[bytes]:
-        events = turns.events(user_id, turn_id, offset)
-        reached = offset
-        with open_streams.track_inprogress():
-            try:
-                async for event in events:
-                    name, data = _wire(event)
-                    reached = _offset(event, reached)
-                    yield sse_event(data, event=name, id=str(reached))
-            except NotFound as error:  # deleted since
-                yield sse_event(_problem(error), event="gone", id=str(reached))
-            except StorageUnavailable:
-                return  # the client comes back by itself and goes on where it was
-            finally:
-                await close(events)
+    def wire(turn_id: str, name: str, data: dict[str, Any], reached: Mapping[str, int]) -> bytes:
+        return sse_event(data, event=name, id=str(reached[turn_id]))
 
-    return stream()
+    return _events(
+        {turn_id: lambda changed: turns.reader(user_id, turn_id, offset, changed)}, {turn_id: offset}, wire, metrics
+    )
 
 
-async def follow_many(
-    turns: Mapping[str, Turns], user_id: str, positions: Positions, open_streams: Gauge
+def follow_many(
+    turns: Mapping[str, Turns], user_id: str, positions: Positions, metrics: HttpMetrics
 ) -> AsyncGenerator[bytes]:
     """Several turns' events on the wire; each names its turn, and its id holds where all of them stand.
 
@@ -91,59 +83,105 @@ async def follow_many(
 
     A turn that does not exist (deleted meanwhile, say) sends one ``gone`` event and disturbs no other.
     """
-    reached = dict(positions.offsets)
-    readers = {turn: turns[turn].events(user_id, turn, offset) for turn, offset in reached.items()}
-    # One event is asked for per turn and the next only after it was sent, so a slow client makes
-    # nothing pile up: its next event brings everything new at once.
-    asked = {asyncio.create_task(_next(reader)): turn for turn, reader in readers.items()}
-    with open_streams.track_inprogress():
+
+    def wire(turn_id: str, name: str, data: dict[str, Any], reached: Mapping[str, int]) -> bytes:
+        return sse_event({"turn_id": turn_id, **data}, event=name, id=str(Positions(reached)))
+
+    def opening(turn_id: str, offset: int) -> Callable[[Changed], TurnReader]:
+        return lambda changed: turns[turn_id].reader(user_id, turn_id, offset, changed)
+
+    openings = {turn_id: opening(turn_id, offset) for turn_id, offset in positions.offsets.items()}
+    return _events(openings, positions.offsets, wire, metrics)
+
+
+async def _events(
+    openings: Mapping[str, Callable[[Changed], TurnReader]],
+    offsets: Mapping[str, int],
+    wire: Callable[[str, str, dict[str, Any], Mapping[str, int]], bytes],
+    metrics: HttpMetrics,
+) -> AsyncGenerator[bytes]:
+    """What is new of all turns, in one piece, whenever something is.
+
+    A slow client makes nothing pile up: the next piece brings everything that has come meanwhile.
+    """
+    reached = dict(offsets)
+    company = _Company()
+    readers = {turn_id: opening(company.changed) for turn_id, opening in openings.items()}
+    with metrics.event_streams.track_inprogress():
         try:
-            while asked:
-                done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    turn = asked.pop(task)
+            company.changed(True)  # what there is already
+            while readers:
+                await company.gathered()
+                pieces: list[bytes] = []
+                sampled_at: list[float] = []
+                for turn_id, reader in list(readers.items()):
                     try:
-                        event = task.result()
-                    except NotFound as error:
-                        name, data = "gone", _problem(error)
+                        events = reader.take()
+                    except NotFound as error:  # deleted since
+                        problem = {"code": error.code, "message": error.message}
+                        pieces.append(wire(turn_id, "gone", problem, reached))
                     except StorageUnavailable:
                         return  # the client comes back by itself and goes on where it was
                     else:
-                        if event is None:
-                            continue
-                        name, data = _wire(event)
-                        reached[turn] = _offset(event, reached[turn])
-                        asked[asyncio.create_task(_next(readers[turn]))] = turn
-                    yield sse_event({"turn_id": turn, **data}, event=name, id=str(Positions(reached)))
+                        for event in events:
+                            name, data = _named(event)
+                            reached[turn_id] = data.get("offset", reached[turn_id])
+                            pieces.append(wire(turn_id, name, data, reached))
+                            if isinstance(event, TurnText) and event.sampled_at is not None:
+                                sampled_at.append(event.sampled_at)
+                    if reader.ended:
+                        await readers.pop(turn_id).close()
+                if pieces:
+                    yield b"".join(pieces)
+                    company.parted()
+                    metrics.delivered(sampled_at)
         finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            company.dissolve()
             for reader in readers.values():
-                await close(reader)
+                await reader.close()
 
 
-async def _next(events: AsyncIterator[TurnEvent]) -> TurnEvent | None:
-    return await anext(events, None)
+class _Company:
+    """Tells one stream when to take what is new: text at most every :data:`COMPANY_SECONDS`, an end at once."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._now = asyncio.Event()
+        self._soon: asyncio.TimerHandle | None = None
+        self._parted = -COMPANY_SECONDS
+
+    def changed(self, ended: bool) -> None:
+        """There is something new; it is called for every token."""
+        if ended or self._loop.time() - self._parted >= COMPANY_SECONDS:
+            self._now.set()
+        elif self._soon is None:
+            self._soon = self._loop.call_later(COMPANY_SECONDS, self._now.set)
+
+    async def gathered(self) -> None:
+        """Wait until it is time to take what is new."""
+        await self._now.wait()
+        self.dissolve()
+        self._now.clear()
+
+    def parted(self) -> None:
+        """What was taken has been sent."""
+        self._parted = self._loop.time()
+
+    def dissolve(self) -> None:
+        """Wait for nothing more."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
 
 
-def _problem(error: AppError) -> dict[str, Any]:
-    return {"code": error.code, "message": error.message}
-
-
-def _offset(event: TurnEvent, before: int) -> int:
-    return event.offset if isinstance(event, TurnText | TurnEnd) else before
-
-
-def _wire(event: TurnEvent) -> tuple[str, dict[str, Any]]:
+def _named(event: TurnEvent) -> tuple[str, dict[str, Any]]:
     """The name and the data of an event."""
-    data = asdict(event)
     match event:
         case TurnText():
-            return "text", data
+            return "text", {"text": event.text, "offset": event.offset}
         case TurnProgress():
-            return "progress", data
+            return "progress", asdict(event)
         case TurnNotice():
-            return "notice", data
+            return "notice", asdict(event)
         case TurnEnd():
-            return "end", data
+            return "end", asdict(event)

@@ -81,7 +81,7 @@ async def turn_events(
     """Follow one reply as server-sent events, from any point, also after it has ended."""
     start = Positions.parse_offset(last_event_id) if last_event_id else offset
     turns = (await services.chats_with(turn_id)).turns
-    events = await follow(turns, user_id, turn_id, start, metrics.event_streams)
+    events = await follow(turns, user_id, turn_id, start, metrics)
     return EventStream(events, closing=closing)
 
 
@@ -99,4 +99,4 @@ async def many_turn_events(
     if last_event_id:
         positions = positions.advanced_to(Positions.parse(last_event_id.split(",")))
     turns = {turn_id: (await services.chats_with(turn_id)).turns for turn_id in positions.offsets}
-    return EventStream(follow_many(turns, user_id, positions, metrics.event_streams), closing=closing)
+    return EventStream(follow_many(turns, user_id, positions, metrics), closing=closing)

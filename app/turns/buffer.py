@@ -8,23 +8,24 @@ from collections.abc import AsyncIterator
 
 from app.errors import NotFound
 from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnProgress, TurnText
+from app.turns.readers import Changed
 
 
 class ReplyBuffer:
     """Append-only and offset-addressed. Belongs to one event loop.
 
-    Readers keep nothing here: one that falls behind finds everything new in one piece when it
+    Nothing is kept for a reader: one that falls behind finds everything new in one piece when it
     returns, and one that never returns costs nothing.
     """
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._ends: list[int] = []  # offset after each piece
+        self._sampled_at: list[float | None] = []  # of each piece
         self._progress: TurnProgress | None = None
         self._notice: TurnNotice | None = None
         self._end: TurnEnd | NotFound | None = None
-        # Set, and replaced by a new one, at each change: waiters need no lock, and none misses a change.
-        self._changed = asyncio.Event()
+        self._readers: set[BufferReader] = set()
 
     def __len__(self) -> int:
         """Characters so far."""
@@ -44,26 +45,28 @@ class ReplyBuffer:
         """How it ended; :class:`NotFound` where it was deleted."""
         return self._end
 
-    def append(self, text: str) -> None:
+    def append(self, text: str, sampled_at: float | None = None) -> None:
+        """``sampled_at``: ``time.monotonic`` when the first token of ``text`` was sampled."""
         if text:
             self._pieces.append(text)
             self._ends.append(len(self) + len(text))
+            self._sampled_at.append(sampled_at)
             self._progress = None
-            self._wake()
+            self._tell()
 
     def report(self, progress: TurnProgress) -> None:
         self._progress = progress
-        self._wake()
+        self._tell()
 
     def notify(self, notice: TurnNotice) -> None:
         """Tell the readers of now; those who come later do not need to know."""
         self._notice = notice
-        self._wake()
+        self._tell()
 
     def close(self, end: TurnEnd | NotFound) -> None:
         """Nothing is appended after this. Readers get the end, or :class:`NotFound` raised where there is none."""
         self._end = end
-        self._wake()
+        self._tell()
 
     def since(self, offset: int) -> str:
         """The text from ``offset`` on; costs what is new, not what is there."""
@@ -73,34 +76,73 @@ class ReplyBuffer:
         start = self._ends[first - 1] if first else 0
         return "".join([self._pieces[first][offset - start :], *self._pieces[first + 1 :]])
 
+    def sampled_at(self, offset: int) -> float | None:
+        """When the first token of the piece at ``offset`` was sampled; None where that is not known."""
+        return self._sampled_at[bisect_right(self._ends, offset)]
+
+    def reader(self, offset: int, changed: Changed) -> BufferReader:
+        """A reader at ``offset``, told of every change from now on. Close it in the end."""
+        return BufferReader(self, offset, changed)
+
     async def follow(self, offset: int) -> AsyncIterator[TurnEvent]:
         """Everything from ``offset`` on as it comes, :class:`TurnEnd` last.
 
         Raises:
             NotFound: at the end, where the reply was deleted.
         """
-        progress: TurnProgress | None = None
-        notice = self._notice
-        while True:
-            # Taken before looking, so that a change during a yield is not slept over.
-            changed = self._changed
-            if self._progress is not None and self._progress is not progress:
-                progress = self._progress
-                yield progress
-            if self._notice is not None and self._notice is not notice:
-                notice = self._notice
-                yield notice
-            text = self.since(offset)
-            if text:
-                offset += len(text)
-                yield TurnText(text, offset)
-            if self._end is not None and offset >= len(self):
-                if isinstance(self._end, NotFound):
-                    raise self._end
-                yield self._end
-                return
-            await changed.wait()
+        changed = asyncio.Event()
+        reader = self.reader(offset, lambda _ended: changed.set())
+        try:
+            while not reader.ended:
+                changed.clear()
+                for event in reader.take():
+                    yield event
+                if not reader.ended:
+                    await changed.wait()
+        finally:
+            await reader.close()
 
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def _tell(self) -> None:
+        for reader in self._readers:
+            reader.changed(self._end is not None)
+
+
+class BufferReader:
+    """One reader's place in a buffer; see :class:`app.turns.readers.TurnReader`."""
+
+    def __init__(self, buffer: ReplyBuffer, offset: int, changed: Changed) -> None:
+        self.ended = False
+        self.changed = changed
+        self._buffer = buffer
+        self._offset = offset
+        self._progress: TurnProgress | None = None
+        self._notice = buffer._notice
+        self._came_at = len(buffer)
+        buffer._readers.add(self)
+
+    def take(self) -> list[TurnEvent]:
+        buffer, events = self._buffer, list[TurnEvent]()
+        if buffer._progress is not None and buffer._progress is not self._progress:
+            self._progress = buffer._progress
+            events.append(self._progress)
+        if buffer._notice is not None and buffer._notice is not self._notice:
+            self._notice = buffer._notice
+            events.append(self._notice)
+        if text := buffer.since(self._offset):
+            # What was there before its reader has waited for nobody here.
+            sampled_at = buffer.sampled_at(self._offset) if self._offset >= self._came_at else None
+            self._offset += len(text)
+            events.append(TurnText(text, self._offset, sampled_at))
+        if buffer.end is not None and self._offset >= len(buffer):
+            if not isinstance(buffer.end, NotFound):
+                self.ended = True
+                events.append(buffer.end)
+            elif events:
+                self.changed(True)  # they come first
+            else:
+                self.ended = True
+                raise buffer.end
+        return events
+
+    async def close(self) -> None:
+        self._buffer._readers.discard(self)

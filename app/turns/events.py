@@ -5,7 +5,7 @@ Offsets count characters of the reply; clients hand them back as they came.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.domain.views import MessageStatus, ReplyStats
 
@@ -16,6 +16,8 @@ class TurnText:
 
     text: str
     offset: int  #: where the reader stands after ``text``
+    #: ``time.monotonic`` when the oldest token of it was sampled, where that is known and the reader was there already
+    sampled_at: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ class LiveTurn:
             if delta.progress is not None:
                 self.buffer.report(TurnProgress(delta.progress.processed, delta.progress.total))
             self._token_ids += delta.token_ids
-            self.buffer.append(clean_text(delta.text))
+            self.buffer.append(clean_text(delta.text), delta.sampled_at)
             # An error ends the stream by raising right after.
             if delta.finish_reason not in (None, FinishReason.ERROR):
                 self._last = delta

@@ -24,6 +24,7 @@ from app.turns.events import TurnEnd, TurnEvent, TurnSnapshot
 from app.turns.live import LiveTurn, TurnRef
 from app.turns.prompter import Prompter
 from app.turns.questions import Question, Questions
+from app.turns.readers import Changed, OneAhead, TurnReader
 from app.turns.stored import StoredTurns
 from app.turns.titles import Titles
 from engine import ChatEngine
@@ -174,6 +175,13 @@ class Turns:
         events = live.buffer.follow(offset) if live is not None else self._stored.events(user_id, turn_id, offset)
         async for event in events:
             yield event
+
+    def reader(self, user_id: str, turn_id: str, offset: int, changed: Changed) -> TurnReader:
+        """As :meth:`events`, for who reads many replies at once: read it whenever ``changed`` is called."""
+        live = self._live_of(user_id, turn_id)
+        if live is not None:
+            return live.buffer.reader(offset, changed)
+        return OneAhead(self._stored.events(user_id, turn_id, offset), changed)
 
     async def snapshot(self, user_id: str, turn_id: str) -> TurnSnapshot:
         """The turn as it stands now.

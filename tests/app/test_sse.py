@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from typing import Any, cast
 
 import pytest
 from starlette.types import Message
 
+from app.api import turn_events
+from app.api.observe import HttpMetrics
 from app.api.sse import LAST_WORDS_SECONDS, EventStream, sse_event
+from app.api.turn_events import Positions, follow_many
+from app.domain.views import MessageStatus
+from app.errors import NotFound
+from app.turns.buffer import BufferReader, ReplyBuffer
+from app.turns.events import TurnEnd
+from app.turns.readers import Changed
+from app.turns.service import Turns
 
 
 async def read(stream: EventStream) -> list[bytes]:
@@ -105,3 +117,72 @@ async def test_a_stream_that_never_started_closes_its_source() -> None:
 
     await stream({"type": "http", "asgi": {"spec_version": "2.3"}}, gone, stuck)
     assert closed
+
+
+class Buffers:
+    """Turns, as far as a stream reads them: a buffer for each, a :class:`NotFound` for the others."""
+
+    def __init__(self, *turn_ids: str) -> None:
+        self.buffers = {turn_id: ReplyBuffer() for turn_id in turn_ids}
+        for buffer in self.buffers.values():
+            buffer.append("there ", time.monotonic())
+
+    def follow(self, metrics: HttpMetrics, **offsets: int) -> Any:
+        turns = {turn_id: cast(Turns, self) for turn_id in offsets}
+        return follow_many(turns, "me", Positions(offsets), metrics)
+
+    def reader(self, user_id: str, turn_id: str, offset: int, changed: Changed) -> BufferReader:
+        return self.buffers[turn_id].reader(offset, changed)
+
+    def end(self, turn_id: str) -> None:
+        buffer = self.buffers[turn_id]
+        buffer.close(TurnEnd(MessageStatus.COMPLETE, None, None, "m", len(buffer)))
+
+
+def said(piece: bytes) -> Iterator[tuple[str, str, str]]:
+    """Of each event in a piece: its name, its turn and its text."""
+    for event in piece.decode().split("\n\n")[:-1]:
+        fields = dict(line.split(": ", 1) for line in event.split("\n"))
+        data = json.loads(fields["data"])
+        yield fields["event"], data["turn_id"], data.get("text", "")
+
+
+def delivered(metrics: HttpMetrics) -> float | None:
+    return metrics.registry.get_sample_value("deskmate_token_delivery_seconds_count")
+
+
+async def test_text_waits_for_company_but_the_first_words_and_the_end_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn_events, "COMPANY_SECONDS", 3600.0)
+    turns, metrics = Buffers("a", "b"), HttpMetrics()
+    a, b = turns.buffers["a"], turns.buffers["b"]
+    async with asyncio.timeout(60), aclosing(turns.follow(metrics, a=0, b=6)) as stream:
+        assert list(said(await anext(stream))) == [("text", "a", "there ")]
+        following = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)  # the first words are sent now
+        a.append("one ", time.monotonic())
+        a.append("two ", time.monotonic())
+        b.append("too ", time.monotonic())
+        assert not (await asyncio.wait([following], timeout=0.05))[0]
+        assert delivered(metrics) == 0  # what was there before its reader is not counted
+        turns.end("a")
+        assert list(said(await following)) == [("text", "a", "one two "), ("end", "a", ""), ("text", "b", "too ")]
+        following = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        assert delivered(metrics) == 2  # of each event its oldest token
+        b.close(NotFound("It was deleted."))
+        assert list(said(await following)) == [("gone", "b", "")]
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+    assert not a._readers
+    assert not b._readers
+
+
+async def test_company_comes_within_its_time() -> None:
+    turns = Buffers("a")
+    async with asyncio.timeout(60), aclosing(turns.follow(HttpMetrics(), a=0)) as stream:
+        await anext(stream)
+        for word in ("one ", "two "):
+            following = asyncio.ensure_future(anext(stream))
+            await asyncio.sleep(0)
+            turns.buffers["a"].append(word)
+            assert list(said(await following)) == [("text", "a", word)]
