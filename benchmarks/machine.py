@@ -92,6 +92,22 @@ def session_seconds(session: int | None) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def resident_bytes(pid: int | str = "self") -> int:
+    """Memory of a process that is really there, without files that are merely mapped. Linux."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in status if line.startswith("RssAnon:")).split()[1]) * 1024
+
+
+def open_files(pid: int | str = "self") -> int:
+    """Descriptors that a process has open. Linux."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def threads_of(pid: int) -> int:
+    """Threads of a process. Linux."""
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
 def _cpu_ticks() -> tuple[float, ...]:
     first = Path("/proc/stat").read_text().splitlines()[0]
     return tuple(float(value) for value in first.split()[1:9])

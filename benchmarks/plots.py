@@ -49,3 +49,25 @@ def draw(panels: Sequence[Panel], ours: str, titles: Mapping[str, str], caption:
     for target in targets:
         figure.savefig(target, dpi=150)
     pyplot.close(figure)
+
+
+def draw_lines(
+    times: Sequence[float], values: Mapping[str, Sequence[float]], unit: str, caption: str, targets: Sequence[Path]
+) -> None:
+    """A panel for each of what was looked up over time."""
+    rows = -(-len(values) // COLUMNS)
+    figure, axes = pyplot.subplots(rows, COLUMNS, figsize=(4.4 * COLUMNS, 2.3 * rows + 0.5), squeeze=False)
+    for axis in axes.flat[len(values) :]:
+        axis.set_visible(False)
+    for axis, (name, line) in zip(axes.flat, values.items(), strict=False):
+        axis.plot(times, line, color=OURS, linewidth=1)
+        axis.set_ylim(bottom=0)
+        axis.set_title(name.replace("_", " "), fontsize=9, loc="left")
+        axis.set_xlabel(unit, fontsize=8)
+        axis.tick_params(labelsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.text(0.01, 0.005, caption, fontsize=7, color="#555555")
+    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    for target in targets:
+        figure.savefig(target, dpi=150)
+    pyplot.close(figure)

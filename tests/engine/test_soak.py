@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.machine import open_files, resident_bytes
 from engine import Engine, EngineError, EngineSettings, EngineState, SamplingParams
 from engine.memory import release_memory
 from engine.model import loading
@@ -51,16 +52,14 @@ class Held:
     @classmethod
     def now(cls) -> Held:
         release_memory()
-        status = Path("/proc/self/status").read_text().splitlines()
-        resident = next(line for line in status if line.startswith("RssAnon:"))
         return cls(
             # The loop's pool grows to its size when it happens to be busy.
             threads=sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate()),
             tasks=len(asyncio.all_tasks()),
-            files=len(os.listdir("/proc/self/fd")),
+            files=open_files(),
             objects=sys.getallocatedblocks(),
             heap=_heap_in_use(),
-            resident=int(resident.split()[1]) * 1024,
+            resident=resident_bytes(),
         )
 
 

@@ -1,0 +1,125 @@
+"""The engine by itself, in a process of its own: what the whole product is held against.
+
+A line of JSON asks for a turn of chats, a line of JSON answers it. Prompts, seeds and parameters are the product's; the
+replies are read from ``Engine.chat`` and thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+
+from app.domain.chat_settings import ChatSettings
+from benchmarks.live.talk import LONGEST_REPLY, Answer, Question, Window, chat
+from benchmarks.peers.protocol import die_with_parent
+from engine import ChatMessage, Delta, Engine, EngineSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class EngineAlone:
+    """The process, from outside; ended with its ``with`` block.
+
+    Args:
+        folder: for its log.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._log = folder / "engine.log"
+
+    def __enter__(self) -> EngineAlone:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("APP_", "ENGINE_"))}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.live.engine_alone"],
+                cwd=self._log.parent,
+                env=environment | {"PYTHONPATH": str(ROOT)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        self._read()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    @property
+    def pid(self) -> int:
+        """Also the id of the session that it leads."""
+        return self._process.pid
+
+    def chat(self, people: int, turn: int, settle: float, seconds: float) -> Window:
+        assert self._process.stdin is not None
+        asked = {"people": people, "turn": turn, "settle": settle, "seconds": seconds}
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        return Window(**json.loads(self._read()))
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the engine's process ended: {self._log.read_text(errors='replace')[-2000:]}")
+        return line
+
+
+async def serve() -> None:
+    """The process, from inside."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print must not come between the lines
+    async with Engine(EngineSettings(_env_file=None)) as engine:
+        print("ready", file=answers, flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            asked = json.loads(line)
+            window = await chat(
+                [asking(engine) for _ in range(asked["people"])],
+                asked["turn"],
+                settle=asked["settle"],
+                seconds=asked["seconds"],
+                count=lambda: _count(engine),
+            )
+            print(json.dumps({"tokens": window.tokens, "seconds": window.seconds}), file=answers, flush=True)
+
+
+def asking(engine: Engine) -> Answer:
+    """How one person asks the engine, with the conversation so far."""
+    messages: list[ChatMessage] = []
+
+    async def answer(question: Question) -> None:
+        if question.begins:
+            messages.clear()
+        messages.append({"role": "user", "content": question.text})
+        params = ChatSettings(seed=question.seed, max_tokens=LONGEST_REPLY).sampling_params()
+        text, token_ids = "", list[int]()
+        deltas: AsyncGenerator[Delta] = engine.chat(messages, params)
+        async with aclosing(deltas):
+            async for delta in deltas:
+                text += delta.text
+                token_ids += delta.token_ids
+        kept = await engine.reply_tokens(text, token_ids)
+        messages.append({"role": "assistant", "content": text, "token_ids": kept})
+
+    return answer
+
+
+async def _count(engine: Engine) -> tuple[float, float]:
+    return engine.stats().generation_tokens, perf_counter()
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    asyncio.run(serve())

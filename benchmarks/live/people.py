@@ -1,0 +1,49 @@
+"""How one person uses the chat page: through the routes that its scripts call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from benchmarks.live.browser import Browser, Events
+from benchmarks.live.talk import LONGEST_REPLY, Question
+
+
+@dataclass
+class Person:
+    """Somebody with a browser, and the conversation that it shows."""
+
+    browser: Browser
+    conversation_id: str | None = None
+    first_texts: list[float] = field(default_factory=list)  #: seconds from a message's sending to its first text
+    text_events: int = 0
+
+    async def ask(self, question: Question) -> None:
+        """Send a question and read the reply to its end.
+
+        Raises:
+            RuntimeError: the reply did not come to its end.
+        """
+        if question.begins:
+            self.conversation_id = None
+        sent = perf_counter()
+        events = await self.follow(await self.send(question.text, question.seed))
+        end = await events.end()
+        if end.get("status") != "complete":
+            raise RuntimeError(f"a reply did not come to its end: {end}")
+        if events.first_text is not None:
+            self.first_texts.append(events.first_text - sent)
+        self.text_events += end["text_events"]
+
+    async def send(self, text: str, seed: int, max_tokens: int = LONGEST_REPLY) -> dict[str, Any]:
+        """Send a message; returns the turn."""
+        body: dict[str, Any] = {"text": text, "settings": {"seed": seed, "max_tokens": max_tokens}}
+        if self.conversation_id is not None:
+            body["conversation_id"] = self.conversation_id
+        turn: dict[str, Any] = await self.browser.post("/api/turns", body)
+        self.conversation_id = turn["conversation_id"]
+        return turn
+
+    async def follow(self, turn: dict[str, Any]) -> Events:
+        return await self.browser.events(turn["turn_id"])

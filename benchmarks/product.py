@@ -1,0 +1,197 @@
+"""What is left of the engine's speed when people chat in their browsers.
+
+    .venv/bin/python -m benchmarks.product           # about ten minutes
+    .venv/bin/python -m benchmarks.product --quick   # about two
+
+64 people with accounts, signed in, chat at once with a real server (``python -m app serve``, a process of its own, a
+fresh SQLite database, the bundled model): each sends a message, follows the reply's event stream to its end and sends
+the next one, as the page does. In turns with that, a process with nothing but the engine answers the same messages with
+the same seeds, settings and history. Both are measured by the engine's own counter of generated tokens, over a window
+in which everybody is chatting; medians, without repetitions in which other programs took more than 8 % of the
+processor.
+
+How long a token takes from its sampling until its text is written to the connection is the server's own metric
+(``deskmate_token_delivery_seconds``, of each event its oldest token). Those who chat share the processor with the
+server: they are one process that reads bytes and hardly looks at them, and its own use of the processor is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+from tqdm import tqdm
+
+from benchmarks import machine
+from benchmarks.history import RESULTS
+from benchmarks.live.engine_alone import EngineAlone
+from benchmarks.live.people import Person
+from benchmarks.live.prometheus import Histogram, samples
+from benchmarks.live.server import LiveServer
+from benchmarks.live.talk import chat
+from benchmarks.machine import CpuMark, session_seconds
+from benchmarks.quantiles import quantile
+from benchmarks.rounds import Repetition, Series, take_turns
+
+ENGINE, PRODUCT = "the engine alone", "the whole product"
+SETTLE_SECONDS = 3.0
+BAR, GOAL = 0.80, 0.95
+DELIVERY_BAR_MS = 60.0
+TOKENS, DELIVERY = "deskmate_generation_tokens_total", "deskmate_token_delivery_seconds"
+
+
+class Desk:
+    """The people at a server, and what its metrics say of them.
+
+    Args:
+        server: running.
+        number: of people.
+    """
+
+    def __init__(self, server: LiveServer, runner: asyncio.Runner, number: int) -> None:
+        self._server = server
+        self._runner = runner
+        *browsers, self._observer = runner.run(server.sign_up(number + 1))
+        self._people = [Person(browser) for browser in browsers]
+        self._scrapes: list[dict[str, float]] = []
+
+    def measure(self, turn: int, seconds: float) -> dict[str, float]:
+        """One turn of chats."""
+        self._scrapes.clear()
+        for person in self._people:
+            person.first_texts.clear()
+            person.text_events = 0
+        client, began = process_time(), perf_counter()
+        asking = [person.ask for person in self._people]
+        window = self._runner.run(chat(asking, turn, settle=SETTLE_SECONDS, seconds=seconds, count=self._count))
+        cores = (process_time() - client) / (perf_counter() - began)
+        before, after = self._scrapes
+        delivery = Histogram.of(DELIVERY, after).since(Histogram.of(DELIVERY, before))
+        first_texts = [one for person in self._people for one in person.first_texts]
+        return {
+            "tokens_per_s": window.tokens / window.seconds,
+            "replies_per_s": (_finished(after) - _finished(before)) / window.seconds,
+            "events_per_s": delivery.count / window.seconds,
+            "client_cores": cores,
+            **{f"delivery_p{share}_ms": 1000 * delivery.quantile(share / 100) for share in (50, 95, 99)},
+            **{f"first_text_p{share}_ms": 1000 * quantile(first_texts, share / 100) for share in (50, 95)},
+        }
+
+    async def _count(self) -> tuple[float, float]:
+        found = samples(await self._server.metrics(self._observer))
+        self._scrapes.append(found)
+        return found[TOKENS], perf_counter()
+
+
+def _finished(found: Mapping[str, float]) -> float:
+    return sum(value for name, value in found.items() if name.startswith("deskmate_request_success_total"))
+
+
+def measure(people: int, seconds: float, repeats: int) -> dict[str, Series]:
+    """Both, in turns."""
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        tqdm(total=2 * (repeats + 1), file=sys.stderr, dynamic_ncols=True, leave=False) as bar,
+        asyncio.Runner() as runner,
+    ):
+        folder = Path(temporary)
+        bar.set_description("starting")
+        # Titles would be replies of their own, which the engine alone does not write.
+        with EngineAlone(folder) as alone, LiveServer(folder, ["--no-auto-titles"]) as server:
+            desk = Desk(server, runner, people)
+
+            def one(name: str, turn: int) -> Repetition:
+                bar.set_description(name)
+                session = alone.pid if name == ENGINE else server.pid
+                mark, began, used = CpuMark.now(session), perf_counter(), session_seconds(session)
+                if name == ENGINE:
+                    window = alone.chat(people, turn, SETTLE_SECONDS, seconds)
+                    figures = {"tokens_per_s": window.tokens / window.seconds}
+                else:
+                    figures = desk.measure(turn, seconds)
+                figures["cores"] = (session_seconds(session) - used) / (perf_counter() - began)
+                bar.total = max(bar.total or 0, bar.n + 1)  # what is dropped is done again
+                bar.update()
+                return Repetition(figures, mark.others_share())
+
+            return take_turns([ENGINE, PRODUCT], repeats, one)
+
+
+def told(found: Mapping[str, Series]) -> list[str]:
+    """For people."""
+    engine, product = found[ENGINE].figures, found[PRODUCT].figures
+    share = product["tokens_per_s"] / engine["tokens_per_s"]
+    lines = [
+        f"{ENGINE:<18} {engine['tokens_per_s']:7,.0f} tokens/s on {engine['cores']:.2f} cores",
+        f"{PRODUCT:<18} {product['tokens_per_s']:7,.0f} tokens/s on {product['cores']:.2f} cores, and "
+        f"{product['client_cores']:.2f} for those who chat",
+        f"share of the engine's tokens: {share:.1%} (at least {BAR:.0%}: {_verdict(share >= BAR)}; "
+        f"goal {GOAL:.0%}: {_verdict(share >= GOAL)})",
+        "a token's way from its sampling to the connection: "
+        + ", ".join(f"p{share} {product[f'delivery_p{share}_ms']:.1f} ms" for share in (50, 95, 99))
+        + f" (p95 at most {DELIVERY_BAR_MS:.0f} ms: {_verdict(product['delivery_p95_ms'] <= DELIVERY_BAR_MS)})",
+        f"first text after a message was sent: p50 {product['first_text_p50_ms']:.0f} ms, "
+        f"p95 {product['first_text_p95_ms']:.0f} ms; {product['replies_per_s']:.1f} replies and "
+        f"{product['events_per_s']:.0f} events per second",
+    ]
+    for name, series in found.items():
+        if series.disturbed:
+            lines.append(f"{name}: others were busy in every repetition, which count for want of better ones")
+        elif series.dropped:
+            lines.append(f"{name}: {series.dropped} repetitions dropped, others were busy")
+    return lines
+
+
+def _verdict(met: bool) -> str:
+    return "met" if met else "not met"
+
+
+def as_json(found: Mapping[str, Series], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """For programs."""
+    engine, product = (found[name].figures["tokens_per_s"] for name in (ENGINE, PRODUCT))
+    return {
+        "machine": machine.describe(),
+        "asked": dict(asked),
+        "share_of_engine": round(product / engine, 4),
+        "medians": {name: _rounded(series.figures) for name, series in found.items()},
+        "repetitions": {
+            name: [
+                {"others_cpu_share": round(one.others, 3), "counts": one.counts, **_rounded(one.figures)}
+                for one in series.repetitions
+            ]
+            for name, series in found.items()
+        },
+    }
+
+
+def _rounded(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in figures.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--people", type=int, default=64)
+    parser.add_argument("--quick", action="store_true", help="two short repetitions")
+    parser.add_argument("--seconds", type=float, help="of each repetition (20; 10 with --quick)")
+    parser.add_argument("--repeats", type=int, help="that count (9; 2 with --quick)")
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args(arguments)
+    seconds = args.seconds or (10.0 if args.quick else 20.0)
+    repeats = args.repeats or (2 if args.quick else 9)
+    found = measure(args.people, seconds, repeats)
+    print("\n".join(told(found)))
+    result = as_json(found, {"people": args.people, "seconds": seconds, "repeats": repeats})
+    output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-product.json"
+    output.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"written to {output}")
+
+
+if __name__ == "__main__":
+    main()
