@@ -84,8 +84,9 @@ class Visitor(Person):
             try:
                 self._outcomes[await self._do_something()] += 1
             except RefusedError as error:
-                # A reply that somebody has left is still being written: what comes next in its conversation waits.
-                if error.status != 409:
+                # Replies that somebody has left are still being written: their conversations wait, and more than a few
+                # at a time nobody may have.
+                if error.status not in (409, 429):
                     raise
                 self._outcomes["busy"] += 1
                 await asyncio.sleep(self._dice.random())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
-from sqlalchemy import Row, func, literal, select
+from sqlalchemy import Row, Select, bindparam, func, literal, select
 from sqlalchemy.orm import Session, aliased, undefer
 
 from app.domain.ids import new_id
@@ -23,23 +24,30 @@ def path_to(
     """
     if message_id is None:
         return ()
+    given = {"message_id": message_id} if limit is None else {"message_id": message_id, "limit": limit}
+    return session.execute(_path(limit is not None, token_ids), given).all()
+
+
+@cache
+def _path(limited: bool, token_ids: bool) -> Select[tuple[Message, Turn]]:
+    """Every message that is sent needs it, and putting it together takes longer than running it."""
     path = (
         select(Message.id, Message.parent_id, literal(1).label("length"))
-        .where(Message.id == message_id)
+        .where(Message.id == bindparam("message_id"))
         .cte("path", recursive=True)
     )
     parent = aliased(Message)
     step = select(parent.id, parent.parent_id, path.c.length + 1).join(path, parent.id == path.c.parent_id)
-    if limit is not None:
-        step = step.where(path.c.length < limit)
+    if limited:
+        step = step.where(path.c.length < bindparam("limit"))
     path = path.union_all(step)
-    return session.execute(
+    return (
         select(Message, Turn)
         .options(*([undefer(Message.token_ids)] if token_ids else []))
         .join(path, Message.id == path.c.id)
         .outerjoin(Turn, Turn.message_id == Message.id)
         .order_by(Message.position)
-    ).all()
+    )
 
 
 def siblings_of(session: Session, messages: Sequence[Message]) -> dict[str, list[str]]:
