@@ -361,11 +361,9 @@ class EngineCore:
         else:
             try:
                 sizes = self._runner.record_decodes(
-                    recorder or CudaRecorder(), max_num_seqs=settings.max_num_seqs, max_model_len=max_model_len
+                    recorder or CudaRecorder(), max_rows=settings.most_sampled_rows, max_model_len=max_model_len
                 )
-                log.info("CUDA graphs: decodes of %s sequences", ", ".join(map(str, sizes)))
-                if self._drafting is not None:
-                    log.info("steps with guesses (speculation=%s) run without CUDA graphs", settings.speculation)
+                log.info("CUDA graphs: decodes of %s tokens", ", ".join(map(str, sizes)))
             except RuntimeError as error:
                 reason = first_line(error)
         if reason is not None:

@@ -66,11 +66,9 @@ class CudaRecorder:
         return repeat
 
 
-def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
+def graph_sizes(max_rows: int) -> tuple[int, ...]:
     """Numbers of rows to record: few dummies for few chats, few graphs for many."""
-    return tuple(
-        sorted({size for size in (1, 2, 4, *range(8, max_num_seqs, 8)) if size < max_num_seqs} | {max_num_seqs})
-    )
+    return tuple(sorted({size for size in (1, 2, 4, *range(8, max_rows, 8)) if size < max_rows} | {max_rows}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ class DecodeGraphs:
         num_groups: of layers, each with block tables of its own.
         block_size: tokens in a KV block.
         max_model_len: longest sequence.
-        max_num_seqs: most rows.
+        max_rows: most rows.
 
     Raises:
         RuntimeError: the model or the kernel does what cannot be recorded.
@@ -108,10 +106,10 @@ class DecodeGraphs:
         num_groups: int,
         block_size: int,
         max_model_len: int,
-        max_num_seqs: int,
+        max_rows: int,
     ) -> None:
         self._kernel = kernel
-        self.sizes = graph_sizes(max_num_seqs)
+        self.sizes = graph_sizes(max_rows)
         graphs: list[_Graph] = []
         for size in reversed(self.sizes):
             zeros = torch.zeros(1, size, dtype=torch.int64, device=device)
@@ -133,10 +131,9 @@ class DecodeGraphs:
         self._graphs = graphs[::-1]
 
     def serves(self, plan: StepPlan) -> bool:
-        """Every chunk is one token that is sampled from."""
-        chunks = plan.chunks
-        return len(chunks) <= self.sizes[-1] and all(
-            len(chunk.token_ids) == 1 and chunk.samples and not chunk.scored and not chunk.draft for chunk in chunks
+        """Every chunk is one token that is sampled from, and guesses, of which each is like one."""
+        return plan.num_tokens <= self.sizes[-1] and all(
+            len(chunk.token_ids) == 1 and chunk.samples and not chunk.scored for chunk in plan.chunks
         )
 
     def logits(self, batch: Batch, carried: Carried | None = None) -> Tensor:
@@ -152,6 +149,8 @@ class DecodeGraphs:
         for slots, step in zip(graph.batch.slots, batch.slots, strict=True):
             overwrite(slots, F.pad(step, empty, value=NULL_BLOCK))
         for prepared, sequences in zip(graph.prepared, batch.sequences, strict=True):
+            if len(sequences.query_lens) < rows:  # guesses look at what stands before them, which is in the cache first
+                sequences = sequences.token_by_token()
             self._kernel.refill(prepared, _filled_up(sequences, size))
         return graph.repeat()[:rows]
 

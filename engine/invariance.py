@@ -41,7 +41,7 @@ class Tile:
 
 def tiles(batch: Batch, num_rows: int) -> Iterator[Tile]:
     """Cut a step into tiles, in order: a token may attend to those of earlier tiles."""
-    singles = [_singles(sequences) for sequences in batch.sequences]
+    singles = [sequences.token_by_token() for sequences in batch.sequences]
     num_tokens = batch.input_ids.shape[1]
     everything = torch.arange(num_rows, device=batch.input_ids.device)
     for start in range(0, num_tokens, num_rows):
@@ -58,16 +58,6 @@ def tiles(batch: Batch, num_rows: int) -> Iterator[Tile]:
             lengths=None if batch.lengths is None else F.pad(batch.lengths[start:end], (0, empty), value=1),
         )
         yield Tile(tile, outputs, batch.logits_rows[outputs] - start)
-
-
-def _singles(sequences: Sequences) -> Sequences:
-    """Each token as a sequence of its own that ends with it."""
-    kv_lens: list[int] = []
-    tables: list[tuple[int, ...]] = []
-    for query_len, kv_len, table in zip(sequences.query_lens, sequences.kv_lens, sequences.block_tables, strict=True):
-        kv_lens += range(kv_len - query_len + 1, kv_len + 1)
-        tables += [table] * query_len
-    return replace(sequences, query_lens=(1,) * len(kv_lens), kv_lens=tuple(kv_lens), block_tables=tuple(tables))
 
 
 def _cut(sequences: Sequences, start: int, end: int) -> Sequences:

@@ -66,7 +66,7 @@ class Runner:
             return None
         return self._decoder.most_rows
 
-    def record_decodes(self, recorder: Recorder, *, max_num_seqs: int, max_model_len: int) -> tuple[int, ...]:
+    def record_decodes(self, recorder: Recorder, *, max_rows: int, max_model_len: int) -> tuple[int, ...]:
         """From now on repeat recorded decodes; returns the numbers of rows that were recorded.
 
         Raises:
@@ -80,7 +80,7 @@ class Runner:
             num_groups=self._num_groups,
             block_size=self._block_size,
             max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
+            max_rows=max_rows,
         )
         return self._graphs.sizes
 

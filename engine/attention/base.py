@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +25,15 @@ class Sequences:
     kv_lens: tuple[int, ...]  #: tokens visible to the last query, itself included
     block_tables: tuple[tuple[int, ...], ...]
     block_size: int
+
+    def token_by_token(self) -> Sequences:
+        """Each query as a sequence of its own that ends with it."""
+        kv_lens: list[int] = []
+        tables: list[tuple[int, ...]] = []
+        for query_len, kv_len, table in zip(self.query_lens, self.kv_lens, self.block_tables, strict=True):
+            kv_lens += range(kv_len - query_len + 1, kv_len + 1)
+            tables += [table] * query_len
+        return replace(self, query_lens=(1,) * len(kv_lens), kv_lens=tuple(kv_lens), block_tables=tuple(tables))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from engine.graphs import graph_sizes
 from engine.kv_cache import NULL_BLOCK
 from engine.model.loading import load_model
 from engine.runner import Runner
+from engine.scheduler import Chunk, StepPlan
 from tests.support.attention import SCALE, make_case
 from tests.support.models import make_model
 from tests.support.recorded_ops import OpRecorder
@@ -236,3 +238,41 @@ def test_what_cannot_be_recorded_is_executed_and_the_log_says_why(
     assert served.recorder.num_repeats == 0
     assert any("no CUDA graphs" in record.getMessage() and says in record.getMessage() for record in caplog.records)
     assert served.replies == run(path, monkeypatch, kernel=kernel, graphs=False, **settings).replies
+
+
+def test_guesses_are_repeated_as_decodes_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_model(tmp_path / "model", "gemma2", seed=3, eos=False)
+    plain = run(path, monkeypatch, kernel=SdpaKernel, graphs=False)
+
+    class Prophet:
+        """Right but for each third guess."""
+
+        def propose(self, plan: StepPlan, counts: Sequence[int]) -> list[tuple[int, ...]]:
+            guesses = []
+            for chunk, count in zip(plan.chunks, counts, strict=True):
+                written = chunk.request.num_output_tokens
+                to_come = plain.replies[int(chunk.request.id)][written : written + count]
+                guesses.append(tuple(token ^ (index % 3 == 2) for index, token in enumerate(to_come)))
+            return guesses
+
+        def confirm(self, chunks: Sequence[Chunk]) -> None:
+            assert chunks
+
+    executed: list[tuple[bool, bool]] = []
+    execute = Runner.execute
+
+    def watched(runner: Runner, plan: StepPlan) -> Tensor:
+        before = recorder.num_repeats
+        logits = execute(runner, plan)
+        executed.append((any(chunk.draft for chunk in plan.chunks), recorder.num_repeats > before))
+        return logits
+
+    recorder = OpRecorder()
+    monkeypatch.setattr("tests.engine.test_graphs.OpRecorder", lambda: recorder)
+    monkeypatch.setattr(Runner, "execute", watched)
+    monkeypatch.setattr("engine.speculation.selection.PromptLookup", Prophet)
+    recorded = run(path, monkeypatch, speculation="prompt-lookup", speculative_tokens=3)
+    assert recorded.replies == plain.replies
+    assert {repeated for drafted, repeated in executed if drafted} == {True}
+    stats = recorded.core.stats()
+    assert stats.draft_tokens > stats.accepted_draft_tokens > 10

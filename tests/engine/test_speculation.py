@@ -362,6 +362,22 @@ def test_prompt_lookup_serves_through_the_settings(llama: LoadedModel) -> None:
     assert metrics.get_sample_value("deskmate_spec_decode_num_accepted_tokens_total") == stats.accepted_draft_tokens
 
 
+def test_with_batch_invariance_nothing_is_rounded_otherwise(tmp_path: Path) -> None:
+    """In bfloat16, where the shape of a step would show in the last bits of a logarithm."""
+    path = make_model(tmp_path / "llama", "llama", seed=1)
+    settings = EngineSettings(model=str(path), dtype="bfloat16", device="cpu", batch_invariant=True)
+    model = load_model(settings, lambda _stage, _fraction: None)
+    params = SamplingParams(temperature=1.0, seed=4, logprobs=3, ignore_eos=True, max_tokens=24)
+    asked = {name: Asked([5, 6, number, 8], params) for number, name in enumerate("ab")}
+    known = run(make_core(model, batch_invariant=True), asked)
+    rng = random.Random(0)
+    for num_tokens in (1, 5):
+        core = make_core(model, batch_invariant=True)
+        speculate(core, known, lambda: rng.random() < 0.3, num_tokens)
+        assert run(core, asked) == known
+        assert core.stats().accepted_draft_tokens > 10
+
+
 @pytest.mark.parametrize(
     ("text", "guess"),
     [
