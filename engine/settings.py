@@ -24,10 +24,10 @@ class EngineSettings(BaseSettings):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "auto", description="Number format of the weights; auto is bfloat16 where the processor has it natively."
     )
-    quantization: Literal["none", "int8", "int4"] = Field(
+    quantization: Literal["none", "int8", "int4", "fp8"] = Field(
         "none",
-        description="int8 and int4: linear layers in 8 or 4 bits, on processors; faster, half or a quarter of the "
-        "memory, less exact.",
+        description="Linear layers in fewer bits: less memory, less exact, on processors faster. int8 everywhere, "
+        "int4 on processors, fp8 on GPUs of compute capability 8.9 or later.",
     )
     native: bool = Field(
         True,

@@ -8,22 +8,18 @@ compiled for several cards by the tests; they have not run on a GPU yet, and the
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import os
-import shutil
-import sysconfig
 from dataclasses import dataclass, field
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from engine.attention.base import AttentionKernel, Sequences
-from engine.attention.flash import capability_below, refill_table
+from engine.attention.flash import refill_table
 from engine.kv_cache import NULL_BLOCK
 from engine.transfer import overwrite, to_device
+from engine.triton_machine import triton_unusable_because
 
 PROGRAMS_PER_PROCESSOR = 2
 """Keys are split into so many shares that each of the card's multiprocessors gets this many of them."""
@@ -110,13 +106,7 @@ class TritonKernel(AttentionKernel):
 
     @classmethod
     def unavailable_because(cls, device: torch.device) -> str | None:
-        reason = super().unavailable_because(device)
-        if reason is not None:
-            return reason
-        if importlib.util.find_spec("triton") is None:
-            return "the package triton is not installed"
-        # Older ones lost their tensor cores in Triton 3.3 (github.com/triton-lang/triton/pull/5066).
-        return capability_below(device, 8) or _no_compiler()
+        return super().unavailable_because(device) or triton_unusable_because(device)
 
     def __init__(self, num_splits: int | None = None, min_share: int = MIN_SHARE) -> None:
         self._kernels: Any = importlib.import_module("engine.attention.triton_kernels")
@@ -269,12 +259,3 @@ def _power_of_two(number: int) -> int:
 
 def _int32(values: list[int] | list[list[int]], device: torch.device) -> Tensor:
     return to_device(values, torch.int32, device)
-
-
-def _no_compiler() -> str | None:
-    """Triton compiles a small C file against Python's headers on first use (triton/runtime/build.py)."""
-    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
-        return "Triton needs a C compiler, such as the system's package gcc"
-    if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        return "Triton needs Python's headers, such as the system's package python3-dev"
-    return None

@@ -1,24 +1,18 @@
 """Linear layers of the CPU: their weights lie in memory as oneDNN reads them fastest, in bfloat16, in 8 bits or in 4.
 
 A plain bfloat16 weight is rearranged by oneDNN in every call, which costs more than the product itself when a few
-rows are multiplied. Here that is done once. Layers that read the same tensor (queries, keys and values; gate and
-up) become one product, whatever the architecture: a run shows who reads what.
+rows are multiplied. Here that is done once.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import ClassVar, cast
+from collections.abc import Sequence
+from functools import cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-
-from engine.errors import ModelLoadError
 
 SMALLEST_SCALE = 2.0**-40
 """For a row or an output of nothing but zeros, which stay zeros."""
@@ -26,6 +20,9 @@ INT4_GROUP = 32
 """Inputs of an output that share a scale, as in llama.cpp's Q4_0."""
 _FARTHEST_STEPS = (7.0, 7.5, 8.0, 8.5, 9.0)
 _GROUPS_AT_ONCE = 2**19 // INT4_GROUP  # that stay in a processor's cache
+_MOST_ROWS_PACKED = 48
+"""More are multiplied faster by weights that were spread out for them (measured with AVX-512)."""
+_OUTPUTS_AT_ONCE = 1024
 
 
 class Product(nn.Module, ABC):
@@ -106,7 +103,8 @@ class Int8(Product):
 class Int4(Product):
     """Weights in 4 bits, with a scale for each group of 32 of an output; rows as they are, sums in float32.
 
-    PyTorch keeps codes unsigned, around 8, and wants a zero point for each group, which is 0 here.
+    PyTorch's own product takes a few rows. It is slow with many, for which the weights are spread out again, some at a
+    time. Codes are kept unsigned, around 8, and PyTorch wants a zero point for each group, which is 0 here.
     """
 
     bits = "4 bits"
@@ -115,17 +113,53 @@ class Int4(Product):
 
     def _take(self, weight: Tensor) -> None:
         codes, scales = to_int4(weight)
-        unsigned = codes.to(torch.int32).add_(8)
-        self._weight: Tensor = torch.ops.aten._convert_weight_to_int4pack_for_cpu(unsigned, 1)  # opaque
+        self._weight: Tensor = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32).add_(8), 1)
         steps = scales.t().to(weight.dtype)
         self._scales = torch.stack([steps, torch.zeros_like(steps)], dim=-1)
+        beside = _int4_beside()
+        self._beside = None if beside is None or len(weight) % beside else beside
 
     def forward(self, rows: Tensor) -> Tensor:
         flat = rows.flatten(0, -2).contiguous()
-        product: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(flat, self._weight, INT4_GROUP, self._scales)
+        product: Tensor
+        if len(flat) <= _MOST_ROWS_PACKED or self._beside is None:
+            product = torch.ops.aten._weight_int4pack_mm_for_cpu(flat, self._weight, INT4_GROUP, self._scales)
+        else:
+            product = self._spread_out(flat, self._beside)
         if self._bias is not None:
             product += self._bias
         return product.view(*rows.shape[:-1], self._scales.shape[1])
+
+    def _spread_out(self, rows: Tensor, beside: int) -> Tensor:
+        num_inputs, num_outputs = rows.shape[1], self._scales.shape[1]
+        packed = self._weight.view(num_outputs // beside, num_inputs, beside // 2).transpose(0, 1)
+        product = rows.new_empty(len(rows), num_outputs)
+        for start in range(0, num_outputs, _OUTPUTS_AT_ONCE):
+            end = min(start + _OUTPUTS_AT_ONCE, num_outputs)
+            codes = packed[:, start // beside : end // beside]
+            part = rows.new_empty(num_inputs, (end - start) // beside, beside)
+            part[..., : beside // 2] = codes & 15
+            part[..., beside // 2 :] = codes >> 4
+            part -= 8
+            part.view(-1, INT4_GROUP, end - start).mul_(self._scales[:, None, start:end, 0])
+            torch.mm(rows, part.view(num_inputs, -1), out=product[:, start:end])
+        return product
+
+
+@cache
+def _int4_beside() -> int | None:
+    """How many outputs PyTorch packs beside one another here, the first half in the lower bits; None if otherwise.
+
+    That is 64 with AVX-512, 32 with AVX2, and other processors have another order (aten/src/ATen/native/cpu/
+    int4mm_kernel.cpp). Nothing promises it, so it is looked at.
+    """
+    codes = (torch.arange(64).unsqueeze(1) * 7 + torch.arange(INT4_GROUP) * 5) // 3 % 16
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32), 1)
+    for beside in (64, 32):
+        blocks = packed.view(64 // beside, INT4_GROUP, beside // 2)
+        if torch.cat([blocks & 15, blocks >> 4], dim=2).transpose(1, 2).reshape(64, -1).equal(codes.to(torch.uint8)):
+            return beside
+    return None
 
 
 def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,128 +207,3 @@ def _int4_groups(groups: Tensor) -> tuple[Tensor, Tensor]:
             best, scales = error, scale
     scales = torch.where(scales == 0, SMALLEST_SCALE, scales)
     return (groups / scales).round_().clamp_(-8, 7).to(torch.int8), scales
-
-
-@dataclass(frozen=True, slots=True)
-class Products:
-    """What comes in the place of a model's linear layers: of those, the first kind that fits them."""
-
-    inner: tuple[type[Product], ...]
-    output: tuple[type[Product], ...]  #: of the output layer, whose errors nothing behind it evens out
-
-
-def products_for(quantization: str, device: torch.device, dtype: torch.dtype) -> Products:
-    """What multiplies a model's linear layers; no kinds for the layers as they are.
-
-    Raises:
-        ModelLoadError: the quantization cannot be had here; says why.
-    """
-    whole = (
-        (Packed,)
-        if device.type == "cpu" and dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        else ()
-    )
-    if quantization == "none":
-        return Products(whole, whole)
-    if device.type != "cpu":
-        raise ModelLoadError(f"quantization={quantization} runs on processors only. Use quantization=none on a GPU.")
-    if dtype is torch.float16:
-        raise ModelLoadError(
-            f"quantization={quantization} goes with dtype=bfloat16 or dtype=float32, not with float16."
-        )
-    eight_bits = torch.cpu._is_vnni_supported()
-    if quantization == "int4":
-        halved = (Int8, *whole) if eight_bits else whole
-        return Products((Int4, *halved), halved)
-    if not eight_bits:
-        raise ModelLoadError(
-            "quantization=int8 needs a processor that multiplies 8-bit numbers (AVX-512 VNNI), and this one does "
-            "not. Use quantization=none."
-        )
-    return Products((Int8,), (Int8,))
-
-
-def replace_linears(module: nn.Module, products: Products, run: Callable[[], object]) -> Counter[str]:
-    """Replace the linear layers of a module that a run calls.
-
-    Args:
-        module: the model, not training.
-        products: what comes in their place.
-        run: computes a small forward pass of ``module``.
-
-    Returns:
-        How many layers are kept in which number format now, of those that were replaced.
-    """
-    replaced: Counter[str] = Counter()
-    output = module.get_output_embeddings() if isinstance(module, PreTrainedModel) else None
-    for names in _readers(module, run):
-        linears = [cast(nn.Linear, module.get_submodule(name)) for name in names]  # let go of before the next ones
-        kinds = products.output if output in linears else products.inner
-        kind = next((kind for kind in kinds if kind.fits(linears)), None)
-        if kind is None:
-            continue
-        replacements: Sequence[nn.Module]
-        if len(linears) == 1:
-            replacements = [kind(linears)]
-        else:
-            shared = _Shared(kind(linears), [linear.out_features for linear in linears])
-            replacements = [_Part(shared, index) for index in range(len(linears))]
-        for name, replacement in zip(names, replacements, strict=True):
-            parent, _, attribute = name.rpartition(".")
-            setattr(module.get_submodule(parent), attribute, replacement)
-        replaced[kind.bits] += len(linears)
-    return replaced
-
-
-class _Shared:
-    """One product for layers that are called one after another with the same tensor."""
-
-    def __init__(self, product: Product, sizes: Sequence[int]) -> None:
-        self._product = product
-        self._sizes = list(sizes)
-        self._rows: Tensor | None = None
-        self._parts: tuple[Tensor, ...] = ()
-
-    def part(self, index: int, rows: Tensor) -> Tensor:
-        if index == 0 or rows is not self._rows:
-            self._rows, self._parts = rows, self._product(rows).split(self._sizes, dim=-1)
-        part = self._parts[index]
-        if index == len(self._sizes) - 1:
-            self._rows, self._parts = None, ()  # nothing is held between layers
-        return part
-
-
-class _Part(nn.Module):
-    """Stands in the place of one of several layers that share a product."""
-
-    def __init__(self, shared: _Shared, index: int) -> None:
-        super().__init__()
-        self._shared = shared
-        self._index = index
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return self._shared.part(self._index, rows)
-
-
-def _readers(module: nn.Module, run: Callable[[], object]) -> list[tuple[str, ...]]:
-    """The names of the linear layers that are called: those together that read one tensor one after another."""
-    calls: list[tuple[str, Tensor]] = []
-    linears = {name: part for name, part in module.named_modules() if type(part) is nn.Linear}
-
-    def listener(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda _linear, arguments: calls.append((name, arguments[0]))
-
-    hooks = [linear.register_forward_pre_hook(listener(name)) for name, linear in linears.items()]
-    try:
-        run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    times = Counter(name for name, _rows in calls)
-    groups: dict[tuple[str, ...], None] = {}
-    for (_rows, _biased, once), members in groupby(
-        calls, key=lambda call: (id(call[1]), linears[call[0]].bias is None, times[call[0]] == 1)
-    ):
-        names = tuple(name for name, _ in members)
-        groups.update(dict.fromkeys([names] if once else [(name,) for name in names]))
-    return list(groups)

@@ -19,7 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from engine.attention.base import AttentionNeeds, LayerShape, PagedMetadata
 from engine.attention.seam import LayerProbe, register
 from engine.errors import ModelLoadError, first_line
-from engine.model.linears import products_for, replace_linears
+from engine.model.quantization import products_for
+from engine.model.replacement import replace_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
 from engine.model.weights import Progress, load_weights, own_weights
 from engine.native.preparation import decoder_weights
@@ -107,9 +108,8 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     tokenizer = _load_tokenizer(source, settings)
     module = load_weights(source, settings, dtype, device, progress)
     layers, needs = _probe_layers(module, config, device, settings.model)
-    parameters = list(module.parameters())
-    num_parameters = sum(parameter.numel() for parameter in parameters)
-    weight_bytes = sum(parameter.nbytes for parameter in parameters)
+    num_parameters = sum(parameter.numel() for parameter in module.parameters())
+    weight_bytes = sum(parameter.nbytes for parameter in module.parameters())
     decoder = decoder_weights(module, layers, needs, settings, weight_bytes, progress)
     if products.inner:
         replaced = replace_linears(module, products, lambda: _first_step(module, device, LayerProbe()))

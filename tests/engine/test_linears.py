@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from benchmarks.perplexity import choices, compare, held_out_dialogues, load_guide
 from engine import EngineSettings
 from engine.errors import ModelLoadError
-from engine.model.linears import Int4, Int8, Packed, Product, Products, products_for, replace_linears, to_int4
+from engine.model import linears
+from engine.model.linears import Int4, Int8, Packed, Product, to_int4
 from engine.model.loading import load_model
+from engine.model.quantization import Products, products_for
+from engine.model.replacement import replace_linears
 from tests.support.models import make_model
 
 pytestmark = pytest.mark.skipif(
@@ -146,6 +149,28 @@ def test_four_bits_round_to_the_nearest_of_well_chosen_steps() -> None:
     assert torch.cat([part[0] for part in parts]).equal(codes)  # whoever reads the same numbers gets the same
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_four_bits_are_the_same_for_few_rows_and_for_many(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    spread_out: list[int] = []
+    compute = Int4._spread_out
+
+    def noted(product: Int4, rows: Tensor, beside: int) -> Tensor:
+        spread_out.append(len(rows))
+        return compute(product, rows, beside)
+
+    monkeypatch.setattr(Int4, "_spread_out", noted)
+    torch.manual_seed(5)
+    layer = nn.Linear(96, 1024 + 192).to(dtype).requires_grad_(False)
+    rows = torch.randn(1, 70, 96).to(dtype)
+    products = Int4([layer]), Int4([nn.Linear(96, 48).to(dtype).requires_grad_(False)])  # which 64 does not divide
+    for product in products:
+        few = torch.cat([product(some) for some in torch.split(rows, 7, dim=1)], dim=1)
+        many = product(rows)
+        assert (many - few).float().norm() < (1e-5 if dtype is torch.float32 else 6e-3) * few.float().norm()
+    known = linears._int4_beside()
+    assert spread_out == [70 for outputs in (1216, 48) if known is not None and outputs % known == 0]
+
+
 def test_four_bits_leave_the_output_layer_eight_and_say_what_they_did(caplog: pytest.LogCaptureFixture) -> None:
     dialogues = held_out_dialogues()[::40]
     with caplog.at_level("INFO", logger="engine.model.loading"):
@@ -174,5 +199,3 @@ def test_where_eight_bits_cannot_be_had_it_is_said(
     settings = EngineSettings(quantization="int8", device="cpu", **change)
     with pytest.raises(ModelLoadError, match=reason):
         load_model(settings, lambda _stage, _fraction: None)
-    with pytest.raises(ModelLoadError, match="processors only"):
-        products_for("int8", torch.device("cuda"), torch.bfloat16)

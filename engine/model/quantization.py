@@ -1,0 +1,76 @@
+"""Which products take the place of a model's linear layers: by the number format asked for, and the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.errors import ModelLoadError
+from engine.model.gpu_linears import GpuFp8, GpuInt8
+from engine.model.linears import Int4, Int8, Packed, Product
+from engine.triton_machine import triton_unusable_because
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """What comes in the place of a model's linear layers: of those, the first kind that fits them."""
+
+    inner: tuple[type[Product], ...]
+    output: tuple[type[Product], ...]  #: of the output layer, whose errors nothing behind it evens out
+
+
+def products_for(quantization: str, device: torch.device, dtype: torch.dtype) -> Products:
+    """What multiplies a model's linear layers; no kinds for the layers as they are.
+
+    Raises:
+        ModelLoadError: the quantization cannot be had here; says why.
+    """
+    if quantization == "none":
+        whole = _in_bfloat16(device, dtype)
+        return Products(whole, whole)
+    if dtype is torch.float16:
+        raise ModelLoadError(
+            f"quantization={quantization} goes with dtype=bfloat16 or dtype=float32, not with float16."
+        )
+    return _on_gpu(quantization, device) if device.type == "cuda" else _on_processor(quantization, device, dtype)
+
+
+def _on_processor(quantization: str, device: torch.device, dtype: torch.dtype) -> Products:
+    if quantization == "fp8":
+        raise ModelLoadError("quantization=fp8 runs on GPUs only. Use quantization=int8 or int4 on a processor.")
+    eight_bits = torch.cpu._is_vnni_supported()
+    if quantization == "int4":
+        finer = (Int8,) if eight_bits else _in_bfloat16(device, dtype)
+        return Products((Int4, *finer), finer)
+    if not eight_bits:
+        raise ModelLoadError(
+            "quantization=int8 needs a processor that multiplies 8-bit numbers (AVX-512 VNNI), and this one does "
+            "not. Use quantization=none."
+        )
+    return Products((Int8,), (Int8,))
+
+
+def _on_gpu(quantization: str, device: torch.device) -> Products:
+    if quantization == "int4":
+        raise ModelLoadError("quantization=int4 runs on processors only. Use quantization=int8 or fp8 on a GPU.")
+    reason = triton_unusable_because(device)
+    if reason is not None:
+        raise ModelLoadError(
+            f"quantization={quantization} cannot run on this GPU: {reason}. Install what is missing, or use "
+            "quantization=none."
+        )
+    if quantization == "int8":
+        return Products((GpuInt8,), (GpuInt8,))
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) < (8, 9):
+        raise ModelLoadError(
+            f"quantization=fp8 needs a GPU of compute capability 8.9 or later, and this one has {major}.{minor}. Use "
+            "quantization=int8, which takes as little memory."
+        )
+    return Products((GpuFp8,), ())
+
+
+def _in_bfloat16(device: torch.device, dtype: torch.dtype) -> tuple[type[Product], ...]:
+    native = device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return (Packed,) if native and dtype is torch.bfloat16 else ()

@@ -1,0 +1,104 @@
+"""Puts products in the place of a model's linear layers.
+
+Layers that read the same tensor (queries, keys and values; gate and up) become one product, whatever the
+architecture: a run shows who reads what.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import cast
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from engine.model.linears import Product
+from engine.model.quantization import Products
+
+
+def replace_linears(module: nn.Module, products: Products, run: Callable[[], object]) -> Counter[str]:
+    """Replace the linear layers of a module that a run calls.
+
+    Args:
+        module: the model, not training.
+        products: what comes in their place.
+        run: computes a small forward pass of ``module``.
+
+    Returns:
+        How many layers are kept in which number format now, of those that were replaced.
+    """
+    replaced: Counter[str] = Counter()
+    output = module.get_output_embeddings() if isinstance(module, PreTrainedModel) else None
+    for names in _readers(module, run):
+        linears = [cast(nn.Linear, module.get_submodule(name)) for name in names]  # let go of before the next ones
+        kinds = products.output if output in linears else products.inner
+        kind = next((kind for kind in kinds if kind.fits(linears)), None)
+        if kind is None:
+            continue
+        replacements: Sequence[nn.Module]
+        if len(linears) == 1:
+            replacements = [kind(linears)]
+        else:
+            shared = _Shared(kind(linears), [linear.out_features for linear in linears])
+            replacements = [_Part(shared, index) for index in range(len(linears))]
+        for name, replacement in zip(names, replacements, strict=True):
+            parent, _, attribute = name.rpartition(".")
+            setattr(module.get_submodule(parent), attribute, replacement)
+        replaced[kind.bits] += len(linears)
+    return replaced
+
+
+class _Shared:
+    """One product for layers that are called one after another with the same tensor."""
+
+    def __init__(self, product: Product, sizes: Sequence[int]) -> None:
+        self._product = product
+        self._sizes = list(sizes)
+        self._rows: Tensor | None = None
+        self._parts: tuple[Tensor, ...] = ()
+
+    def part(self, index: int, rows: Tensor) -> Tensor:
+        if index == 0 or rows is not self._rows:
+            self._rows, self._parts = rows, self._product(rows).split(self._sizes, dim=-1)
+        part = self._parts[index]
+        if index == len(self._sizes) - 1:
+            self._rows, self._parts = None, ()  # nothing is held between layers
+        return part
+
+
+class _Part(nn.Module):
+    """Stands in the place of one of several layers that share a product."""
+
+    def __init__(self, shared: _Shared, index: int) -> None:
+        super().__init__()
+        self._shared = shared
+        self._index = index
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self._shared.part(self._index, rows)
+
+
+def _readers(module: nn.Module, run: Callable[[], object]) -> list[tuple[str, ...]]:
+    """The names of the linear layers that are called: those together that read one tensor one after another."""
+    calls: list[tuple[str, Tensor]] = []
+    linears = {name: part for name, part in module.named_modules() if type(part) is nn.Linear}
+
+    def listener(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda _linear, arguments: calls.append((name, arguments[0]))
+
+    hooks = [linear.register_forward_pre_hook(listener(name)) for name, linear in linears.items()]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    times = Counter(name for name, _rows in calls)
+    groups: dict[tuple[str, ...], None] = {}
+    for (_rows, _biased, once), members in groupby(
+        calls, key=lambda call: (id(call[1]), linears[call[0]].bias is None, times[call[0]] == 1)
+    ):
+        names = tuple(name for name, _ in members)
+        groups.update(dict.fromkeys([names] if once else [(name,) for name in names]))
+    return list(groups)
