@@ -7,7 +7,15 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 
 def make_s(path: Path) -> Path:
@@ -54,25 +62,50 @@ def make_m(path: Path) -> Path:
     return path
 
 
-def make_b(path: Path) -> Path:
-    """Model B: the shape of Qwen3-1.7B, tied embeddings, bfloat16; a tokenizer for the first 16,000 of its ids."""
+def make_qwen3_06b(path: Path) -> Path:
+    """The shape of Qwen3-0.6B, tied embeddings, bfloat16; a tokenizer for the first 16,000 of its ids."""
     config = Qwen3Config(
         vocab_size=151_936,
-        hidden_size=2048,
-        intermediate_size=6144,
+        hidden_size=1024,
+        intermediate_size=3072,
         num_hidden_layers=28,
         num_attention_heads=16,
         num_key_value_heads=8,
         head_dim=128,
         max_position_embeddings=40_960,
+        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
         tie_word_embeddings=True,
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=1,
     )
+    return _on_device(Qwen3ForCausalLM, config, path)
+
+
+def make_llama_8b(path: Path) -> Path:
+    """The shape of Llama-3-8B, bfloat16, 16 GB; a tokenizer for the first 16,000 of its ids."""
+    config = LlamaConfig(
+        vocab_size=128_256,
+        hidden_size=4096,
+        intermediate_size=14_336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=8192,
+        rope_parameters={"rope_type": "default", "rope_theta": 500_000.0},
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    return _on_device(LlamaForCausalLM, config, path)
+
+
+def _on_device(architecture: type[PreTrainedModel], config: PreTrainedConfig, path: Path) -> Path:
+    """Random numbers for a large model are drawn on the GPU where there is one."""
     torch.manual_seed(1234)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        model = Qwen3ForCausalLM(config)
+        model = architecture(config)
     model.to(torch.bfloat16).cpu().save_pretrained(path)
     _byte_pairs(16_000).save_pretrained(path)
     return path

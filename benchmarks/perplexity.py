@@ -27,7 +27,7 @@ from engine.model.loading import LoadedModel, load_model
 from models.guide.topics import load
 
 ROOT = Path(__file__).resolve().parent.parent
-FORMATS = (("float32", "none"), ("bfloat16", "none"), ("float32", "int8"), ("bfloat16", "int8"))
+FORMATS = (("float32", "none"), ("bfloat16", "none"), ("float32", "int8"), ("bfloat16", "int8"), ("bfloat16", "int4"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ def held_out_dialogues() -> list[list[dict[str, str]]]:
     ]
 
 
-def load_guide(dtype: str, quantization: str) -> LoadedModel:
+def load_guide(dtype: str, quantization: str, device: str = "cpu") -> LoadedModel:
     settings = EngineSettings.model_validate(
-        {"model": "models/guide", "device": "cpu", "dtype": dtype, "quantization": quantization}
+        {"model": "models/guide", "device": device, "dtype": dtype, "quantization": quantization}
     )
     return load_model(settings, lambda _stage, _fraction: None)
 
@@ -66,7 +66,8 @@ def choices(model: LoadedModel, dialogues: Iterable[Sequence[dict[str, str]]]) -
         length = ids.shape[1]
         rows = torch.arange(begins - 1, length - 1)
         with torch.inference_mode():
-            logits = model.logits(ids, torch.arange(length)[None], rows, LayerProbe()).float()
+            positions = torch.arange(length, device=model.device)[None]
+            logits = model.logits(ids.to(model.device), positions, rows.to(model.device), LayerProbe()).float().cpu()
         wanted = ids[0, begins:]
         scores.append(logits.log_softmax(-1).gather(1, wanted[:, None])[:, 0])
         chosen.append(logits.argmax(-1))

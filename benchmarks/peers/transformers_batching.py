@@ -18,18 +18,24 @@ PAGE = 256
 class ContinuousBatching:
     """A manager whose thread goes on between the works, as in a server."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, *, device: str = "cpu", max_batch_tokens: int = 512) -> None:
         logging.disable_progress_bar()
         torch.set_num_threads(load.threads)
         self.versions = versions_of("transformers", "torch")
         model = AutoModelForCausalLM.from_pretrained(load.model, dtype=torch.bfloat16, attn_implementation="sdpa")
         config = model.config
         token = 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
-        self._manager = model.eval().init_continuous_batching(
-            generation_config=GenerationConfig(do_sample=False, pad_token_id=0, eos_token_id=-1),
-            continuous_batching_config=ContinuousBatchingConfig(
-                num_blocks=int(load.kv_gib * 2**30) // (token * PAGE), page_size=PAGE, max_batch_tokens=512
-            ),
+        self._manager = (
+            model.eval()
+            .to(device)
+            .init_continuous_batching(
+                generation_config=GenerationConfig(do_sample=False, pad_token_id=0, eos_token_id=-1),
+                continuous_batching_config=ContinuousBatchingConfig(
+                    num_blocks=int(load.kv_gib * 2**30) // (token * PAGE),
+                    page_size=PAGE,
+                    max_batch_tokens=max_batch_tokens,
+                ),
+            )
         )
         start = self._manager._run_generation_loop
 
@@ -80,6 +86,9 @@ class ContinuousBatching:
                     late.remove(coming)
                     ask(coming, stream=False)
         return [done[index] for index in range(len(chats))], {}
+
+    def stop(self) -> None:
+        self._manager.stop(block=True)
 
 
 if __name__ == "__main__":

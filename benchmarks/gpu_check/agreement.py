@@ -1,0 +1,176 @@
+"""Whether all that only a GPU runs computes what is computed elsewhere: kernels, recorded decodes, whole replies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.gpu_check.check import Check
+from benchmarks.peers.deskmate import GREEDY
+from benchmarks.peers.transformers_generate import load_reference
+from engine import Engine, SamplingParams
+from engine.attention.base import AttentionKernel
+from engine.attention.selection import KERNELS
+from engine.core import EngineCore
+from engine.model.gpu_linears import MOST_ROWS, GpuFp8, GpuInt8, WeightOnly
+from engine.model.loading import load_model
+from engine.triton_machine import triton_unusable_because
+from tests.support.attention import make_case
+from tests.support.reference import Comparison, Reference
+
+MOST_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+"""Of a kernel's output, relative to its norm."""
+
+
+def agreement(check: Check) -> None:
+    """Every attention kernel that runs here, products of 8-bit weights, recorded decodes, greedy replies."""
+    for kernel in KERNELS:
+        check.part(f"attention {kernel.name}", lambda kernel=kernel: attention_kernel(check, kernel))
+    for kind in (GpuInt8, GpuFp8):
+        check.part(f"products of {kind.__name__}", lambda kind=kind: products(check, kind))
+    check.part("recorded decodes", lambda: graphs_equal_eager(check, check.tiny("llama")))
+    check.part("greedy llama", lambda: greedy_equality(check, "llama"))
+
+
+def more_agreement(check: Check) -> None:
+    """Recorded decodes of a real shape, other families, log-probabilities in bfloat16, batch invariance."""
+    check.part("recorded decodes", lambda: graphs_equal_eager(check, check.model("qwen3-0.6b")))
+    for family in () if check.rehearse else ("gemma2", "mistral", "qwen3-moe"):
+        check.part(f"greedy {family}", lambda family=family: greedy_equality(check, family))
+    check.part("bf16", lambda: half_precision(check))
+    check.part("batch invariance", lambda: batch_invariance(check))
+
+
+def products(check: Check, kind: type[WeightOnly]) -> dict[str, Any]:
+    """Against the rounded weights in fp64: one row, a few, as many as the kernels take, and more."""
+    reason = "it runs on cuda, not on cpu" if check.device != "cuda" else triton_unusable_because(torch.device("cuda"))
+    if reason is not None:
+        return {"not_here": reason}
+    worst: dict[str, float] = {}
+    for num_inputs, num_outputs in ((4096, 6144), (14_336, 4096), (896, 1152)):
+        layer = nn.Linear(num_inputs, num_outputs, bias=False, device=check.device, dtype=torch.bfloat16)
+        layer.requires_grad_(False)
+        steps, scales = kind.round(layer.weight)
+        weight = steps.double() * scales.double().unsqueeze(1)
+        product = kind([layer])
+        for count in (1, 2, 16, 17, 64, MOST_ROWS, MOST_ROWS + 1):
+            rows = torch.randn(count, num_inputs, device=check.device, dtype=torch.bfloat16)
+            expected = rows.double() @ weight.T
+            error = float((product(rows).double() - expected).norm() / expected.norm())
+            assert error < MOST_ERROR[torch.bfloat16], f"{num_inputs} to {num_outputs}, {count} rows: {error:.2g}"
+            worst[f"{num_inputs} to {num_outputs}"] = max(error, worst.get(f"{num_inputs} to {num_outputs}", 0.0))
+    return {"worst_relative_error": worst}
+
+
+def attention_kernel(check: Check, kernel: type[AttentionKernel]) -> dict[str, Any]:
+    device = torch.device(check.device)
+    reason = kernel.unavailable_because(device)
+    if reason is not None:
+        return {"not_here": reason}
+    worst: dict[str, float] = {}
+    block_size = max(16, kernel.page_multiple)
+    lengths = [1, 3, block_size - 1, block_size, block_size + 1, 2 * block_size + 5, 700]
+    caps = (None, 0.7) if kernel.supports_softcap else (None,)
+    for dtype in kernel.dtypes or MOST_ERROR:
+        error = 0.0
+        for seed in range(2 if check.rehearse else 6):
+            case = make_case(
+                seed, block_size=block_size, lengths=lengths, heads=8, dim=64, dtype=dtype, device=check.device
+            )
+            for window in (None, 5, 300):
+                for softcap in caps:
+                    expected = case.expected(window, softcap)
+                    (got,) = case.run(kernel(), window, softcap)
+                    error = max(error, float((got.cpu().double() - expected).norm() / expected.norm()))
+        worst[str(dtype).removeprefix("torch.")] = error
+        assert error < MOST_ERROR[dtype], f"{dtype}: {error:.2g}"
+    return {"worst_relative_error": worst}
+
+
+def greedy_equality(check: Check, family: str) -> dict[str, Any]:
+    """In fp32, token for token, many at once, so that decodes are recorded where they can be."""
+    path = check.tiny(family)
+    rng = random.Random(1)
+    prompts = [[rng.randrange(3, 300) for _ in range(rng.choice([1, 7, 40, 90]))] for _ in range(8)]
+    params = [replace(GREEDY, max_tokens=rng.choice([4, 16, 24])) for _ in prompts]
+    engine = Engine(check.settings(path, dtype="float32", max_num_seqs=8, max_batched_tokens=64))
+    completions = engine.generate(prompts, params, show_progress=False)
+    attention = engine.info.attention
+    asyncio.run(engine.stop())
+    reference, comparison = Reference(path, check.device), Comparison()
+    for prompt, chosen, completion in zip(prompts, params, completions, strict=True):
+        assert chosen.max_tokens is not None
+        comparison.check(completion.token_ids, reference.greedy(prompt, chosen.max_tokens), context=family)
+    assert comparison.ties <= comparison.tokens // 50
+    return {"attention": attention, "tokens": comparison.tokens, "ties": comparison.ties}
+
+
+def half_precision(check: Check) -> dict[str, Any]:
+    """How far log-probabilities in bf16 lie from transformers' in fp32."""
+    path = check.tiny("llama")
+    rng = random.Random(2)
+    prompt = [rng.randrange(3, 300) for _ in range(300)]
+    engine = Engine(check.settings(path, dtype="bfloat16", max_batched_tokens=128))
+    params = SamplingParams(max_tokens=1, prompt_logprobs=0)
+    (completion,) = engine.generate([prompt], params, show_progress=False)
+    attention = engine.info.attention
+    asyncio.run(engine.stop())
+    model = load_reference(path, torch.float32, check.device)
+    with torch.inference_mode():
+        exact = model(torch.tensor([prompt], device=check.device)).logits[0].log_softmax(-1).cpu()
+    ours = torch.tensor([scores.token.logprob for scores in completion.prompt_logprobs[1:]])
+    theirs = exact[torch.arange(len(prompt) - 1), torch.tensor(prompt[1:])]
+    error = float((ours - theirs).norm() / theirs.norm())
+    assert error < 2e-2, f"relative error {error:.2g}"
+    return {"attention": attention, "relative_error": error}
+
+
+def graphs_equal_eager(check: Check, path: Path) -> dict[str, Any]:
+    """A recorded decode gives the very bits of an executed one at the same number of rows."""
+    settings = check.settings(path, dtype="bfloat16", max_num_seqs=12, max_model_len=256)
+    core = EngineCore(load_model(settings, lambda _stage, _fraction: None), settings)
+    graphs = core._runner._graphs
+    if graphs is None:
+        return {"not_here": f"nothing is recorded on {check.device} with {core.kernel.name}"}
+    compared = 0
+    repeat = graphs.logits
+
+    def both(*step: Any) -> torch.Tensor:
+        nonlocal compared
+        recorded = repeat(*step).clone()
+        graph = next(graph for graph in graphs._graphs if len(graph.batch.logits_rows) >= len(recorded))
+        executed = core._runner._compute(graph.batch, graph.prepared)[: len(recorded)]
+        assert torch.equal(recorded, executed), f"{len(recorded)} rows differ"
+        compared += 1
+        return recorded
+
+    graphs.logits = both  # type: ignore[method-assign]
+    for index in range(9):
+        prompt = list(range(3, 9 + 7 * index))
+        params = core.intake.resolve(prompt, replace(GREEDY, max_tokens=4 + 2 * index))
+        core.add(core.intake.submission(str(index), prompt, params))
+    while core.has_work:
+        core.step()
+    assert compared > 5
+    return {"attention": core.kernel.name, "steps_compared": compared, "sizes": graphs.sizes}
+
+
+def batch_invariance(check: Check) -> dict[str, Any]:
+    path = check.tiny("llama")
+    settings = check.settings(path, dtype="bfloat16", batch_invariant=True, max_num_seqs=8)
+    rng = random.Random(3)
+    prompts = [[rng.randrange(3, 300) for _ in range(rng.randint(1, 80))] for _ in range(6)]
+    engine = Engine(settings)
+    params = replace(GREEDY, max_tokens=16)
+    together = engine.generate(prompts, params, show_progress=False)
+    alone = [engine.generate([prompt], params, show_progress=False)[0] for prompt in prompts]
+    attention = engine.info.attention
+    asyncio.run(engine.stop())
+    assert [one.token_ids for one in together] == [one.token_ids for one in alone]
+    return {"attention": attention, "replies": len(prompts)}
