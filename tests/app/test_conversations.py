@@ -273,6 +273,16 @@ async def test_nobody_meets_another_users_conversations(services: Services, engi
         async for _ in turns.events(stranger, turn_id):
             pytest.fail("another user's reply was read")
 
+    async def follow(turn_id: str | None) -> None:
+        assert turn_id is not None
+        changed = asyncio.Event()
+        reader = turns.reader(stranger, turn_id, 0, lambda _now: changed.set())
+        try:
+            await asyncio.wait_for(changed.wait(), 60)
+            assert reader.take() == []
+        finally:
+            await reader.close()
+
     attempts = {
         "conversations.get": lambda: conversations.get(stranger, ref.conversation_id),
         "conversations.get_message": lambda: conversations.get_message(stranger, ref.message_id),
@@ -294,6 +304,8 @@ async def test_nobody_meets_another_users_conversations(services: Services, engi
         "turns.start": lambda: turns.start(stranger, text="hi", conversation_id=done_id),
         "turns.events": lambda: read(ref.turn_id),
         "turns.events of a finished one": lambda: read(done.turn_id),
+        "turns.reader": lambda: follow(ref.turn_id),
+        "turns.reader of a finished one": lambda: follow(done.turn_id),
         "turns.snapshot": lambda: turns.snapshot(stranger, ref.turn_id),
         "turns.stop": lambda: turns.stop(stranger, ref.turn_id),
         "turns.delete_conversation": lambda: turns.delete_conversation(stranger, ref.conversation_id),
