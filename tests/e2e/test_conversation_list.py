@@ -223,6 +223,7 @@ def test_tags_are_chips_to_filter_by(seeded: ChatPage) -> None:
 
 def test_tags_that_are_read_again_stay_under_the_pointer(seeded: ChatPage) -> None:
     page = seeded.page
+    expect(seeded.row("Beta").first).to_be_visible()  # the list shows its first rows when it has its tags
     late: list[tuple[Route, APIResponse]] = []
     page.route("**/api/tags", lambda route: late.append((route, route.fetch())), times=1)
     page.evaluate("void window.deskmate.conversations.refresh()")
