@@ -59,7 +59,7 @@ ON_HOST = (
 )
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma2", "mistral-window"])
+@pytest.fixture(scope="module", params=["llama", "mistral-window", pytest.param("gemma2", marks=pytest.mark.full)])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return load(make_model(tmp_path_factory.mktemp("models") / request.param, request.param, seed=3, eos=False))
 
