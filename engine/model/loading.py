@@ -54,7 +54,7 @@ class LoadedModel:
     rotary: LengthDependentRotary | None  #: where the rotary embedding depends on the sequence's length
     num_parameters: int
     weight_bytes: int
-    decoder: DecoderWeights | None = None  #: the same weights once more, where short steps run in C++
+    decoder: DecoderWeights | None = None  #: the same weights once more, where steps run in C++
     draft: LoadedModel | None = None  #: the model that guesses for this one, see :mod:`engine.speculation`
 
     def logits(

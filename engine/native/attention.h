@@ -6,7 +6,7 @@
 
 constexpr int64_t kKeysAtOnce = 64;  // scores that a single query keeps
 
-// The keys and values of a sequence, of one of its heads.
+// The keys and values of a sequence, from one of its heads on.
 template <typename Cache>
 struct HeadCache {
     const Cache *keys, *values;

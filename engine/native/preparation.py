@@ -1,4 +1,4 @@
-"""Whether a model's short steps may run in C++, and all that takes."""
+"""Whether a model's steps may run in C++, and all that takes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def decoder_weights(
     weight_bytes: int,
     progress: Progress,
 ) -> DecoderWeights | None:
-    """What C++ needs to run short steps; None where it cannot, or need not."""
+    """What C++ needs to run steps; None where it cannot, or need not."""
     device = next(module.parameters()).device
     if device.type != "cpu" or not settings.native or settings.batch_invariant:
         return None

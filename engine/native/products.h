@@ -1,7 +1,7 @@
 // Rows times weights, in floats, bfloat16, 8 and 4 bits.
 //
-// Weights are read from memory once for all rows. The sum behind an output runs in the same order whatever the number of
-// rows and threads.
+// Weights are read from memory once for as many rows as stay in the cache. The sum behind an output runs in the same order
+// whatever the number of rows and threads.
 #pragma once
 
 #include <type_traits>
