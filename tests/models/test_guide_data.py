@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
+import click
 import pytest
 import typer.main
 
@@ -119,6 +120,15 @@ def replies(data: GuideData) -> list[str]:
     ]
 
 
+def commands_by_name() -> dict[str, click.Command]:
+    """Every command of the program, such as ``db check``."""
+    found: dict[str, click.Command] = {}
+    for name, command in getattr(typer.main.get_command(cli), "commands", {}).items():
+        children = getattr(command, "commands", None)
+        found |= {name: command} if children is None else {f"{name} {child}": one for child, one in children.items()}
+    return found
+
+
 def test_no_variation_is_a_held_out_question(data: GuideData) -> None:
     dialogues, rng = Dialogues(data), random.Random(1)
     held_out = {normalise(q) for item in (*data.topics, *data.follow_ups) for q in item.held_out}
@@ -142,7 +152,13 @@ def test_what_it_says_about_deskmate_exists(data: GuideData) -> None:
     settings |= {f"APP_{name}".upper() for name in AppSettings.model_fields}
     assert set(re.findall(r"\b(?:ENGINE|APP)_[A-Z_]*[A-Z]", said)) <= settings
     flags = {f"--{name}".replace("_", "-") for name in (*EngineSettings.model_fields, *AppSettings.model_fields)}
-    assert set(re.findall(r"(?<!\S)`?(--[a-z][a-z-]*)", said)) <= flags | {"--help"}
+    options = {
+        option
+        for command in (typer.main.get_command(cli), *commands_by_name().values())
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    assert set(re.findall(r"(?<!\S)`?(--[a-z][a-z0-9-]*)", said)) <= flags | options | {"--help"}
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert set(re.findall(r"`make ([a-z-]+)", said)) <= set(targets)
     presets = {preset.title for preset in PRESETS}
@@ -166,11 +182,9 @@ def test_routes_and_commands_in_its_answers_exist(data: GuideData) -> None:
     named = set(re.findall(r"(?<=`)/(?:v1|api|health|ready|metrics)[\w/]*(?=`)", said)) - {"/v1"}
     assert named
     assert named <= paths
-    program = typer.main.get_command(cli)
-    groups = {name: getattr(command, "commands", {}) for name, command in getattr(program, "commands", {}).items()}
-    commands = {" ".join((name, child)).strip() for name, group in groups.items() for child in ([*group] or [""])}
-    ran = {command.strip() for command in re.findall(r"`deskmate ((?:db )?[a-z]+)", said)}
-    assert {"serve", "doctor"} <= ran <= commands
+    ran = set(re.findall(r"\bdeskmate ((?:db |user )[a-z-]+|(?:serve|export|import|doctor)\b)", said))
+    ran |= set(re.findall(r"`deskmate ((?!db |user )[a-z-]+)", said))
+    assert {"serve", "doctor"} <= ran <= set(commands_by_name())
 
 
 def test_defaults_in_its_answers_are_the_settings(data: GuideData) -> None:
