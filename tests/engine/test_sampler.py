@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers import (
@@ -145,6 +145,7 @@ TOKENS = st.lists(st.integers(0, 39), max_size=12)
     prompt=TOKENS,
     output=TOKENS,
 )
+@settings(max_examples=40)
 def test_the_distribution_is_the_textbooks(
     sampler: Sampler, seed: int, vocab: int, asked: dict, prompt: list[int], output: list[int]
 ) -> None:

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -210,6 +210,7 @@ def test_no_more_is_held_back_than_a_stop_string_could_need(text: str, stop: lis
 
 @pytest.mark.parametrize("name", ["byte-level", "sentencepiece"])
 @given(text=TEXTS, data=st.data())
+@settings(max_examples=50)
 def test_a_stream_stops_as_the_whole_text_would(name: str, text: str, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[name]()
     ids = tokenizer.encode(text, add_special_tokens=False)

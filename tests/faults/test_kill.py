@@ -70,8 +70,8 @@ async def kill_again_and_again(
         ledger.check(session)
 
 
-async def test_ten_kills(start: Start, launch: Start, database: Engine) -> None:
-    await kill_again_and_again(start, launch, database, seed=1, kills=10)
+async def test_five_kills(start: Start, launch: Start, database: Engine) -> None:
+    await kill_again_and_again(start, launch, database, seed=1, kills=5)
 
 
 @pytest.mark.full

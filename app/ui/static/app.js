@@ -94,7 +94,10 @@ class Page {
       const sent = await this.chat.send(text, settings, from === null && this.welcome.temporary);
       if (!sent) return;
       this.composer.taken(text, from);
-      if (sent.left) return;
+      if (sent.left) {
+        this.refreshSoon(); // nothing else here tells of it
+        return;
+      }
       if (from === null) this.composer.keepDraftFor(sent.turn.conversation_id);
       this.settings.accepted(sent.turn.conversation_id, settings);
       if (from === null) this.#created(sent.turn.conversation_id, this.welcome.temporary);
