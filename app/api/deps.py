@@ -1,4 +1,7 @@
-"""What route handlers ask for by type."""
+"""What route handlers ask for by type.
+
+Coroutines all of them: FastAPI runs plain functions in a pool of threads, and getting there takes longer than they do.
+"""
 
 from __future__ import annotations
 
@@ -15,35 +18,39 @@ from app.errors import NotSupported
 from app.services import Services
 
 
-def _services(request: Request) -> Services:
+def _opened(request: Request) -> Services:
     return cast(Services, request.app.state.services)
 
 
-def _user_id(request: Request) -> str:
+async def _services(request: Request) -> Services:
+    return _opened(request)
+
+
+async def _user_id(request: Request) -> str:
     return user_id_of(request)
 
 
-def _identity(request: Request) -> Identity:
+async def _identity(request: Request) -> Identity:
     return identity_of(request)
 
 
-def _closing(request: Request) -> asyncio.Event:
+async def _closing(request: Request) -> asyncio.Event:
     return cast(asyncio.Event, request.app.state.closing)
 
 
-def _metrics(request: Request) -> HttpMetrics:
+async def _metrics(request: Request) -> HttpMetrics:
     return cast(HttpMetrics, request.app.state.http_metrics)
 
 
-def _people(request: Request) -> People:
-    people = _services(request).people
+async def _people(request: Request) -> People:
+    people = _opened(request).people
     if people is None:
         raise NotSupported("There are no accounts here: one person uses this desk. Set APP_ACCOUNTS to change that.")
     return people
 
 
-def _visitor(request: Request) -> Visitor:
-    people = _services(request).people
+async def _visitor(request: Request) -> Visitor:
+    people = _opened(request).people
     return Visitor(
         address=people.proxies.client_address(request.scope) if people is not None else UNKNOWN,
         user_agent=request.headers.get("user-agent", ""),
@@ -51,8 +58,8 @@ def _visitor(request: Request) -> Visitor:
     )
 
 
-def _origin(request: Request) -> str:
-    services = _services(request)
+async def _origin(request: Request) -> str:
+    services = _opened(request)
     if services.settings.public_url is not None:
         return services.settings.public_url
     https = services.people is not None and services.people.proxies.by_https(request.scope)

@@ -17,7 +17,7 @@ from app.domain.usage import Days, Usage, UsageReport
 router = APIRouter(prefix="/api/desk/usage", tags=["desk"])
 
 
-def _days(
+async def _days(
     first: Annotated[date, Query(description="The first day.")],
     last: Annotated[date, Query(description="The last day, included.")],
     zone: Annotated[str, Query(max_length=64, description="Where the days are, as in Europe/Berlin.")] = "UTC",
