@@ -97,7 +97,10 @@ def serve(**flags: str | bool | None) -> None:
                 from engine import Engine  # takes seconds to import: after what can fail at once
 
                 engine = Engine(engine_settings, progress=progress)
-            asyncio.run(serve_until_stopped(settings, engine, listener, ready))
+            import uvloop
+
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve_until_stopped(settings, engine, listener, ready))
 
 
 @cli.command("export")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 import uvicorn
 
 from app.errors import StartupError
+from app.http_protocol import HttpProtocol
 from app.settings import AppSettings
 from engine import ChatEngine
 
@@ -91,6 +92,7 @@ async def serve(
     app = create_app(settings, engine)
     config = uvicorn.Config(
         app,
+        http=HttpProtocol,
         lifespan="off",  # ours, below: its errors must reach the command line as they are
         log_config=None,
         access_log=False,

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import httpx
 import pytest
@@ -14,6 +14,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from app import serving
+from app.http_protocol import MAX_HEAD_BYTES, HttpProtocol
 
 
 class _Server(serving._Server):
@@ -56,4 +57,33 @@ async def test_what_is_being_said_when_it_ends(ends: bool) -> None:
         else:
             with pytest.raises(httpx.RemoteProtocolError):
                 [piece async for piece in pieces]
+    await running
+
+
+@pytest.mark.parametrize(
+    "begun", [b"GET / HTTP/1.1\r\n", b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n"]
+)
+async def test_headers_and_trailers_without_an_end_are_not_kept(begun: bytes) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await asyncio.Event().wait()
+
+    config = uvicorn.Config(app, http=HttpProtocol, lifespan="off", log_config=None, timeout_graceful_shutdown=0)
+    server = _Server(config, lambda: None, lambda: asyncio.sleep(0))
+    listener = socket.create_server(("127.0.0.1", 0))
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    reader, writer = await asyncio.open_connection(*listener.getsockname()[:2])
+    writer.write(begun)
+    sent = 0
+    with suppress(ConnectionError):
+        async with asyncio.timeout(60):
+            while not reader.at_eof() and sent < 100 * MAX_HEAD_BYTES:
+                writer.write(b"x-name: " + 1000 * b"v" + b"\r\n")
+                await writer.drain()
+                await asyncio.sleep(0)
+                sent += 1000
+    assert sent < 100 * MAX_HEAD_BYTES
+    assert not server.server_state.connections
+    writer.close()
+    server.should_exit = True
     await running
