@@ -16,6 +16,7 @@ class Reader:
     def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
         self.request_id = request_id
         self.loop = loop
+        self.begun = False  #: its first token is on the way; of the worker thread
         self.ended = False  #: the last delta or the error has arrived
         self._pending: dict[int, list[Delta]] = {}  # by index, those that waited longest first
         self._error: EngineError | None = None
@@ -40,7 +41,7 @@ class Reader:
         _call(self.loop, self._end_with, error)
 
     @staticmethod
-    def hand_over(loop: asyncio.AbstractEventLoop, handed: Sequence[tuple[Reader, Delta]]) -> bool:
+    def hand_over(loop: asyncio.AbstractEventLoop, handed: Sequence[tuple[Reader, Sequence[Delta]]]) -> bool:
         """Bring deltas to their readers on ``loop``, from the worker thread. False when the loop is closed."""
         return _call(loop, _receive, handed)
 
@@ -60,10 +61,11 @@ def _call(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None], argu
     return True
 
 
-def _receive(handed: Sequence[tuple[Reader, Delta]]) -> None:
-    for reader, delta in handed:
-        reader._pending.setdefault(delta.index, []).append(delta)
-        reader.ended = delta.is_last
+def _receive(handed: Sequence[tuple[Reader, Sequence[Delta]]]) -> None:
+    for reader, deltas in handed:
+        for delta in deltas:
+            reader._pending.setdefault(delta.index, []).append(delta)
+        reader.ended = deltas[-1].is_last
         reader._arrived.set()
 
 

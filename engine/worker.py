@@ -24,7 +24,8 @@ from engine.errors import (
 )
 from engine.memory import forget_frames, release_memory
 from engine.model.loading import LoadedModel
-from engine.outputs import Delta, EngineStats
+from engine.outbox import Outbox, Parcels
+from engine.outputs import EngineStats
 from engine.reader import Reader
 from engine.solitude import Solitude
 from engine.submission import Submission
@@ -80,7 +81,8 @@ class Worker:
         self._closing = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
-        self._lock = threading.Lock()  # guards the two fields below
+        self._lock = threading.Lock()  # guards the three fields below
+        self._outbox = Outbox()
         self.readers: dict[str, Reader] = {}
         self._refusal: str | None = None
         self._thread = threading.Thread(target=self._run, name="deskmate-engine", daemon=True)
@@ -219,41 +221,52 @@ class Worker:
                 self._fail(submission.stream_id, InvalidRequestError(str(error)))
 
     def _deliver(self, result: StepResult) -> None:
-        """Hand a step's deltas to their event loops, one crossing for each loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Reader, Delta]]] = {}
+        """Hand a step's deltas to their event loops, now or with those of the next steps."""
         with self._lock:
             for delta in result.deltas:
                 reader = self.readers.get(delta.request_id)
                 if reader is not None:
-                    by_loop.setdefault(reader.loop, []).append((reader, delta))
+                    self._outbox.put(reader, delta)
+            parcels = self._outbox.take_due(len(self.readers))
         for delta in result.deltas:
             if delta.is_last:
                 self._forget(delta.request_id)
         for request_id, error in result.failures:
             self._fail(request_id, error)
-        for loop, handed in by_loop.items():
+        self._hand_over(parcels)
+
+    def _hand_over(self, parcels: Parcels) -> None:
+        """One crossing for each loop."""
+        for loop, handed in parcels.items():
             if not Reader.hand_over(loop, handed):
-                for reader, _delta in handed:
+                for reader, _deltas in handed:
                     self.core.abort(reader.request_id)
                     self._forget(reader.request_id)
 
     def _fail(self, request_id: str, error: EngineError) -> None:
         with self._lock:
             reader = self.readers.get(request_id)
+            parcels = self._outbox.take(reader) if reader is not None else {}
+        self._hand_over(parcels)
         if reader is not None:
             reader.fail(error)
         self._forget(request_id)
 
     def _forget(self, request_id: str) -> None:
         with self._lock:
-            self.readers.pop(request_id, None)
+            reader = self.readers.pop(request_id, None)
+            if reader is not None:
+                self._outbox.take(reader)  # nobody reads it any more
             if not self.readers:
                 self._idle.set()
 
     def _end_readers(self, error: EngineError) -> None:
         with self._lock:
             readers, self.readers = list(self.readers.values()), {}
+            parcels = self._outbox.take_all()
             self._idle.set()
+        for loop, handed in parcels.items():
+            Reader.hand_over(loop, handed)
         for reader in readers:
             reader.fail(error)
 
@@ -262,6 +275,9 @@ class Worker:
     def _recover(self, reason: str) -> bool:
         """Make a new core for those that were not in the failed step. False when there is nothing left to run."""
         self.restarting = reason
+        with self._lock:
+            parcels = self._outbox.take_all()
+        self._hand_over(parcels)
         failed, waiting = self.core.evacuate()
         lengths = {tuple(one.request.prompt_token_ids): len(one.request.token_ids) for one in failed}
         for prompt, length in lengths.items():

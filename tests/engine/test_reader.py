@@ -16,7 +16,7 @@ async def test_the_end_of_the_last_reply_comes_after_the_rest_of_the_others() ->
         Delta("r", "zero", index=0, finish_reason=end, num_unfinished=1),
         Delta("r", "two", index=1, finish_reason=end, num_unfinished=0),
     ):
-        assert Reader.hand_over(reader.loop, [(reader, delta)])
+        assert Reader.hand_over(reader.loop, [(reader, [delta])])
     first, second = await reader.next(), await reader.next()
     assert (first.text, first.is_last) == ("zero", False)
     assert (second.text, second.is_last) == ("one two", True)
