@@ -23,6 +23,9 @@ from engine.settings import EngineSettings
 from engine.supervisor import Supervisor
 from engine.worker import Worker
 
+SOON_DECODED = 256
+"""So many tokens become text in less time than it takes to have a thread do it."""
+
 
 def _no_progress(_stage: str, _fraction: float) -> None:
     """Nobody is watching."""
@@ -191,7 +194,10 @@ class Engine:
             DeadlineError: the deadline passed before the first token.
         """
         worker = self._supervisor.running_worker()
-        chat = await asyncio.to_thread(worker.core.intake.render_chat, messages, params)
+        intake = worker.core.intake
+        chat = intake.checked.take(messages, params)
+        if chat is None:
+            chat = await asyncio.to_thread(intake.render_chat, messages, params)
         stream = self._stream(worker, chat.token_ids, chat.params, deadline, priority, chat.begun)
         async with aclosing(stream) as deltas:
             async for delta in deltas:
@@ -213,16 +219,23 @@ class Engine:
                 yield delta
 
     async def check_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> int:
-        """Would :meth:`chat` accept this now? Returns the prompt's length in tokens, or raises as it would."""
+        """Would :meth:`chat` accept this now? Returns the prompt's length in tokens, or raises as it would.
+
+        A :meth:`chat` with the same messages and parameters right after it does not tokenize them again.
+        """
         worker = self._supervisor.running_worker()
-        chat = await asyncio.to_thread(worker.core.intake.render_chat, messages, params)
+        intake = worker.core.intake
+        chat = await asyncio.to_thread(intake.render_chat, messages, params)
         worker.admit(chat.token_ids)
+        intake.checked.keep(messages, params, chat)
         return len(chat.token_ids)
 
     async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Of the token ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
-        worker = self._supervisor.running_worker()
-        return await asyncio.to_thread(worker.core.intake.reply_tokens, text, token_ids)
+        reply_tokens = self._supervisor.running_worker().core.intake.reply_tokens
+        if len(token_ids) <= SOON_DECODED:
+            return reply_tokens(text, token_ids)
+        return await asyncio.to_thread(reply_tokens, text, token_ids)
 
     def generate(
         self,

@@ -6,7 +6,7 @@ Callable from any thread, so that nothing here is waited for by those whose toke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from time import monotonic
 
@@ -18,6 +18,7 @@ from engine.interface import ChatMessage
 from engine.logprobs import named
 from engine.model.loading import LoadedModel
 from engine.outputs import TokenLogprobs
+from engine.rendered import RenderedChat, RenderedChats
 from engine.request import Request
 from engine.sampler import TokenBan
 from engine.sampling_params import SamplingParams
@@ -26,15 +27,6 @@ from engine.submission import Submission, submit
 from engine.text import TextStream
 from engine.vocabulary import Vocabulary
 from engine.words import WordGuard
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedChat:
-    """A conversation as the core takes it."""
-
-    token_ids: list[int]
-    params: SamplingParams
-    begun: list[int]  #: the last of the token ids, where they are a reply that goes on
 
 
 class Intake:
@@ -56,6 +48,7 @@ class Intake:
         self._rotary = model.rotary
         self._template = ChatTemplate(model.tokenizer, model.vocab_size)
         self._word_lists = _word_lists(self.vocabulary, settings)
+        self.checked = RenderedChats()
 
     def render_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None) -> RenderedChat:
         """Prompt tokens of a conversation, and the parameters its reply is sampled with.

@@ -1,0 +1,46 @@
+"""Conversations that were checked a moment ago: their replies are asked for next, and rendering takes long."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from engine.interface import ChatMessage
+from engine.sampling_params import SamplingParams
+
+CAPACITY = 64
+"""Those that were checked last; of conversations that nobody asks a reply for, too."""
+
+
+class RenderedChat(NamedTuple):
+    """A conversation as the core takes it."""
+
+    token_ids: list[int]
+    params: SamplingParams
+    begun: list[int]  #: the last of the token ids, where they are a reply that goes on
+
+
+class RenderedChats:
+    """Keeps them until they are taken. Callable from any thread."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[list[ChatMessage], SamplingParams | None, RenderedChat]] = deque(maxlen=CAPACITY)
+        self._lock = threading.Lock()
+
+    def keep(self, messages: Sequence[ChatMessage], params: SamplingParams | None, chat: RenderedChat) -> None:
+        """``chat`` is what ``messages`` and ``params`` became."""
+        with self._lock:
+            self._kept.append(([message.copy() for message in messages], params, chat))
+
+    def take(self, messages: Sequence[ChatMessage], params: SamplingParams | None) -> RenderedChat | None:
+        """What was kept of exactly these; once."""
+        asked = list(messages)
+        with self._lock:
+            # Compared, not looked up: what people pass may be malformed, and then it is like nothing that was rendered.
+            for index, (kept_messages, kept_params, chat) in enumerate(self._kept):
+                if kept_params == params and kept_messages == asked:
+                    del self._kept[index]
+                    return chat
+        return None
