@@ -91,20 +91,26 @@ class Services:
             titles = Titles(engine, conversations) if settings.auto_titles else None
             notifications = Notifications(url)
             background = BackgroundTasks()
-            if sqlite_file(url) is None:  # where there may be other processes
+            is_alone = sqlite_file(url) is not None  # else there may be other processes
+            if not is_alone:
                 background.start(notifications.listen(), "notifications")
             templates = Templates(files, TemplateVersions(database))
             temporary = TemporaryChats(settings, engine, templates)
             people = People(database, settings) if settings.accounts else None
             accounts = people or Accounts(database)
-            quotas = Quotas(settings, TokenUses(database), temporary.writing_for) if settings.accounts else None
+
+            def replies_here(user_id: str) -> int:
+                return temporary.writing_for(user_id) + (turns.writing_for(user_id) if is_alone else 0)
+
+            uses = TokenUses(database)
+            quotas = Quotas(settings, uses, replies_here, is_alone=is_alone) if settings.accounts else None
             admission = temporary.admission = quotas or Unlimited()
             if people is not None:
                 background.start(people.watch.run(), "watch over sessions")
             turns = Turns(
                 settings, engine, records, TurnContexts(database), templates, notifications, titles, admission
             )
-            if sqlite_file(url) is None:
+            if not is_alone:
                 background.start(sweep_expired(leases, lease_seconds, turns.being_written), "sweeper")
             housekeeping = Housekeeping(
                 conversations.index,

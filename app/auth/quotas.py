@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from app.auth.throttle import Rate, Throttle, too_many
@@ -19,6 +19,8 @@ _log = logging.getLogger(__name__)
 
 #: When a reply that is being written may have ended.
 BUSY_SECONDS = 5
+#: For so long spent tokens are gathered: one transaction counts those of all replies that end meanwhile.
+COUNTING_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -35,20 +37,27 @@ class Quotas:
     Messages are counted by each process for itself; replies in the database and tokens by all together.
 
     Args:
-        temporary_replies: how many replies are being written for somebody in temporary chats.
+        replies_here: how many replies this process writes for somebody, in temporary chats and, where it is alone with
+            its database, in the others too.
+        is_alone: no other process writes replies to the same database.
     """
 
-    def __init__(self, settings: AppSettings, uses: TokenUses, temporary_replies: Callable[[str], int]) -> None:
+    def __init__(
+        self, settings: AppSettings, uses: TokenUses, replies_here: Callable[[str], int], *, is_alone: bool
+    ) -> None:
         per_minute = settings.messages_per_minute
         self._rates = (Rate(per_minute, 60, "messages"),) if per_minute is not None else ()
         self._most_replies = settings.concurrent_replies
         self._most_tokens = settings.tokens_per_day
         self._uses = uses
-        self._temporary_replies = temporary_replies
+        self._replies_here = replies_here
+        self._is_alone = is_alone
         self._throttle = Throttle()
         self._unsaved: Counter[str] = Counter()  # replies that are saved nowhere, by person
         self._gates: dict[str, _Gate] = {}
-        self._writing: set[asyncio.Task[None]] = set()
+        self._spent: Counter[str] = Counter()  # tokens that are not written down yet, by person
+        self._writing: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
 
     @asynccontextmanager
     async def sending(self, user_id: str) -> AsyncIterator[None]:
@@ -67,9 +76,9 @@ class Quotas:
     def spent(self, user_id: str, tokens: int) -> None:
         """See :class:`app.turns.admission.Admission`."""
         if tokens:
-            task = asyncio.create_task(self._write(user_id, tokens), name="count tokens")
-            self._writing.add(task)
-            task.add_done_callback(self._writing.discard)
+            self._spent[user_id] += tokens
+            if self._writing is None:
+                self._writing = asyncio.create_task(self._write(), name="count tokens")
 
     async def metered(self, user_id: str, deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
         """See :class:`app.turns.admission.Admission`."""
@@ -94,23 +103,37 @@ class Quotas:
 
     async def close(self) -> None:
         """Wait until what was spent is written down."""
-        await asyncio.gather(*self._writing)
+        self._closing.set()
+        if self._writing is not None:
+            await self._writing
 
     async def _check(self, user_id: str) -> None:
-        if self._most_tokens is not None and await self._uses.of_today(user_id) >= self._most_tokens:
-            raise too_many(
-                f"Your replies have taken the {self._most_tokens:,} tokens of today.", seconds_until_tomorrow()
-            )
+        if self._most_tokens is not None:
+            counted = await self._uses.of_today(user_id)
+            if counted + self._spent[user_id] >= self._most_tokens:
+                raise too_many(
+                    f"Your replies have taken the {self._most_tokens:,} tokens of today.", seconds_until_tomorrow()
+                )
         if self._most_replies is not None:
-            under_way = await self._uses.replies_under_way(user_id)
-            under_way += self._temporary_replies(user_id) + self._unsaved[user_id]
+            under_way = 0 if self._is_alone else await self._uses.replies_under_way(user_id)
+            under_way += self._replies_here(user_id) + self._unsaved[user_id]
             if under_way >= self._most_replies:
                 replies = "1 reply is" if under_way == 1 else f"{under_way} replies are"
                 raise too_many(f"{replies} being written for you already. Wait for one to end.", BUSY_SECONDS)
         self._throttle.count(self._rates, user_id, "You have sent many messages within a minute.")
 
-    async def _write(self, user_id: str, tokens: int) -> None:
+    async def _write(self) -> None:
+        """What is spent within a while is written down in one transaction."""
         try:
-            await self._uses.add(user_id, tokens)
-        except StorageUnavailable:
-            _log.warning("%d tokens could not be counted towards a day: the database does not work", tokens)
+            while self._spent:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), COUNTING_SECONDS)
+                spent, self._spent = self._spent, Counter()
+                try:
+                    await self._uses.add(spent)
+                except StorageUnavailable:
+                    _log.warning(
+                        "%d tokens could not be counted towards a day: the database does not work", spent.total()
+                    )
+        finally:
+            self._writing = None

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import ColumnElement, CursorResult, delete, select, update
+from sqlalchemy import ColumnElement, CursorResult, bindparam, delete, select, update
 from sqlalchemy.orm import Session
 
 from app.domain.audit import AuditAction
@@ -70,12 +70,10 @@ class LoginSessions:
     async def find(self, token_hash: str) -> KnownSession | None:
         """The session of a token; None where there is none, it has ended, or its person may not come in any more."""
 
+        asked = {"token_hash": token_hash, "now": datetime.now(UTC)}
+
         def work(session: Session) -> KnownSession | None:
-            row = session.execute(
-                select(LoginSession.id, LoginSession.user_id, Account.role, LoginSession.last_seen_at)
-                .join(Account, Account.id == LoginSession.user_id)
-                .where(LoginSession.token_hash == token_hash, *_holds())
-            ).first()
+            row = session.execute(_KNOWN, asked).first()
             return None if row is None else KnownSession(row.id, row.user_id, Role(row.role), row.last_seen_at)
 
         return await self._database.read(work)
@@ -160,3 +158,15 @@ class LoginSessions:
 
 def _holds() -> tuple[ColumnElement[bool], ...]:
     return LoginSession.expires_at > datetime.now(UTC), Account.disabled_at.is_(None)
+
+
+# Made once: every request asks it.
+_KNOWN = (
+    select(LoginSession.id, LoginSession.user_id, Account.role, LoginSession.last_seen_at)
+    .join(Account, Account.id == LoginSession.user_id)
+    .where(
+        LoginSession.token_hash == bindparam("token_hash"),
+        LoginSession.expires_at > bindparam("now"),
+        Account.disabled_at.is_(None),
+    )
+)

@@ -182,10 +182,11 @@ _UPDATES: dict[tuple[str, tuple[str, ...]], Update] = {}
 def _update(session: Session, table: Table, rows: dict[tuple[str, ...], list[dict[str, Any]]]) -> None:
     """Update rows by their ids; those that get values for the same columns at once."""
     for columns, values in rows.items():
-        session.execute(_update_of(table, columns), values)
+        session.execute(update_of(table, columns), values)
 
 
-def _update_of(table: Table, columns: Iterable[str]) -> Update:
+def update_of(table: Table, columns: Iterable[str]) -> Update:
+    """The statement that gives these columns new values in the row with the id ``key``; made once for each."""
     columns = tuple(columns)
     known = _UPDATES.get((table.name, columns))
     if known is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
@@ -27,6 +27,13 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+# Made once: putting a statement together costs more than its execution.
+_OWNED = select(Conversation).where(
+    Conversation.id == bindparam("conversation_id"), Conversation.user_id == bindparam("user_id")
+)
+_OWNED_LOCKED = _OWNED.with_for_update(key_share=True)  # whoever only refers to it need not wait
+
+
 def owned_conversation(session: Session, user_id: str, conversation_id: str, *, lock: bool = False) -> Conversation:
     """The conversation, where it is this user's. ``lock`` holds others back until the transaction ends.
 
@@ -35,10 +42,8 @@ def owned_conversation(session: Session, user_id: str, conversation_id: str, *, 
     """
     if not is_id(conversation_id):
         raise _no_conversation()
-    query = select(Conversation).where(Conversation.id == conversation_id, Conversation.user_id == user_id)
-    if lock:
-        query = query.with_for_update(key_share=True)  # whoever only refers to it need not wait
-    conversation = session.scalars(query).one_or_none()
+    asked = {"conversation_id": conversation_id, "user_id": user_id}
+    conversation = session.scalars(_OWNED_LOCKED if lock else _OWNED, asked).one_or_none()
     if conversation is None:
         raise _no_conversation()
     return conversation

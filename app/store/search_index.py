@@ -7,15 +7,15 @@ can forget it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Select, delete, exists, insert, select, update
+from sqlalchemy import Delete, Select, Table, Update, bindparam, delete, exists, insert, select, true, update
 from sqlalchemy.orm import Session
 
 from app.domain.views import MessageStatus
 from app.store.database import Database
-from app.store.models import Conversation, Message, SearchEntry
+from app.store.models import Conversation, Message, SearchEntry, table_of
 from app.store.search import entries
 
 BATCH_TEXTS = 200
@@ -52,43 +52,53 @@ def _is_behind(session: Session) -> bool:
 def _index_some(session: Session) -> bool:
     # Another process on the same database may be at it too: each takes what the other has not. Both rows that an entry
     # refers to are locked at once or passed over, so that nobody who holds one of them is ever waited for.
+    dialect = session.get_bind().dialect.name
     titles = session.execute(
         _TITLES.limit(BATCH_TEXTS).with_for_update(skip_locked=True, key_share=True, of=Conversation)
     ).all()
-    for id, user_id, title in titles:
-        session.execute(delete(SearchEntry).where(SearchEntry.conversation_id == id, SearchEntry.message_id.is_(None)))
-        _add(session, user_id, title, conversation_id=id, message_id=None)
-    _mark_indexed(session, Conversation, (row.id for row in titles))
+    found = [_entry(id, None, words) for id, user_id, title in titles for words in entries(dialect, user_id, title)]
+    _replace(session, _TITLE_ENTRIES, _TITLE_IS_INDEXED, [row.id for row in titles], found)
 
-    indexed, chars = [], 0
+    indexed, found, chars = list[str](), list[dict[str, Any]](), 0
     messages = (
         _MESSAGES.order_by(Message.id)
         .limit(BATCH_TEXTS)
         .with_for_update(skip_locked=True, key_share=True, of=(Message, Conversation))
     )
     for id, conversation_id, user_id, content in session.execute(messages):
-        session.execute(delete(SearchEntry).where(SearchEntry.message_id == id))
-        _add(session, user_id, content, conversation_id=conversation_id, message_id=id)
+        found += [_entry(conversation_id, id, words) for words in entries(dialect, user_id, content)]
         indexed.append(id)
         chars += len(content)
         if chars > BATCH_CHARS:
             break
-    _mark_indexed(session, Message, indexed)
+    _replace(session, _MESSAGE_ENTRIES, _MESSAGE_IS_INDEXED, indexed, found)
     return len(titles) == BATCH_TEXTS or len(indexed) == BATCH_TEXTS or chars > BATCH_CHARS
 
 
-def _add(session: Session, user_id: str, text: str, *, conversation_id: str, message_id: str | None) -> None:
-    rows = [
-        {"conversation_id": conversation_id, "message_id": message_id, "words": words}
-        for words in entries(session.get_bind().dialect.name, user_id, text)
-    ]
-    if rows:
-        session.execute(insert(SearchEntry), rows)
+def _entry(conversation_id: str, message_id: str | None, words: str) -> dict[str, Any]:
+    return {"conversation_id": conversation_id, "message_id": message_id, "words": words}
 
 
-def _mark_indexed(session: Session, model: type[Conversation] | type[Message], ids: Iterable[str]) -> None:
-    done = list(ids)
-    if done:
-        session.execute(
-            update(model).where(model.id.in_(done)).values(indexed=True).execution_options(synchronize_session=False)
-        )
+def _replace(session: Session, old: Delete, mark: Update, ids: Sequence[str], new: Sequence[dict[str, Any]]) -> None:
+    """New entries in the place of the old ones, and a note that they are there: one statement for each."""
+    keys = [{"key": id} for id in ids]
+    if keys:
+        session.execute(old, keys)
+        session.execute(mark, keys)
+    if new:
+        session.execute(_NEW_ENTRY, new)
+
+
+# Put together once and without objects: everybody's messages pass here, beside the replies that are being written.
+_ENTRY = table_of(SearchEntry)
+_NEW_ENTRY = insert(_ENTRY)
+_TITLE_ENTRIES = delete(_ENTRY).where(_ENTRY.c.conversation_id == bindparam("key"), _ENTRY.c.message_id.is_(None))
+_MESSAGE_ENTRIES = delete(_ENTRY).where(_ENTRY.c.message_id == bindparam("key"))
+
+
+def _is_indexed(table: Table) -> Update:
+    return update(table).where(table.c.id == bindparam("key")).values(indexed=true())
+
+
+_TITLE_IS_INDEXED = _is_indexed(table_of(Conversation))
+_MESSAGE_IS_INDEXED = _is_indexed(table_of(Message))

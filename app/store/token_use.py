@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import Integer, String, bindparam, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from app.store.database import Database, is_postgres
-from app.store.models import Conversation, TokenUse, Turn
+from app.store.models import Account, Conversation, TokenUse, Turn, table_of
 
 
 class TokenUses:
@@ -18,35 +19,46 @@ class TokenUses:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, user_id: str, tokens: int) -> None:
-        """Count tokens towards today."""
+    async def add(self, spent: Mapping[str, int]) -> None:
+        """Count tokens towards today: so many for each person."""
+        rows = [{"person": user_id, "today": today(), "spent": tokens} for user_id, tokens in sorted(spent.items())]
 
         def work(session: Session) -> None:
-            insert = postgresql.insert(TokenUse) if is_postgres(session) else sqlite.insert(TokenUse)
-            added = insert.values(user_id=user_id, day=today(), tokens=tokens)
-            session.execute(
-                added.on_conflict_do_update(
-                    index_elements=[TokenUse.user_id, TokenUse.day],
-                    set_={"tokens": TokenUse.tokens + added.excluded.tokens},
-                )
-            )
+            session.execute(_ADD_POSTGRES if is_postgres(session) else _ADD, rows)
 
         await self._database.write(work)
 
     async def of_today(self, user_id: str) -> int:
         """How many tokens somebody's replies have taken today."""
-        used = select(TokenUse.tokens).where(TokenUse.user_id == user_id, TokenUse.day == today())
-        return await self._database.read(lambda session: session.scalar(used)) or 0
+        asked = {"person": user_id, "today": today()}
+        return await self._database.read(lambda session: session.scalar(_USED, asked)) or 0
 
     async def replies_under_way(self, user_id: str) -> int:
         """How many replies are being written for somebody, by whatever process."""
-        running = (
-            select(func.count())
-            .select_from(Turn)
-            .join(Conversation, Conversation.id == Turn.conversation_id)
-            .where(Turn.status == "running", Conversation.user_id == user_id)
-        )
-        return await self._database.read(lambda session: session.scalar(running)) or 0
+        return await self._database.read(lambda session: session.scalar(_RUNNING, {"person": user_id})) or 0
+
+
+_ACCOUNT = table_of(Account)
+_TABLE = table_of(TokenUse)
+_KEY = (_TABLE.c.user_id, _TABLE.c.day)
+# Of people who are there still: one who was deleted meanwhile must not cost the others their count.
+_SPENT = select(_ACCOUNT.c.id, bindparam("today", type_=String), bindparam("spent", type_=Integer)).where(
+    _ACCOUNT.c.id == bindparam("person")
+)
+# Made once, for every message that is sent; and two to count, as each database has its own.
+_USED = select(TokenUse.tokens).where(TokenUse.user_id == bindparam("person"), TokenUse.day == bindparam("today"))
+_RUNNING = (
+    select(func.count())
+    .select_from(Turn)
+    .join(Conversation, Conversation.id == Turn.conversation_id)
+    .where(Turn.status == "running", Conversation.user_id == bindparam("person"))
+)
+_ADD = sqlite.insert(_TABLE).from_select(["user_id", "day", "tokens"], _SPENT)
+_ADD = _ADD.on_conflict_do_update(index_elements=_KEY, set_={"tokens": _TABLE.c.tokens + _ADD.excluded.tokens})
+_ADD_POSTGRES = postgresql.insert(_TABLE).from_select(["user_id", "day", "tokens"], _SPENT)
+_ADD_POSTGRES = _ADD_POSTGRES.on_conflict_do_update(
+    index_elements=_KEY, set_={"tokens": _TABLE.c.tokens + _ADD_POSTGRES.excluded.tokens}
+)
 
 
 def today() -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
-from sqlalchemy import Row, Select, bindparam, func, literal, select
+from sqlalchemy import CTE, Row, Select, bindparam, func, literal, select
 from sqlalchemy.orm import Session, aliased, undefer
 
 from app.domain.ids import new_id
@@ -28,9 +29,48 @@ def path_to(
     return session.execute(_path(limit is not None, token_ids), given).all()
 
 
+class PromptRow(NamedTuple):
+    """What a prompt needs of a message, and of its turn where it is a reply."""
+
+    role: str
+    content: str
+    token_ids: tuple[int, ...] | None
+    omitted_messages: int | None
+    context_length: int | None
+
+
+def prompt_path(session: Session, message_id: str | None) -> list[PromptRow]:
+    """As :func:`path_to`, from the root. Without objects: every message that is sent reads all that was said before."""
+    if message_id is None:
+        return []
+    return [PromptRow(*row) for row in session.execute(_prompt_path(), {"message_id": message_id})]
+
+
+@cache
+def _prompt_path() -> Select[tuple[str, str, tuple[int, ...] | None, int | None, int | None]]:
+    path = _ids_on_path(limited=False)
+    return (
+        select(Message.role, Message.content, Message.token_ids, Turn.omitted_messages, Turn.context_length)
+        .join(path, Message.id == path.c.id)
+        .outerjoin(Turn, Turn.message_id == Message.id)
+        .order_by(Message.position)
+    )
+
+
 @cache
 def _path(limited: bool, token_ids: bool) -> Select[tuple[Message, Turn]]:
-    """Every message that is sent needs it, and putting it together takes longer than running it."""
+    """Made once: putting it together takes longer than running it."""
+    path = _ids_on_path(limited)
+    return (
+        select(Message, Turn)
+        .options(*([undefer(Message.token_ids)] if token_ids else []))
+        .join(path, Message.id == path.c.id)
+        .outerjoin(Turn, Turn.message_id == Message.id)
+        .order_by(Message.position)
+    )
+
+
+def _ids_on_path(limited: bool) -> CTE:
     path = (
         select(Message.id, Message.parent_id, literal(1).label("length"))
         .where(Message.id == bindparam("message_id"))
@@ -40,14 +80,7 @@ def _path(limited: bool, token_ids: bool) -> Select[tuple[Message, Turn]]:
     step = select(parent.id, parent.parent_id, path.c.length + 1).join(path, parent.id == path.c.parent_id)
     if limited:
         step = step.where(path.c.length < bindparam("limit"))
-    path = path.union_all(step)
-    return (
-        select(Message, Turn)
-        .options(*([undefer(Message.token_ids)] if token_ids else []))
-        .join(path, Message.id == path.c.id)
-        .outerjoin(Turn, Turn.message_id == Message.id)
-        .order_by(Message.position)
-    )
+    return path.union_all(step)
 
 
 def siblings_of(session: Session, messages: Sequence[Message]) -> dict[str, list[str]]:

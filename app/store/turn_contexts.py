@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import exists, select
+from sqlalchemy import bindparam, exists, select
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
@@ -14,7 +14,7 @@ from app.errors import Conflict, InvalidInput, NotFound
 from app.store.database import Database
 from app.store.models import Conversation, Message, Turn
 from app.store.rows import is_id, owned_conversation, owned_message
-from app.store.tree import path_to
+from app.store.tree import prompt_path
 
 BUSY = "A reply is still being written in this conversation. Wait for it or stop it, then send again."
 
@@ -121,22 +121,24 @@ class TurnContexts:
 
 def is_running(session: Session, conversation_id: str) -> bool:
     """A reply is being written in the conversation."""
-    return bool(
-        session.scalar(select(exists().where(Turn.conversation_id == conversation_id, Turn.status == "running")))
-    )
+    return bool(session.scalar(_IS_RUNNING, {"conversation_id": conversation_id}))
+
+
+# Made once, as every message that is sent asks it.
+_IS_RUNNING = select(exists().where(Turn.conversation_id == bindparam("conversation_id"), Turn.status == "running"))
 
 
 def _context(session: Session, conversation: Conversation, last: str | None) -> TurnContext:
     """What a message after ``last`` follows."""
-    rows = path_to(session, last, token_ids=True)
-    turn: Turn | None = rows[-1][1] if rows else None
+    rows = prompt_path(session, last)
+    latest = rows[-1] if rows else None
     return TurnContext(
         parent_id=last,
-        path=tuple(PathMessage(Role(message.role), message.content, message.token_ids or ()) for message, _ in rows),
+        path=tuple(PathMessage(Role(row.role), row.content, row.token_ids or ()) for row in rows),
         settings=ChatSettings.model_validate(conversation.settings),
         streaming=is_running(session, conversation.id),
-        omitted_messages=(turn.omitted_messages or 0) if turn else 0,
-        context_length=turn.context_length if turn else None,
+        omitted_messages=(latest.omitted_messages or 0) if latest else 0,
+        context_length=latest.context_length if latest else None,
     )
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
-from sqlalchemy import ColumnElement, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -20,7 +20,7 @@ from app.store.database import Database, is_postgres
 from app.store.leases import lease_until
 from app.store.models import Conversation, Message, Turn, table_of
 from app.store.notifications import Channel, notify
-from app.store.reply_writes import ReplyWrites, Standing, TurnOutcome, Write
+from app.store.reply_writes import ReplyWrites, Standing, TurnOutcome, Write, update_of
 from app.store.rows import is_id, owned_conversation, owned_message, reply_stats
 from app.store.turn_contexts import BUSY, MOVED_ON, is_running, resumable_turn
 
@@ -63,9 +63,11 @@ class TurnRecord:
 
 
 # Made once: putting a statement together costs more than its execution, and units of work even more.
-_NEW_CONVERSATION = insert(table_of(Conversation))
+_CONVERSATION = table_of(Conversation)
+_NEW_CONVERSATION = insert(_CONVERSATION)
 _NEW_MESSAGE = insert(table_of(Message))
 _NEW_TURN = insert(table_of(Turn))
+_PARENT = select(Message.position).where(Message.id == bindparam("id"), Message.deletion.is_(None))
 
 
 class TurnRecords:
@@ -137,9 +139,7 @@ class TurnRecords:
                     raise Conflict(BUSY)
                 if new.parent_is_tip and conversation.tip_message_id != new.parent_id:
                     raise Conflict(MOVED_ON)
-                for name, value in values.items():
-                    setattr(conversation, name, value)
-                session.flush()
+                session.execute(update_of(_CONVERSATION, values), {"key": conversation.id, **values})
             session.execute(_NEW_MESSAGE, _messages(session, new, now))
             turn = {
                 "id": new.turn_id,
@@ -268,8 +268,8 @@ def _messages(session: Session, new: NewTurn, now: datetime) -> list[dict[str, A
     """The rows of a new turn: the person's message, unless it is there, and the reply to it."""
     is_there = new.text is None
     parent_id = new.user_message_id if is_there else new.parent_id
-    parent = session.get(Message, parent_id) if parent_id is not None else None
-    if parent_id is not None and (parent is None or parent.deletion is not None):
+    parent = session.execute(_PARENT, {"id": parent_id}).one_or_none() if parent_id is not None else None
+    if parent_id is not None and parent is None:
         raise NotFound("The message that this one follows was deleted meanwhile. Look at the conversation again.")
     position = parent.position + 1 if parent is not None else 0
     both: dict[str, Any] = {"conversation_id": new.conversation_id, "created_at": now}

@@ -116,8 +116,10 @@ async def test_sessions_hold_until_they_end(services: Services) -> None:
 
 async def test_tokens_add_up_though_many_are_counted_at_once(services: Services, stranger: str) -> None:
     uses = TokenUses(services.database)
-    await asyncio.gather(*(uses.add(stranger, 3) for _ in range(7)), uses.add(LOCAL_USER_ID, 100))
-    assert await uses.of_today(stranger) == 21
+    several = {LOCAL_USER_ID: 100, "deleted meanwhile": 5, stranger: 1}
+    await asyncio.gather(*(uses.add({stranger: 3}) for _ in range(7)), uses.add(several))
+    assert await uses.of_today(stranger) == 22
+    assert await uses.of_today("deleted meanwhile") == 0
     assert await uses.replies_under_way(stranger) == 0
 
 

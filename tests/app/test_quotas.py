@@ -42,7 +42,7 @@ async def ended(here: Desk) -> None:
 
 async def under_way(here: Desk, user_id: str) -> int:
     saved = await TokenUses(here.services.database).replies_under_way(user_id)
-    return saved + here.services.temporary.writing_for(user_id)
+    return saved + here.services.turns.writing_for(user_id) + here.services.temporary.writing_for(user_id)
 
 
 async def test_each_person_has_so_many_messages_a_minute_by_whatever_door(tmp_path: Path) -> None:
