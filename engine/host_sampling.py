@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float32]
 
+_OF_A_SET = 16
+"""Tokens whose highest score stands for them."""
+_VISIBLE = 80
+"""Exponents so far below the highest give numbers that are still told apart in float32."""
 _BLOCK = 64
 """Weights that are added up one after another; of more, the sums of such blocks are."""
 
@@ -65,6 +69,30 @@ def _adjust(scores: Floats, row: SamplingRow) -> None:
 
 
 def _draw(scores: Floats, highest: float, row: SamplingRow, uniform_number: float) -> int:
+    candidates = _candidates(scores, highest, row) if 0 < row.top_k < len(scores) else None
+    if candidates is None:
+        return _draw_among(scores, highest, row, uniform_number)
+    return int(candidates[_draw_among(scores[candidates], highest, row, uniform_number)])
+
+
+def _candidates(scores: Floats, highest: float, row: SamplingRow) -> NDArray[np.int64] | None:
+    """Tokens that top-k may keep, all of them and mostly few others; None where they are not found quickly.
+
+    The highest scores of as many sets of tokens are at least as high as the ``top_k``-th of all, which so needs no
+    weights, and no order, of the whole vocabulary.
+    """
+    sets = len(scores) // _OF_A_SET
+    if sets <= row.top_k:
+        return None
+    tops = scores[: sets * _OF_A_SET].reshape(_OF_A_SET, sets).max(0)
+    bound = float(np.partition(tops, sets - row.top_k)[sets - row.top_k])
+    if highest - bound > _VISIBLE * row.temperature:
+        return None
+    # Weights of what lies lower are surely lower, too, and not only before they are rounded.
+    return (scores >= bound - 1e-4 * row.temperature - 1e-6 * (highest - bound)).nonzero()[0]
+
+
+def _draw_among(scores: Floats, highest: float, row: SamplingRow, uniform_number: float) -> int:
     # The likeliest token weighs 1, so nothing overflows, however low the temperature.
     weights: Floats = np.exp((scores - highest) / row.temperature)
     total = float(weights.sum(dtype=np.float64)) if row.top_p < 1 else math.inf

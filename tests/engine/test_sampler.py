@@ -223,6 +223,29 @@ def test_both_arithmetics_draw_the_same_tokens(asked: dict, spread: float) -> No
 
 @given(
     seed=st.integers(0, 2**32 - 1),
+    spread=st.sampled_from([0.0, 0.3, 3.0, 300.0]),
+    top_k=st.sampled_from([1, 3, 50, 180, 1000]),
+    top_p=st.sampled_from([None, 0.5, 0.95]),
+    min_p=st.sampled_from([None, 0.2]),
+    temperature=st.sampled_from([0.02, 0.7, 10.0]),
+    half=st.booleans(),
+)
+def test_candidates_of_top_k_are_drawn_from_as_if_all_tokens_were_looked_at(
+    seed: int, spread: float, top_k: int, top_p: float | None, min_p: float | None, temperature: float, half: bool
+) -> None:
+    """Weights that are equal though their scores are not (at a high temperature), and many that vanish (at a low)."""
+    logits = torch.randn(3001, generator=torch.Generator().manual_seed(seed)) * spread
+    scores = (logits.bfloat16() if half else logits).float().numpy()
+    row = make_row(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    highest = float(scores.max())
+    with np.errstate(over="ignore"):
+        for noise in (0.0, 0.3, 0.7, 1 - 2.0**-53):
+            drawn = host_sampling._draw(scores, highest, row, noise)
+            assert drawn == host_sampling._draw_among(scores, highest, row, noise)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
     top_k=st.sampled_from([None, 1, 3, 50, 300, 5000]),
     top_p=st.sampled_from([None, 0.05, 0.5, 0.95]),
     min_p=st.sampled_from([None, 0.01, 0.2]),
