@@ -33,25 +33,35 @@ inline int64_t first_seen(const Layer& layer, int64_t position) {
 struct Softmax {
     float highest = -INFINITY, mass = 0;
 
-    // Scores to shares of what is summed up so far; returns by how much that shrinks.
-    float go_on(float* scores, int64_t count) {
-        float top = highest;
-#pragma omp simd reduction(max : top)
-        for (int64_t at = 0; at < count; ++at) top = std::max(top, scores[at]);
-        const float shrink = highest == -INFINITY ? 0.0f : exponential(highest - top);
+    // Scores, filled up to whole vectors, to shares of what is summed up so far; returns by how much that shrinks.
+    // use(at, shares) takes sixteen.
+    template <typename Use>
+    float go_on(float* scores, int64_t count, float scale, const Use& use) {
+        for (; count % kLanes; ++count) scores[count] = -INFINITY;
+        Floats tops = Floats{} - INFINITY;
+        for (int64_t at = 0; at < count; at += kLanes) {
+            const Floats some = load<Floats>(scores + at);
+            tops = some > tops ? some : tops;
+        }
+        float top = std::max(highest, highest_of(tops) * scale);
+        const float shrink = highest == top ? 1 : exponential(highest - top);
         highest = top;
         if (top == -INFINITY) top = 0;  // none of these keys is seen
-        float total = 0;
-#pragma omp simd reduction(+ : total)
-        for (int64_t at = 0; at < count; ++at) total += scores[at] = scores[at] == -INFINITY ? 0 : exponential(scores[at] - top);
-        mass = mass * shrink + total;
+        Floats total = {};
+        for (int64_t at = 0; at < count; at += kLanes) {
+            const Floats some = load<Floats>(scores + at);
+            const Floats shares = some == -INFINITY ? Floats{} : exponential(some * scale - top);
+            total += shares;
+            use(at, shares);
+        }
+        mass = mass * shrink + sum_of(total);
         return shrink;
     }
 };
 
 // Where attention keeps what it has no more use for afterwards.
 struct Scratch {
-    Aligned<float> scores, sums;
+    Aligned<float> scores, sums, shrink;
     Aligned<int32_t> queries, keys, values, shares;
     std::vector<Softmax> softmax;
 };
@@ -115,14 +125,15 @@ inline void add_values(const Cache* values, const int64_t* offsets, int64_t coun
 }
 
 // One query of each of some heads. The keys of all these heads lie beside one another and are read so: memory answers
-// more quickly to who reads on where he was.
-template <typename Cache>
+// more quickly to who reads on where he was. use(number, attended) takes sixteen numbers of what comes of all these heads.
+template <typename Cache, typename Use>
 void attend(const Model& model, const Layer& layer, const HeadCache<Cache>& cache, int64_t kv_heads, int64_t position,
-            const float* queries, float* to, Scratch& scratch) {
+            const float* queries, Scratch& scratch, const Use& use) {
     using Query = typename Dots<Cache>::Query;
     const int64_t dim = model.head_dim, group = model.num_heads / model.num_kv_heads, heads = kv_heads * group;
     float* scores = grown(scratch.scores, heads * kKeysAtOnce);
-    float* shrink = grown(scratch.sums, heads);
+    float* shrink = grown(scratch.shrink, heads);
+    float* to = grown(scratch.sums, heads * dim);
     auto* own = reinterpret_cast<Query*>(grown(scratch.queries, heads * dim));
     for (int64_t at = 0; at < heads * dim; at += kLanes) put(load<Floats>(queries + at), own + at);
     scratch.softmax.assign(heads, Softmax());
@@ -146,8 +157,9 @@ void attend(const Model& model, const Layer& layer, const HeadCache<Cache>& cach
         }
         for (int64_t head = 0; head < heads; ++head) {
             float* some = scores + head * kKeysAtOnce;
-            for (int64_t at = 0; at < count; ++at) some[at] *= model.attention_scale;
-            shrink[head] = scratch.softmax[head].go_on(some, count);
+            shrink[head] = scratch.softmax[head].go_on(some, count, model.attention_scale, [&](int64_t at, Floats shares) {
+                put(shares, some + at);
+            });
         }
         for (int64_t head = 0; head < heads;) {
             const bool two = (head + 1) / group == head / group && head + 1 < heads;
@@ -168,7 +180,8 @@ void attend(const Model& model, const Layer& layer, const HeadCache<Cache>& cach
         }
     }
     for (int64_t head = 0; head < heads; ++head)
-        for (int64_t d = 0; d < dim; ++d) to[head * dim + d] /= scratch.softmax[head].mass;
+        for (int64_t d = 0; d < dim; d += kLanes)
+            use(head * dim + d, load<Floats>(to + head * dim + d) / scratch.softmax[head].mass);
 }
 
 #ifdef DESKMATE_TILES
@@ -194,15 +207,16 @@ class Chunk {
           begin_(first_seen(layer, position)),
           num_keys_((position + count - begin_ + 31) / 32 * 32) {}
 
-    // queries and to: [count, stride], from the first head on.
-    void attend(const float* queries, float* to, int64_t stride, Tiles& tiles) {
+    // queries: [count, stride], from the first head on. use(query, number, attended) takes sixteen numbers of what comes of it.
+    template <typename Use>
+    void attend(const float* queries, int64_t stride, Tiles& tiles, const Use& use) {
         lay_out();
         grown(scratch_.queries, 2 * kTileRows * words_);
         grown(scratch_.scores, 2 * kTileRows * kKeysInStep);
         grown(scratch_.shares, 2 * kTileRows * kKeysInStep / 2);
         grown(scratch_.sums, 2 * kTileRows * dim_);
         tiles.shape(kTileRows, kTileRows);
-        for (int64_t row = 0; row < rows_; row += 2 * kTileRows) block(row, queries, to, stride);
+        for (int64_t row = 0; row < rows_; row += 2 * kTileRows) block(row, queries, stride, use);
     }
 
    private:
@@ -238,7 +252,8 @@ class Chunk {
         }
     }
 
-    void block(int64_t first, const float* queries, float* to, int64_t stride) {
+    template <typename Use>
+    void block(int64_t first, const float* queries, int64_t stride, const Use& use) {
         const int64_t count = std::min(rows_ - first, 2 * kTileRows);
         auto* laid_out = reinterpret_cast<bf16*>(scratch_.queries.data());
         std::fill_n(scratch_.queries.data(), 2 * kTileRows * words_, 0);
@@ -258,11 +273,9 @@ class Chunk {
             weigh(first, count, key, width, softmax);
             add_values(key, width);
         }
-        for (int64_t row = 0; row < count; ++row) {
-            float* one = to + (first + row) / group_ * stride + (first + row) % group_ * dim_;
+        for (int64_t row = 0; row < count; ++row)
             for (int64_t d = 0; d < dim_; d += kLanes)
-                put(load<Floats>(sums + row * dim_ + d) / softmax[row].mass, one + d);
-        }
+                use((first + row) / group_, (first + row) % group_ * dim_ + d, load<Floats>(sums + row * dim_ + d) / softmax[row].mass);
     }
 
     // scores [32, 256]
@@ -299,17 +312,17 @@ class Chunk {
         auto* shares = reinterpret_cast<bf16*>(scratch_.shares.data());
         for (int64_t row = 0; row < count; ++row) {
             float* own = scratch_.scores.data() + row * kKeysInStep;
-            for (int64_t at = 0; at < width; at += kLanes) put(load<Floats>(own + at) * model_.attention_scale, own + at);
             const int64_t seen_from = first_seen(layer_, position(first + row)) - begin_ - key;
             const int64_t seen_to = position(first + row) + 1 - begin_ - key;
             std::fill(own, own + std::clamp<int64_t>(seen_from, 0, width), -INFINITY);
             std::fill(own + std::clamp<int64_t>(seen_to, 0, width), own + width, -INFINITY);
-            const float shrink = softmax[row].go_on(own, width);
+            bf16* to = shares + 2 * (row / 16 * 16 * (kKeysInStep / 2) + row % 16 * 16);
+            const float shrink = softmax[row].go_on(own, width, model_.attention_scale, [&](int64_t at, Floats some) {
+                put(some, to + 2 * (at / 32 * kTileSize) + at % 32);
+            });
             float* sums = scratch_.sums.data() + row * dim_;
             if (shrink != 1)
                 for (int64_t d = 0; d < dim_; d += kLanes) put(load<Floats>(sums + d) * shrink, sums + d);
-            bf16* to = shares + 2 * (row / 16 * 16 * (kKeysInStep / 2) + row % 16 * 16);
-            for (int64_t at = 0; at < width; at += kLanes) put(load<Floats>(own + at), to + 2 * (at / 32 * kTileSize) + at % 32);
         }
     }
 

@@ -49,7 +49,7 @@ class Input {
    public:
     Rows<Weight> own;
 
-    // from(row) gives each row, [width].
+    // from(row) gives each row, [width]; common has its size already.
     template <typename From>
     Rows<Weight>& take(Rows<Weight>& common, int64_t count, int64_t width, Range mine, const From& from) {
         if (count < kManyRows) {
@@ -57,8 +57,6 @@ class Input {
             for (int64_t row = 0; row < count; ++row) own.fill(from(row), width, row);
             return own;
         }
-#pragma omp single
-        common.resize(count, width);
         for (int64_t row = mine.first; row < mine.last; ++row) common.fill(from(row), width, row);
 #pragma omp barrier
         return common;
@@ -72,13 +70,19 @@ struct Task {
 };
 
 // A step's numbers between the products, kept for the next step: memory that is new costs more than what is computed.
+template <typename Weight, typename Head>
 struct Space {
     Aligned<float> x, queries, attended, gated, angles, last;
+    Rows<Weight> normed_rows, attended_rows, gated_rows;
+    Rows<Head> last_rows;
     std::vector<Task> tasks;
 };
 
+template <typename Weight, typename Head>
 struct ThreadSpace {
     Aligned<float> normed, head;
+    Input<Weight> input;
+    Input<Head> last_input;
     Scratch scratch;
 };
 
@@ -111,39 +115,53 @@ void list_tasks(const Model& model, const Step& step, int64_t group, std::vector
 
 template <typename Weight, typename Head, typename Cache>
 void run(const Model& model, const Step& step) {
-    static thread_local Space space;
-    static thread_local Rows<Weight> common;
-    static thread_local Rows<Head> common_last;
+    static thread_local Space<Weight, Head> own_step;
+    Space<Weight, Head>& space = own_step;
     const int64_t rows = step.num_rows, hidden = model.hidden, dim = model.head_dim, inner = model.intermediate;
     const int64_t query_size = model.num_heads * dim, group = model.num_heads / model.num_kv_heads;
     float* const x = grown(space.x, rows * hidden);
     float* const queries = grown(space.queries, rows * query_size);
-    float* const attended = grown(space.attended, rows * query_size);
-    float* const gated = grown(space.gated, rows * inner);
+    float* const attended = grown(space.attended, Rows<Weight>::kDirect ? 0 : rows * query_size);
+    float* const gated = grown(space.gated, Rows<Weight>::kDirect ? 0 : rows * inner);
     float* const angles = grown(space.angles, rows * dim);
     float* const last = grown(space.last, step.num_logits * hidden);
     std::vector<Task>& tasks = space.tasks;
-    Rows<Weight>& shared = common;
-    Rows<Head>& shared_last = common_last;
+    space.normed_rows.resize(rows, hidden);
+    space.attended_rows.resize(rows, query_size);
+    space.gated_rows.resize(rows, inner);
+    space.last_rows.resize(step.num_logits, hidden);
     const auto* embedding = static_cast<const Cache*>(model.embedding);
 
 #pragma omp parallel num_threads(step.num_threads)
     {
-        static thread_local ThreadSpace own_space;
-        static thread_local Input<Weight> input;
-        static thread_local Input<Head> last_input;
+        static thread_local ThreadSpace<Weight, Head> own_space;
+        Input<Weight>& input = own_space.input;
         const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
         float* const normed = grown(own_space.normed, hidden);
         float* const heads = grown(own_space.head, rows * dim);
         Tiles tiles;
         const Range own_rows = share(rows, 1, thread, threads);
         const Range own_heads = share(model.num_heads + 2 * model.num_kv_heads, 1, thread, threads);
-        const Range own_hidden = share(hidden, kLanes, thread, threads), own_inner = share(inner, kLanes, thread, threads);
+        const Range own_hidden = share(hidden, kLanes, thread, threads), own_inner = share(2 * inner, 2 * kLanes, thread, threads);
         const auto normed_rows = [&](const float* weight) -> Rows<Weight>& {
-            return input.take(shared, rows, hidden, own_rows, [&](int64_t row) {
+            return input.take(space.normed_rows, rows, hidden, own_rows, [&](int64_t row) {
                 norm(x + row * hidden, weight, hidden, model.epsilon, normed);
                 return normed;
             });
+        };
+        // What was put into rows directly, or is only now that all of a row is there.
+        const auto written_rows = [&](Rows<Weight>& direct, const float* from, int64_t width) -> Rows<Weight>& {
+            if constexpr (Rows<Weight>::kDirect) return direct;
+            return input.take(direct, rows, width, own_rows, [&](int64_t row) { return from + row * width; });
+        };
+        alignas(64) float gates[kRowsAtOnce * kLanes];
+        const auto gate = [&](int64_t row, int64_t output, Floats products) {  // SwiGLU (arXiv 2002.05202)
+            float* own = gates + row % kRowsAtOnce * kLanes;
+            if (output / kLanes % 2 == 0) return put(products, own);
+            const Floats opening = load<Floats>(own), numbers = opening / (1 + exponential(-opening)) * products;
+            const int64_t number = output / (2 * kLanes) * kLanes;
+            if constexpr (Rows<Weight>::kDirect) space.gated_rows.put_numbers(numbers, row, number);
+            else put(numbers, gated + row * inner + number);
         };
         const auto add = [&](int64_t row, int64_t output, Floats products) {
             float* to = x + row * hidden + output;
@@ -157,6 +175,10 @@ void run(const Model& model, const Step& step) {
                 const float angle = float(step.positions[row]) * model.frequencies[at];
                 angles[row * dim + at] = std::cos(angle) * model.rotary_scale;
                 angles[row * dim + dim / 2 + at] = std::sin(angle) * model.rotary_scale;
+            }
+            if constexpr (Rows<Weight>::kDirect) {
+                space.attended_rows.fill_up(query_size, row);
+                space.gated_rows.fill_up(inner, row);
             }
         }
 #pragma omp barrier
@@ -195,40 +217,37 @@ void run(const Model& model, const Step& step) {
             for (size_t at = 0; at < tasks.size(); ++at) {
                 const Task& task = tasks[at];
                 const HeadCache<Cache> cache(model, layer, task.table, task.kv_head);
-                const int64_t start = task.row * query_size + task.kv_head * group * dim;
+                const int64_t start = task.kv_head * group * dim;
+                const float* own_queries = queries + task.row * query_size + start;
+                const auto keep = [&](int64_t query, int64_t number, Floats numbers) {
+                    const int64_t row = task.row + query;
+                    if constexpr (Rows<Weight>::kDirect) space.attended_rows.put_numbers(numbers, row, start + number);
+                    else put(numbers, attended + row * query_size + start + number);
+                };
 #ifdef DESKMATE_TILES
                 if constexpr (std::is_same_v<Cache, bf16>)
                     if (task.count > 1) {
                         Chunk chunk(model, layer, cache, task.position, task.count, own_space.scratch);
-                        chunk.attend(queries + start, attended + start, query_size, tiles);
+                        chunk.attend(own_queries, query_size, tiles, keep);
                         continue;
                     }
 #endif
-                attend<Cache>(model, layer, cache, task.kv_heads, task.position, queries + start, attended + start, own_space.scratch);
+                attend<Cache>(model, layer, cache, task.kv_heads, task.position, own_queries, own_space.scratch,
+                              [&](int64_t number, Floats numbers) { keep(0, number, numbers); });
             }
-            multiply(layer.output, input.take(shared, rows, query_size, own_rows, [&](int64_t row) { return attended + row * query_size; }),
-                     own_hidden.first, own_hidden.last, add, tiles);
+            multiply(layer.output, written_rows(space.attended_rows, attended, query_size), own_hidden.first, own_hidden.last, add, tiles);
 #pragma omp barrier
-            Rows<Weight>& before_mlp = normed_rows(layer.mlp_norm);
-            multiply(layer.gate, before_mlp, own_inner.first, own_inner.last, [&](int64_t row, int64_t output, Floats products) {
-                put(products, gated + row * inner + output);
-            }, tiles);
-            multiply(layer.up, before_mlp, own_inner.first, own_inner.last, [&](int64_t row, int64_t output, Floats products) {
-                float* gate = gated + row * inner + output;
-                for (int64_t lane = 0; lane < kLanes; ++lane)  // SwiGLU (arXiv 2002.05202)
-                    gate[lane] = gate[lane] / (1 + exponential(-gate[lane])) * products[lane];
-            }, tiles);
+            multiply(layer.gate_up, normed_rows(layer.mlp_norm), own_inner.first, own_inner.last, gate, tiles);
 #pragma omp barrier
-            multiply(layer.down, input.take(shared, rows, inner, own_rows, [&](int64_t row) { return gated + row * inner; }),
-                     own_hidden.first, own_hidden.last, add, tiles);
+            multiply(layer.down, written_rows(space.gated_rows, gated, inner), own_hidden.first, own_hidden.last, add, tiles);
 #pragma omp barrier
         }
 
 #pragma omp for
         for (int64_t row = 0; row < step.num_logits; ++row)
             norm(x + step.logits_rows[row] * hidden, model.norm, hidden, model.epsilon, last + row * hidden);
-        Rows<Head>& before_head = last_input.take(
-            shared_last, step.num_logits, hidden, share(step.num_logits, 1, thread, threads), [&](int64_t row) { return last + row * hidden; });
+        Rows<Head>& before_head = own_space.last_input.take(
+            space.last_rows, step.num_logits, hidden, share(step.num_logits, 1, thread, threads), [&](int64_t row) { return last + row * hidden; });
         const Range words = share(model.head.outputs, kLanes, thread, threads);
         multiply(model.head, before_head, words.first, words.last, [&](int64_t row, int64_t output, Floats products) {
             const int64_t count = std::min(kLanes, model.vocab_size - output);

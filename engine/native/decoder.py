@@ -43,7 +43,7 @@ class _Layer(ctypes.Structure):
         ("query_norm", ctypes.c_void_p),
         ("key_norm", ctypes.c_void_p),
         ("mlp_norm", ctypes.c_void_p),
-        *((name, _Matrix) for name in ("qkv", "output", "gate", "up", "down")),
+        *((name, _Matrix) for name in ("qkv", "output", "gate_up", "down")),
         ("keys", ctypes.c_void_p),
         ("values", ctypes.c_void_p),
         ("window", ctypes.c_int64),
@@ -100,7 +100,7 @@ class Decoder:
             *(
                 _Layer(
                     *map(_address, (layer.attention_norm, layer.query_norm, layer.key_norm, layer.mlp_norm)),
-                    *map(_matrix, (layer.qkv, layer.output, layer.gate, layer.up, layer.down)),
+                    *map(_matrix, (layer.qkv, layer.output, layer.gate_up, layer.down)),
                     _address(cache.keys),
                     _address(cache.values),
                     shape.sliding_window or 0,

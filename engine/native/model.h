@@ -18,7 +18,9 @@ struct Layer {
     const float* query_norm;  // [head_dim], or null
     const float* key_norm;
     const float* mlp_norm;
-    Matrix qkv, output, gate, up, down;
+    Matrix qkv, output;
+    Matrix gate_up;  // sixteen outputs of the one, sixteen of the other
+    Matrix down;
     void *keys, *values;  // [num_blocks, block_size, num_kv_heads, head_dim]
     int64_t window;  // 0: sees everything
     int64_t group;  // which block tables

@@ -101,17 +101,27 @@ class Rows {
     }
 
     void fill(const float* from, int64_t row_width, int64_t row) {
-        if constexpr (std::is_same_v<Weight, float> || std::is_same_v<Weight, bf16>) {
-            for (int64_t word = 0; word < width; word += kTileWords) {
-                Weight* to = reinterpret_cast<Weight*>(at(row, word));
-                for (int64_t i = 0; i < kTileWords * Format<Weight>::kPerWord; i += kLanes) {
-                    const int64_t number = word * Format<Weight>::kPerWord + i;
-                    put(number < row_width ? load<Floats>(from + number) : Floats{}, to + i);
-                }
-            }
+        if constexpr (kDirect) {
+            for (int64_t number = 0; number < row_width; number += kLanes) put_numbers(load<Floats>(from + number), row, number);
+            fill_up(row_width, row);
         } else {
             fill_bytes(from, row_width, row);
         }
+    }
+
+    // Whether numbers may be put into a row as they come: no scale is to be found first.
+    static constexpr bool kDirect = std::is_same_v<Weight, float> || std::is_same_v<Weight, bf16>;
+
+    // Sixteen numbers; number is a multiple of that.
+    void put_numbers(Floats numbers, int64_t row, int64_t number) {
+        static_assert(kDirect);
+        constexpr int64_t kPerRow = kTileWords * Format<Weight>::kPerWord;
+        put(numbers, reinterpret_cast<Weight*>(at(row, number / kPerRow * kTileWords)) + number % kPerRow);
+    }
+
+    // Zeros behind the numbers of a row.
+    void fill_up(int64_t row_width, int64_t row) {
+        for (int64_t number = row_width; number < width * Format<Weight>::kPerWord; number += kLanes) put_numbers(Floats{}, row, number);
     }
 
     // Tiles of sixteen rows are beside one another from column to column.
@@ -249,7 +259,7 @@ void multiply_lanes(const Matrix& matrix, Rows<Weight>& rows, int64_t first, int
 #ifdef DESKMATE_TILES
 
 constexpr int64_t kTilesAhead = 2;
-constexpr int64_t kRowsInCache = 128 * 1024;  // words of rows that stay in the second cache beside weights
+constexpr int64_t kRowsInCache = 192 * 1024;  // words of rows that stay in the second cache beside weights
 
 // The product of the rows in register A with weights in B, added to C. Registers are named, not computed.
 #define ADD_PRODUCT(C, A, B)                                                     \
@@ -260,9 +270,10 @@ inline void prefetch_tile(const int32_t* from) {
     for (int64_t line = 0; line < kTileRows; ++line) __builtin_prefetch(from + line * kTileWords);
 }
 
-// Up to 32 rows, one or two groups of outputs. Weights that are used after these lie next_panel groups further.
+// Up to 32 rows, one or two groups of outputs. With each tile some lines of what is multiplied later come into the second
+// cache, from ahead on.
 template <typename Weight, int64_t kGroups>
-inline void tile_pair(const int32_t* rows, const int32_t* weights, int64_t width, int64_t next_panel, int32_t* sums) {
+inline void tile_pair(const int32_t* rows, const int32_t* weights, int64_t width, const int32_t* ahead, int64_t lines, int32_t* sums) {
     const int64_t line = 4 * kTileWords;
     const int32_t* lower_rows = rows + kTileRows * width;
     const int32_t* right = weights + kTileRows * width;
@@ -272,17 +283,16 @@ inline void tile_pair(const int32_t* rows, const int32_t* weights, int64_t width
     _tile_zero(3);
     for (int64_t word = 0; word < width; word += kTileWords) {
         const int64_t at = word * kTileRows;
-        const int64_t ahead = word + kTilesAhead * kTileWords;
-        const int64_t next = (ahead < width ? ahead : ahead - width + next_panel * width) * kTileRows;
+        for (const int32_t* end = ahead + lines * kTileWords; ahead < end; ahead += kTileWords) __builtin_prefetch(ahead, 0, 2);
         _tile_loadd(4, rows + at, line);
         _tile_loadd(6, weights + at, line);
-        prefetch_tile(weights + next);
+        prefetch_tile(weights + at + kTilesAhead * kTileSize);
         prefetch_tile(rows + at + kTileSize);
         prefetch_tile(lower_rows + at + kTileSize);
         ADD_PRODUCT(0, 4, 6);
         if constexpr (kGroups == 2) {
             _tile_loadd(7, right + at, line);
-            prefetch_tile(right + next);
+            prefetch_tile(right + at + kTilesAhead * kTileSize);
             ADD_PRODUCT(1, 4, 7);
         }
         _tile_loadd(5, lower_rows + at, line);
@@ -341,10 +351,11 @@ inline void hand_over_tile(const Matrix& matrix, const Rows<Weight>& rows, int64
 }
 
 template <typename Weight, int64_t kGroups, typename Use>
-[[gnu::noinline]] void pair_of_rows(const Matrix& matrix, Rows<Weight>& rows, int64_t row, int64_t lower, int64_t output, const Use& use) {
+[[gnu::noinline]] void pair_of_rows(const Matrix& matrix, Rows<Weight>& rows, int64_t row, int64_t lower, int64_t output,
+                                    const int32_t* ahead, int64_t lines, const Use& use) {
     alignas(64) int32_t sums[4 * kTileSize];
     const auto* weights = static_cast<const int32_t*>(matrix.weight) + output * rows.width;
-    tile_pair<Weight, kGroups>(rows.at(row, 0), weights, rows.width, kGroups, sums);
+    tile_pair<Weight, kGroups>(rows.at(row, 0), weights, rows.width, ahead, lines, sums);
     for (int64_t group = 0; group < kGroups; ++group) {
         const int64_t first = output + group * kLanes;
         hand_over_tile(matrix, rows, row, kTileRows, first, sums + 2 * group * kTileSize, use);
@@ -372,10 +383,14 @@ template <typename Weight, typename Use>
 
 template <typename Weight, int64_t kGroups, typename Use>
 void pairs_of_rows(const Matrix& matrix, Rows<Weight>& rows, int64_t first, int64_t last, int64_t output, const Use& use, Tiles& tiles) {
-    for (int64_t row = first; row < last; row += 2 * kTileRows) {
+    // While rows after rows are multiplied with these weights, the next weights come from memory, bit by bit.
+    const int64_t times = (last - first + 2 * kTileRows - 1) / (2 * kTileRows), panel = kGroups * kLanes * rows.width;
+    const int64_t lines = (kGroups * kTileRows + times - 1) / times, at_once = lines * rows.width;
+    const int32_t* ahead = static_cast<const int32_t*>(matrix.weight) + output * rows.width + panel;
+    for (int64_t row = first; row < last; row += 2 * kTileRows, ahead += at_once) {
         const int64_t lower = std::min(last - row - kTileRows, kTileRows);
         tiles.shape(kTileRows, lower);
-        pair_of_rows<Weight, kGroups>(matrix, rows, row, lower, output, use);
+        pair_of_rows<Weight, kGroups>(matrix, rows, row, lower, output, ahead, lines, use);
     }
 }
 
@@ -404,7 +419,10 @@ void multiply_tiles(const Matrix& matrix, Rows<Weight>& rows, int64_t first, int
 #undef ADD_PRODUCT
 #endif
 
+constexpr int64_t kRowsAtOnce = 32;
+
 // use(row, output, products) for every row and the outputs first to last - 1, sixteen at once; first is a multiple of 16.
+// Where these are an even number of sixteens, the second of two comes right behind the first, for kRowsAtOnce rows at most.
 template <typename Weight, typename Use>
 void multiply(const Matrix& matrix, Rows<Weight>& rows, int64_t first, int64_t last, const Use& use, Tiles& tiles) {
 #ifdef DESKMATE_TILES

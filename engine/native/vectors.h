@@ -8,7 +8,7 @@
 #include <new>
 #include <vector>
 
-#if defined(__AVX512BF16__) || defined(__AVX512VNNI__) || defined(__AMX_TILE__)
+#if defined(__AVX512F__) || defined(__AMX_TILE__)
 #include <immintrin.h>
 #endif
 #if defined(__linux__)
@@ -44,6 +44,9 @@ inline float widen_one(bf16 value) {
 }
 
 inline Halves to_bf16(Floats values) {  // to the nearest, ties to even; NaN stays NaN
+#if defined(__AVX512BF16__)
+    return Halves(_mm512_cvtneps_pbh(__m512(values)));
+#endif
     const Ints bits = Ints(values);
     const Ints rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     return __builtin_convertvector(values == values ? rounded : Ints{} + 0x7fc0, Halves);
@@ -64,6 +67,14 @@ inline float sum_of(Floats vector) {  // lane with lane: quicker than one after 
     return vector[0] + vector[1];
 }
 
+inline float highest_of(Floats vector) {
+    for (const Ints& other : {Ints{8, 9, 10, 11, 12, 13, 14, 15}, Ints{4, 5, 6, 7}, Ints{2, 3}, Ints{1}}) {
+        const Floats moved = __builtin_shuffle(vector, other);
+        vector = moved > vector ? moved : vector;
+    }
+    return vector[0];
+}
+
 // Of sixteen vectors, lane i of vector j for lane j of vector i: blocks of 8, 4, 2 and 1 change sides.
 inline void transpose(Ints (&rows)[kLanes]) {
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -80,23 +91,34 @@ inline void transpose(Ints (&rows)[kLanes]) {
     }
 }
 
-// e^x with a relative error below 2e-7 (S. Moshier, Cephes, expf); a loop over it becomes vector instructions.
-inline float exponential(float x) {
-    x = std::min(std::max(x, -87.0f), 88.0f);
-    float n = std::floor(x * 1.44269504088896341f + 0.5f);
-    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
+// e^x with a relative error below 2e-7 (S. Moshier, Cephes, expf): 2^n times a polynomial in what is left of x.
+inline Floats exponential(Floats x) {
+#if defined(__AVX512F__)
+    x = Floats(_mm512_min_ps(_mm512_set1_ps(89), _mm512_max_ps(_mm512_set1_ps(-106), __m512(x))));  // NaN stays NaN
+    const Floats n = Floats(_mm512_roundscale_ps(__m512(x * 1.44269504088896341f), 0));
+#else
+    x = x < -87.0f ? Floats{} - 87.0f : x;
+    x = x > 88.0f ? Floats{} + 88.0f : x;
+    const Floats nearest = x * 1.44269504088896341f + 0.5f;
+    const Floats cut_off = __builtin_convertvector(__builtin_convertvector(nearest, Ints), Floats);
+    const Floats n = cut_off > nearest ? cut_off - 1.0f : cut_off;
+#endif
+    const Floats r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    Floats p = Floats{} + 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    int32_t bits = (int32_t(n) + 127) << 23;
-    float power;
-    std::memcpy(&power, &bits, sizeof power);
-    return p * power;
+#if defined(__AVX512F__)
+    return Floats(_mm512_scalef_ps(__m512(p), __m512(n)));
+#else
+    return p * Floats((__builtin_convertvector(n, Ints) + 127) << 23);
+#endif
 }
+
+inline float exponential(float x) { return exponential(Floats{} + x)[0]; }
 
 // Memory that begins where a cache line does: what straddles two is read twice. Much of it lies in large pages: rows that
 // are far apart would each wait for their page table.

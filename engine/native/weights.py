@@ -69,12 +69,15 @@ class Product:
     bias: Tensor | None  #: float32 ``[outputs]``
 
     @classmethod
-    def of(cls, linears: Sequence[nn.Linear], number_format: str, pages: HugePages) -> Product:
-        weight = torch.cat([linear.weight.detach() for linear in linears])
+    def of(
+        cls, linears: Sequence[nn.Linear], number_format: str, pages: HugePages, *, by_turns: bool = False
+    ) -> Product:
+        join = _by_turns if by_turns else torch.cat
+        weight = join([linear.weight.detach() for linear in linears])
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
         if len(biases) not in (0, len(linears)):
             raise Unfit("only some of the layers that read the same rows have a bias")
-        bias = _filled_up(torch.cat(biases).float()) if biases else None
+        bias = _filled_up(join(biases).float()) if biases else None
         weight = _filled_up(weight)
         match number_format:
             case "int8":
@@ -96,8 +99,7 @@ class LayerWeights:
     mlp_norm: Tensor
     qkv: Product
     output: Product
-    gate: Product
-    up: Product
+    gate_up: Product  #: :data:`LANES` outputs of the one, as many of the other
     down: Product
 
 
@@ -157,14 +159,16 @@ class DecoderWeights:
         of_head = "int8" if number_format == "int4" else number_format
         self.head = self._product(self.hidden, self.vocab_size, model.lm_head, number_format=of_head)
 
-    def _product(self, inputs: int, outputs: int, *linears: Any, number_format: str | None = None) -> Product:
+    def _product(
+        self, inputs: int, outputs: int, *linears: Any, number_format: str | None = None, by_turns: bool = False
+    ) -> Product:
         if any(type(linear) is not nn.Linear for linear in linears):
             raise Unfit("it multiplies with something else than linear layers")
         if any(linear.in_features != inputs for linear in linears) or outputs != sum(
             linear.out_features for linear in linears
         ):
             raise Unfit("its layers differ in their sizes")
-        return Product.of(linears, number_format or self.number_format, self._pages)
+        return Product.of(linears, number_format or self.number_format, self._pages, by_turns=by_turns)
 
     def _layer(self, layer: Any) -> LayerWeights:
         attention, mlp = layer.self_attn, layer.mlp
@@ -177,8 +181,7 @@ class DecoderWeights:
             mlp_norm=_norm(layer.post_attention_layernorm, self.epsilon, self.hidden),
             qkv=self._product(self.hidden, queries + 2 * keys, attention.q_proj, attention.k_proj, attention.v_proj),
             output=self._product(queries, self.hidden, attention.o_proj),
-            gate=self._product(self.hidden, self.intermediate, mlp.gate_proj),
-            up=self._product(self.hidden, self.intermediate, mlp.up_proj),
+            gate_up=self._product(self.hidden, 2 * self.intermediate, mlp.gate_proj, mlp.up_proj, by_turns=True),
             down=self._product(self.intermediate, self.hidden, mlp.down_proj),
         )
 
@@ -202,6 +205,11 @@ def _expect_alike(modules: Sequence[Any]) -> None:
 
     if any(switches(module) != switches(modules[0]) for module in modules):
         raise Unfit(f"one {type(modules[0]).__name__} computes otherwise than another")
+
+
+def _by_turns(parts: Sequence[Tensor]) -> Tensor:
+    """``[n, ...]`` each, as ``[len(parts) * n, ...]``: the first :data:`LANES` of each, then the next."""
+    return torch.stack([part.reshape(-1, LANES, *part.shape[1:]) for part in parts], 1).flatten(0, 2)
 
 
 def _filled_up(rows: Tensor) -> Tensor:

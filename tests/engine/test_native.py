@@ -111,6 +111,23 @@ def test_a_chunk_has_more_keys_than_are_scored_at_once(path: Path, stops: tuple[
 
 
 @needs_compiler
+@pytest.mark.parametrize(("settings", "largest"), FORMATS[:3])
+def test_rows_that_do_not_fill_their_tiles(tmp_path: Path, settings: dict[str, str], largest: float) -> None:
+    """What another model has left behind them does not count."""
+    full, model = (
+        load(make_model(tmp_path / str(inner), "qwen3", config={"intermediate_size": inner}), **settings)
+        for inner in (1120, 1104)
+    )
+    before = Sequence(full)
+    before.decoder._caches[0].values.fill_(torch.nan)
+    before.decoder.logits(before.batch(1, LENGTH))
+    text = Sequence(model)
+    whole = text.logits(LENGTH)
+    assert error(whole, theirs(model, text.tokens)) < largest
+    assert torch.equal(Sequence(model).logits(64, 77, LENGTH), whole)
+
+
+@needs_compiler
 @pytest.mark.parametrize(
     ("settings", "stops", "threads"),
     [
