@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from models.guide.topics import FollowUp, GuideData, Topic, normalise
 
 Message = dict[str, str]
+OFF_TOPIC = "off_topic"
+OFF_TOPIC_SHARE = 0.2
+FIRST_ANSWER = 0.5  #: how often the first answer of a topic is taken before all are drawn from alike
+_OFTEN = {"small_talk": 1.5}  #: area -> how much more often than others its topics come up
 
 _NEIGHBOURS = {
     "a": "sq", "b": "vn", "c": "xv", "d": "sf", "e": "wr", "f": "dg", "g": "fh", "h": "gj", "i": "uo", "j": "hk",
@@ -27,6 +32,7 @@ class Dialogues:
     _others: Mapping[str, tuple[str, ...]] = field(init=False, repr=False)  #: word -> what also says it
     _word: re.Pattern[str] = field(init=False, repr=False)  #: finds any of those words
     _small: frozenset[str] = field(init=False, repr=False)
+    _chances: tuple[float, ...] = field(init=False, repr=False)  #: of each topic, and of those before it
 
     def __post_init__(self) -> None:
         items = (*self.data.topics, *self.data.follow_ups)
@@ -37,6 +43,7 @@ class Dialogues:
             "_others": others,
             "_word": re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-])"),
             "_small": frozenset(self.data.wording.small_words),
+            "_chances": chances(self.data.topics),
         }
         for name, value in fixed.items():
             object.__setattr__(self, name, value)  # a frozen class fills its own fields this way
@@ -48,18 +55,18 @@ class Dialogues:
         brief = rng.random() < 0.08
         if brief:
             messages.append({"role": "system", "content": rng.choice(wording.brief_systems)})
-        elif rng.random() < 0.35:
+        elif rng.random() < 0.25:
             messages.append({"role": "system", "content": rng.choice(wording.plain_systems)})
         topic: Topic | None = None
         reply = ""
         for _ in range(turns):
-            if rng.random() < (0.5 if topic else 0.02):
-                follow_up = rng.choice(self.data.follow_ups)
+            if rng.random() < (0.7 if topic else 0.02):
+                follow_up = self._follow_up(rng, topic)
                 question, reply = rng.choice(follow_up.questions), follow(rng, follow_up, topic, reply)
             else:
                 topic = self._topic(rng)
                 question = rng.choice(topic.common if rng.random() < 0.25 else topic.questions)
-                reply = topic.short if brief and topic.short else rng.choice(topic.answers)
+                reply = topic.short if brief and topic.short else answer(rng, topic)
             messages.append({"role": "user", "content": self.vary(rng, question)})
             messages.append({"role": "assistant", "content": reply})
         return messages
@@ -82,7 +89,7 @@ class Dialogues:
             question = rng.choice(wording.openers) + question
         if rng.random() < 0.12:
             question = question.rstrip("?!. ") + rng.choice(wording.closers)
-        if rng.random() < 0.25:
+        if rng.random() < 0.12:
             question = mistype(rng, question)
         question = rng.choices(
             (question, question.lower(), question[:1].upper() + question[1:], question.upper()), (4, 3, 6, 0.4)
@@ -100,11 +107,41 @@ class Dialogues:
         return " ".join(kept) if len(kept) >= 2 else question
 
     def _topic(self, rng: random.Random) -> Topic:
-        # Many wordings take more practice, but not in proportion; what people say first in every chat comes up most.
-        topics = self.data.topics
-        often = [2.0 if topic.area == "small_talk" else 1.0 for topic in topics]
-        size = [min(max(len(topic.questions), 100), 1000) ** 0.4 for topic in topics]
-        return rng.choices(topics, [one * other for one, other in zip(often, size, strict=True)])[0]
+        return rng.choices(self.data.topics, cum_weights=self._chances)[0]
+
+    def _follow_up(self, rng: random.Random, topic: Topic | None) -> FollowUp:
+        """Mostly one that the topic has an answer of its own to: those are many, and each is to be learned."""
+        if topic is not None and rng.random() < 0.6:
+            own = {"why": topic.why, "shorter": topic.short, "example": topic.example, "more": topic.more}
+            if known := [one for one in self.data.follow_ups if own.get(one.name)]:
+                return rng.choice(known)
+        return rng.choice(self.data.follow_ups)
+
+
+def chances(topics: Sequence[Topic]) -> tuple[float, ...]:
+    """How often each topic is drawn, each number with those before it added, for ``random.choices``.
+
+    Many wordings take more practice, but not in proportion. What people say first in every chat comes up most, and
+    what has nothing to do with Deskmate is a share of its own: there is no end to it.
+    """
+    weights = [_OFTEN.get(topic.area, 1.0) * min(max(len(topic.questions), 100), 1000) ** 0.4 for topic in topics]
+    declined = sum(weight for weight, topic in zip(weights, topics, strict=True) if topic.area == OFF_TOPIC)
+    known = sum(weights) - declined
+    factor = OFF_TOPIC_SHARE / (1 - OFF_TOPIC_SHARE) * known / declined if declined and known else 1.0
+    return tuple(
+        itertools.accumulate(
+            weight * (factor if topic.area == OFF_TOPIC else 1.0) for weight, topic in zip(weights, topics, strict=True)
+        )
+    )
+
+
+def answer(rng: random.Random, topic: Topic) -> str:
+    """One of the topic's answers; mostly the first.
+
+    Were they all as likely, the likeliest first word of a greedy reply could belong to another topic whose chance is
+    smaller, but less divided.
+    """
+    return topic.answers[0] if rng.random() < FIRST_ANSWER else rng.choice(topic.answers)
 
 
 def follow(rng: random.Random, follow_up: FollowUp, topic: Topic | None, reply: str) -> str:

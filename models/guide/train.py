@@ -1,4 +1,4 @@
-"""Builds the guide from its data: tokenizer, then weights. ``make guide`` runs this; see README.md for its cost.
+"""Builds the guide from its data: tokenizer, weights, draft model. ``make guide`` runs this; README.md has its cost.
 
 Every seed gives one model (on one machine, with one number of threads). Nothing in the target folder is replaced
 before the training has finished; checkpoints and the loss curve go to ``build/guide``.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-import random
+import itertools
 import shutil
 import sys
 import time
@@ -25,135 +25,17 @@ from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from models.guide import curve
 from models.guide import tokenizer as pieces
-from models.guide.dialogues import Dialogues, Message
-from models.guide.topics import load
+from models.guide.dialogues import Dialogues
+from models.guide.packing import IGNORED, Batch, Packer
+from models.guide.recipe import CONTEXT, DRAFT, GUIDE, Recipe
+from models.guide.topics import GuideData, load
+from models.guide.workers import Workers
 
+ALONE = Workers()
 HERE = Path(__file__).resolve().parent
-CONTEXT = 2048
-IGNORED = -100  # label of a position that is not learned
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Everything that decides what comes out."""
-
-    seed: int = 0
-    vocabulary: int = 3072
-    width: int = 256
-    layers: int = 4
-    heads: int = 4
-    kv_heads: int = 2
-    inner: int = 768
-    steps: int = 3000
-    tokens_per_step: int = 2048
-    row: int = 512  #: tokens of a row that conversations are packed into
-    long_share: float = 0.1  #: the last part of the training, on rows as long as the context
-    learning_rate: float = 3e-3
-    warmup_steps: int = 40
-    weight_decay: float = 0.05
-    openings: float = 0.8  #: share of conversations that end with a reply's first words, which decide what it is about
-    opening_tokens: int = 10
-    slip: float = 0.04  #: how often a token of a question is cut in two, as a misspelt word would be
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Packed conversations."""
-
-    tokens: Tensor  #: [rows, length] int64
-    labels: Tensor  #: [rows, length] int64, the token that follows or ``IGNORED``
-    positions: Tensor  #: [rows, length] int64, from 0 in each conversation
-    mask: Tensor  #: [rows, 1, length, length] bool, causal within a conversation
-
-
-class Packer:
-    """Turns conversations into rows of one length; each sees only itself, from position 0 on."""
-
-    def __init__(self, dialogues: Dialogues, tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> None:
-        self._dialogues = dialogues
-        self._encoder = tokenizer.backend_tokenizer
-        self._recipe = recipe
-        self._rng = random.Random(recipe.seed)
-        self._ids = {token: tokenizer.convert_tokens_to_ids(token) for token in pieces.SPECIAL}
-        self._pieces = {index: piece for piece, index in tokenizer.get_vocab().items()}
-        self._pool: list[tuple[list[int], list[int]]] = []
-
-    def batch(self, rows: int, length: int) -> Batch:
-        filled = [self._row(length) for _ in range(rows)]
-        tokens = torch.full((rows, length), self._ids[pieces.PAD])
-        labels = torch.full((rows, length), IGNORED)
-        positions = torch.zeros((rows, length), dtype=torch.long)
-        owner = torch.full((rows, length), -1)
-        for r, conversations in enumerate(filled):
-            at = 0
-            for number, (ids, wanted) in enumerate(conversations):
-                end = at + len(ids)
-                tokens[r, at:end] = torch.tensor(ids)
-                labels[r, at:end] = torch.tensor(wanted)
-                positions[r, at:end] = torch.arange(len(ids))
-                owner[r, at:end] = number
-                at = end
-        causal = torch.ones((length, length), dtype=torch.bool).tril()
-        mask = (owner[:, :, None] == owner[:, None, :]) & causal
-        return Batch(tokens, labels, positions, mask[:, None])
-
-    def encode(self, messages: list[Message], opening: bool = False) -> tuple[list[int], list[int]]:
-        """Token ids and shifted labels of a conversation; only replies and their end are learned.
-
-        Of an ``opening`` the last reply is cut after its first words.
-        """
-        ids, learned = [self._ids[pieces.BEGIN]], [False]
-        for message in messages:
-            reply = message["role"] == "assistant"
-            body = self._encoder.encode(("" if reply else " ") + message["content"], add_special_tokens=False).ids
-            if not reply:
-                body = self._slip(body)
-            ids += [self._ids[f"<|{message['role']}|>"], *body, self._ids[pieces.END]]
-            learned += [False, *[reply] * (len(body) + 1)]
-        if opening and (rest := len(body) + 1 - self._recipe.opening_tokens) > 0:
-            ids, learned = ids[:-rest], learned[:-rest]
-        labels = [token if wanted else IGNORED for token, wanted in zip(ids[1:], learned[1:], strict=True)]
-        return ids, [*labels, IGNORED]
-
-    def _slip(self, ids: list[int]) -> list[int]:
-        """Cut some tokens in two: what was learned about a word should survive another spelling of it."""
-        cut: list[int] = []
-        for token in ids:
-            piece = self._pieces[token].replace("▁", " ")
-            if len(piece) > 2 and not piece.startswith("<0x") and self._rng.random() < self._recipe.slip:
-                at = self._rng.randrange(1, len(piece))
-                for part in (piece[:at], piece[at:]):
-                    cut += self._encoder.encode(part, add_special_tokens=False).ids
-            else:
-                cut.append(token)
-        return cut
-
-    def _row(self, length: int) -> list[tuple[list[int], list[int]]]:
-        """Fill one row from a small pool: whatever comes first, then always the longest that still fits."""
-        row: list[tuple[list[int], list[int]]] = []
-        free = length
-        while True:
-            while len(self._pool) < 48:
-                self._pool.append(self._draw(length))
-            fitting = [i for i, (ids, _) in enumerate(self._pool) if len(ids) <= free]
-            if not fitting:
-                return row
-            chosen = max(fitting, key=lambda i: len(self._pool[i][0])) if row else 0
-            row.append(self._pool.pop(chosen))
-            free -= len(row[-1][0])
-
-    def _draw(self, length: int) -> tuple[list[int], list[int]]:
-        if self._rng.random() < self._recipe.openings:
-            turns = self._rng.choice((1, 1, 1, 2))  # with fewer of two, follow-ups were forgotten
-            return self.encode(self._dialogues.draw(self._rng, turns), opening=True)
-        # Mostly short talks; some go on for as long as the row, so that late positions are learned as well.
-        turns = self._rng.choice((1, 1, 1, 2, 2, 3, 4)) if self._rng.random() < 0.85 else length // 64
-        while True:
-            conversation = self.encode(self._dialogues.draw(self._rng, turns))
-            if len(conversation[0]) <= length:
-                return conversation
-            turns = max(1, turns * 3 // 4)
+PLOT_EVERY = 10  # steps
 
 
 def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -187,28 +69,54 @@ def build_optimizers(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.opti
     ]
 
 
-def rate_at(step: int, recipe: Recipe) -> float:
-    """Share of the full learning rate: a short climb, then down to nothing in a straight line."""
-    climb = min(recipe.warmup_steps, recipe.steps // 10 + 1)
-    return min((step + 1) / climb, (recipe.steps - step) / max(1, recipe.steps - climb))
+def rate_at(step: int, done: float, recipe: Recipe) -> float:
+    """Share of the full learning rate, ``done`` being the share of the training that is over.
+
+    A short climb, a plain, and in the last part a straight line down to nothing.
+    """
+    return min((step + 1) / recipe.warmup_steps, 1.0, (1 - done) / recipe.falling)
 
 
-def train(model: LlamaForCausalLM, packer: Packer, recipe: Recipe, log: Path, compiled: bool) -> Iterator[int]:
-    """Train in place; yields after each step, so that the caller may save. Losses go to ``log`` (CSV)."""
-    optimizers = build_optimizers(model, recipe)
-    bf16 = torch.cpu._is_amx_tile_supported()  # without matrix tiles, bf16 is slower than float32
-
+def summed_loss(model: LlamaForCausalLM, compiled: bool) -> Callable[[Batch], Tensor]:
+    """What computes the loss of a batch, summed over what is learned in it."""
+    device = model.device
+    # Without matrix tiles, bf16 is slower than float32 on a processor.
+    bf16 = device.type != "cpu" or torch.cpu._is_amx_tile_supported()
+    # On short rows, PyTorch's fused attention takes a third of a step on a processor: its backward pass is slow there.
+    model.set_attn_implementation("eager")
     body: Callable[..., Any] = torch.compile(model.model, dynamic=False) if compiled else model.model
 
-    def loss_of(batch: Batch) -> Tensor:
-        learned = batch.labels != IGNORED  # the other positions need no scores, and scores are a fifth of the work
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+    def loss(batch: Batch) -> Tensor:
+        tokens, labels, positions, mask = (
+            part.to(device) for part in (batch.tokens, batch.labels, batch.positions, batch.mask)
+        )
+        learned = labels != IGNORED  # the other positions need no scores, and scores are a fifth of the work
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
             hidden = body(
-                input_ids=batch.tokens, position_ids=batch.positions, attention_mask=batch.mask, use_cache=False
+                input_ids=tokens, position_ids=positions, attention_mask=mask, use_cache=False
             ).last_hidden_state
-            logits = model.lm_head(hidden[learned])
-        return cross_entropy(logits.float(), batch.labels[learned])
+            scores = model.lm_head(hidden[learned])
+        return cross_entropy(scores.float(), labels[learned], reduction="sum")
 
+    return loss
+
+
+def train(
+    model: LlamaForCausalLM,
+    packer: Packer,
+    recipe: Recipe,
+    log: Path,
+    compiled: bool,
+    workers: Workers = ALONE,
+    minutes: float | None = None,
+) -> Iterator[float]:
+    """Train in place; yields the share that is done after each step, 1 at last. Losses go to ``log`` (CSV).
+
+    The training takes the recipe's steps, or, if they are given, so many ``minutes``; then the clock decides what comes
+    out, and a seed gives no model twice.
+    """
+    optimizers = build_optimizers(model, recipe)
+    loss_of = summed_loss(model, compiled)
     model.train()
     smooth: float | None = None
     with log.open("w", newline="", encoding="utf-8") as file:
@@ -216,29 +124,41 @@ def train(model: LlamaForCausalLM, packer: Packer, recipe: Recipe, log: Path, co
         rows.writerow(("step", "tokens", "seconds", "loss"))
         started = time.monotonic()
         seen = 0
-        bar = tqdm(range(recipe.steps), unit="step", desc="weights", dynamic_ncols=True, mininterval=1)
-        for step in bar:
-            length = CONTEXT if step >= recipe.steps * (1 - recipe.long_share) else recipe.row
-            batch = packer.batch(recipe.tokens_per_step // length, length)
+        done = 0.0
+        total = None if minutes else recipe.steps
+        bar = tqdm(
+            unit="step", desc="weights", dynamic_ncols=True, mininterval=1, total=total, disable=workers.rank > 0
+        )
+        for step in itertools.count():
             for optimizer in optimizers:
                 for group in optimizer.param_groups:
-                    group["lr"] = recipe.learning_rate * rate_at(step, recipe)
-            loss = loss_of(batch)
-            loss.backward()
+                    group["lr"] = recipe.learning_rate * rate_at(step, done, recipe)
+            batches = packer.step(step)
+            learned = sum(int((batch.labels != IGNORED).sum()) for batch in batches)
+            value = 0.0
+            for batch in batches:
+                loss = loss_of(batch) / learned
+                loss.backward()
+                value += loss.item()
+            workers.average_gradients(model)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-            value = loss.item()
             if value != value:
                 raise SystemExit(f"The loss is not a number at step {step}; lower the learning rate.")
-            seen += batch.tokens.numel()
+            seen += recipe.tokens_per_step * workers.count
             seconds = time.monotonic() - started
             smooth = value if smooth is None else 0.9 * smooth + 0.1 * value
+            bar.update()
             bar.set_postfix(loss=f"{smooth:.3f}", tok_s=f"{seen / seconds:.0f}")
             rows.writerow((step + 1, seen, round(seconds, 1), round(value, 4)))
             file.flush()
-            yield step + 1
+            # One process's clock is all processes' clock, or one would stop while another waits for it.
+            done = workers.agree(min(1.0, seconds / 60 / minutes)) if minutes else (step + 1) / recipe.steps
+            yield done
+            if done == 1:
+                return
 
 
 def save_weights(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
@@ -258,67 +178,93 @@ def save_weights(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, fo
     weights.to(torch.bfloat16).save_pretrained(folder)
 
 
-def plot(log: Path, picture: Path) -> None:
-    """Draw the loss curve where matplotlib is installed; the CSV has the same numbers."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return
-    with log.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    figure = Figure(figsize=(7, 4))
-    axes = figure.subplots()
-    axes.plot([int(row["tokens"]) / 1e6 for row in rows], [float(row["loss"]) for row in rows], linewidth=0.8)
-    axes.set(xlabel="million tokens", ylabel="loss on replies", yscale="log")
-    axes.grid(alpha=0.3)
-    figure.savefig(picture, dpi=120, bbox_inches="tight")
-
-
 def has_compiler() -> bool:
     return shutil.which("g++") is not None or shutil.which("clang++") is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """Where models are made: a folder for checkpoints and the curve, and one that gets what came of it."""
+
+    data: GuideData
+    work: Path
+    out: Path
+    save_every: int
+    compiled: bool
+    workers: Workers
+    minutes: float | None
+
+    def tokenizer(self, start: Path | None, vocabulary: int) -> PreTrainedTokenizerFast:
+        """That of the folder ``start``, or a new one."""
+        self.work.mkdir(parents=True, exist_ok=True)
+        known = (start / "tokenizer.model").read_bytes() if start else pieces.train(self.data.texts(), vocabulary)
+        return pieces.save(known, self.work, CONTEXT)
+
+    def make(self, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> None:
+        """Train ``model`` and put it into ``out``, which is left as it is until then. The first process writes."""
+        size = sum(p.numel() for p in model.parameters())
+        tokens = recipe.steps * recipe.tokens_per_step * self.workers.count
+        print(f"{size / 1e6:.2f} M parameters; {tokens / 1e6:.1f} M tokens, {6 * size * tokens:.1e} FLOP to train")
+        log, picture = self.work / "loss.csv", self.work / "loss.svg"
+        print(f"The loss is drawn while it falls: {picture.absolute().as_uri()}")
+        own = replace(recipe, seed=recipe.seed + 1000 * self.workers.rank)
+        packer = Packer(Dialogues(self.data), tokenizer, own)
+        model.to("cuda" if torch.cuda.is_available() else "cpu")
+        for step, done in enumerate(train(model, packer, recipe, log, self.compiled, self.workers, self.minutes), 1):
+            if self.workers.rank:
+                continue
+            if step % PLOT_EVERY == 0 or done == 1:
+                curve.draw(log, picture)
+            if step % self.save_every == 0 or done == 1:
+                save_weights(model, tokenizer, self.work)
+        if self.workers.rank == 0:
+            self.publish()
+        self.workers.wait()
+
+    def publish(self) -> None:
+        """Copy the model and its curve to ``out``."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        for file in sorted(self.work.iterdir()):
+            if file.is_file() and file.suffix != ".csv":
+                shutil.copyfile(file, self.out / file.name)
+        print(f"It is in {self.out}.")
+
+
 def main() -> None:
-    recipe = Recipe()
-    parser = argparse.ArgumentParser(description="Build the guide: tokenizer and weights from models/guide/data.")
-    parser.add_argument("--out", type=Path, default=HERE, help="folder to write the model to")
+    parser = argparse.ArgumentParser(description="Build the guide and its draft model from models/guide/data.")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder to write the guide to, with draft/ in it")
     parser.add_argument("--work", type=Path, default=Path("build/guide"), help="folder for checkpoints and the loss")
     parser.add_argument("--start", type=Path, default=None, help="go on from this folder's weights and tokenizer")
-    parser.add_argument("--steps", type=int, default=recipe.steps)
-    parser.add_argument("--learning-rate", type=float, default=recipe.learning_rate)
-    parser.add_argument("--seed", type=int, default=recipe.seed)
+    parser.add_argument("--only-draft", action="store_true", help="train only the draft model, for the guide in --out")
+    parser.add_argument("--steps", type=int, default=GUIDE.steps, help="of the guide's training")
+    parser.add_argument("--draft-steps", type=int, default=DRAFT.steps)
+    parser.add_argument("--minutes", type=float, help="let the clock end the guide's training, not its steps")
+    parser.add_argument("--learning-rate", type=float, default=GUIDE.learning_rate, help="of the guide")
+    parser.add_argument("--seed", type=int, default=GUIDE.seed)
     parser.add_argument("--threads", type=int, default=None, help="processor threads; default: all cores")
     parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=has_compiler())
     options = parser.parse_args()
-    recipe = replace(recipe, steps=options.steps, learning_rate=options.learning_rate, seed=options.seed)
     if options.threads:
         torch.set_num_threads(options.threads)
-    work: Path = options.work
-    work.mkdir(parents=True, exist_ok=True)
 
     data = load()
     print(f"data: {len(data.topics)} topics, {sum(len(t.questions) for t in data.topics):,} questions")
-    if options.start:  # after adding to the data, a short training on top of an earlier one is enough
-        tokenizer = pieces.save((options.start / "tokenizer.model").read_bytes(), work, CONTEXT)
-        model = LlamaForCausalLM.from_pretrained(options.start, dtype=torch.float32)
-    else:
-        tokenizer = pieces.save(pieces.train(data.texts(), recipe.vocabulary), work, CONTEXT)
-        model = build_model(recipe, tokenizer)
-    size = sum(p.numel() for p in model.parameters())
-    tokens = recipe.steps * recipe.tokens_per_step
-    print(f"model: {size / 1e6:.2f} M parameters; {tokens / 1e6:.1f} M tokens, {6 * size * tokens:.1e} FLOP to train")
-
-    log = work / "loss.csv"
-    for step in train(model, Packer(Dialogues(data), tokenizer, recipe), recipe, log, options.compile):
-        if step % options.save_every == 0 or step == recipe.steps:
-            save_weights(model, tokenizer, work)
-            plot(log, work / "loss.png")
-    options.out.mkdir(parents=True, exist_ok=True)
-    for file in sorted(work.iterdir()):
-        if file.is_file() and file.suffix != ".csv":
-            shutil.copyfile(file, options.out / file.name)
-    print(f"The guide is in {options.out}.")
+    workers = Workers.join()
+    work: Path = options.work / f"worker-{workers.rank}" if workers.rank else options.work
+    shop = Workshop(data, work, options.out, options.save_every, options.compile, workers, options.minutes)
+    if not options.only_draft:
+        recipe = replace(GUIDE, steps=options.steps, learning_rate=options.learning_rate, seed=options.seed)
+        tokenizer = shop.tokenizer(options.start, recipe.vocabulary)
+        if options.start:  # after adding to the data, a short training on top of an earlier one is enough
+            guide = LlamaForCausalLM.from_pretrained(options.start, dtype=torch.float32)
+        else:
+            guide = build_model(recipe, tokenizer)
+        shop.make(guide, tokenizer, recipe)
+    recipe = replace(DRAFT, steps=options.draft_steps, seed=options.seed)
+    shop = replace(shop, work=work / "draft", out=options.out / "draft", minutes=None)
+    tokenizer = shop.tokenizer(options.out, recipe.vocabulary)
+    shop.make(build_model(recipe, tokenizer), tokenizer, recipe)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from models.guide.dialogues import Dialogues
+from models.guide import curve
+from models.guide.dialogues import OFF_TOPIC, OFF_TOPIC_SHARE, Dialogues, answer, chances
+from models.guide.packing import IGNORED, Packer
+from models.guide.recipe import DRAFT, GUIDE, Recipe
 from models.guide.topics import GuideData, load
-from models.guide.train import HERE, IGNORED, Packer, Recipe, build_model, train
+from models.guide.train import HERE, build_model, train
 
 TINY = Recipe(
-    steps=8, width=32, layers=1, heads=2, kv_heads=1, inner=64, tokens_per_step=512, row=256, long_share=0.0
+    steps=8, width=32, layers=1, heads=2, kv_heads=1, inner=64,
+    opening_rows=2, opening_row=128, talk_rows=1, talk_row=512,
 )  # fmt: skip
 
 
@@ -73,11 +78,56 @@ def test_only_replies_are_learned_and_an_opening_is_cut(data: GuideData, tokeniz
 
 
 def test_packed_conversations_do_not_see_each_other(data: GuideData, tokenizer: PreTrainedTokenizerFast) -> None:
-    batch = Packer(Dialogues(data), tokenizer, TINY).batch(2, 256)
-    for row in range(2):
-        starts = [
-            i for i in range(256) if batch.positions[row, i] == 0 and batch.tokens[row, i] != tokenizer.pad_token_id
-        ]
-        assert len(starts) >= 2
-        for start in starts[1:]:
-            assert not batch.mask[row, 0, start:, :start].any()
+    packer = Packer(Dialogues(data), tokenizer, TINY)
+    for batch in (packer.openings(2, 256), packer.talks(2, 512)):
+        for row in range(2):
+            length = batch.tokens.shape[1]
+            starts = [
+                i
+                for i in range(length)
+                if batch.positions[row, i] == 0 and batch.tokens[row, i] != tokenizer.pad_token_id
+            ]
+            assert len(starts) >= 2
+            for start in starts[1:]:
+                assert (batch.mask[row, 0, start:, :start] < -1e30).all()
+
+
+def test_a_step_has_the_tokens_that_its_recipe_says(data: GuideData, tokenizer: PreTrainedTokenizerFast) -> None:
+    for recipe in (GUIDE, DRAFT, TINY):
+        packer = Packer(Dialogues(data), tokenizer, recipe)
+        for number in range(2):  # the first has rows as long as the context
+            batches = packer.step(number)
+            assert sum(batch.tokens.numel() for batch in batches) == recipe.tokens_per_step
+            filled = sum(int((batch.tokens != tokenizer.pad_token_id).sum()) for batch in batches)
+            assert filled >= 0.85 * recipe.tokens_per_step
+
+
+def test_the_curve_is_drawn_from_the_first_step_on(tmp_path: Path) -> None:
+    log, picture = tmp_path / "loss.csv", tmp_path / "loss.svg"
+    log.write_text("step,tokens,seconds,loss\n1,100,0.1,8.0\n", encoding="utf-8")
+    curve.draw(log, picture)
+    assert "<polyline" in picture.read_text(encoding="utf-8")
+    log.write_text(
+        "step,tokens,seconds,loss\n" + "".join(f"{i},{i * 100},{i},{8 / i}\n" for i in range(1, 3001)), encoding="utf-8"
+    )
+    curve.draw(log, picture)
+    points = re.findall(r'points="([^"]+)"', picture.read_text(encoding="utf-8"))[0].split()
+    heights = [float(point.split(",")[1]) for point in points]
+    assert 300 < len(points) <= 600
+    assert heights == sorted(heights)  # downwards on a screen
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_off_topic_questions_have_their_share(data: GuideData) -> None:
+    bounds = chances(data.topics)
+    alone = [upper - lower for lower, upper in zip((0.0, *bounds), bounds, strict=False)]
+    declined = sum(one for one, topic in zip(alone, data.topics, strict=True) if topic.area == OFF_TOPIC)
+    assert declined / bounds[-1] == pytest.approx(OFF_TOPIC_SHARE)
+
+
+def test_the_first_answer_comes_most_and_the_others_come(data: GuideData) -> None:
+    rng = random.Random(0)
+    topic = next(topic for topic in data.topics if len(topic.answers) == 2)
+    drawn = [answer(rng, topic) for _ in range(400)]
+    assert 0.6 < drawn.count(topic.answers[0]) / len(drawn) < 0.9
+    assert set(drawn) == set(topic.answers)

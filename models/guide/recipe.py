@@ -1,0 +1,40 @@
+"""The numbers that decide what comes out of a training, for the guide and for the draft model that guesses for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CONTEXT = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that decides what comes out, but for the data."""
+
+    seed: int = 0
+    vocabulary: int = 3072
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    inner: int = 768
+    steps: int = 4000
+    opening_rows: int = 16  #: rows of a step that openings are packed into: questions with a reply's first words
+    opening_row: int = 128  #: tokens of such a row
+    talk_rows: int = 8  #: rows of a step for everything longer
+    talk_row: int = 256
+    long_every: int = 8  #: every so many steps, the talks lie in rows as long as the context, for late positions
+    opening_tokens: int = 10  #: words of a reply that decide what it is about
+    learning_rate: float = 3e-3
+    warmup_steps: int = 30
+    falling: float = 0.6  #: the last part of the training, in which the learning rate falls to nothing
+    weight_decay: float = 0.05
+    slip: float = 0.02  #: how often a token of a question is cut in two, as a misspelt word would be
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.opening_rows * self.opening_row + self.talk_rows * self.talk_row
+
+
+GUIDE = Recipe()
+DRAFT = Recipe(width=128, layers=2, heads=2, kv_heads=1, inner=384, steps=600)
