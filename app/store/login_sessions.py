@@ -16,7 +16,7 @@ from app.domain.roles import Role
 from app.errors import NotFound
 from app.store.audit import add_event
 from app.store.database import Database
-from app.store.models import Account, LoginSession
+from app.store.models import Account, LoginSession, table_of
 
 MAX_USER_AGENT = 200
 MAX_ADDRESS = 45
@@ -160,13 +160,14 @@ def _holds() -> tuple[ColumnElement[bool], ...]:
     return LoginSession.expires_at > datetime.now(UTC), Account.disabled_at.is_(None)
 
 
-# Made once: every request asks it.
+# Made once and of columns, not of objects' attributes: every request asks it.
+_SESSION, _ACCOUNT = table_of(LoginSession), table_of(Account)
 _KNOWN = (
-    select(LoginSession.id, LoginSession.user_id, Account.role, LoginSession.last_seen_at)
-    .join(Account, Account.id == LoginSession.user_id)
+    select(_SESSION.c.id, _SESSION.c.user_id, _ACCOUNT.c.role, _SESSION.c.last_seen_at)
+    .join(_ACCOUNT, _ACCOUNT.c.id == _SESSION.c.user_id)
     .where(
-        LoginSession.token_hash == bindparam("token_hash"),
-        LoginSession.expires_at > bindparam("now"),
-        Account.disabled_at.is_(None),
+        _SESSION.c.token_hash == bindparam("token_hash"),
+        _SESSION.c.expires_at > bindparam("now"),
+        _ACCOUNT.c.disabled_at.is_(None),
     )
 )

@@ -46,7 +46,7 @@ _SPENT = select(_ACCOUNT.c.id, bindparam("today", type_=String), bindparam("spen
     _ACCOUNT.c.id == bindparam("person")
 )
 # Made once, for every message that is sent; and two to count, as each database has its own.
-_USED = select(TokenUse.tokens).where(TokenUse.user_id == bindparam("person"), TokenUse.day == bindparam("today"))
+_USED = select(_TABLE.c.tokens).where(_TABLE.c.user_id == bindparam("person"), _TABLE.c.day == bindparam("today"))
 _RUNNING = (
     select(func.count())
     .select_from(Turn)

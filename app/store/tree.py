@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import CTE, Row, Select, bindparam, func, literal, select
 from sqlalchemy.orm import Session, aliased, undefer
 
 from app.domain.ids import new_id
-from app.store.models import Message, Turn
+from app.store.models import Message, Turn, table_of
 
+_MESSAGE, _TURN = table_of(Message), table_of(Turn)
 #: The second is None where the join found no turn, which SQLAlchemy's types do not say.
 MessageRow = Row[tuple[Message, Turn]]
 
@@ -47,13 +48,15 @@ def prompt_path(session: Session, message_id: str | None) -> list[PromptRow]:
 
 
 @cache
-def _prompt_path() -> Select[tuple[str, str, tuple[int, ...] | None, int | None, int | None]]:
+def _prompt_path() -> Select[Any]:
     path = _ids_on_path(limited=False)
     return (
-        select(Message.role, Message.content, Message.token_ids, Turn.omitted_messages, Turn.context_length)
-        .join(path, Message.id == path.c.id)
-        .outerjoin(Turn, Turn.message_id == Message.id)
-        .order_by(Message.position)
+        select(
+            _MESSAGE.c.role, _MESSAGE.c.content, _MESSAGE.c.token_ids, _TURN.c.omitted_messages, _TURN.c.context_length
+        )
+        .join(path, _MESSAGE.c.id == path.c.id)
+        .outerjoin(_TURN, _TURN.c.message_id == _MESSAGE.c.id)
+        .order_by(_MESSAGE.c.position)
     )
 
 
@@ -72,12 +75,12 @@ def _path(limited: bool, token_ids: bool) -> Select[tuple[Message, Turn]]:
 
 def _ids_on_path(limited: bool) -> CTE:
     path = (
-        select(Message.id, Message.parent_id, literal(1).label("length"))
-        .where(Message.id == bindparam("message_id"))
+        select(_MESSAGE.c.id, _MESSAGE.c.parent_id, literal(1).label("length"))
+        .where(_MESSAGE.c.id == bindparam("message_id"))
         .cte("path", recursive=True)
     )
-    parent = aliased(Message)
-    step = select(parent.id, parent.parent_id, path.c.length + 1).join(path, parent.id == path.c.parent_id)
+    parent = _MESSAGE.alias()
+    step = select(parent.c.id, parent.c.parent_id, path.c.length + 1).join(path, parent.c.id == path.c.parent_id)
     if limited:
         step = step.where(path.c.length < bindparam("limit"))
     return path.union_all(step)

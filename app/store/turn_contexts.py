@@ -12,7 +12,7 @@ from app.domain.prompting import PathMessage
 from app.domain.views import MessageStatus, Role
 from app.errors import Conflict, InvalidInput, NotFound
 from app.store.database import Database
-from app.store.models import Conversation, Message, Turn
+from app.store.models import Conversation, Message, Turn, table_of
 from app.store.rows import is_id, owned_conversation, owned_message
 from app.store.tree import prompt_path
 
@@ -124,8 +124,11 @@ def is_running(session: Session, conversation_id: str) -> bool:
     return bool(session.scalar(_IS_RUNNING, {"conversation_id": conversation_id}))
 
 
-# Made once, as every message that is sent asks it.
-_IS_RUNNING = select(exists().where(Turn.conversation_id == bindparam("conversation_id"), Turn.status == "running"))
+# Made once and of columns, as every message that is sent asks it.
+_TURN = table_of(Turn)
+_IS_RUNNING = select(
+    exists().where(_TURN.c.conversation_id == bindparam("conversation_id"), _TURN.c.status == "running")
+)
 
 
 def _context(session: Session, conversation: Conversation, last: str | None) -> TurnContext:

@@ -65,9 +65,10 @@ class TurnRecord:
 # Made once: putting a statement together costs more than its execution, and units of work even more.
 _CONVERSATION = table_of(Conversation)
 _NEW_CONVERSATION = insert(_CONVERSATION)
-_NEW_MESSAGE = insert(table_of(Message))
+_MESSAGE = table_of(Message)
+_NEW_MESSAGE = insert(_MESSAGE)
 _NEW_TURN = insert(table_of(Turn))
-_PARENT = select(Message.position).where(Message.id == bindparam("id"), Message.deletion.is_(None))
+_PARENT = select(_MESSAGE.c.position).where(_MESSAGE.c.id == bindparam("id"), _MESSAGE.c.deletion.is_(None))
 
 
 class TurnRecords:
