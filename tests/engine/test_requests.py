@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from engine import (
+    ChatMessage,
     ContextLengthError,
     Delta,
     Engine,
@@ -19,6 +20,7 @@ from engine import (
     InvalidRequestError,
     SamplingParams,
 )
+from engine.rendered import RenderedChat
 from engine.text import REPLACEMENT
 from tests.support.models import make_model
 
@@ -239,3 +241,25 @@ async def test_a_token_the_model_does_not_have_is_refused_in_chats_too(tmp_path:
         with pytest.raises(InvalidRequestError, match="the model's ids end at"):
             await engine.check_chat([{"role": "user", "content": "added399"}])
         assert [delta async for delta in engine.chat([{"role": "user", "content": "hi"}], SamplingParams(max_tokens=2))]
+
+
+async def test_a_conversation_is_rendered_once_for_its_check_and_its_reply(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intake, rendered = engine._core.intake, list[str]()
+    render = intake.render_chat
+
+    def counted(messages: Sequence[ChatMessage], params: SamplingParams | None) -> RenderedChat:
+        rendered.append(messages[-1]["content"])
+        return render(messages, params)
+
+    monkeypatch.setattr(intake, "render_chat", counted)
+    hello: list[ChatMessage] = [{"role": "user", "content": "hello"}]
+    length = await engine.check_chat(hello, GREEDY)
+    checked = await read(engine.chat(hello, GREEDY))
+    unchecked = await read(engine.chat(hello, GREEDY))
+    assert rendered == ["hello", "hello"]
+    for deltas in (checked, unchecked):
+        assert deltas[-1].timings is not None
+        assert deltas[-1].timings.prompt_tokens == length
+    assert "".join(delta.text for delta in checked) == "".join(delta.text for delta in unchecked)
