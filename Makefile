@@ -29,7 +29,7 @@ test:
 test-full:
 	@scripts/setup.sh full
 	@scripts/chromium.sh
-	$(PYTHON) -m pytest -m full $(ARGS)
+	$(PYTHON) -m pytest -m full -n 2 $(ARGS)
 
 test-compose:
 	@scripts/setup.sh test
