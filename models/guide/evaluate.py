@@ -16,10 +16,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script, from anywhere
 
-import torch
-from tqdm import tqdm
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from engine import Engine, EngineSettings, FinishReason, SamplingParams
 from models.guide.dialogues import Message
 from models.guide.topics import GuideData, Topic, load
 
@@ -36,11 +35,6 @@ class Case:
     messages: tuple[Message, ...]
     topic: Topic
     expected: tuple[str, ...] = ()
-
-    @property
-    def likely(self) -> str:
-        """A right reply."""
-        return (self.expected or self.topic.answers)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,31 +96,20 @@ def cases(data: GuideData, seed: int) -> Iterator[Case]:
             yield Case(f'Follow-up "{follow_up.name}" answered', messages, topic, expected)
 
 
-@torch.inference_mode()
-def ask(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, asked: Sequence[Case], temperature: float, batch: int
-) -> Iterator[Reply]:
-    """Generate a reply to each case; ``temperature`` 0 is greedy."""
-    sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
-    rendered = [
-        tokenizer.apply_chat_template(list(case.messages), tokenize=False, add_generation_prompt=True) for case in asked
+def ask(engine: Engine, tokenizer: PreTrainedTokenizerFast, asked: Sequence[Case], temperature: float) -> list[Reply]:
+    """The reply to each case, through Deskmate's own engine; each has its own seed, and no filter is on."""
+    prompts = [
+        tokenizer.apply_chat_template(list(case.messages), add_generation_prompt=True).input_ids for case in asked
     ]
-    # A batch is done when its longest reply is: those that should be about as long are asked together.
-    order = sorted(range(len(asked)), key=lambda i: (len(asked[i].messages), len(asked[i].likely), len(rendered[i])))
-    for start in range(0, len(order), batch):
-        chosen = order[start : start + batch]
-        inputs = tokenizer([rendered[i] for i in chosen], return_tensors="pt", padding=True, add_special_tokens=False)
-        output = model.generate(
-            input_ids=inputs.input_ids,
-            attention_mask=inputs.attention_mask,
-            max_new_tokens=MOST_TOKENS,
-            top_p=1.0 if temperature else None,
-            top_k=0 if temperature else None,
-            **sampling,
-        )
-        for i, row in zip(chosen, output[:, inputs.input_ids.shape[1] :], strict=True):
-            ended = tokenizer.eos_token_id in row.tolist()
-            yield Reply(asked[i], tokenizer.decode(row, skip_special_tokens=True), ended)
+    params = [
+        SamplingParams(temperature=temperature, top_p=1.0, top_k=0, max_tokens=MOST_TOKENS, seed=number)
+        for number in range(len(asked))
+    ]
+    completions = engine.generate(prompts, params)
+    return [
+        Reply(case, completion.text, completion.finish_reason is FinishReason.STOP)
+        for case, completion in zip(asked, completions, strict=True)
+    ]
 
 
 def broken(text: str, known: frozenset[str]) -> bool:
@@ -139,21 +122,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the guide on held-out questions.")
     parser.add_argument("--model", type=Path, default=HERE)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batch", type=int, default=96)
-    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--dtype", default="bfloat16", help="that the engine computes in")
     parser.add_argument("--show-wrong", action="store_true", help="print each question that was answered wrong")
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    torch.manual_seed(options.seed)
 
     data = load()
     judge = Judge(data)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
     asked = list(cases(data, options.seed))
-    greedy = ask(model, tokenizer, asked, 0.0, options.batch)
-    replies = list(tqdm(greedy, total=len(asked), desc="greedy", unit="reply"))
+    engine = Engine(EngineSettings(model=str(options.model), dtype=options.dtype))
+    replies = ask(engine, tokenizer, asked, 0.0)
 
     print("\n| Measure | Share | Asked |\n| --- | ---: | ---: |")
     for group in dict.fromkeys(case.group for case in asked):
@@ -163,8 +141,7 @@ def main() -> None:
 
     known = frozenset().union(*(words(text) for text in data.texts()))
     single = [case for case in asked if len(case.messages) == 1]
-    random_draws = ask(model, tokenizer, single, 0.7, options.batch)
-    drawn = list(tqdm(random_draws, total=len(single), desc="drawn", unit="reply"))
+    drawn = ask(engine, tokenizer, single, 0.7)
     row("Broken or repeated text at temperature 0.7", sum(broken(reply.text, known) for reply in drawn), len(drawn))
     if options.show_wrong:
         for reply in replies:
