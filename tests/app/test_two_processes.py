@@ -197,15 +197,18 @@ async def test_of_sends_to_both_at_once_one_wins_and_the_other_writes_nothing(st
     a, b = await start(), await start()
     first = await a.services.turns.start(ME, text="hi")
     await a.read(first.turn_id)
+    tip = first.message_id
     for rounds in range(1, 6):
+        # All answer the same reply: one that came when the first one's reply is there already is refused, too.
         sends = [
-            process.services.turns.start(ME, text=f"{rounds}", conversation_id=first.conversation_id)
+            process.services.turns.start(ME, text=f"{rounds}", conversation_id=first.conversation_id, tip_id=tip)
             for process in (a, b, a, b)
         ]
         answers = await asyncio.gather(*sends, return_exceptions=True)
         won = [answer for answer in answers if isinstance(answer, TurnRef)]
         lost = [answer for answer in answers if isinstance(answer, Conflict)]
         assert (len(won), len(lost)) == (1, 3), answers
+        tip = won[0].message_id
         await b.read(won[0].turn_id)
         count = await a.services.database.read(lambda session: session.scalar(select(func.count(Message.id))))
         assert count == 2 * (rounds + 1)
