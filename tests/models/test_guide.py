@@ -159,3 +159,21 @@ def test_the_folder_is_a_small_llama_with_bf16_weights(model: PreTrainedModel) -
     assert 3e6 < model.num_parameters() < 6e6
     assert model.generation_config.eos_token_id == model.config.eos_token_id
     assert sum(file.stat().st_size for file in GUIDE.rglob("*") if file.is_file()) < 30e6
+
+
+def test_the_draft_model_guesses_for_the_guide(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    folder = GUIDE / "draft"
+    assert AutoTokenizer.from_pretrained(folder).get_vocab() == tokenizer.get_vocab()
+    draft = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    assert draft.num_parameters() < model.num_parameters() / 3
+    assert (folder / "model.safetensors").stat().st_size < 4e6
+    right = total = 0
+    for question in ("What can you do?", "what is the kv cache", "how do i stop a reply", "how do i delete a chat"):
+        prompt = tokenizer.apply_chat_template([user(question)], add_generation_prompt=True, return_tensors="pt")
+        with torch.inference_mode():
+            said = model.generate(**prompt, do_sample=False, max_new_tokens=100)
+            guessed = draft(said[:, :-1]).logits.argmax(-1)
+        behind = prompt.input_ids.shape[1]
+        right += int((guessed[:, behind - 1 :] == said[:, behind:]).sum())
+        total += said.shape[1] - behind
+    assert right >= 0.5 * total
