@@ -45,11 +45,12 @@ inline float widen_one(bf16 value) {
 
 inline Halves to_bf16(Floats values) {  // to the nearest, ties to even; NaN stays NaN
 #if defined(__AVX512BF16__)
-    return Halves(_mm512_cvtneps_pbh(__m512(values)));
-#endif
+    return Halves(_mm512_cvtneps_pbh(__m512(values)));  // what is smaller than any normal number becomes zero
+#else
     const Ints bits = Ints(values);
     const Ints rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     return __builtin_convertvector(values == values ? rounded : Ints{} + 0x7fc0, Halves);
+#endif
 }
 
 inline void put(Ints values, int32_t* to) { std::memcpy(to, &values, sizeof values); }

@@ -19,11 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script,
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from engine import Engine, EngineSettings, FinishReason, SamplingParams
-from models.guide.dialogues import Message
+from models.guide.dialogues import OFF_TOPIC, Message
 from models.guide.topics import GuideData, Topic, load
 
 HERE = Path(__file__).resolve().parent
-DECLINES = "off_topic"
 MOST_TOKENS = 400
 
 
@@ -60,8 +59,8 @@ class Judge:
         if reply.case.expected:
             return max(overlap(said, words(text)) for text in reply.case.expected) >= 0.8
         nearest = max(self._answers, key=lambda known: overlap(said, known[1]))[0]
-        if reply.case.topic.area == DECLINES:
-            return nearest.area == DECLINES
+        if reply.case.topic.area == OFF_TOPIC:
+            return nearest.area == OFF_TOPIC
         return nearest is reply.case.topic and nearest.knows(reply.text)
 
 
@@ -78,7 +77,7 @@ def cases(data: GuideData, seed: int) -> Iterator[Case]:
     """Every held-out question alone; then each topic's own follow-ups, with held-out wordings of the follow-up."""
     rng = random.Random(seed)
     for topic in data.topics:
-        group = "Off-topic questions declined" if topic.area == DECLINES else "Held-out questions answered"
+        group = "Off-topic questions declined" if topic.area == OFF_TOPIC else "Held-out questions answered"
         # The many filled patterns of an off-topic topic say the same thing over and over; six of them will do.
         for question in topic.held_out if len(topic.held_out) <= 6 else rng.sample(topic.held_out, 6):
             yield Case(group, ({"role": "user", "content": question},), topic)
