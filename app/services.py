@@ -96,7 +96,7 @@ class Services:
                 background.start(notifications.listen(), "notifications")
             templates = Templates(files, TemplateVersions(database))
             temporary = TemporaryChats(settings, engine, templates)
-            people = People(database, settings) if settings.accounts else None
+            people = People(database, settings, is_alone=is_alone) if settings.accounts else None
             accounts = people or Accounts(database)
 
             def replies_here(user_id: str) -> int:

@@ -23,7 +23,7 @@ _TOUCHES_KEPT = 10_000
 
 
 class AccountAuthenticator:
-    """Looks the cookie or the key up in the database, for each request.
+    """Finds out whose cookie or key a request shows.
 
     Args:
         people: asked per request, since it opens after the routes exist.
@@ -59,7 +59,7 @@ class AccountAuthenticator:
 
     async def _by_key(self, token: str) -> Identity | None:
         people = self._people()
-        key = await people.keys.find(people.mint.hash(token))
+        key = await people.known_keys.find(people.mint.hash(token))
         if key is None:
             return None
         self._touch(key.id, key.last_used_at, lambda: people.keys.touch(key.id, key.user_id))
@@ -68,7 +68,7 @@ class AccountAuthenticator:
     async def _by_cookie(self, scope: Mapping[str, Any]) -> Identity | None:
         people = self._people()
         token = people.cookie.read(scope)
-        session = await people.sessions.find(people.mint.hash(token)) if token else None
+        session = await people.known_sessions.find(people.mint.hash(token)) if token else None
         if session is None:
             return None
         self._touch(session.id, session.last_seen_at, lambda: people.sessions.touch(session.id, session.user_id))

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from app.auth.clients import TrustedProxies
 from app.auth.cookies import SessionCookie
+from app.auth.known import KNOWN_SECONDS, Known
 from app.auth.passwords import Passwords
 from app.auth.throttle import LINKS_BY_ADDRESS, SIGN_INS_BY_ACCOUNT, SIGN_INS_BY_ADDRESS, Throttle
 from app.auth.tokens import TokenMint
@@ -57,9 +58,12 @@ class Visitor:
 class People:
     """One per process."""
 
-    def __init__(self, database: Database, settings: AppSettings) -> None:
-        """Raises:
-        ValueError: there is no secret key.
+    def __init__(self, database: Database, settings: AppSettings, *, is_alone: bool = False) -> None:
+        """Args:
+            is_alone: no other server lets people in by the same database, or shuts them out.
+
+        Raises:
+            ValueError: there is no secret key.
         """
         if settings.secret_key is None:
             raise ValueError("Accounts need a secret key.")
@@ -70,6 +74,9 @@ class People:
         self.mint = TokenMint(settings.secret_key.get_secret_value())
         self.cookie = SessionCookie(secure=(settings.public_url or "").startswith("https://"))
         self.proxies = TrustedProxies(settings.trusted_proxies)
+        seconds = KNOWN_SECONDS if is_alone else 0.0
+        self.known_sessions = Known(self.sessions.find, seconds)
+        self.known_keys = Known(self.keys.find, seconds)
         self.watch = IdentityWatch(self.sessions, self.keys)
         self._audit = Audit(database)
         self._passwords = Passwords()
@@ -103,12 +110,12 @@ class People:
     async def sign_out(self, user_id: str, session_id: str) -> None:
         """End one session."""
         await self.sessions.end(user_id, session_id, action=AuditAction.SIGNED_OUT)
-        self.watch.look()
+        self._changed()
 
     async def sign_out_everywhere(self, user_id: str, *, actor_id: str | None = None) -> int:
         """End all sessions of somebody's; returns how many."""
         ended = await self.sessions.end_all(user_id, actor_id=actor_id)
-        self.watch.look()
+        self._changed()
         return ended
 
     async def end_session(self, user_id: str, session_id: str, *, actor_id: str | None = None) -> None:
@@ -118,7 +125,7 @@ class People:
             NotFound: there is no such session.
         """
         await self.sessions.end(user_id, session_id, action=AuditAction.SESSION_REVOKED, actor_id=actor_id)
-        self.watch.look()
+        self._changed()
 
     async def change_password(self, user_id: str, session_id: str | None, before: str, after: str) -> None:
         """Change one's own password: all other sessions end.
@@ -135,7 +142,7 @@ class People:
         hashed = await self._passwords.hash(checked_password(after, person.name))
         await self.accounts.set_password(user_id, hashed, except_session=session_id)
         self._throttle.forget(SIGN_INS_BY_ACCOUNT, person.name)
-        self.watch.look()
+        self._changed()
 
     async def reset_password(self, user_id: str, password: str) -> None:
         """Give somebody another password, without the present one: all their sessions end.
@@ -147,12 +154,14 @@ class People:
         person = await self.accounts.get(user_id)
         hashed = await self._passwords.hash(checked_password(password, person.name))
         await self.accounts.set_password(user_id, hashed)
+        self._changed()
 
     async def set_role(self, user_id: str, role: Role, *, actor_id: str | None) -> None:
         """Raises:
         NotFound, Conflict: as :meth:`app.store.accounts.Accounts.set_role`.
         """
         await self.accounts.set_role(user_id, role, actor_id=actor_id)
+        self._changed()
 
     async def set_disabled(self, user_id: str, disabled: bool, *, actor_id: str | None) -> None:
         """Shut somebody out at once, streams under way included; or let them in again.
@@ -161,7 +170,7 @@ class People:
             NotFound, Conflict: as :meth:`app.store.accounts.Accounts.set_disabled`.
         """
         await self.accounts.set_disabled(user_id, disabled, actor_id=actor_id)
-        self.watch.look()
+        self._changed()
 
     # ---- links
 
@@ -229,7 +238,7 @@ class People:
         person = await self.invitations.use(
             self.mint.hash(token), hashed, name=name, display_name=display_name, with_history=with_history
         )
-        self.watch.look()
+        self._changed()
         if person.disabled_at is not None:
             raise WrongCredentials("The password was changed. This account is disabled: ask an admin to enable it.")
         return await self._begin(person.id, visitor)
@@ -283,7 +292,7 @@ class People:
         NotFound: there is no such key.
         """
         await self.keys.revoke(user_id, id)
-        self.watch.look()
+        self._changed()
 
     def close(self) -> None:
         """Wait for what is being computed."""
@@ -294,7 +303,14 @@ class People:
         token = self.mint.new()
         if visitor.token is not None:
             await self.sessions.end_token(self.mint.hash(visitor.token))
+            self._changed()
         await self.sessions.create(
             user_id, self.mint.hash(token), user_agent=clean_text(visitor.user_agent), address=visitor.address
         )
         return token
+
+    def _changed(self) -> None:
+        """Somebody may come in no more, or may do something else by now: it holds from here on."""
+        self.known_sessions.forget()
+        self.known_keys.forget()
+        self.watch.look()

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from app.errors import StorageUnavailable
+from app.store import driver
 
 _log = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ def sqlite_engine(url: str, *, connections: int, read_only: bool = False) -> Eng
 
     @event.listens_for(engine, "begin")
     def begin(connection: Any) -> None:
-        connection.exec_driver_sql(begin_statement)
+        driver.run(connection, begin_statement)
 
     return engine
 

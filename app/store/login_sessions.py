@@ -17,6 +17,7 @@ from app.errors import NotFound
 from app.store.audit import add_event
 from app.store.database import Database
 from app.store.models import Account, LoginSession, table_of
+from app.store.prepared import Prepared
 
 MAX_USER_AGENT = 200
 MAX_ADDRESS = 45
@@ -73,8 +74,11 @@ class LoginSessions:
         asked = {"token_hash": token_hash, "now": datetime.now(UTC)}
 
         def work(session: Session) -> KnownSession | None:
-            row = session.execute(_KNOWN, asked).first()
-            return None if row is None else KnownSession(row.id, row.user_id, Role(row.role), row.last_seen_at)
+            row = _KNOWN.row(session, asked)
+            if row is None:
+                return None
+            id, user_id, role, last_seen_at = row
+            return KnownSession(id, user_id, Role(role), last_seen_at)
 
         return await self._database.read(work)
 
@@ -160,9 +164,8 @@ def _holds() -> tuple[ColumnElement[bool], ...]:
     return LoginSession.expires_at > datetime.now(UTC), Account.disabled_at.is_(None)
 
 
-# Made once and of columns, not of objects' attributes: every request asks it.
 _SESSION, _ACCOUNT = table_of(LoginSession), table_of(Account)
-_KNOWN = (
+_KNOWN = Prepared(
     select(_SESSION.c.id, _SESSION.c.user_id, _ACCOUNT.c.role, _SESSION.c.last_seen_at)
     .join(_ACCOUNT, _ACCOUNT.c.id == _SESSION.c.user_id)
     .where(

@@ -7,19 +7,20 @@ processor: a statement that is put together anew costs more than its execution, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import Any
 
-from sqlalchemy import Table, Update, bindparam, func, select, text, true, tuple_, update
+from sqlalchemy import Table, bindparam, func, select, text, true, tuple_, update
 from sqlalchemy.orm import Session
 
 from app.domain.views import MessageStatus, ReplyStats
 from app.store.database import Database, is_postgres
 from app.store.models import Conversation, Message, Turn, table_of
 from app.store.notifications import Channel
+from app.store.prepared import Prepared, update_of
 
 
 class Standing(Enum):
@@ -127,7 +128,7 @@ class ReplyWrites:
         _update(session, _MESSAGE, messages)
         ended = [row.conversation_id for write, row in todo if write.outcome is not None]
         if ended:
-            session.execute(_UNREAD, [{"key": id} for id in sorted(ended)])
+            _UNREAD.run_each(session, [{"key": id} for id in sorted(ended)])
         grown = [write.turn_id for write, _ in todo if write.outcome is not None or write.text is not None]
         if grown and is_postgres(session):
             session.execute(_NOTIFY, [{"channel": Channel.CHANGED.value, "turn": id} for id in grown])
@@ -173,23 +174,11 @@ _MINE = (
 )
 #: A lease ends by the database's clock; and the rows are locked, always in the same order.
 _MINE_POSTGRES = _MINE.add_columns(func.now().label("now")).order_by(_TURN.c.id).with_for_update(of=_TURN)
-_UNREAD = update(_CONVERSATION).where(_CONVERSATION.c.id == bindparam("key")).values(unread=true())
+_UNREAD = Prepared(update(_CONVERSATION).where(_CONVERSATION.c.id == bindparam("key")).values(unread=true()))
 _NOTIFY = text("SELECT pg_notify(:channel, :turn)")
-
-_UPDATES: dict[tuple[str, tuple[str, ...]], Update] = {}
 
 
 def _update(session: Session, table: Table, rows: dict[tuple[str, ...], list[dict[str, Any]]]) -> None:
     """Update rows by their ids; those that get values for the same columns at once."""
     for columns, values in rows.items():
-        session.execute(update_of(table, columns), values)
-
-
-def update_of(table: Table, columns: Iterable[str]) -> Update:
-    """The statement that gives these columns new values in the row with the id ``key``; made once for each."""
-    columns = tuple(columns)
-    known = _UPDATES.get((table.name, columns))
-    if known is None:
-        known = update(table).where(table.c.id == bindparam("key")).values({name: bindparam(name) for name in columns})
-        _UPDATES[table.name, columns] = known
-    return known
+        update_of(table, columns).run_each(session, values)

@@ -16,6 +16,8 @@ from app.store.models import Account, Conversation, Message, Turn
 
 _ID = re.compile(r"[0-9a-f-]{36}")
 
+NO_CONVERSATION = "There is no such conversation. It may have been deleted."
+
 
 def shown_name(account: type[Account]) -> ColumnElement[str]:
     """What others see of a person."""
@@ -41,11 +43,11 @@ def owned_conversation(session: Session, user_id: str, conversation_id: str, *, 
         NotFound: it is missing or another's.
     """
     if not is_id(conversation_id):
-        raise _no_conversation()
+        raise NotFound(NO_CONVERSATION)
     asked = {"conversation_id": conversation_id, "user_id": user_id}
     conversation = session.scalars(_OWNED_LOCKED if lock else _OWNED, asked).one_or_none()
     if conversation is None:
-        raise _no_conversation()
+        raise NotFound(NO_CONVERSATION)
     return conversation
 
 
@@ -65,10 +67,6 @@ def owned_message(session: Session, user_id: str, message_id: str) -> Message:
     if message is None:
         raise NotFound("There is no such message. It or its conversation may have been deleted.")
     return message
-
-
-def _no_conversation() -> NotFound:
-    return NotFound("There is no such conversation. It may have been deleted.")
 
 
 def message_view(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import CTE, Row, Select, bindparam, func, literal, select
 from sqlalchemy.orm import Session, aliased, undefer
 
 from app.domain.ids import new_id
 from app.store.models import Message, Turn, table_of
+from app.store.prepared import Prepared
 
 _MESSAGE, _TURN = table_of(Message), table_of(Turn)
 #: The second is None where the join found no turn, which SQLAlchemy's types do not say.
@@ -44,13 +45,13 @@ def prompt_path(session: Session, message_id: str | None) -> list[PromptRow]:
     """As :func:`path_to`, from the root. Without objects: every message that is sent reads all that was said before."""
     if message_id is None:
         return []
-    return [PromptRow(*row) for row in session.execute(_prompt_path(), {"message_id": message_id})]
+    return [PromptRow(*row) for row in _prompt_path().rows(session, {"message_id": message_id})]
 
 
 @cache
-def _prompt_path() -> Select[Any]:
+def _prompt_path() -> Prepared:
     path = _ids_on_path(limited=False)
-    return (
+    return Prepared(
         select(
             _MESSAGE.c.role, _MESSAGE.c.content, _MESSAGE.c.token_ids, _TURN.c.omitted_messages, _TURN.c.context_length
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import bindparam, exists, select
 from sqlalchemy.orm import Session
@@ -13,7 +14,8 @@ from app.domain.views import MessageStatus, Role
 from app.errors import Conflict, InvalidInput, NotFound
 from app.store.database import Database
 from app.store.models import Conversation, Message, Turn, table_of
-from app.store.rows import is_id, owned_conversation, owned_message
+from app.store.prepared import Prepared
+from app.store.rows import NO_CONVERSATION, is_id, owned_message
 from app.store.tree import prompt_path
 
 BUSY = "A reply is still being written in this conversation. Wait for it or stop it, then send again."
@@ -70,16 +72,21 @@ class TurnContexts:
         """
 
         def work(session: Session) -> TurnContext:
-            conversation = owned_conversation(session, user_id, conversation_id)
-            last = conversation.tip_message_id
+            row = _OWNED.row(session, {"conversation_id": conversation_id, "user_id": user_id})
+            if row is None:
+                raise NotFound(NO_CONVERSATION)
+            last, settings = row
             if parent_id is not None:
                 parent = session.get(Message, parent_id) if is_id(parent_id) else None
-                if parent is None or parent.conversation_id != conversation.id or parent.deletion is not None:
+                if parent is None or parent.conversation_id != conversation_id or parent.deletion is not None:
                     raise NotFound("There is no such message in this conversation to send another one after.")
                 if parent.role != Role.ASSISTANT:
                     raise InvalidInput("A message can only follow a reply, not another message of yours.")
                 last = parent.id
-            return _context(session, conversation, last)
+            return _context(session, conversation_id, settings, last)
+
+        if not is_id(conversation_id):
+            raise NotFound(NO_CONVERSATION)
 
         return await self._database.read(work)
 
@@ -121,25 +128,30 @@ class TurnContexts:
 
 def is_running(session: Session, conversation_id: str) -> bool:
     """A reply is being written in the conversation."""
-    return bool(session.scalar(_IS_RUNNING, {"conversation_id": conversation_id}))
+    return _IS_RUNNING.row(session, {"conversation_id": conversation_id}) is not None
 
 
-# Made once and of columns, as every message that is sent asks it.
-_TURN = table_of(Turn)
-_IS_RUNNING = select(
-    exists().where(_TURN.c.conversation_id == bindparam("conversation_id"), _TURN.c.status == "running")
+# What every message that is sent asks.
+_CONVERSATION, _TURN = table_of(Conversation), table_of(Turn)
+_OWNED = Prepared(
+    select(_CONVERSATION.c.tip_message_id, _CONVERSATION.c.settings).where(
+        _CONVERSATION.c.id == bindparam("conversation_id"), _CONVERSATION.c.user_id == bindparam("user_id")
+    )
+)
+_IS_RUNNING = Prepared(
+    select(_TURN.c.id).where(_TURN.c.conversation_id == bindparam("conversation_id"), _TURN.c.status == "running")
 )
 
 
-def _context(session: Session, conversation: Conversation, last: str | None) -> TurnContext:
+def _context(session: Session, conversation_id: str, settings: dict[str, Any], last: str | None) -> TurnContext:
     """What a message after ``last`` follows."""
     rows = prompt_path(session, last)
     latest = rows[-1] if rows else None
     return TurnContext(
         parent_id=last,
         path=tuple(PathMessage(Role(row.role), row.content, row.token_ids or ()) for row in rows),
-        settings=ChatSettings.model_validate(conversation.settings),
-        streaming=is_running(session, conversation.id),
+        settings=ChatSettings.model_validate(settings),
+        streaming=is_running(session, conversation_id),
         omitted_messages=(latest.omitted_messages or 0) if latest else 0,
         context_length=latest.context_length if latest else None,
     )
@@ -151,7 +163,7 @@ def _asked(session: Session, message: Message) -> AskedMessage:
         id=message.id,
         conversation_id=conversation.id,
         text=message.content,
-        context=_context(session, conversation, message.parent_id),
+        context=_context(session, conversation.id, conversation.settings, message.parent_id),
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
-from sqlalchemy import ColumnElement, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Interval, bindparam, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -20,8 +20,9 @@ from app.store.database import Database, is_postgres
 from app.store.leases import lease_until
 from app.store.models import Conversation, Message, Turn, table_of
 from app.store.notifications import Channel, notify
-from app.store.reply_writes import ReplyWrites, Standing, TurnOutcome, Write, update_of
-from app.store.rows import is_id, owned_conversation, owned_message, reply_stats
+from app.store.prepared import Prepared, insert_into, update_of
+from app.store.reply_writes import ReplyWrites, Standing, TurnOutcome, Write
+from app.store.rows import NO_CONVERSATION, is_id, owned_conversation, owned_message, reply_stats
 from app.store.turn_contexts import BUSY, MOVED_ON, is_running, resumable_turn
 
 
@@ -62,13 +63,25 @@ class TurnRecord:
     error: str | None
 
 
-# Made once: putting a statement together costs more than its execution, and units of work even more.
+# What every message that is sent asks and writes.
 _CONVERSATION = table_of(Conversation)
-_NEW_CONVERSATION = insert(_CONVERSATION)
+_OWNED = select(_CONVERSATION.c.tip_message_id).where(
+    _CONVERSATION.c.id == bindparam("conversation_id"), _CONVERSATION.c.user_id == bindparam("user_id")
+)
+_LOCKED = Prepared(_OWNED.with_for_update(key_share=True))  # whoever only refers to it need not wait
+_NEW_CONVERSATION = insert_into(
+    _CONVERSATION, "id user_id title created_at tip_message_id updated_at archived unread settings"
+)
+_TURN = table_of(Turn)
+_OF_TURN = (
+    "id conversation_id message_id status model params seed owner created_at heartbeat_at checkpoint_offset "
+    "omitted_messages context_length"
+)
+_NEW_TURN = insert_into(_TURN, f"{_OF_TURN} lease_until")
+_NEW_TURN_POSTGRES = insert_into(_TURN, _OF_TURN, lease_until=func.now() + bindparam("lease", type_=Interval))
 _MESSAGE = table_of(Message)
-_NEW_MESSAGE = insert(_MESSAGE)
-_NEW_TURN = insert(table_of(Turn))
-_PARENT = select(_MESSAGE.c.position).where(_MESSAGE.c.id == bindparam("id"), _MESSAGE.c.deletion.is_(None))
+_NEW_MESSAGE = insert_into(_MESSAGE, "id conversation_id parent_id role status content position created_at")
+_PARENT = Prepared(select(_MESSAGE.c.position).where(_MESSAGE.c.id == bindparam("id"), _MESSAGE.c.deletion.is_(None)))
 
 
 class TurnRecords:
@@ -125,43 +138,45 @@ class TurnRecords:
             Conflict: a reply is being written there, or the tip is another one by now.
         """
         now = datetime.now(UTC)
+        lease = timedelta(seconds=self._lease_seconds)
+        settings = settings_row(new.settings)
 
         def work(session: Session) -> None:
             values = {"tip_message_id": new.message_id, "updated_at": now}
             values |= {"archived": False, "unread": False}  # who writes there is there
             if new.save_settings:
-                values["settings"] = settings_row(new.settings)
+                values["settings"] = settings
             if new.title is not None:
                 born = {"id": new.conversation_id, "user_id": user_id, "title": new.title, "created_at": now}
-                session.execute(_NEW_CONVERSATION, {"settings": {}, **born, **values})
+                _NEW_CONVERSATION.run(session, {"settings": {}, **born, **values})
             else:
-                conversation = owned_conversation(session, user_id, new.conversation_id, lock=True)
-                if is_running(session, conversation.id):
+                conversation = _LOCKED.row(session, {"conversation_id": new.conversation_id, "user_id": user_id})
+                if conversation is None:
+                    raise NotFound(NO_CONVERSATION)
+                if is_running(session, new.conversation_id):
                     raise Conflict(BUSY)
-                if new.parent_is_tip and conversation.tip_message_id != new.parent_id:
+                if new.parent_is_tip and conversation != (new.parent_id,):
                     raise Conflict(MOVED_ON)
-                session.execute(update_of(_CONVERSATION, values), {"key": conversation.id, **values})
-            session.execute(_NEW_MESSAGE, _messages(session, new, now))
+                update_of(_CONVERSATION, values).run(session, {"key": new.conversation_id, **values})
+            _NEW_MESSAGE.run_each(session, _messages(session, new, now))
             turn = {
                 "id": new.turn_id,
                 "conversation_id": new.conversation_id,
                 "message_id": new.message_id,
                 "status": "running",
                 "model": new.model,
-                "params": settings_row(new.settings),
+                "params": settings,
                 "seed": new.settings.seed,
                 "owner": self._owner,
                 "created_at": now,
                 "heartbeat_at": now,
+                "lease": lease,
+                "lease_until": now + lease,
                 "checkpoint_offset": 0,
                 "omitted_messages": new.omitted_messages,
                 "context_length": new.context_length,
             }
-            lease = {"lease_until": self._lease(session)}
-            if is_postgres(session):
-                session.execute(_NEW_TURN.values(lease), turn)
-            else:
-                session.execute(_NEW_TURN, turn | lease)
+            (_NEW_TURN_POSTGRES if is_postgres(session) else _NEW_TURN).run(session, turn)
 
         await self._start(work)
 
@@ -269,10 +284,12 @@ def _messages(session: Session, new: NewTurn, now: datetime) -> list[dict[str, A
     """The rows of a new turn: the person's message, unless it is there, and the reply to it."""
     is_there = new.text is None
     parent_id = new.user_message_id if is_there else new.parent_id
-    parent = session.execute(_PARENT, {"id": parent_id}).one_or_none() if parent_id is not None else None
-    if parent_id is not None and parent is None:
-        raise NotFound("The message that this one follows was deleted meanwhile. Look at the conversation again.")
-    position = parent.position + 1 if parent is not None else 0
+    position = 0
+    if parent_id is not None:
+        parent = _PARENT.row(session, {"id": parent_id})
+        if parent is None:
+            raise NotFound("The message that this one follows was deleted meanwhile. Look at the conversation again.")
+        position = parent[0] + 1
     both: dict[str, Any] = {"conversation_id": new.conversation_id, "created_at": now}
     asked = {
         "id": new.user_message_id,

@@ -237,6 +237,7 @@ async def test_a_session_ends_by_itself_and_lasts_longer_with_each_visit(here: D
     await here.services.database.write(
         lambda session: session.execute(sa.update(LoginSession).where(mine).values(expires_at=datetime.now(UTC)))
     )
+    here.people.known_sessions.forget()  # nobody waits for it here
     assert (await http.get("/api/account")).status_code == 401
     await here.people.sessions.purge()
     assert await rows(here, sa.select(LoginSession).where(mine)) == []
@@ -521,6 +522,7 @@ async def test_a_key_ends_and_a_viewers_key_writes_nothing(here: Desk) -> None:
         await here.services.database.write(
             lambda session: session.execute(sa.update(ApiKey).where(ApiKey.id == made["id"]).values(expires_at=past))
         )
+        here.people.known_keys.forget()
         assert (await program.get("/v1/models", headers=bearer)).status_code == 401
 
 
