@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import ipaddress
 import os
 import signal
@@ -156,6 +157,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        gc.collect()
+        gc.freeze()  # models and libraries stay: to look through all of them again and again takes tenths of a second
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

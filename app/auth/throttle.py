@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from limits import RateLimitItem, RateLimitItemPerSecond
-from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter
-
 from app.errors import TooManyRequests
+
+_FEW = 1000
+"""Of those who have tried, that it is not worth looking for some to let go of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,6 @@ class Rate:
     seconds: int
     name: str  #: tells this rate's counts from others'
 
-    def item(self) -> RateLimitItem:
-        return RateLimitItemPerSecond(self.count, self.seconds, namespace=self.name)
-
 
 #: An office may share one address, and a person may mistype: neither is kept out by these for long.
 SIGN_INS_BY_ADDRESS = (Rate(10, 20, "address"), Rate(60, 300, "address"))
@@ -32,10 +30,16 @@ LINKS_BY_ADDRESS = (Rate(20, 60, "link"),)
 
 
 class Throttle:
-    """Counts in this process's memory: each of several servers counts by itself."""
+    """Counts in this process's memory: each of several servers counts by itself.
 
-    def __init__(self) -> None:
-        self._limiter = MovingWindowRateLimiter(MemoryStorage())
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tries: dict[tuple[Rate, str], deque[float]] = {}  # when, oldest first
+        self._sweep_at = _FEW
 
     def count(self, rates: tuple[Rate, ...], whose: str, sentence: str) -> None:
         """Count one try of ``whose``.
@@ -46,18 +50,33 @@ class Throttle:
         Raises:
             TooManyRequests: it is one too many, and is not counted.
         """
-        waits = [self._wait(rate, whose) for rate in rates if not self._limiter.hit(rate.item(), whose)]
+        now = self._clock()
+        counted = [(rate, self._recent(rate, whose, now)) for rate in rates]
+        waits = [tries[0] + rate.seconds - now for rate, tries in counted if len(tries) >= rate.count]
         if waits:
-            raise too_many(sentence, max(waits))
+            raise too_many(sentence, max(1, math.ceil(max(waits))))
+        for _, tries in counted:
+            tries.append(now)
 
     def forget(self, rates: tuple[Rate, ...], whose: str) -> None:
         """Somebody got in: what they tried before does not count against them."""
         for rate in rates:
-            self._limiter.clear(rate.item(), whose)
+            self._tries.pop((rate, whose), None)
 
-    def _wait(self, rate: Rate, whose: str) -> int:
-        reset = self._limiter.get_window_stats(rate.item(), whose).reset_time
-        return max(1, math.ceil(reset - time.time()))
+    def _recent(self, rate: Rate, whose: str, now: float) -> deque[float]:
+        if len(self._tries) >= self._sweep_at:
+            self._sweep(now)
+        tries = self._tries.setdefault((rate, whose), deque())
+        while tries and tries[0] + rate.seconds <= now:
+            tries.popleft()
+        return tries
+
+    def _sweep(self, now: float) -> None:
+        """Let go of those who have not tried for long, as often as there are twice as many."""
+        for key, tries in list(self._tries.items()):
+            if not tries or tries[-1] + key[0].seconds <= now:
+                del self._tries[key]
+        self._sweep_at = max(_FEW, 2 * len(self._tries))
 
 
 def too_many(sentence: str, seconds: int) -> TooManyRequests:
