@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from app.domain.words import words
+from app.domain.words import folded
 
 TITLE_CHARS = 60
 MAX_TITLE_CHARS = 200
@@ -45,8 +45,7 @@ def as_title(said: str, about: str) -> str | None:
         return None
     if len(title.split()) > MAX_TITLE_WORDS:
         return None
-    known = {word.folded for word in words(about)}
-    return title if any(word.folded in known for word in words(title)) else None
+    return None if set(folded(about)).isdisjoint(folded(title)) else title
 
 
 def branch_title(title: str) -> str:

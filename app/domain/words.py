@@ -65,6 +65,12 @@ def words(text: str, start: int = 0) -> Iterator[Word]:
             yield Word(folded, match.start(), match.end())
 
 
+def folded(text: str) -> list[str]:
+    """The words of ``text`` without their places. All that people and models write is cut so, beside the engine: one
+    call of ``regex``, which lets go of Python's lock at each, and waits for the engine to get it back."""
+    return [word for found in _WORD.findall(text) if (word := fold(found))]
+
+
 def phrases(query: str) -> tuple[Phrase, ...]:
     """What must be in a text that ``query`` finds: all of these. Empty where the query has no word in it.
 
@@ -72,7 +78,7 @@ def phrases(query: str) -> tuple[Phrase, ...]:
     """
     found = []
     for quoted, plain in _PART.findall(query):
-        if phrase := tuple(word.folded for word in words(quoted or plain)):
+        if phrase := tuple(folded(quoted or plain)):
             found.append(phrase)
     return tuple(found)
 

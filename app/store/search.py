@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.expression import FunctionElement
 from sqlalchemy.types import Text
 
-from app.domain.words import Phrase, SnippetPart, literal_snippet, phrases, snippet, words
+from app.domain.words import Phrase, SnippetPart, folded, literal_snippet, phrases, snippet
 from app.store.models import Conversation, Message, SearchEntry
 
 ENTRY_WORDS = 1000  # PostgreSQL keeps at most a megabyte and 256 places of a word in an entry
@@ -77,7 +77,7 @@ class Query:
 def entries(dialect: str, user_id: str, text: str) -> Iterator[str]:
     """The words of a text as ``SearchEntry.words`` takes them, in as many entries as it needs."""
     begins = mark(user_id)
-    marked = [begins + word.folded for word in words(text)]
+    marked = [begins + word for word in folded(text)]
     for start in range(0, len(marked), ENTRY_WORDS):
         piece = marked[max(start - ENTRY_OVERLAP, 0) : start + ENTRY_WORDS]
         yield " ".join(piece) if dialect == "sqlite" else ts_vector(piece)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Select, func, select
 
 from app.domain.ids import LOCAL_USER_ID as ME
-from app.domain.words import SNIPPET_AFTER, SNIPPET_BEFORE, literal_snippet, phrases, snippet, words
+from app.domain.words import SNIPPET_AFTER, SNIPPET_BEFORE, folded, literal_snippet, phrases, snippet, words
 from app.services import Services
 from app.store import search_index
 from app.store.database import sqlite_engine
@@ -182,6 +182,12 @@ def test_snippets_are_short_and_say_what_the_text_says(text: str, query: str) ->
 
 def words_of(text: str) -> list[str]:
     return [word.folded for word in words(text)]
+
+
+@given(st.text())
+@example("a_b  c'd é 漢字 \u0300 Ⅻ ß")
+def test_what_is_stored_of_a_text_are_the_words_that_are_looked_for(text: str) -> None:
+    assert folded(text) == words_of(text)
 
 
 @given(st.text())
