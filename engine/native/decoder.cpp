@@ -63,9 +63,11 @@ class Input {
     }
 };
 
-// What a thread attends to at once: some heads of keys with a row, or one with a sequence's chunk.
+// What a thread attends to at once: a row, with all keys it sees or one part of them, or one head of a sequence's chunk.
+constexpr int64_t kAllParts = -1;
+
 struct Task {
-    int64_t row, count, position, kv_head, kv_heads;
+    int64_t row, count, position, kv_head, part;
     const int32_t* table;
 };
 
@@ -76,6 +78,7 @@ struct Space {
     Rows<Weight> normed_rows, attended_rows, gated_rows;
     Rows<Head> last_rows;
     std::vector<Task> tasks;
+    std::vector<Part> parts;  // what each task came to, where rows are divided
 };
 
 template <typename Weight, typename Head>
@@ -84,6 +87,7 @@ struct ThreadSpace {
     Input<Weight> input;
     Input<Head> last_input;
     Scratch scratch;
+    std::vector<Part> parts;
 };
 
 template <typename Cache>
@@ -94,21 +98,25 @@ int64_t fewest_in_chunk() {
     return INT64_MAX;
 }
 
+// Many rows are shared out whole; of a few, what each sees.
+bool rows_are_divided(const Step& step) { return step.num_rows < 2 * step.num_threads; }
+
 // Long chunks first: short ones fill what is left between the threads.
 template <typename Cache>
 void list_tasks(const Model& model, const Step& step, int64_t group, std::vector<Task>& tasks) {
     tasks.clear();
-    // Rows are shared out whole; one alone is divided.
-    const int64_t kv_heads = step.num_rows >= 2 * step.num_threads ? model.num_kv_heads
-                                                                   : (model.num_kv_heads + step.num_threads - 1) / step.num_threads;
     for (int64_t sequence = 0, row = 0; sequence < step.num_sequences; row += step.lengths[sequence++]) {
         const int64_t length = step.lengths[sequence];
         const int32_t* table = step.tables[group] + step.starts[group][sequence];
         const bool is_chunk = length >= fewest_in_chunk<Cache>();
-        const int64_t count = is_chunk ? length : 1, heads = is_chunk ? 1 : kv_heads;
-        for (int64_t at = 0; at < length; at += count)
-            for (int64_t head = 0; head < model.num_kv_heads; head += heads)
-                tasks.push_back({row + at, count, step.positions[row + at], head, std::min(heads, model.num_kv_heads - head), table});
+        if (is_chunk)
+            for (int64_t head = 0; head < model.num_kv_heads; ++head) tasks.push_back({row, length, step.positions[row], head, kAllParts, table});
+        else
+            for (int64_t at = row; at < row + length; ++at) {
+                const int64_t position = step.positions[at];
+                if (!rows_are_divided(step)) tasks.push_back({at, 1, position, 0, kAllParts, table});
+                else for (int64_t part = 0; part <= position / kKeysInPart; ++part) tasks.push_back({at, 1, position, 0, part, table});
+            }
     }
     std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.count > b.count; });
 }
@@ -168,6 +176,11 @@ void run(const Model& model, const Step& step) {
             put(load<Floats>(to) + products, to);
         };
 
+        const auto keep = [&](int64_t row, int64_t number, Floats numbers) {  // of what a row attends to
+            if constexpr (Rows<Weight>::kDirect) space.attended_rows.put_numbers(numbers, row, number);
+            else put(numbers, attended + row * query_size + number);
+        };
+
         for (int64_t row = own_rows.first; row < own_rows.last; ++row) {
             const Cache* token = embedding + step.tokens[row] * hidden;
             for (int64_t at = 0; at < hidden; at += kLanes) put(widen(token + at), x + row * hidden + at);
@@ -190,7 +203,10 @@ void run(const Model& model, const Step& step) {
             const int64_t* slots = step.slots[layer.group];
 
 #pragma omp single nowait
-            if (index == 0 || layer.group != model.layers[index - 1].group) list_tasks<Cache>(model, step, layer.group, tasks);
+            if (index == 0 || layer.group != model.layers[index - 1].group) {
+                list_tasks<Cache>(model, step, layer.group, tasks);
+                if (space.parts.size() < tasks.size()) space.parts.resize(tasks.size());
+            }
             Rows<Weight>& before_attention = normed_rows(layer.attention_norm);
             for (int64_t head = own_heads.first; head < own_heads.last; ++head) {
                 const int64_t first = head * dim;
@@ -217,23 +233,42 @@ void run(const Model& model, const Step& step) {
             for (size_t at = 0; at < tasks.size(); ++at) {
                 const Task& task = tasks[at];
                 const HeadCache<Cache> cache(model, layer, task.table, task.kv_head);
-                const int64_t start = task.kv_head * group * dim;
-                const float* own_queries = queries + task.row * query_size + start;
-                const auto keep = [&](int64_t query, int64_t number, Floats numbers) {
-                    const int64_t row = task.row + query;
-                    if constexpr (Rows<Weight>::kDirect) space.attended_rows.put_numbers(numbers, row, start + number);
-                    else put(numbers, attended + row * query_size + start + number);
-                };
 #ifdef DESKMATE_TILES
                 if constexpr (std::is_same_v<Cache, bf16>)
                     if (task.count > 1) {
+                        const int64_t start = task.kv_head * group * dim;
                         Chunk chunk(model, layer, cache, task.position, task.count, own_space.scratch);
-                        chunk.attend(own_queries, query_size, tiles, keep);
+                        chunk.attend(queries + task.row * query_size + start, query_size, tiles, [&](int64_t query, int64_t number, Floats numbers) {
+                            keep(task.row + query, start + number, numbers);
+                        });
                         continue;
                     }
 #endif
-                attend<Cache>(model, layer, cache, task.kv_heads, task.position, own_queries, own_space.scratch,
-                              [&](int64_t number, Floats numbers) { keep(0, number, numbers); });
+                const int64_t parts = num_parts(layer, task.position);
+                const auto attend_to = [&](int64_t number, Part& part) {
+                    attend<Cache>(model, layer, cache, task.position, number, queries + task.row * query_size, own_space.scratch, part);
+                };
+                if (task.part != kAllParts) {
+                    if (task.part < parts) attend_to(task.part, space.parts[at]);  // a window may hide the last
+                    continue;
+                }
+                if (int64_t(own_space.parts.size()) < parts) own_space.parts.resize(parts);
+                for (int64_t number = 0; number < parts; ++number) attend_to(number, own_space.parts[number]);
+                for (int64_t head = 0; head < model.num_heads; ++head)
+                    put_together(own_space.parts.data(), parts, head, dim, own_space.scratch, [&](int64_t number, Floats numbers) {
+                        keep(task.row, head * dim + number, numbers);
+                    });
+            }
+            if (rows_are_divided(step)) {
+#pragma omp for collapse(2)
+                for (size_t at = 0; at < tasks.size(); ++at)
+                    for (int64_t head = 0; head < model.num_heads; ++head) {
+                        const Task& task = tasks[at];
+                        if (task.part != 0) continue;
+                        put_together(&space.parts[at], num_parts(layer, task.position), head, dim, own_space.scratch, [&](int64_t number, Floats numbers) {
+                            keep(task.row, head * dim + number, numbers);
+                        });
+                    }
             }
             multiply(layer.output, written_rows(space.attended_rows, attended, query_size), own_hidden.first, own_hidden.last, add, tiles);
 #pragma omp barrier
