@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
+import orjson
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -17,8 +17,6 @@ PING_SECONDS = 15.0
 #: How long a stream may wait for its last events once the server closes.
 LAST_WORDS_SECONDS = 0.5
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
 
 def sse_event(data: Mapping[str, Any] | str, *, event: str | None = None, id: str | None = None) -> bytes:
     """One event on the wire; a mapping is sent as JSON."""
@@ -27,7 +25,7 @@ def sse_event(data: Mapping[str, Any] | str, *, event: str | None = None, id: st
     # JSON has no line breaks of its own, so nothing needs to be split: this is done for every token.
     name = f"event: {event}\n" if event is not None else ""
     number = f"id: {id}\n" if id is not None else ""
-    return f"{name}data: {_encode(data)}\n{number}\n".encode()
+    return b"%bdata: %b\n%b\n" % (name.encode(), orjson.dumps(data), number.encode())
 
 
 class EventStream(StreamingResponse):
