@@ -48,15 +48,19 @@ class Dialogues:
         for name, value in fixed.items():
             object.__setattr__(self, name, value)  # a frozen class fills its own fields this way
 
-    def draw(self, rng: random.Random, turns: int) -> list[Message]:
-        """A conversation of ``turns`` questions and replies, with or without a system message."""
+    def draw(self, rng: random.Random, turns: int, systems: float = 0.33) -> list[Message]:
+        """A conversation of ``turns`` questions and replies, with or without a system message.
+
+        A reply's ``topic`` is what the talk is about, if it is about anything yet. ``systems`` is how often there is a
+        system message; one in four of them asks for brevity.
+        """
         wording = self.data.wording
         messages: list[Message] = []
-        brief = rng.random() < 0.08
-        if brief:
-            messages.append({"role": "system", "content": rng.choice(wording.brief_systems)})
-        elif rng.random() < 0.25:
-            messages.append({"role": "system", "content": rng.choice(wording.plain_systems)})
+        brief = False
+        if rng.random() < systems:
+            brief = rng.random() < 0.25
+            kind = wording.brief_systems if brief else wording.plain_systems
+            messages.append({"role": "system", "content": rng.choice(kind)})
         topic: Topic | None = None
         reply = ""
         for _ in range(turns):
@@ -65,10 +69,10 @@ class Dialogues:
                 question, reply = rng.choice(follow_up.questions), follow(rng, follow_up, topic, reply)
             else:
                 topic = self._topic(rng)
-                question = rng.choice(topic.common if rng.random() < 0.25 else topic.questions)
+                question = ask(rng, topic)
                 reply = topic.short if brief and topic.short else answer(rng, topic)
             messages.append({"role": "user", "content": self.vary(rng, question)})
-            messages.append({"role": "assistant", "content": reply})
+            messages.append({"role": "assistant", "content": reply} | ({"topic": topic.name} if topic else {}))
         return messages
 
     def vary(self, rng: random.Random, question: str) -> str:
@@ -133,6 +137,13 @@ def chances(topics: Sequence[Topic]) -> tuple[float, ...]:
             weight * (factor if topic.area == OFF_TOPIC else 1.0) for weight, topic in zip(weights, topics, strict=True)
         )
     )
+
+
+def ask(rng: random.Random, topic: Topic) -> str:
+    """A question about ``topic``, of each kind so often whatever their numbers: patterns make many alike."""
+    kinds = {topic.common: 0.2, topic.written: 0.45, topic.filled: 0.35}
+    known = [kind for kind in kinds if kind]
+    return rng.choice(rng.choices(known, [kinds[kind] for kind in known])[0])
 
 
 def answer(rng: random.Random, topic: Topic) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +18,13 @@ from models.guide.recipe import CONTEXT, Recipe
 IGNORED = -100  # label of a position that is not learned
 _POOL = 48  # conversations to choose the next of a row from
 
-Encoded = tuple[list[int], list[int]]  # token ids, and the label of each
+
+class Encoded(NamedTuple):
+    """A conversation; three numbers for each of its tokens."""
+
+    ids: list[int]
+    labels: list[int]  #: the token that follows, or ``IGNORED``
+    topics: list[int]  #: where a reply begins, the index of what it is about; else ``IGNORED``
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +33,7 @@ class Batch:
 
     tokens: Tensor  #: [rows, length] int64
     labels: Tensor  #: [rows, length] int64, the token that follows or ``IGNORED``
+    topics: Tensor  #: [rows, length] int64, where a reply begins the index of what it is about, else ``IGNORED``
     positions: Tensor  #: [rows, length] int64, from 0 in each conversation
     mask: Tensor  #: [rows, 1, length, length] bfloat16, added to attention's scores: causal within a conversation
 
@@ -45,6 +53,7 @@ class Packer:
         self._rng = random.Random(recipe.seed)
         self._ids = {token: tokenizer.convert_tokens_to_ids(token) for token in pieces.SPECIAL}
         self._pieces = {index: piece for piece, index in tokenizer.get_vocab().items()}
+        self._topics = {topic.name: index for index, topic in enumerate(dialogues.data.topics)}
         self._openings: list[Encoded] = []
         self._talks: list[Encoded] = []
 
@@ -62,11 +71,11 @@ class Packer:
         return self._batch([self._row(self._talks, length, self._draw_talk) for _ in range(rows)], length)
 
     def encode(self, messages: list[Message], opening: bool = False) -> Encoded:
-        """Token ids and shifted labels of a conversation; only replies and their end are learned.
+        """What is to be learned of a conversation: replies, their ends, and what they are about.
 
         Of an ``opening`` the last reply is cut after its first words.
         """
-        ids, learned = [self._ids[pieces.BEGIN]], [False]
+        ids, learned, topics = [self._ids[pieces.BEGIN]], [False], [IGNORED]
         for message in messages:
             reply = message["role"] == "assistant"
             body = self._encoder.encode(("" if reply else " ") + message["content"], add_special_tokens=False).ids
@@ -74,10 +83,11 @@ class Packer:
                 body = self._slip(body)
             ids += [self._ids[f"<|{message['role']}|>"], *body, self._ids[pieces.END]]
             learned += [False, *[reply] * (len(body) + 1)]
+            topics += [self._topics.get(message.get("topic", ""), IGNORED), *[IGNORED] * (len(body) + 1)]
         if opening and (rest := len(body) + 1 - self._recipe.opening_tokens) > 0:
-            ids, learned = ids[:-rest], learned[:-rest]
+            ids, learned, topics = ids[:-rest], learned[:-rest], topics[:-rest]
         labels = [token if wanted else IGNORED for token, wanted in zip(ids[1:], learned[1:], strict=True)]
-        return ids, [*labels, IGNORED]
+        return Encoded(ids, [*labels, IGNORED], topics)
 
     def _slip(self, ids: list[int]) -> list[int]:
         """Cut some tokens in two: what was learned about a word should survive another spelling of it."""
@@ -96,21 +106,23 @@ class Packer:
         rows = len(filled)
         tokens = torch.full((rows, length), self._ids[pieces.PAD])
         labels = torch.full((rows, length), IGNORED)
+        topics = torch.full((rows, length), IGNORED)
         positions = torch.zeros((rows, length), dtype=torch.long)
         owner = torch.full((rows, length), -1)
         for r, conversations in enumerate(filled):
             at = 0
-            for number, (ids, wanted) in enumerate(conversations):
+            for number, (ids, wanted, about) in enumerate(conversations):
                 end = at + len(ids)
                 tokens[r, at:end] = torch.tensor(ids)
                 labels[r, at:end] = torch.tensor(wanted)
+                topics[r, at:end] = torch.tensor(about)
                 positions[r, at:end] = torch.arange(len(ids))
                 owner[r, at:end] = number
                 at = end
         causal = torch.ones((length, length), dtype=torch.bool).tril()
         seen = (owner[:, :, None] == owner[:, None, :]) & causal
         mask = torch.zeros(seen.shape, dtype=torch.bfloat16).masked_fill_(~seen, torch.finfo(torch.bfloat16).min)
-        return Batch(tokens, labels, positions, mask[:, None])
+        return Batch(tokens, labels, topics, positions, mask[:, None])
 
     def _row(self, pool: list[Encoded], length: int, draw: Callable[[int], Encoded]) -> list[Encoded]:
         """Fill one row from a small pool: whatever comes first, then always the longest that still fits."""
@@ -119,15 +131,15 @@ class Packer:
         while True:
             while len(pool) < _POOL:
                 pool.append(draw(length))
-            fitting = [i for i, (ids, _) in enumerate(pool) if len(ids) <= free]
+            fitting = [i for i, one in enumerate(pool) if len(one.ids) <= free]
             if not fitting:
                 return row
-            chosen = max(fitting, key=lambda i: len(pool[i][0])) if row else fitting[0]
+            chosen = max(fitting, key=lambda i: len(pool[i].ids)) if row else fitting[0]
             row.append(pool.pop(chosen))
-            free -= len(row[-1][0])
+            free -= len(row[-1].ids)
 
     def _draw_opening(self, length: int) -> Encoded:
-        return self._that_fits(length, turns=1, opening=True)
+        return self._that_fits(length, turns=1, opening=True, systems=0.1)  # they are long, and decide little
 
     def _draw_talk(self, length: int) -> Encoded:
         kind = self._rng.random()
@@ -136,10 +148,10 @@ class Packer:
         # Mostly short talks; some go on for as long as the row, so that late positions are learned as well.
         return self._that_fits(length, self._rng.choice((1, 1, 1, 2, 2, 3, 4)) if kind < 0.9 else length // 64)
 
-    def _that_fits(self, length: int, turns: int, opening: bool = False) -> Encoded:
+    def _that_fits(self, length: int, turns: int, opening: bool = False, systems: float = 0.33) -> Encoded:
         """A conversation of as many turns as there is room for, ``turns`` at most."""
         while True:
-            conversation = self.encode(self._dialogues.draw(self._rng, turns), opening)
-            if len(conversation[0]) <= length:
+            conversation = self.encode(self._dialogues.draw(self._rng, turns, systems), opening)
+            if len(conversation.ids) <= length:
                 return conversation
             turns = max(1, turns * 3 // 4)

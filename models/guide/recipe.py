@@ -19,12 +19,13 @@ class Recipe:
     kv_heads: int = 2
     inner: int = 768
     steps: int = 4000
-    opening_rows: int = 16  #: rows of a step that openings are packed into: questions with a reply's first words
+    opening_rows: int = 20  #: rows of a step that openings are packed into: questions with a reply's first words
     opening_row: int = 128  #: tokens of such a row
-    talk_rows: int = 8  #: rows of a step for everything longer
+    talk_rows: int = 6  #: rows of a step for everything longer
     talk_row: int = 256
     long_every: int = 8  #: every so many steps, the talks lie in rows as long as the context, for late positions
-    opening_tokens: int = 10  #: words of a reply that decide what it is about
+    opening_tokens: int = 6  #: words of a reply that decide what it is about
+    topic_weight: float = 2.0  #: of naming a reply's topic where it begins, beside one token's 1
     learning_rate: float = 3e-3
     warmup_steps: int = 30
     falling: float = 0.6  #: the last part of the training, in which the learning rate falls to nothing

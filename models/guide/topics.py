@@ -22,6 +22,7 @@ _FIELDS = {
 }  # fmt: skip
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same rules, ten times faster where libyaml is there
 _SLOT = re.compile(r"\{(\w+)\}")
+_FILLED_IN_TEXTS = 16
 
 
 class DataError(ValueError):
@@ -36,6 +37,9 @@ class Topic:
     area: str  #: the file it stands in, such as "off_topic"
     questions: tuple[str, ...]  #: every wording that may be trained on
     common: tuple[str, ...]  #: the few of them that people use most: the first of each kind in the file
+    written: tuple[str, ...]  #: those of them that were written word for word
+    filled: tuple[str, ...]  #: those that came of putting words into patterns
+    phrases: tuple[str, ...]  #: what was put into the patterns of wording.yaml
     held_out: tuple[str, ...]  #: wordings kept for the evaluation
     answers: tuple[str, ...]
     short: str | None
@@ -79,11 +83,15 @@ class GuideData:
     wording: Wording
 
     def texts(self) -> list[str]:
-        """Every text the guide may read or write, each once, in a fixed order; none that is held out."""
+        """What the guide may read or write, each text once, in a fixed order; none that is held out.
+
+        Of questions made from patterns a part stands for all, or the few words of the patterns would drown the others.
+        """
         texts: dict[str, None] = {}
         for topic in self.topics:
             short = (topic.short,) if topic.short else ()
-            for group in (topic.questions, topic.answers, short, topic.why, topic.example, topic.more):
+            some = topic.filled[::_FILLED_IN_TEXTS]
+            for group in (topic.written, some, topic.phrases, topic.answers, short, topic.why, topic.example, topic.more):
                 texts.update(dict.fromkeys(group))
         for follow_up in self.follow_ups:
             texts.update(dict.fromkeys((*follow_up.questions, *follow_up.fallback, *follow_up.alone)))
@@ -150,9 +158,9 @@ def _topic(entry: Mapping[str, Any], file: Path, wording: Mapping[str, Any], wor
         raise DataError(f"{where}: unknown field {sorted(unknown)}; known are {sorted(_FIELDS)}.")
     if missing := {"topic", "held_out", "answer", "facts"} - set(entry):
         raise DataError(f"{where}: {sorted(missing)} missing.")
-    names, tasks = _texts(entry.get("names")), _texts(entry.get("tasks"))
+    names, tasks, ask = (_texts(entry.get(key)) for key in ("names", "tasks", "ask"))
     asked = (
-        _expand(_texts(entry.get("ask")), words, "train", where),
+        _expand(ask, words, "train", where),
         [pattern.format(phrase) for pattern in wording["names"] for phrase in names],
         [pattern.format(phrase) for pattern in wording["tasks"] for phrase in tasks],
     )
@@ -169,12 +177,16 @@ def _topic(entry: Mapping[str, Any], file: Path, wording: Mapping[str, Any], wor
     questions = tuple(wordings.values())
     if not questions:
         raise DataError(f"{where}: no question left to train on.")
+    written = frozenset(normalise(question) for question in ask if not _SLOT.search(question))
     short = _texts(entry.get("short"))
     return Topic(
         name=str(name),
         area=file.stem,
         questions=questions,
         common=tuple(question for kind in asked for question in kind[:3] if question in questions),
+        written=tuple(question for key, question in wordings.items() if key in written),
+        filled=tuple(question for key, question in wordings.items() if key not in written),
+        phrases=(*names, *tasks),
         held_out=tuple(dict.fromkeys(held_out)),
         answers=_texts(entry["answer"]),
         short=short[0] if short else None,

@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script, from anywhere
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -36,6 +36,7 @@ from models.guide.workers import Workers
 ALONE = Workers()
 HERE = Path(__file__).resolve().parent
 PLOT_EVERY = 10  # steps
+SIMILAR = 128
 
 
 def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -58,10 +59,24 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> LlamaForC
     return LlamaForCausalLM(config)
 
 
-def build_optimizers(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for the embedding and the norms."""
-    inside = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-    rest = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+class Learner(nn.Module):
+    """The model, and a second head that is thrown away after the training.
+
+    Where a reply begins, ``topic_head`` has to name its topic. A reply's words tell that too, but one by one, and many
+    topics share their first; so the model learns to know what it will say before it says it.
+    """
+
+    def __init__(self, model: LlamaForCausalLM, topics: int) -> None:
+        super().__init__()
+        self.model = model
+        self.topic_head = nn.Linear(model.config.hidden_size, topics, bias=False)
+
+
+def build_optimizers(learner: Learner, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for the embedding, the heads and the norms."""
+    named = list(learner.named_parameters())
+    inside = [p for n, p in named if p.ndim == 2 and "layers" in n]
+    rest = [p for n, p in named if p.ndim != 2 or "layers" not in n]
     rate, decay = recipe.learning_rate, recipe.weight_decay
     return [
         torch.optim.Muon(inside, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"),
@@ -77,8 +92,19 @@ def rate_at(step: int, done: float, recipe: Recipe) -> float:
     return min((step + 1) / recipe.warmup_steps, 1.0, (1 - done) / recipe.falling)
 
 
-def summed_loss(model: LlamaForCausalLM, compiled: bool) -> Callable[[Batch], Tensor]:
-    """What computes the loss of a batch, summed over what is learned in it."""
+def some_of(labels: Tensor) -> Tensor:
+    """Where in the flattened ``labels`` (int64 ``[rows, length]``) something is learned, int64.
+
+    Filled up to a multiple of ``SIMILAR`` with the first position, where nothing ever is: oneDNN keeps a kernel for
+    each size it meets, and a thousand of them took four gigabytes.
+    """
+    places = (labels.flatten() != IGNORED).nonzero().squeeze(1)
+    return torch.cat([places, places.new_zeros(-len(places) % SIMILAR)])
+
+
+def summed_losses(learner: Learner, compiled: bool) -> Callable[[Batch], tuple[Tensor, Tensor]]:
+    """What computes the losses of a batch, of its tokens and of its topics, each summed over what is learned in it."""
+    model = learner.model
     device = model.device
     # Without matrix tiles, bf16 is slower than float32 on a processor.
     bf16 = device.type != "cpu" or torch.cpu._is_amx_tile_supported()
@@ -86,23 +112,27 @@ def summed_loss(model: LlamaForCausalLM, compiled: bool) -> Callable[[Batch], Te
     model.set_attn_implementation("eager")
     body: Callable[..., Any] = torch.compile(model.model, dynamic=False) if compiled else model.model
 
-    def loss(batch: Batch) -> Tensor:
-        tokens, labels, positions, mask = (
-            part.to(device) for part in (batch.tokens, batch.labels, batch.positions, batch.mask)
+    def losses(batch: Batch) -> tuple[Tensor, Tensor]:
+        tokens, labels, topics, positions, mask = (
+            part.to(device) for part in (batch.tokens, batch.labels, batch.topics, batch.positions, batch.mask)
         )
-        learned = labels != IGNORED  # the other positions need no scores, and scores are a fifth of the work
+        # The other positions need no scores, and scores are a fifth of the work.
+        learned, begins = some_of(labels), some_of(topics)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
             hidden = body(
                 input_ids=tokens, position_ids=positions, attention_mask=mask, use_cache=False
-            ).last_hidden_state
-            scores = model.lm_head(hidden[learned])
-        return cross_entropy(scores.float(), labels[learned], reduction="sum")
+            ).last_hidden_state.flatten(0, 1)
+            scores, names = model.lm_head(hidden[learned]), learner.topic_head(hidden[begins])
+        return (
+            cross_entropy(scores.float(), labels.flatten()[learned], reduction="sum", ignore_index=IGNORED),
+            cross_entropy(names.float(), topics.flatten()[begins], reduction="sum", ignore_index=IGNORED),
+        )
 
-    return loss
+    return losses
 
 
 def train(
-    model: LlamaForCausalLM,
+    learner: Learner,
     packer: Packer,
     recipe: Recipe,
     log: Path,
@@ -115,9 +145,9 @@ def train(
     The training takes the recipe's steps, or, if they are given, so many ``minutes``; then the clock decides what comes
     out, and a seed gives no model twice.
     """
-    optimizers = build_optimizers(model, recipe)
-    loss_of = summed_loss(model, compiled)
-    model.train()
+    optimizers = build_optimizers(learner, recipe)
+    losses_of = summed_losses(learner, compiled)
+    learner.train()
     smooth: float | None = None
     with log.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
@@ -137,11 +167,11 @@ def train(
             learned = sum(int((batch.labels != IGNORED).sum()) for batch in batches)
             value = 0.0
             for batch in batches:
-                loss = loss_of(batch) / learned
-                loss.backward()
-                value += loss.item()
-            workers.average_gradients(model)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                of_tokens, of_topics = losses_of(batch)
+                ((of_tokens + recipe.topic_weight * of_topics) / learned).backward()
+                value += of_tokens.item() / learned
+            workers.average_gradients(learner)
+            torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
@@ -209,8 +239,8 @@ class Workshop:
         print(f"The loss is drawn while it falls: {picture.absolute().as_uri()}")
         own = replace(recipe, seed=recipe.seed + 1000 * self.workers.rank)
         packer = Packer(Dialogues(self.data), tokenizer, own)
-        model.to("cuda" if torch.cuda.is_available() else "cpu")
-        for step, done in enumerate(train(model, packer, recipe, log, self.compiled, self.workers, self.minutes), 1):
+        learner = Learner(model, len(self.data.topics)).to("cuda" if torch.cuda.is_available() else "cpu")
+        for step, done in enumerate(train(learner, packer, recipe, log, self.compiled, self.workers, self.minutes), 1):
             if self.workers.rank:
                 continue
             if step % PLOT_EVERY == 0 or done == 1:
