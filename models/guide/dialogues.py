@@ -141,9 +141,11 @@ def chances(topics: Sequence[Topic]) -> tuple[float, ...]:
 
 def ask(rng: random.Random, topic: Topic) -> str:
     """A question about ``topic``, of each kind so often whatever their numbers: patterns make many alike."""
-    kinds = {topic.common: 0.2, topic.written: 0.45, topic.filled: 0.35}
-    known = [kind for kind in kinds if kind]
-    return rng.choice(rng.choices(known, [kinds[kind] for kind in known])[0])
+    known = [
+        (kind, share) for kind, share in ((topic.common, 0.2), (topic.written, 0.45), (topic.filled, 0.35)) if kind
+    ]
+    ((kind, _share),) = rng.choices(known, [share for _, share in known])
+    return rng.choice(kind)
 
 
 def answer(rng: random.Random, topic: Topic) -> str:

@@ -286,6 +286,7 @@ def main() -> None:
     if not options.only_draft:
         recipe = replace(GUIDE, steps=options.steps, learning_rate=options.learning_rate, seed=options.seed)
         tokenizer = shop.tokenizer(options.start, recipe.vocabulary)
+        torch.manual_seed(options.seed)
         if options.start:  # after adding to the data, a short training on top of an earlier one is enough
             guide = LlamaForCausalLM.from_pretrained(options.start, dtype=torch.float32)
         else:

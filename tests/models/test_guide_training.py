@@ -14,11 +14,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from models.guide import curve
-from models.guide.dialogues import OFF_TOPIC, OFF_TOPIC_SHARE, Dialogues, answer, chances
+from models.guide.dialogues import OFF_TOPIC, OFF_TOPIC_SHARE, Dialogues, answer, ask, chances
 from models.guide.packing import IGNORED, Packer
 from models.guide.recipe import DRAFT, GUIDE, Recipe
 from models.guide.topics import GuideData, load
-from models.guide.train import HERE, build_model, train
+from models.guide.train import HERE, SIMILAR, Learner, build_model, some_of, train
 
 TINY = Recipe(
     steps=8, width=32, layers=1, heads=2, kv_heads=1, inner=64,
@@ -40,7 +40,8 @@ def trained(
     data: GuideData, tokenizer: PreTrainedTokenizerFast, recipe: Recipe, log: Path
 ) -> tuple[dict[str, Tensor], list[float]]:
     model = build_model(recipe, tokenizer)
-    for _ in train(model, Packer(Dialogues(data), tokenizer, recipe), recipe, log, compiled=False):
+    learner = Learner(model, len(data.topics))
+    for _ in train(learner, Packer(Dialogues(data), tokenizer, recipe), recipe, log, compiled=False):
         pass
     with log.open(encoding="utf-8") as file:
         return model.state_dict(), [float(row["loss"]) for row in csv.DictReader(file)]
@@ -65,16 +66,52 @@ def test_a_seed_gives_the_same_weights(data: GuideData, tokenizer: PreTrainedTok
 def test_only_replies_are_learned_and_an_opening_is_cut(data: GuideData, tokenizer: PreTrainedTokenizerFast) -> None:
     packer = Packer(Dialogues(data), tokenizer, replace(TINY, slip=0.0))
     messages = Dialogues(data).draw(random.Random(3), 2)
-    ids, labels = packer.encode(messages)
+    ids, labels, topics = packer.encode(messages)
     reply = tokenizer.convert_tokens_to_ids("<|assistant|>")
     end = tokenizer.eos_token_id
-    assert len(ids) == len(labels)
+    assert len(ids) == len(labels) == len(topics)
     assert labels.count(end) == 2  # the end of each reply is learned, the end of a question is not
     assert all(labels[i] != IGNORED for i, token in enumerate(ids) if token == reply)
     assert all(labels[i] in (IGNORED, ids[i + 1]) for i in range(len(ids) - 1))
-    short, _ = packer.encode(messages, opening=True)
+    short, _, _ = packer.encode(messages, opening=True)
     assert short == ids[: len(short)]
     assert len(short) - 1 - max(i for i, token in enumerate(short) if token == reply) <= TINY.opening_tokens
+
+
+def test_where_a_reply_begins_its_topic_is_to_be_named(data: GuideData, tokenizer: PreTrainedTokenizerFast) -> None:
+    packer = Packer(Dialogues(data), tokenizer, TINY)
+    rng = random.Random(4)
+    for _ in range(20):
+        messages = Dialogues(data).draw(rng, 3)
+        ids, _, topics = packer.encode(messages)
+        begins = [i for i, token in enumerate(ids) if token == tokenizer.convert_tokens_to_ids("<|assistant|>")]
+        about = [message.get("topic") for message in messages if message["role"] == "assistant"]
+        assert [data.topics[topics[i]].name if topics[i] != IGNORED else None for i in begins] == about
+        assert all(topic == IGNORED for i, topic in enumerate(topics) if i not in begins)
+    batch = packer.talks(2, 512)
+    assert int((batch.topics != IGNORED).sum()) >= 4
+
+
+def test_few_sizes_are_computed_and_nothing_more_is_learned() -> None:
+    labels = torch.full((2, 200), IGNORED)
+    labels[1, 3:150] = 7
+    places = some_of(labels)
+    assert len(places) == 2 * SIMILAR
+    assert sorted(places.tolist())[-147:] == list(range(203, 350))
+    assert set(places.tolist()) - set(range(203, 350)) == {0}
+    assert labels.flatten()[0] == IGNORED
+
+
+def test_patterns_do_not_drown_what_was_written(data: GuideData) -> None:
+    rng = random.Random(5)
+    topic = max(data.topics, key=lambda topic: len(topic.filled) / max(1, len(topic.written)))
+    drawn = [ask(rng, topic) for _ in range(400)]
+    assert len(topic.filled) > 10 * len(topic.written)
+    assert sum(question in topic.written for question in drawn) > 120
+    assert sum(question in topic.filled for question in drawn) > 80
+    lacking = [topic for topic in data.topics if not topic.filled]
+    assert lacking
+    assert all(ask(rng, topic) in topic.questions for topic in lacking)
 
 
 def test_packed_conversations_do_not_see_each_other(data: GuideData, tokenizer: PreTrainedTokenizerFast) -> None:
