@@ -95,13 +95,21 @@ def cases(data: GuideData, seed: int) -> Iterator[Case]:
             yield Case(f'Follow-up "{follow_up.name}" answered', messages, topic, expected)
 
 
-def ask(engine: Engine, tokenizer: PreTrainedTokenizerFast, asked: Sequence[Case], temperature: float) -> list[Reply]:
-    """The reply to each case, through Deskmate's own engine; each has its own seed, and no filter is on."""
+def ask(
+    engine: Engine,
+    tokenizer: PreTrainedTokenizerFast,
+    asked: Sequence[Case],
+    temperature: float,
+    *,
+    top_p: float = 1.0,
+    top_k: int = 0,
+) -> list[Reply]:
+    """The reply to each case, through Deskmate's own engine; each has its own seed, and no filter is on unless said."""
     prompts = [
         tokenizer.apply_chat_template(list(case.messages), add_generation_prompt=True).input_ids for case in asked
     ]
     params = [
-        SamplingParams(temperature=temperature, top_p=1.0, top_k=0, max_tokens=MOST_TOKENS, seed=number)
+        SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k, max_tokens=MOST_TOKENS, seed=number)
         for number in range(len(asked))
     ]
     completions = engine.generate(prompts, params)
@@ -142,6 +150,11 @@ def main() -> None:
     single = [case for case in asked if len(case.messages) == 1]
     drawn = ask(engine, tokenizer, single, 0.7)
     row("Broken or repeated text at temperature 0.7", sum(broken(reply.text, known) for reply in drawn), len(drawn))
+    hot = ask(engine, tokenizer, single, 1.2, top_p=0.9, top_k=40)  # the filters that the panel begins with
+    sober = [reply for reply in replies if len(reply.case.messages) == 1]
+    other = sum(one.text != reply.text for one, reply in zip(hot, sober, strict=True))
+    row("Other than the greedy reply at temperature 1.2, as the page draws", other, len(hot))
+    row("Broken or repeated text then", sum(broken(reply.text, known) for reply in hot), len(hot))
     if options.show_wrong:
         for reply in replies:
             if not (judge.right(reply) and reply.ended):
