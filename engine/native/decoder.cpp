@@ -5,7 +5,7 @@
 
 #include <omp.h>
 
-#include "attention.h"
+#include "chunk.h"
 #include "products.h"
 
 namespace {
