@@ -241,12 +241,11 @@ void attend(const Model& model, const Layer& layer, const HeadCache<Cache>& cach
         for (int64_t head = 0; head < heads;) {
             const bool two = (head + 1) / group == head / group;
             const int64_t place = head / group * dim;
-            const Next<Cache> next = {cache.values + place, offsets};
             for (int64_t at = 0; at < count; at += two ? kLanes / 2 : kLanes) {
-                const Next<Cache> own_next = {next.from, offsets + at};
+                const Next<Cache> next = {cache.values + place, offsets + at};
                 float* to = scores + head * kKeysAtOnce + at;
-                if (two) multiply_keys<2>(cache.keys + place, offsets + at, own + head * dim, dim, to, own_next);
-                else multiply_keys<1>(cache.keys + place, offsets + at, own + head * dim, dim, to, own_next);
+                if (two) multiply_keys<2>(cache.keys + place, offsets + at, own + head * dim, dim, to, next);
+                else multiply_keys<1>(cache.keys + place, offsets + at, own + head * dim, dim, to, next);
             }
             head += 1 + two;
         }
