@@ -13,6 +13,7 @@ from models.guide.topics import FollowUp, GuideData, Topic, normalise
 Message = dict[str, str]
 OFF_TOPIC = "off_topic"
 OFF_TOPIC_SHARE = 0.2
+SYSTEMS = 0.33  #: how often a talk has a system message
 FIRST_ANSWER = 0.5  #: how often the first answer of a topic is taken before all are drawn from alike
 _OFTEN = {"small_talk": 1.5}  #: area -> how much more often than others its topics come up
 
@@ -48,7 +49,7 @@ class Dialogues:
         for name, value in fixed.items():
             object.__setattr__(self, name, value)  # a frozen class fills its own fields this way
 
-    def draw(self, rng: random.Random, turns: int, systems: float = 0.33) -> list[Message]:
+    def draw(self, rng: random.Random, turns: int, systems: float = SYSTEMS) -> list[Message]:
         """A conversation of ``turns`` questions and replies, with or without a system message.
 
         A reply's ``topic`` is what the talk is about, if it is about anything yet. ``systems`` is how often there is a

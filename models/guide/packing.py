@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from models.guide import tokenizer as pieces
-from models.guide.dialogues import Dialogues, Message
+from models.guide.dialogues import SYSTEMS, Dialogues, Message
 from models.guide.recipe import CONTEXT, Recipe
 
 IGNORED = -100  # label of a position that is not learned
@@ -148,7 +148,7 @@ class Packer:
         # Mostly short talks; some go on for as long as the row, so that late positions are learned as well.
         return self._that_fits(length, self._rng.choice((1, 1, 1, 2, 2, 3, 4)) if kind < 0.9 else length // 64)
 
-    def _that_fits(self, length: int, turns: int, opening: bool = False, systems: float = 0.33) -> Encoded:
+    def _that_fits(self, length: int, turns: int, opening: bool = False, systems: float = SYSTEMS) -> Encoded:
         """A conversation of as many turns as there is room for, ``turns`` at most."""
         while True:
             conversation = self.encode(self._dialogues.draw(self._rng, turns, systems), opening)

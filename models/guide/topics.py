@@ -22,7 +22,7 @@ _FIELDS = {
 }  # fmt: skip
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same rules, ten times faster where libyaml is there
 _SLOT = re.compile(r"\{(\w+)\}")
-_FILLED_IN_TEXTS = 16
+_FILLED_IN_TEXTS = 16  # of so many filled patterns, one is a text that the tokenizer learns from
 _NO_PUNCTUATION = str.maketrans(dict.fromkeys(".,!?;:\"'", " "))
 
 
