@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from models.guide.topics import FollowUp, GuideData, Topic, normalise
+from models.guide.patterns import normalise
+from models.guide.topics import FollowUp, GuideData, Topic
 
 Message = dict[str, str]
 OFF_TOPIC = "off_topic"
@@ -129,7 +130,7 @@ def chances(topics: Sequence[Topic]) -> tuple[float, ...]:
     Many wordings take more practice, but not in proportion. What people say first in every chat comes up most, and
     what has nothing to do with Deskmate is a share of its own: there is no end to it.
     """
-    weights = [_OFTEN.get(topic.area, 1.0) * min(max(len(topic.questions), 100), 1000) ** 0.4 for topic in topics]
+    weights = [_OFTEN.get(topic.area, 1.0) * min(max(topic.num_questions, 100), 1000) ** 0.4 for topic in topics]
     declined = sum(weight for weight, topic in zip(weights, topics, strict=True) if topic.area == OFF_TOPIC)
     known = sum(weights) - declined
     factor = OFF_TOPIC_SHARE / (1 - OFF_TOPIC_SHARE) * known / declined if declined and known else 1.0

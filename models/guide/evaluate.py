@@ -20,6 +20,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from engine import Engine, EngineSettings, FinishReason, SamplingParams
 from models.guide.dialogues import OFF_TOPIC, Message
+from models.guide.dialogues import ask as question_about
 from models.guide.topics import GuideData, Topic, load
 
 HERE = Path(__file__).resolve().parent
@@ -88,7 +89,7 @@ def cases(data: GuideData, seed: int) -> Iterator[Case]:
                 continue
             expected = (wanted,) if isinstance(wanted, str) else wanted
             messages = (
-                {"role": "user", "content": rng.choice(topic.questions)},
+                {"role": "user", "content": question_about(rng, topic)},
                 {"role": "assistant", "content": rng.choice(topic.answers)},
                 {"role": "user", "content": rng.choice(follow_up.held_out)},
             )

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from models.guide.patterns import Filled, Patterns, normalise
 
 DATA = Path(__file__).parent / "data"
 
@@ -23,7 +25,6 @@ _FIELDS = {
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same rules, ten times faster where libyaml is there
 _SLOT = re.compile(r"\{(\w+)\}")
 _FILLED_IN_TEXTS = 16  # of so many filled patterns, one is a text that the tokenizer learns from
-_NO_PUNCTUATION = str.maketrans(dict.fromkeys(".,!?;:\"'", " "))
 
 
 class DataError(ValueError):
@@ -36,11 +37,9 @@ class Topic:
 
     name: str
     area: str  #: the file it stands in, such as "off_topic"
-    questions: tuple[str, ...]  #: every wording that may be trained on
-    common: tuple[str, ...]  #: the few of them that people use most: the first of each kind in the file
-    written: tuple[str, ...]  #: those of them that were written word for word
-    filled: tuple[str, ...]  #: those that came of putting words into patterns
-    phrases: tuple[str, ...]  #: what was put into the patterns of wording.yaml
+    common: tuple[str, ...]  #: the few questions that people use most: the first of each kind in the file
+    written: tuple[str, ...]  #: questions that were written word for word
+    filled: Filled  #: questions that come of putting words into patterns
     held_out: tuple[str, ...]  #: wordings kept for the evaluation
     answers: tuple[str, ...]
     short: str | None
@@ -48,6 +47,11 @@ class Topic:
     example: tuple[str, ...]
     more: tuple[str, ...]
     facts: tuple[re.Pattern[str], ...]  #: each must be found in a right answer
+
+    @property
+    def num_questions(self) -> int:
+        """That may be trained on."""
+        return len(self.written) + len(self.filled)
 
     def knows(self, reply: str) -> bool:
         """Does ``reply`` contain every key fact of this topic?"""
@@ -95,7 +99,7 @@ class GuideData:
             for group in (
                 topic.written,
                 some,
-                topic.phrases,
+                topic.filled.phrases,
                 topic.answers,
                 short,
                 topic.why,
@@ -117,12 +121,6 @@ class GuideData:
         return list(texts)
 
 
-def normalise(question: str) -> str:
-    """Two questions that are equal after this are the same question (case and punctuation do not count)."""
-    words = " ".join(question.lower().translate(_NO_PUNCTUATION).split())
-    return words or question.strip()
-
-
 def load(data: Path = DATA) -> GuideData:
     """Read and check every data file.
 
@@ -130,12 +128,16 @@ def load(data: Path = DATA) -> GuideData:
         DataError: a field is missing or unknown, or one question stands in two topics.
     """
     wording = _read(data / "wording.yaml")
+    try:
+        patterns = Patterns({kind: _texts(wording[kind]) for kind in ("names", "tasks")})
+    except ValueError as error:
+        raise DataError(f"wording.yaml: {error}") from error
     systems = _read(data / "systems.yaml")
     words = _read(data / "words.yaml")
     topics: list[Topic] = []
     for file in sorted((data / "topics").glob("*.yaml")):
         for entry in _read(file):
-            topics.append(_topic(entry, file, wording, words))
+            topics.append(_topic(entry, file, patterns, wording, words))
     follow_ups = tuple(
         FollowUp(
             name=name,
@@ -146,7 +148,7 @@ def load(data: Path = DATA) -> GuideData:
         )
         for name, entry in _read(data / "follow_ups.yaml").items()
     )
-    _refuse_duplicates(topics, follow_ups)
+    _refuse_duplicates(topics, follow_ups, patterns)
     return GuideData(
         topics=tuple(topics),
         follow_ups=follow_ups,
@@ -161,7 +163,9 @@ def load(data: Path = DATA) -> GuideData:
     )
 
 
-def _topic(entry: Mapping[str, Any], file: Path, wording: Mapping[str, Any], words: Mapping[str, Any]) -> Topic:
+def _topic(
+    entry: Mapping[str, Any], file: Path, patterns: Patterns, wording: Mapping[str, Any], words: Mapping[str, Any]
+) -> Topic:
     name = entry.get("topic")
     where = f"{file.name}, topic {name!r}"
     if unknown := set(entry) - _FIELDS:
@@ -169,34 +173,26 @@ def _topic(entry: Mapping[str, Any], file: Path, wording: Mapping[str, Any], wor
     if missing := {"topic", "held_out", "answer", "facts"} - set(entry):
         raise DataError(f"{where}: {sorted(missing)} missing.")
     names, tasks, ask = (_texts(entry.get(key)) for key in ("names", "tasks", "ask"))
-    asked = (
-        _expand(ask, words, "train", where),
-        [pattern.format(phrase) for pattern in wording["names"] for phrase in names],
-        [pattern.format(phrase) for pattern in wording["tasks"] for phrase in tasks],
-    )
     held_out = [
         *_expand(_texts(entry["held_out"]), words, "held_out", where),
         *(pattern.format(phrase) for pattern in wording["held_out_names"] for phrase in names[:1]),
         *(pattern.format(phrase) for pattern in wording["held_out_tasks"] for phrase in tasks[:1]),
     ]
     kept = {normalise(question) for question in held_out}
-    wordings: dict[str, str] = {}
-    for question in (question for kind in asked for question in kind):
-        if (key := normalise(question)) not in kept:
-            wordings.setdefault(key, question)
-    questions = tuple(wordings.values())
-    if not questions:
+    literal = [question for question in ask if not _SLOT.search(question)]
+    slotted = _expand([question for question in ask if _SLOT.search(question)], words, "train", where)
+    written = _trainable(literal, kept)
+    filled = Filled(patterns, _trainable(slotted, kept), {"names": names, "tasks": tasks}, kept)
+    if not written and not filled:
         raise DataError(f"{where}: no question left to train on.")
-    written = frozenset(normalise(question) for question in ask if not _SLOT.search(question))
+    common = (*_expand(ask[:3], words, "train", where)[:3], *filled.first("names", 3), *filled.first("tasks", 3))
     short = _texts(entry.get("short"))
     return Topic(
         name=str(name),
         area=file.stem,
-        questions=questions,
-        common=tuple(question for kind in asked for question in kind[:3] if question in questions),
-        written=tuple(question for key, question in wordings.items() if key in written),
-        filled=tuple(question for key, question in wordings.items() if key not in written),
-        phrases=(*names, *tasks),
+        common=_trainable(common, kept),
+        written=written,
+        filled=filled,
         held_out=tuple(dict.fromkeys(held_out)),
         answers=_texts(entry["answer"]),
         short=short[0] if short else None,
@@ -219,12 +215,43 @@ def _expand(patterns: Iterable[str], words: Mapping[str, Any], part: str, where:
     return filled
 
 
-def _refuse_duplicates(topics: Sequence[Topic], follow_ups: Sequence[FollowUp]) -> None:
+def _trainable(questions: Iterable[str], kept: Set[str]) -> tuple[str, ...]:
+    """Each question once, in the first way it is written, without those that are held out."""
+    wordings: dict[str, str] = {}
+    for question in questions:
+        if (key := normalise(question)) not in kept:
+            wordings.setdefault(key, question)
+    return tuple(wordings.values())
+
+
+def _refuse_duplicates(topics: Sequence[Topic], follow_ups: Sequence[FollowUp], patterns: Patterns) -> None:
+    """What is written out must not be another's, nor what a pattern makes of another's phrase.
+
+    That two patterns make the same of two phrases is left to a test: looking for it takes longer than all the rest.
+    """
+    phrases: dict[tuple[str, str], str] = {}
+    literals: list[tuple[str, str]] = []  # question, whose
+    for topic in topics:
+        for kind, phrase in topic.filled.normalised_phrases():
+            if (other := phrases.setdefault((kind, phrase), topic.name)) != topic.name:
+                raise _stands_twice(patterns.of(kind)[0].format(phrase), other, topic.name)
+            literals.append((phrase, topic.name))
+        questions = (*topic.written, *topic.filled.whole, *topic.held_out)
+        literals += ((normalise(question), topic.name) for question in questions)
+    for follow_up in follow_ups:
+        questions = (*follow_up.questions, *follow_up.held_out)
+        literals += ((normalise(question), follow_up.name) for question in questions)
     owner: dict[str, str] = {}
-    for item in (*topics, *follow_ups):
-        for question in map(normalise, (*item.questions, *item.held_out)):
-            if (other := owner.setdefault(question, item.name)) != item.name:
-                raise DataError(f"the question {question!r} stands in two topics: {other!r} and {item.name!r}.")
+    for question, name in literals:
+        known = [owner.get(question), *(phrases.get(found) for found in patterns.find(question))]
+        for other in known:
+            if other not in (None, name):
+                raise _stands_twice(question, other, name)
+        owner[question] = name
+
+
+def _stands_twice(question: str, one: str | None, other: str) -> DataError:
+    return DataError(f"the question {question!r} stands in two topics: {one!r} and {other!r}.")
 
 
 def _read(file: Path) -> Any:

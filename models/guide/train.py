@@ -279,7 +279,7 @@ def main() -> None:
         torch.set_num_threads(options.threads)
 
     data = load()
-    print(f"data: {len(data.topics)} topics, {sum(len(t.questions) for t in data.topics):,} questions")
+    print(f"data: {len(data.topics)} topics, {sum(topic.num_questions for topic in data.topics):,} questions")
     workers = Workers.join()
     work: Path = options.work / f"worker-{workers.rank}" if workers.rank else options.work
     shop = Workshop(data, work, options.out, options.save_every, options.compile, workers, options.minutes)

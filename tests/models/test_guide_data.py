@@ -19,8 +19,9 @@ from app.serving import require_loopback
 from app.settings import AppSettings
 from engine import Engine
 from engine.settings import EngineSettings
-from models.guide.dialogues import Dialogues, follow, mistype
-from models.guide.topics import DATA, DataError, GuideData, load, normalise
+from models.guide.dialogues import Dialogues, ask, follow, mistype
+from models.guide.patterns import Filled, Patterns, normalise
+from models.guide.topics import DATA, DataError, GuideData, load
 
 ROOT = Path(__file__).resolve().parents[2]
 _OF_DOCKER = {"--build", "--rm", "--wait"}  # of `docker compose`
@@ -33,29 +34,72 @@ def data() -> GuideData:
 
 def test_there_is_enough_to_learn(data: GuideData) -> None:
     assert len(data.topics) >= 150
-    assert all(len(topic.questions) >= 8 for topic in data.topics), "a topic needs eight ways to ask for it"
+    assert all(topic.num_questions >= 8 for topic in data.topics), "a topic needs eight ways to ask for it"
     assert len({topic.name for topic in data.topics}) == len(data.topics)
 
 
 def test_held_out_questions_are_never_trained_on(data: GuideData) -> None:
-    trained = {normalise(q) for item in (*data.topics, *data.follow_ups) for q in item.questions}
-    held_out = {normalise(q) for item in (*data.topics, *data.follow_ups) for q in item.held_out}
-    assert all(item.held_out for item in (*data.topics, *data.follow_ups))
+    items = (*data.topics, *data.follow_ups)
+    assert all(item.held_out for item in items)
+    held_out = {normalise(q) for item in items for q in item.held_out}
+    rng = random.Random(0)
+    trained = {normalise(q) for follow_up in data.follow_ups for q in follow_up.questions}
+    trained |= {normalise(q) for topic in data.topics for q in (*topic.common, *topic.written, *topic.filled.whole)}
+    trained |= {normalise(ask(rng, topic)) for topic in data.topics for _ in range(100)}
     assert not trained & held_out
+
+
+@pytest.mark.full
+def test_of_all_that_patterns_make_nothing_is_held_out_or_another_topics(data: GuideData) -> None:
+    held_out = {normalise(q) for topic in data.topics for q in topic.held_out}
+    owner: dict[str, str] = {}
+    for topic in data.topics:
+        for question in map(normalise, (*topic.written, *topic.filled)):
+            assert question not in held_out
+            assert owner.setdefault(question, topic.name) == topic.name, question
+
+
+def test_patterns_make_each_question_once_but_those_held_out() -> None:
+    patterns = Patterns({"names": ["what is {}", "{}"], "tasks": ["how do i {}"]})
+    phrases = {"names": ["top-k", "the KV cache"], "tasks": ["start"]}
+    filled = Filled(patterns, ["a whole one"], phrases, {"what is the kv cache", "top-k", "of another"})
+    assert list(filled) == ["a whole one", "what is top-k", "the KV cache", "how do i start"]
+    assert filled[-1] == "how do i start"
+    assert filled[1:3] == ["what is top-k", "the KV cache"]
+    with pytest.raises(IndexError):
+        filled[4]
+    assert set(patterns.find("what is top-k")) == {("names", "top-k"), ("names", "what is top-k")}
+
+
+@pytest.mark.parametrize("pattern", ["no place", "{} and {}", "un{}able"])
+def test_a_pattern_without_a_place_of_its_own_is_refused(pattern: str, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(DATA, tmp_path / "data"))
+    wording = copy / "wording.yaml"
+    first = "  - what is {}\n"
+    wording.write_text(wording.read_text("utf-8").replace(first, f'{first}  - "{pattern}"\n', 1), encoding="utf-8")
+    with pytest.raises(DataError, match=r"wording\.yaml.*as a word of its own"):
+        load(copy)
+
+
+@pytest.mark.parametrize(
+    "wording",
+    [
+        "ask: ['WHAT is the KV cache?!']",  # written there
+        "ask: ['would you explain top-p'], names: [top-p]",  # made there by a pattern
+        "tasks: [delete a chat]",  # two phrases alike
+    ],
+)
+def test_what_another_topic_is_asked_is_refused(wording: str, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(DATA, tmp_path / "data"))
+    entry = f"- {{topic: twice, {wording}, held_out: [x1], answer: [a], facts: [a]}}"
+    (copy / "topics" / "zz.yaml").write_text(entry, encoding="utf-8")
+    with pytest.raises(DataError, match=r"stands in two topics: .*twice"):
+        load(copy)
 
 
 def test_every_answer_holds_its_own_key_facts(data: GuideData) -> None:
     lacking = [(topic.name, answer) for topic in data.topics for answer in topic.answers if not topic.knows(answer)]
     assert not lacking
-
-
-def test_a_question_in_two_topics_is_refused(tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(DATA, tmp_path / "data"))
-    (copy / "topics" / "zz.yaml").write_text(
-        "- {topic: twice, ask: ['WHAT is the KV cache?!'], held_out: [x1], answer: [a], facts: [a]}", encoding="utf-8"
-    )
-    with pytest.raises(DataError, match=r"what is the kv cache.*kv-cache.*twice"):
-        load(copy)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +178,7 @@ def test_no_variation_is_a_held_out_question(data: GuideData) -> None:
     dialogues, rng = Dialogues(data), random.Random(1)
     held_out = {normalise(q) for item in (*data.topics, *data.follow_ups) for q in item.held_out}
     # Wordings that an opener, another word or a left-out word turns into one that is held out, with some luck.
-    close = [q for topic in data.topics for q in topic.questions if f"hey, {q}" in topic.held_out]
+    close = [q for topic in data.topics for q in topic.written if f"hey, {q}" in topic.held_out]
     close += ["what exactly is the kv cache", "how are you doing today", "what's the effect of top-p"]
     for question in close:
         assert held_out.isdisjoint(normalise(dialogues.vary(rng, question)) for _ in range(2000))
