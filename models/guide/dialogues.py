@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from models.guide.patterns import normalise
-from models.guide.topics import FollowUp, GuideData, Topic
+from models.guide.topics import OFF_TOPIC, FollowUp, GuideData, Topic
 
 Message = dict[str, str]
-OFF_TOPIC = "off_topic"
 OFF_TOPIC_SHARE = 0.2
 SYSTEMS = 0.33  #: how often a talk has a system message
 FIRST_ANSWER = 0.5  #: how often the first answer of a topic is taken before all are drawn from alike
@@ -41,7 +40,11 @@ class Dialogues:
         others = {word: group for group in self.data.wording.synonyms for word in group}
         longest_first = sorted(others, key=lambda word: (-len(word), word))
         fixed = {
-            "_held_out": frozenset(normalise(question) for item in items for question in item.held_out),
+            "_held_out": frozenset(
+                normalise(question)
+                for questions in (*(item.held_out for item in items), *self.data.strangers.values())
+                for question in questions
+            ),
             "_others": others,
             "_word": re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-])"),
             "_small": frozenset(self.data.wording.small_words),

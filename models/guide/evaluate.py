@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script,
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from engine import Engine, EngineSettings, FinishReason, SamplingParams
-from models.guide.dialogues import OFF_TOPIC, Message
+from models.guide.dialogues import Message
 from models.guide.dialogues import ask as question_about
-from models.guide.topics import GuideData, Topic, load
+from models.guide.topics import OFF_TOPIC, GuideData, Topic, load
 
 HERE = Path(__file__).resolve().parent
 MOST_TOKENS = 400
@@ -75,13 +75,19 @@ def overlap(one: frozenset[str], other: frozenset[str]) -> float:
 
 
 def cases(data: GuideData, seed: int) -> Iterator[Case]:
-    """Every held-out question alone; then each topic's own follow-ups, with held-out wordings of the follow-up."""
+    """Every held-out question alone, and strangers' ones; then each topic's own follow-ups, in held-out wordings."""
     rng = random.Random(seed)
     for topic in data.topics:
         group = "Off-topic questions declined" if topic.area == OFF_TOPIC else "Held-out questions answered"
         # The many filled patterns of an off-topic topic say the same thing over and over; six of them will do.
         for question in topic.held_out if len(topic.held_out) <= 6 else rng.sample(topic.held_out, 6):
             yield Case(group, ({"role": "user", "content": question},), topic)
+    for topic in data.topics:
+        for question in data.strangers.get(topic.name, ()):
+            yield Case("Strangers' questions answered", ({"role": "user", "content": question},), topic)
+    declining = next(topic for topic in data.topics if topic.area == OFF_TOPIC)  # any of them will do
+    for question in data.strangers.get(OFF_TOPIC, ()):
+        yield Case("Strangers' off-topic questions declined", ({"role": "user", "content": question},), declining)
     own = {"why": "why", "shorter": "short", "example": "example"}
     for follow_up in data.follow_ups:
         for topic in data.topics:

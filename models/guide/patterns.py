@@ -32,6 +32,7 @@ class Patterns:
 
     def __init__(self, kinds: Mapping[str, Sequence[str]]) -> None:
         self._kinds = kinds
+        self._found: dict[str, tuple[tuple[str, str], ...]] = {}  # what is kept is looked for in every topic
         self._around: dict[str, set[tuple[str, str]]] = {}  # what comes before a phrase -> what comes after, the kind
         for kind, patterns in kinds.items():
             for pattern in patterns:
@@ -45,8 +46,14 @@ class Patterns:
     def of(self, kind: str) -> Sequence[str]:
         return self._kinds[kind]
 
-    def find(self, question: str) -> Iterator[tuple[str, str]]:
+    def find(self, question: str) -> tuple[tuple[str, str], ...]:
         """Every kind and phrase of which a pattern makes this question. All of it is normalised."""
+        found = self._found.get(question)
+        if found is None:
+            found = self._found[question] = tuple(self._find(question))
+        return found
+
+    def _find(self, question: str) -> Iterator[tuple[str, str]]:
         words = question.split()
         for start in range(len(words)):
             afters = self._around.get(" ".join(words[:start]))

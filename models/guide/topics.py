@@ -18,6 +18,7 @@ import yaml
 from models.guide.patterns import Filled, Patterns, normalise
 
 DATA = Path(__file__).parent / "data"
+OFF_TOPIC = "off_topic"  #: the area of what has nothing to do with Deskmate
 
 _FIELDS = {
     "topic", "ask", "names", "tasks", "held_out", "answer", "short", "why", "example", "more", "facts",
@@ -86,6 +87,7 @@ class GuideData:
     topics: tuple[Topic, ...]
     follow_ups: tuple[FollowUp, ...]
     wording: Wording
+    strangers: Mapping[str, tuple[str, ...]]  #: kept for the evaluation too: a topic's name, or OFF_TOPIC -> questions
 
     def texts(self) -> list[str]:
         """What the guide may read or write, each text once, in a fixed order; none that is held out.
@@ -134,10 +136,12 @@ def load(data: Path = DATA) -> GuideData:
         raise DataError(f"wording.yaml: {error}") from error
     systems = _read(data / "systems.yaml")
     words = _read(data / "words.yaml")
+    strangers = {name: _texts(questions) for name, questions in _read(data / "strangers.yaml").items()}
+    kept = {normalise(question) for questions in strangers.values() for question in questions}
     topics: list[Topic] = []
     for file in sorted((data / "topics").glob("*.yaml")):
         for entry in _read(file):
-            topics.append(_topic(entry, file, patterns, wording, words))
+            topics.append(_topic(entry, file, patterns, wording, words, kept))
     follow_ups = tuple(
         FollowUp(
             name=name,
@@ -149,7 +153,10 @@ def load(data: Path = DATA) -> GuideData:
         for name, entry in _read(data / "follow_ups.yaml").items()
     )
     _refuse_duplicates(topics, follow_ups, patterns)
+    if unknown := strangers.keys() - {OFF_TOPIC, *(topic.name for topic in topics)}:
+        raise DataError(f"strangers.yaml: {sorted(unknown)} are no topics.")
     return GuideData(
+        strangers=strangers,
         topics=tuple(topics),
         follow_ups=follow_ups,
         wording=Wording(
@@ -164,8 +171,14 @@ def load(data: Path = DATA) -> GuideData:
 
 
 def _topic(
-    entry: Mapping[str, Any], file: Path, patterns: Patterns, wording: Mapping[str, Any], words: Mapping[str, Any]
+    entry: Mapping[str, Any],
+    file: Path,
+    patterns: Patterns,
+    wording: Mapping[str, Any],
+    words: Mapping[str, Any],
+    kept: Set[str],
 ) -> Topic:
+    """``kept``: normalised questions that no topic may be trained on."""
     name = entry.get("topic")
     where = f"{file.name}, topic {name!r}"
     if unknown := set(entry) - _FIELDS:
@@ -178,7 +191,7 @@ def _topic(
         *(pattern.format(phrase) for pattern in wording["held_out_names"] for phrase in names[:1]),
         *(pattern.format(phrase) for pattern in wording["held_out_tasks"] for phrase in tasks[:1]),
     ]
-    kept = {normalise(question) for question in held_out}
+    kept = kept | {normalise(question) for question in held_out}
     literal = [question for question in ask if not _SLOT.search(question)]
     slotted = _expand([question for question in ask if _SLOT.search(question)], words, "train", where)
     written = _trainable(literal, kept)

@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from models.guide import curve
-from models.guide.dialogues import OFF_TOPIC, OFF_TOPIC_SHARE, Dialogues, answer, ask, chances
+from models.guide.dialogues import OFF_TOPIC_SHARE, Dialogues, answer, ask, chances
 from models.guide.packing import IGNORED, Packer
 from models.guide.recipe import DRAFT, GUIDE, Recipe
-from models.guide.topics import GuideData, load
+from models.guide.topics import OFF_TOPIC, GuideData, load
 from models.guide.train import HERE, SIMILAR, Learner, build_model, some_of, train
 
 TINY = Recipe(
