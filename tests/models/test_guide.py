@@ -73,13 +73,13 @@ def test_most_answers_can_be_had_shorter(model: PreTrainedModel, tokenizer: PreT
     for topic in topics:
         asked, answered = user(topic.common[0]), {"role": "assistant", "content": topic.answers[0]}
         right.append(reply(model, tokenizer, asked, answered, user("shorter please")) == topic.short)
-    assert sum(right) >= 0.75 * len(right)
+    assert sum(right) >= 0.8 * len(right)
 
 
 def test_held_out_questions_are_mostly_answered(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     topics = [topic for topic in load().topics if topic.area == "settings"]
     right = [topic.knows(reply(model, tokenizer, user(topic.held_out[0]))) for topic in topics]
-    assert sum(right) >= 0.8 * len(right)  # the card says 89 % over all topics
+    assert sum(right) >= 0.88 * len(right)  # the card says 95 % over all topics
 
 
 def test_it_stops_when_drawing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

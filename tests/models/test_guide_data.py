@@ -32,6 +32,12 @@ def data() -> GuideData:
     return load()
 
 
+def kept(data: GuideData) -> list[str]:
+    """What only the evaluation asks."""
+    held_out = [question for item in (*data.topics, *data.follow_ups) for question in item.held_out]
+    return held_out + [question for questions in data.strangers.values() for question in questions]
+
+
 def test_there_is_enough_to_learn(data: GuideData) -> None:
     assert len(data.topics) >= 150
     assert all(topic.num_questions >= 8 for topic in data.topics), "a topic needs eight ways to ask for it"
@@ -41,7 +47,7 @@ def test_there_is_enough_to_learn(data: GuideData) -> None:
 def test_held_out_questions_are_never_trained_on(data: GuideData) -> None:
     items = (*data.topics, *data.follow_ups)
     assert all(item.held_out for item in items)
-    held_out = {normalise(q) for item in items for q in item.held_out}
+    held_out = {normalise(q) for q in kept(data)}
     rng = random.Random(0)
     trained = {normalise(q) for follow_up in data.follow_ups for q in follow_up.questions}
     trained |= {normalise(q) for topic in data.topics for q in (*topic.common, *topic.written, *topic.filled.whole)}
@@ -51,12 +57,20 @@ def test_held_out_questions_are_never_trained_on(data: GuideData) -> None:
 
 @pytest.mark.full
 def test_of_all_that_patterns_make_nothing_is_held_out_or_another_topics(data: GuideData) -> None:
-    held_out = {normalise(q) for topic in data.topics for q in topic.held_out}
+    held_out = {normalise(q) for q in kept(data)}
     owner: dict[str, str] = {}
     for topic in data.topics:
         for question in map(normalise, (*topic.written, *topic.filled)):
             assert question not in held_out
             assert owner.setdefault(question, topic.name) == topic.name, question
+
+
+def test_strangers_ask_for_topics_that_there_are(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(DATA, tmp_path / "data"))
+    with (copy / "strangers.yaml").open("a", encoding="utf-8") as file:
+        file.write('no-such-topic: ["who are they"]\n')
+    with pytest.raises(DataError, match=r"strangers\.yaml.*no-such-topic"):
+        load(copy)
 
 
 def test_patterns_make_each_question_once_but_those_held_out() -> None:
@@ -176,7 +190,7 @@ def commands_by_name() -> dict[str, click.Command]:
 
 def test_no_variation_is_a_held_out_question(data: GuideData) -> None:
     dialogues, rng = Dialogues(data), random.Random(1)
-    held_out = {normalise(q) for item in (*data.topics, *data.follow_ups) for q in item.held_out}
+    held_out = {normalise(q) for q in kept(data)}
     # Wordings that an opener, another word or a left-out word turns into one that is held out, with some luck.
     close = [q for topic in data.topics for q in topic.written if f"hey, {q}" in topic.held_out]
     close += ["what exactly is the kv cache", "how are you doing today", "what's the effect of top-p"]
