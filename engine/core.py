@@ -20,6 +20,7 @@ from engine.kv_cache import BlockPool
 from engine.logprobs import named_scores, score
 from engine.metrics import EngineMetrics
 from engine.model.loading import LoadedModel
+from engine.native.sampling import NativeSampling
 from engine.outputs import Delta, EngineStats, FinishReason, PrefillProgress
 from engine.overlap import CudaReadback, Overlap, Readback
 from engine.pacing import Pacing
@@ -100,7 +101,8 @@ class EngineCore:
         )
         self._drafting = make_drafting(settings, model, layout, self._scheduler, self._runner.short_step)
         self._record_decodes(recorder, settings, capacity.max_model_len)
-        self._sampler = Sampler()
+        # Where steps run in C++, tokens are chosen there, too.
+        self._sampler = Sampler(NativeSampling() if model.decoder is not None else None)
         self.intake = Intake(model, settings, capacity.max_model_len)
         self._overlap: Overlap | None = None
         can_overlap = readback is not None or model.device.type == "cuda"

@@ -7,6 +7,7 @@
 
 #include "chunk.h"
 #include "products.h"
+#include "sampling.h"
 
 namespace {
 
@@ -299,6 +300,26 @@ void deskmate_step_float32(const Model* model, const Step* step) { run<float, fl
 void deskmate_step_bfloat16(const Model* model, const Step* step) { run<bf16, bf16, bf16>(*model, *step); }
 void deskmate_step_int8(const Model* model, const Step* step) { run<int8_t, int8_t, bf16>(*model, *step); }
 void deskmate_step_int4(const Model* model, const Step* step) { run<int4, int8_t, bf16>(*model, *step); }
+
+// Of each row of scores the likeliest token, the first of equals, and its score.
+void deskmate_likeliest(const float* scores, int64_t rows, int64_t count, int64_t threads, int64_t* tokens, float* highest) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < rows; ++row) {
+        const float* own = scores + row * count;
+        highest[row] = highest_score(own, count);
+        tokens[row] = std::isnan(highest[row]) ? 0 : std::find(own, own + count, highest[row]) - own;
+    }
+}
+
+// One token for each row, by its own filters.
+void deskmate_draw(const float* scores, int64_t rows, int64_t count, int64_t threads, const Filters* filters, int64_t* tokens) {
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        Candidates found;
+#pragma omp for
+        for (int64_t row = 0; row < rows; ++row) tokens[row] = draw(scores + row * count, count, filters[row], found);
+    }
+}
 
 // Whether steps of many rows are computed quickly, too.
 bool deskmate_has_tiles() { return tiles_allowed(); }

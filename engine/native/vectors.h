@@ -82,6 +82,16 @@ inline float highest_of(Floats vector) {
     return vector[0];
 }
 
+inline bool any_of(Ints is) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask(__m512i(is), __m512i(is)) != 0;
+#else
+    int32_t together = 0;
+    for (int64_t lane = 0; lane < kLanes; ++lane) together |= is[lane];
+    return together != 0;
+#endif
+}
+
 // The sum of each of sixteen vectors, that of vector i in lane i: as many additions as for one after another, all lanes busy.
 inline Floats sums_of(Floats (&rows)[kLanes]) {
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

@@ -1,5 +1,5 @@
-"""The sampler against a plain reference in numpy and against transformers' own processors: both its arithmetics, the
-processor's and the GPU's, which computes here too."""
+"""The sampler against a plain reference in numpy and against transformers' own processors: all its arithmetics, NumPy's,
+the one in C++, and the GPU's, which computes here too."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from transformers import (
 import engine.sampler
 from engine import device_sampling, host_sampling
 from engine.errors import LogitsError
+from engine.native.build import NotCompiled
+from engine.native.sampling import NativeSampling
 from engine.sampler import Arithmetic, Sampler, SamplingRow, uniform
 from engine.sampling_params import SamplingParams
 
@@ -32,8 +34,18 @@ DEFAULTS = SamplingParams.from_generation_config(GenerationConfig())
 ARITHMETICS: dict[str, Arithmetic] = {"host": host_sampling, "device": device_sampling}
 
 
-@pytest.fixture(scope="module", params=ARITHMETICS)
+@pytest.fixture(scope="module")
+def native() -> NativeSampling:
+    try:
+        return NativeSampling()
+    except NotCompiled as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module", params=[*ARITHMETICS, "native"])
 def sampler(request: pytest.FixtureRequest) -> Sampler:
+    if request.param == "native":
+        return Sampler(request.getfixturevalue("native"))
     return Sampler(ARITHMETICS[request.param])
 
 
@@ -215,10 +227,35 @@ def test_draws_are_those_of_a_vocabulary_sorted_in_float64(
 @pytest.mark.parametrize(
     "asked", [{}, {"top_p": 0.9}, {"top_k": 40, "top_p": 0.9}, {"min_p": 0.05}, {"typical_p": 0.8}]
 )
-def test_both_arithmetics_draw_the_same_tokens(asked: dict, spread: float) -> None:
+def test_all_arithmetics_draw_the_same_tokens(sampler: Sampler, asked: dict, spread: float) -> None:
     logits = (torch.randn(40, 9000, generator=torch.Generator().manual_seed(4)) * spread).bfloat16()
     rows = [make_row(seed=seed, output=[1] * seed, temperature=0.7, **asked) for seed in range(len(logits))]
-    assert Sampler(host_sampling).sample(logits, rows) == Sampler(device_sampling).sample(logits, rows)
+    assert sampler.sample(logits, rows) == Sampler(host_sampling).sample(logits, rows)
+
+
+def test_rows_of_all_kinds_are_drawn_in_cpp_as_numpy_draws_them(native: NativeSampling) -> None:
+    """Vocabularies that fill no vector, banned tokens, equal scores, weights that vanish, and filters of all kinds."""
+    rng = np.random.default_rng(1)
+    for number in range(300):
+        vocab = int(rng.choice([1, 5, 40, 257, 3072]))
+        logits = torch.from_numpy(rng.normal(size=(8, vocab)).astype(np.float32) * rng.choice([0.3, 3.0, 30.0]))
+        if number % 3 == 0:
+            logits = logits.round()
+        if number % 4 == 0:
+            logits[:, rng.integers(0, vocab, size=vocab // 3)] = -torch.inf
+        rows = [
+            make_row(
+                seed=int(rng.integers(2**62)),
+                temperature=float(rng.choice([0.02, 0.6, 1.0, 9.0])),
+                top_k=int(rng.choice([0, 1, 2, 40, 200, 5000])),
+                top_p=float(rng.choice([1.0, 0.99, 0.9, 0.3])),
+                min_p=float(rng.choice([0.0, 0.05])),
+                typical_p=float(rng.choice([1.0, 1.0, 0.9])),
+            )
+            for _ in range(len(logits))
+        ]
+        if logits.isfinite().any(1).all():
+            assert Sampler(native).sample(logits, rows) == Sampler(host_sampling).sample(logits, rows)
 
 
 @given(
