@@ -1,5 +1,5 @@
-"""The sampler against a plain reference in numpy and against transformers' own processors: all its arithmetics, NumPy's,
-the one in C++, and the GPU's, which computes here too."""
+"""The sampler against a plain reference in numpy and against transformers' own processors: all its arithmetics, that of
+NumPy, the one in C++, and the GPU's, which computes here too."""
 
 from __future__ import annotations
 
