@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from app.errors import StorageUnavailable
 from app.store import driver
-
-_log = logging.getLogger(__name__)
+from app.store.group_commit import GroupCommit
+from app.store.transaction import run_alone
 
 Result = TypeVar("Result")
 
@@ -37,8 +34,8 @@ class Database:
     """Runs functions of a :class:`~sqlalchemy.orm.Session`, each in one transaction, outside the event loop.
 
     SQLite has one writer with its own connection and thread, so that writers queue instead of
-    colliding, and a few readers that see a consistent snapshot beside it; in memory, it has one
-    connection for all. PostgreSQL has one pool.
+    colliding (see :mod:`app.store.group_commit`), and a few readers that see a consistent snapshot
+    beside it; in memory, it has one connection for all. PostgreSQL has one pool.
 
     A cancelled caller never leaves half a transaction: what has begun is committed or rolled back
     in its thread, what has not begun does not begin.
@@ -49,14 +46,17 @@ class Database:
         url: as ``AppSettings.resolved_database_url`` gives it, or ``IN_MEMORY``. Nothing is opened yet.
         """
         self._closed = False
+        self._commits: GroupCommit | None = None  # where there is one writer
         if url == IN_MEMORY:
             self._writer = self._reader = sqlite_engine(url, connections=1)
             self._write_threads = self._read_threads = ThreadPoolExecutor(1, thread_name_prefix="database-memory")
+            self._commits = GroupCommit(self._writer, self._write_threads)
         elif make_url(url).get_backend_name() == "sqlite":
             self._writer = sqlite_engine(url, connections=1)
             self._reader = sqlite_engine(url, connections=READERS, read_only=True)
             self._write_threads = ThreadPoolExecutor(1, thread_name_prefix="database-write")
             self._read_threads = ThreadPoolExecutor(READERS, thread_name_prefix="database-read")
+            self._commits = GroupCommit(self._writer, self._write_threads)
         else:
             self._writer = self._reader = postgres_engine(url, connections=POSTGRES_CONNECTIONS, name=SERVER_NAME)
             _limit_waits(self._writer)
@@ -78,7 +78,10 @@ class Database:
         Raises:
             StorageUnavailable: the database cannot be reached, is locked, or its disk is full.
         """
-        return await self._run(self._write_threads, self._writer, work)
+        if self._commits is None:
+            return await self._run(self._write_threads, self._writer, work)
+        self._refuse_when_closed()
+        return await self._commits.run(work)
 
     async def ping(self) -> None:
         """Raises:
@@ -95,34 +98,17 @@ class Database:
             engine.dispose()
 
     async def _run(self, threads: ThreadPoolExecutor, engine: Engine, work: Callable[[Session], Result]) -> Result:
+        self._refuse_when_closed()
+        return await asyncio.get_running_loop().run_in_executor(threads, run_alone, engine, work)
+
+    def _refuse_when_closed(self) -> None:
         if self._closed:
             raise StorageUnavailable("The server is shutting down. Please try again once it is back.")
-        return await asyncio.get_running_loop().run_in_executor(threads, _transaction, engine, work)
 
 
 def is_postgres(session: Session) -> bool:
     """Whether the session is one of PostgreSQL's; otherwise it is SQLite's."""
     return session.get_bind().dialect.name == "postgresql"
-
-
-def _transaction(engine: Engine, work: Callable[[Session], Result]) -> Result:
-    try:
-        with Session(engine, expire_on_commit=False) as session, session.begin():
-            return work(session)
-    except (IntegrityError, ProgrammingError, DataError) as error:
-        if error.connection_invalidated:
-            raise _unavailable(error) from error
-        raise  # ours: a constraint that a caller reads, or a statement that is wrong
-    except (DBAPIError, PoolTimeout) as error:  # unreachable, locked, full, damaged
-        raise _unavailable(error) from error
-
-
-def _unavailable(error: Exception) -> StorageUnavailable:
-    reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-    _log.error("The database failed: %s", reason)
-    return StorageUnavailable(
-        f"The database cannot be used right now ({reason}). Nothing was changed; please try again in a moment."
-    )
 
 
 @contextmanager

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy import Connection, event, text
+from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID
 from app.errors import StorageUnavailable
+from app.store import group_commit
 from app.store.database import Database
 from app.store.models import Account
 from tests.app.conftest import add_user
@@ -96,6 +97,108 @@ async def test_a_write_that_waits_is_dropped_with_its_caller(database: Database)
     await first
     count = await database.read(lambda session: session.execute(text("SELECT count(*) FROM account")).scalar_one())
     assert count == 1
+
+
+def ask(session: Session) -> int:
+    return int(session.execute(text("SELECT 1")).scalar_one())
+
+
+class TestWritesThatShareATransaction:
+    """On SQLite: all that came while another was running."""
+
+    @pytest.fixture(params=["sqlite"])
+    def database_url(self) -> None:
+        return None
+
+    @staticmethod
+    async def together(database: Database, *works: Callable[[Session], object]) -> list[object]:
+        held = Held()
+        first = asyncio.create_task(database.write(held))
+        await asyncio.to_thread(held.begun.wait)
+        writes = [asyncio.create_task(database.write(work)) for work in works]
+        await asyncio.sleep(0)
+        held.go.set()
+        await first
+        return await asyncio.gather(*writes, return_exceptions=True)
+
+    async def test_each_has_its_own_outcome(self, database: Database) -> None:
+        def rename(session: Session) -> str:
+            session.get_one(Account, LOCAL_USER_ID).name = "renamed"
+            return "told"
+
+        def refused(session: Session) -> None:
+            session.get_one(Account, LOCAL_USER_ID).name = "wrong"
+            session.flush()
+            raise ValueError("no")
+
+        def broken(session: Session) -> None:
+            session.execute(text("INSERT INTO account (id, name) SELECT id, name FROM account"))
+
+        def seen(session: Session) -> str:
+            return session.get_one(Account, LOCAL_USER_ID).name
+
+        told, error, constraint, name = await self.together(database, rename, refused, broken, seen)
+        assert (told, name) == ("told", "renamed")  # each sees those before it, but not what was undone
+        assert isinstance(error, ValueError)
+        assert isinstance(constraint, IntegrityError)
+        assert await name_of(database, LOCAL_USER_ID) == "renamed"
+
+    async def test_they_take_one_transaction(self, database: Database) -> None:
+        begins: list[object] = []
+        event.listen(database._writer, "begin", begins.append)
+        assert await self.together(database, *[ask] * 20) == [1] * 20
+        assert len(begins) == 2  # with the one before them
+
+    async def test_where_the_database_fails_none_is_there_and_all_know(self, database: Database) -> None:
+        def rename(session: Session) -> None:
+            session.get_one(Account, LOCAL_USER_ID).name = "lost"
+
+        def full(_session: Session) -> None:
+            raise DatabaseError("UPDATE", {}, sqlite3.OperationalError("database or disk is full"))
+
+        outcomes = await self.together(database, rename, full, rename)
+        assert [type(outcome) for outcome in outcomes] == [StorageUnavailable] * 3
+        assert await name_of(database, LOCAL_USER_ID) == "whole"
+        await database.write(rename)  # and it works again
+        assert await name_of(database, LOCAL_USER_ID) == "lost"
+
+    async def test_a_commit_that_fails_is_told_to_all(self, database: Database) -> None:
+        def rename(session: Session) -> None:
+            session.get_one(Account, LOCAL_USER_ID).name = "lost"
+
+        def fail(connection: Connection) -> None:
+            if connection.get_nested_transaction() is None and armed:
+                raise DatabaseError("COMMIT", {}, sqlite3.OperationalError("disk I/O error"))
+
+        armed: list[bool] = []
+        event.listen(database._writer, "commit", fail)
+        rename_then_arm: Callable[[Session], object] = lambda session: (rename(session), armed.append(True))  # noqa: E731
+        outcomes = await self.together(database, rename, rename_then_arm)
+        assert [type(outcome) for outcome in outcomes] == [StorageUnavailable] * 2
+        armed.clear()
+        assert await name_of(database, LOCAL_USER_ID) == "whole"
+
+    async def test_a_long_one_is_not_waited_for(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(group_commit, "LONGEST_SECONDS", 0.0)
+        begins: list[object] = []
+        event.listen(database._writer, "begin", begins.append)
+        assert await self.together(database, *[ask] * 3) == [1] * 3
+        assert len(begins) == 4
+
+    async def test_closing_waits_for_all(self, database: Database) -> None:
+        held = Held()
+        first = asyncio.create_task(database.write(held))
+        await asyncio.to_thread(held.begun.wait)
+        others = [asyncio.create_task(add_user(database)) for _ in range(3)]
+        await asyncio.sleep(0)
+        closing_task = asyncio.create_task(database.close())
+        await asyncio.sleep(0.05)
+        held.go.set()
+        await asyncio.gather(first, *others, closing_task)
+        reopened = Database(database_url_of(database))
+        count = await reopened.read(lambda session: session.execute(text("SELECT count(*) FROM account")).scalar_one())
+        assert count == 4
+        await reopened.close()
 
 
 async def test_what_a_failed_write_did_is_gone(database: Database) -> None:
