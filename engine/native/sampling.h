@@ -10,6 +10,7 @@ constexpr float kVisible = 80;  // exponents so far below the highest give weigh
 constexpr float kLowestExponent = -87;  // lower ones would be no normal numbers
 constexpr int64_t kBlock = 64;  // weights of a row that are looked through only where the running sum passes its target
 
+typedef float EightFloats __attribute__((vector_size(32)));
 typedef double Doubles __attribute__((vector_size(64)));
 
 struct Filters {  // of one row; see SamplingParams
@@ -59,9 +60,9 @@ inline double sum_of(const float* weights, int64_t count, float lowest) {
     Doubles low{}, high{};
     int64_t at = 0;
     for (; at + kLanes <= count; at += kLanes) {
-        const Floats some = load<Floats>(weights + at), kept = some >= lowest ? some : Floats{};
-        low += __builtin_convertvector(__builtin_shufflevector(kept, kept, 0, 1, 2, 3, 4, 5, 6, 7), Doubles);
-        high += __builtin_convertvector(__builtin_shufflevector(kept, kept, 8, 9, 10, 11, 12, 13, 14, 15), Doubles);
+        const EightFloats some = load<EightFloats>(weights + at), more = load<EightFloats>(weights + at + 8);
+        low += __builtin_convertvector(some >= lowest ? some : EightFloats{}, Doubles);
+        high += __builtin_convertvector(more >= lowest ? more : EightFloats{}, Doubles);
     }
     low += high;
     double sum = ((low[0] + low[1]) + (low[2] + low[3])) + ((low[4] + low[5]) + (low[6] + low[7]));
