@@ -23,6 +23,8 @@ SLOWEST_READING = 5.0
 """A prompt token takes at most so many times what it would in steps that read fastest, however short decodes are."""
 ROWS = 16
 """Of a tile: matrix units compute so many rows at once, so steps are made of whole tiles."""
+FEWEST_KEPT = 0.75
+"""Of the tokens with which a step is worth what it takes, what whole tiles may leave."""
 LATEST_STEPS = 5
 """Of each size that are remembered."""
 TRIAL = 32
@@ -76,16 +78,17 @@ class Pacing:
             decodes: replies that it continues; at least 1, and less than ``max_batched_tokens``.
             prompts: requests whose prompts could be read in it; at least 1.
         """
-        wanted = 2.0 * ROWS
+        wanted, fewest = 2.0 * ROWS, 0.0
         alone = self._seconds_alone(decodes)
         if alone is not None and self._curve:
             curve = [_Point(0, 0.0), *sorted(self._curve.values())]
             within = _tokens_within(curve, (LONGEST_STEP - 1) * alone * max(1.0, prompts / decodes))
-            wanted = max(within, _fewest_tokens(curve, alone))
+            fewest = _fewest_tokens(curve, alone)
+            wanted = max(within, fewest)
         if self._mixed_steps % TRIAL == TRIAL - 1:
             wanted = max(1.5 * wanted, wanted + ROWS)
         rows = int(wanted + decodes) // ROWS * ROWS
-        if rows - decodes < ROWS // 2:
+        if rows - decodes < max(ROWS / 2, FEWEST_KEPT * fewest):
             rows += ROWS
         return min(rows, self._budget) - decodes
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from statistics import median
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.pacing import LONGEST_STEP, ROWS, SLOWEST_READING, TRIAL, Pacing
@@ -155,6 +155,8 @@ def test_a_machine_that_is_not_known_yet_begins_with_little() -> None:
 seconds = st.floats(0, 0.1)
 
 
+# Where a step made of whole tiles would be too short to be worth it.
+@example(0.0625, 0.0, 0.03125, 0.0007941799221812031, 0.0, 0.0, 7, 371, 0)
 @settings(max_examples=50, deadline=None)
 @given(
     fixed=st.floats(1e-5, 0.1),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import logging
 import os
@@ -136,6 +137,10 @@ class Soak:
             try:
                 async with asyncio.timeout(120):  # nobody may be left waiting
                     self.outcomes[await self.visit()] += 1
+            except TimeoutError:  # starved, or forgotten: the stacks tell
+                print(self.outcomes, self.engine.status, self.engine.stats())
+                faulthandler.dump_traceback(sys.__stderr__)
+                raise
             except EngineError as error:
                 self.outcomes[type(error).__name__] += 1
                 await asyncio.sleep(self.rng.random() * 0.2)
