@@ -1,7 +1,8 @@
 """Sampling where the logits are in the processor's memory: row by row, in NumPy.
 
 A row of a vocabulary fits the processor's cache, and NumPy sorts, partitions and searches one many times faster than
-PyTorch's operators do on a processor. On a GPU :mod:`engine.device_sampling` does the same, with the same noise.
+PyTorch's operators do on a processor. Where steps run in C++, :mod:`engine.native.sampling` does the same, and on a GPU
+:mod:`engine.device_sampling`, with the same noise.
 """
 
 from __future__ import annotations
