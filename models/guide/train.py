@@ -12,10 +12,10 @@ import itertools
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script, from anywhere
 
@@ -59,6 +59,13 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> LlamaForC
     return LlamaForCausalLM(config)
 
 
+class Progress(NamedTuple):
+    """Where a training stands after a step."""
+
+    done: float  #: share of the training that is over, 1 at last
+    leg_ends: bool  #: the learning rate has come down to nothing: what is there now is as good as it gets by itself
+
+
 class Learner(nn.Module):
     """The model, and a second head that is thrown away after the training.
 
@@ -84,12 +91,22 @@ def build_optimizers(learner: Learner, recipe: Recipe) -> list[torch.optim.Optim
     ]
 
 
-def rate_at(step: int, done: float, recipe: Recipe) -> float:
-    """Share of the full learning rate, ``done`` being the share of the training that is over.
+def rate_at(leg: int, step: int, over: float, recipe: Recipe) -> float:
+    """Share of the full learning rate in a leg's step, counted from 0, where ``over`` of the leg is over.
 
     A short climb, a plain, and in the last part a straight line down to nothing.
     """
-    return min((step + 1) / recipe.warmup_steps, 1.0, (1 - done) / recipe.falling)
+    height = recipe.later_legs if leg else 1.0
+    return height * min((step + 1) / recipe.warmup_steps, 1.0, (1 - over) / recipe.falling)
+
+
+def mean(ends: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several models of one shape.
+
+    Legs that go on from one another end in different places of the same valley, and between them it is deeper
+    (Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", UAI 2018).
+    """
+    return {name: torch.stack([end[name] for end in ends]).mean(0) for name in ends[0]}
 
 
 def some_of(labels: Tensor) -> Tensor:
@@ -139,8 +156,8 @@ def train(
     compiled: bool,
     workers: Workers = ALONE,
     minutes: float | None = None,
-) -> Iterator[float]:
-    """Train in place; yields the share that is done after each step, 1 at last. Losses go to ``log`` (CSV).
+) -> Iterator[Progress]:
+    """Train in place; yields after each step. Losses go to ``log`` (CSV).
 
     The training takes the recipe's steps, or, if they are given, so many ``minutes``; then the clock decides what comes
     out, and a seed gives no model twice.
@@ -155,14 +172,16 @@ def train(
         started = time.monotonic()
         seen = 0
         done = 0.0
+        leg = began = 0
         total = None if minutes else recipe.steps
         bar = tqdm(
             unit="step", desc="weights", dynamic_ncols=True, mininterval=1, total=total, disable=workers.rank > 0
         )
         for step in itertools.count():
+            over = recipe.leg_at(done)[1]
             for optimizer in optimizers:
                 for group in optimizer.param_groups:
-                    group["lr"] = recipe.learning_rate * rate_at(step, done, recipe)
+                    group["lr"] = recipe.learning_rate * rate_at(leg, step - began, over, recipe)
             batches = packer.step(step)
             learned = sum(int((batch.labels != IGNORED).sum()) for batch in batches)
             value = 0.0
@@ -186,9 +205,12 @@ def train(
             file.flush()
             # One process's clock is all processes' clock, or one would stop while another waits for it.
             done = workers.agree(min(1.0, seconds / 60 / minutes)) if minutes else (step + 1) / recipe.steps
-            yield done
+            next_leg = recipe.leg_at(done)[0]
+            yield Progress(done, done == 1 or next_leg > leg)
             if done == 1:
                 return
+            if next_leg > leg:
+                leg, began = next_leg, step + 1
 
 
 def save_weights(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
@@ -240,14 +262,21 @@ class Workshop:
         own = replace(recipe, seed=recipe.seed + 1000 * self.workers.rank)
         packer = Packer(Dialogues(self.data), tokenizer, own)
         learner = Learner(model, len(self.data.topics)).to("cuda" if torch.cuda.is_available() else "cpu")
-        for step, done in enumerate(train(learner, packer, recipe, log, self.compiled, self.workers, self.minutes), 1):
+        training = train(learner, packer, recipe, log, self.compiled, self.workers, self.minutes)
+        ends: list[dict[str, Tensor]] = []
+        for step, (done, leg_ends) in enumerate(training, 1):
             if self.workers.rank:
                 continue
             if step % PLOT_EVERY == 0 or done == 1:
                 curve.draw(log, picture)
-            if step % self.save_every == 0 or done == 1:
+            if step % self.save_every == 0:
                 save_weights(model, tokenizer, self.work)
+            if leg_ends:
+                ends.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+                save_weights(model, tokenizer, self.work / f"leg-{len(ends)}")
         if self.workers.rank == 0:
+            model.load_state_dict(mean(ends))
+            save_weights(model, tokenizer, self.work)
             self.publish()
         self.workers.wait()
 

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from models.guide import curve
 from models.guide.dialogues import OFF_TOPIC_SHARE, Dialogues, answer, ask, chances
 from models.guide.packing import IGNORED, Packer
 from models.guide.recipe import DRAFT, GUIDE, Recipe
 from models.guide.topics import OFF_TOPIC, GuideData, load
-from models.guide.train import HERE, SIMILAR, Learner, build_model, some_of, train
+from models.guide.train import HERE, SIMILAR, Learner, Workshop, build_model, rate_at, some_of, train
+from models.guide.workers import Workers
 
 TINY = Recipe(
     steps=8, width=32, layers=1, heads=2, kv_heads=1, inner=64,
@@ -61,6 +63,40 @@ def test_a_seed_gives_the_same_weights(data: GuideData, tokenizer: PreTrainedTok
     assert not all(torch.equal(one[name], other[name]) for name in one)
     assert len(losses) == TINY.steps
     assert losses[-1] < losses[0]
+
+
+def test_every_leg_climbs_and_comes_to_rest() -> None:
+    recipe = replace(TINY, steps=100, legs=(0.5, 0.3, 0.2), warmup_steps=4, falling=0.5, later_legs=0.6)
+    rates, began = [], 0
+    for step in range(100):
+        leg, over = recipe.leg_at(step / 100)
+        if leg > 0 and over == pytest.approx(0):
+            began = step
+        rates.append(rate_at(leg, step - began, over, recipe))
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert rates[4:25] == [1.0] * 21
+    for begin, end, height in ((0, 50, 1.0), (50, 80, 0.6), (80, 100, 0.6)):
+        assert max(rates[begin:end]) == height
+        assert rates[end - 1] == pytest.approx(height / (0.5 * (end - begin)))
+        falling = rates[(begin + end) // 2 : end]
+        assert falling == sorted(falling, reverse=True)
+
+
+def test_the_model_is_the_mean_of_its_legs(data: GuideData, tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    recipe = replace(TINY, steps=4, legs=(0.5, 0.5), learning_rate=0.03)
+    work, out = tmp_path / "work", tmp_path / "out"
+    shop = Workshop(data, work, out, save_every=3, compiled=False, workers=Workers(), minutes=None)
+    shop.make(build_model(recipe, tokenizer), shop.tokenizer(HERE, recipe.vocabulary), recipe)
+    first, last, made = (load_file(folder / "model.safetensors") for folder in (work / "leg-1", work / "leg-2", out))
+    assert made.keys() == first.keys() == last.keys()
+    for name, tensor in made.items():
+        half = (first[name].double() + last[name].double()) / 2
+        assert torch.allclose(tensor.double(), half, rtol=0.01, atol=1e-4)  # rounded to bfloat16 once, not twice
+        assert not torch.equal(first[name], last[name])
+    assert {"config.json", "generation_config.json", "loss.svg", "tokenizer.model"} <= {
+        one.name for one in out.iterdir()
+    }
+    assert LlamaForCausalLM.from_pretrained(out).config.hidden_size == recipe.width
 
 
 def test_only_replies_are_learned_and_an_opening_is_cut(data: GuideData, tokenizer: PreTrainedTokenizerFast) -> None:
