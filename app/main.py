@@ -14,6 +14,7 @@ from app.api import engine as engine_api
 from app.api.errors import install_error_handlers
 from app.api.observe import HttpMetrics, Observer
 from app.api.openai import install_openai
+from app.api.turn_events import OpenStreams
 from app.auth.authenticator import AccountAuthenticator
 from app.auth.guard import Guard
 from app.auth.headers import SecurityHeaders
@@ -61,6 +62,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         redoc_url=None,
     )
     app.state.http_metrics = HttpMetrics()
+    app.state.open_streams = OpenStreams()
     app.add_middleware(
         Guard,
         authenticator=_authenticator(app, settings),
@@ -118,4 +120,5 @@ async def wind_down(app: FastAPI) -> None:
     try:
         await asyncio.gather(*endings)
     finally:
+        cast(OpenStreams, app.state.open_streams).finish()
         app.state.closing.set()

@@ -90,6 +90,7 @@ class Visitor(Person):
                     raise
                 self._outcomes["busy"] += 1
                 await asyncio.sleep(self._dice.random())
+        self.browser.leave()
 
     async def _do_something(self) -> str:
         dice = self._dice
@@ -97,25 +98,24 @@ class Visitor(Person):
             await self.browser.delete(f"/api/conversations/{self._conversations.pop(0)}")
         self.conversation_id = dice.choice(self._conversations) if self._conversations and dice.random() < 0.7 else None
         begins = self.conversation_id is None
-        turn = await self.send(dice.choice(QUESTIONS), dice.randrange(2**31), dice.choice([16, 64, 256]))
+        turn, reply = await self.send(dice.choice(QUESTIONS), dice.randrange(2**31), dice.choice([16, 64, 256]))
         if begins:
             self._conversations.append(turn["conversation_id"])
         does = dice.choice(["read", "read", "read", "stop", "leave", "ask again", "delete"])
-        events = await self.follow(turn)
         if does in ("stop", "leave", "delete"):
             await asyncio.sleep(dice.random())
         if does == "leave":
-            events.leave()
+            self.browser.leave()
             return does
         if does == "stop":
             await self.browser.post(f"/api/turns/{turn['turn_id']}/stop", {})
         if does == "delete":
             self._conversations.remove(turn["conversation_id"])
             await self.browser.delete(f"/api/conversations/{turn['conversation_id']}")
-        await events.end()
+        await reply.end()
         if does == "ask again":
             again = await self.browser.post(f"/api/messages/{turn['message_id']}/regenerate", {})
-            await (await self.follow(again)).end()
+            await (await self.browser.follow(again["turn_id"])).end()
         return does
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from app.api.observe import HttpMetrics
+from app.api.turn_events import OpenStreams
 from app.auth.clients import UNKNOWN
 from app.auth.identity import Identity, identity_of, user_id_of
 from app.auth.people import People, Visitor
@@ -40,6 +41,10 @@ async def _closing(request: Request) -> asyncio.Event:
 
 async def _metrics(request: Request) -> HttpMetrics:
     return cast(HttpMetrics, request.app.state.http_metrics)
+
+
+async def _open_streams(request: Request) -> OpenStreams:
+    return cast(OpenStreams, request.app.state.open_streams)
 
 
 async def _people(request: Request) -> People:
@@ -77,3 +82,4 @@ Origin = Annotated[str, Depends(_origin)]
 #: Set when the server shuts down: long streams end then.
 Closing = Annotated[asyncio.Event, Depends(_closing)]
 Metrics = Annotated[HttpMetrics, Depends(_metrics)]
+OpenStreamsDep = Annotated[OpenStreams, Depends(_open_streams)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -59,87 +60,118 @@ class Positions:
         return ",".join(f"{turn}:{offset}" for turn, offset in self.offsets.items())
 
 
-async def follow(turns: Turns, user_id: str, turn_id: str, offset: int, metrics: HttpMetrics) -> AsyncGenerator[bytes]:
-    """One turn's events on the wire, each with the offset it reaches as its id.
-
-    Raises (here, before there is a stream):
-        NotFound: there is no such turn for this user.
-    """
-    await turns.snapshot(user_id, turn_id)
-
-    def wire(turn_id: str, name: str, data: dict[str, Any], reached: Mapping[str, int]) -> bytes:
-        return sse_event(data, event=name, id=str(reached[turn_id]))
-
-    return _events(
-        {turn_id: lambda changed: turns.reader(user_id, turn_id, offset, changed)}, {turn_id: offset}, wire, metrics
-    )
+Opening = Callable[[Changed], TurnReader]
+"""Begins to read a turn; gets what is to be called when there is something new."""
 
 
-def follow_many(
-    turns: Mapping[str, Turns], user_id: str, positions: Positions, metrics: HttpMetrics
-) -> AsyncGenerator[bytes]:
-    """Several turns' events on the wire; each names its turn, and its id holds where all of them stand.
-
-    ``turns`` says of each where it is.
-
-    A turn that does not exist (deleted meanwhile, say) sends one ``gone`` event and disturbs no other.
-    """
-
-    def wire(turn_id: str, name: str, data: dict[str, Any], reached: Mapping[str, int]) -> bytes:
-        return sse_event({"turn_id": turn_id, **data}, event=name, id=str(Positions(reached)))
-
-    def opening(turn_id: str, offset: int) -> Callable[[Changed], TurnReader]:
-        return lambda changed: turns[turn_id].reader(user_id, turn_id, offset, changed)
-
-    openings = {turn_id: opening(turn_id, offset) for turn_id, offset in positions.offsets.items()}
-    return _events(openings, positions.offsets, wire, metrics)
+def opening(turns: Turns, user_id: str, turn_id: str, offset: int) -> Opening:
+    """How a turn is read from ``offset`` on."""
+    return lambda changed: turns.reader(user_id, turn_id, offset, changed)
 
 
-async def _events(
-    openings: Mapping[str, Callable[[Changed], TurnReader]],
-    offsets: Mapping[str, int],
-    wire: Callable[[str, str, dict[str, Any], Mapping[str, int]], bytes],
-    metrics: HttpMetrics,
-) -> AsyncGenerator[bytes]:
-    """What is new of all turns, in one piece, whenever something is.
+class TurnStream:
+    """What is new of its turns, in one piece, whenever something is.
 
     A slow client makes nothing pile up: the next piece brings everything that has come meanwhile.
+
+    Args:
+        names_turns: each event names its turn, and its id holds where all turns stand; else the id is the offset of
+            the only one.
+        stays_open: for turns that may be added, also when all the others have ended.
     """
-    reached = dict(offsets)
-    company = _Company()
-    readers = {turn_id: opening(company.changed) for turn_id, opening in openings.items()}
-    with metrics.event_streams.track_inprogress():
+
+    def __init__(self, metrics: HttpMetrics, *, names_turns: bool = True, stays_open: bool = False) -> None:
+        self._metrics = metrics
+        self._names_turns = names_turns
+        self._stays_open = stays_open
+        self._company = _Company()
+        self._to_open: dict[str, Opening] = {}
+        self._readers: dict[str, TurnReader] = {}
+        self._reached: dict[str, int] = {}
+
+    def add(self, turn_id: str, offset: int, opening: Opening) -> bool:
+        """Tell of one more turn. False where there are too many, or it is told of already."""
+        if len(self._readers) + len(self._to_open) >= MAX_TURNS_PER_STREAM or turn_id in self._reached:
+            return False
+        self._reached[turn_id] = offset
+        self._to_open[turn_id] = opening
+        self._company.changed(True)
+        return True
+
+    def finish(self) -> None:
+        """Stay open no longer than the turns that are told of."""
+        self._stays_open = False
+        self._company.changed(True)
+
+    async def events(self) -> AsyncGenerator[bytes]:
+        """On the wire. To be iterated once."""
+        with self._metrics.event_streams.track_inprogress():
+            try:
+                while self._stays_open or self._readers or self._to_open:
+                    await self._company.gathered()
+                    for turn_id, opening in self._to_open.items():
+                        self._readers[turn_id] = opening(self._company.changed)
+                    self._to_open.clear()
+                    pieces: list[bytes] = []
+                    sampled_at: list[float] = []
+                    for turn_id, reader in list(self._readers.items()):
+                        try:
+                            events = reader.take()
+                        except NotFound as error:  # deleted since
+                            pieces.append(self._wire(turn_id, "gone", {"code": error.code, "message": error.message}))
+                        except StorageUnavailable:
+                            return  # the client comes back by itself and goes on where it was
+                        else:
+                            for event in events:
+                                name, data = _named(event)
+                                self._reached[turn_id] = data.get("offset", self._reached[turn_id])
+                                pieces.append(self._wire(turn_id, name, data))
+                                if isinstance(event, TurnText) and event.sampled_at is not None:
+                                    sampled_at.append(event.sampled_at)
+                        if reader.ended:
+                            await self._readers.pop(turn_id).close()
+                            if self._stays_open:  # who comes back asks for those that go on
+                                del self._reached[turn_id]
+                    if pieces:
+                        yield b"".join(pieces)
+                        self._company.parted()
+                        self._metrics.delivered(sampled_at)
+            finally:
+                self._company.dissolve()
+                for reader in self._readers.values():
+                    await reader.close()
+
+    def _wire(self, turn_id: str, name: str, data: dict[str, Any]) -> bytes:
+        if not self._names_turns:
+            return sse_event(data, event=name, id=str(self._reached[turn_id]))
+        return sse_event({"turn_id": turn_id, **data}, event=name, id=str(Positions(self._reached)))
+
+
+class OpenStreams:
+    """The streams of this process that stay open, by whose they are and by what their clients call them."""
+
+    def __init__(self) -> None:
+        self._streams: dict[tuple[str, str], TurnStream] = {}
+
+    async def events(self, user_id: str, stream_id: str, stream: TurnStream) -> AsyncGenerator[bytes]:
+        """The stream's events; while they are iterated, :meth:`find` finds it. Of two with one name it is the newer."""
+        whose = user_id, stream_id
+        self._streams[whose] = stream
         try:
-            company.changed(True)  # what there is already
-            while readers:
-                await company.gathered()
-                pieces: list[bytes] = []
-                sampled_at: list[float] = []
-                for turn_id, reader in list(readers.items()):
-                    try:
-                        events = reader.take()
-                    except NotFound as error:  # deleted since
-                        problem = {"code": error.code, "message": error.message}
-                        pieces.append(wire(turn_id, "gone", problem, reached))
-                    except StorageUnavailable:
-                        return  # the client comes back by itself and goes on where it was
-                    else:
-                        for event in events:
-                            name, data = _named(event)
-                            reached[turn_id] = data.get("offset", reached[turn_id])
-                            pieces.append(wire(turn_id, name, data, reached))
-                            if isinstance(event, TurnText) and event.sampled_at is not None:
-                                sampled_at.append(event.sampled_at)
-                    if reader.ended:
-                        await readers.pop(turn_id).close()
-                if pieces:
-                    yield b"".join(pieces)
-                    company.parted()
-                    metrics.delivered(sampled_at)
+            async with aclosing(stream.events()) as events:
+                async for event in events:
+                    yield event
         finally:
-            company.dissolve()
-            for reader in readers.values():
-                await reader.close()
+            if self._streams.get(whose) is stream:
+                del self._streams[whose]
+
+    def find(self, user_id: str, stream_id: str) -> TurnStream | None:
+        return self._streams.get((user_id, stream_id))
+
+    def finish(self) -> None:
+        """Let them end: the server does."""
+        for stream in self._streams.values():
+            stream.finish()
 
 
 class _Company:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.deps import Closing, Metrics, ServicesDep, UserId
+from app.api.deps import Closing, Metrics, OpenStreamsDep, ServicesDep, UserId
 from app.api.sse import EventStream
-from app.api.turn_events import Positions, follow, follow_many
+from app.api.turn_events import Positions, TurnStream, opening
 from app.domain.chat_settings import ChatSettings
+from app.errors import InvalidInput
 from app.turns.service import TurnRef
 
 router = APIRouter(prefix="/api", tags=["turns"])
 
+StreamId = Annotated[str, Field(min_length=1, max_length=100)]
 LastEventId = Annotated[str | None, Header(description="Sent by the browser when it reconnects; beats the offset.")]
 
 
@@ -42,16 +45,30 @@ class NewTurn(BaseModel):
     temporary: bool = Field(
         False, description="Begin a conversation that is kept in memory only and ends with the server, at the latest."
     )
+    stream_id: StreamId | None = Field(
+        None,
+        description="Of an event stream that is open (`stream_id` of `GET /api/events`): the reply is told there from "
+        "its first word, without another request. Whether it is, the answer's `in_stream` says.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedTurn(TurnRef):
+    """A turn that was started, and where its reply is told."""
+
+    in_stream: bool  #: in the stream that was asked for; where not, ask for its events
 
 
 @router.post("/turns", status_code=201)
-async def start_turn(turn: NewTurn, user_id: UserId, services: ServicesDep) -> TurnRef:
+async def start_turn(
+    turn: NewTurn, user_id: UserId, services: ServicesDep, open_streams: OpenStreamsDep
+) -> StartedTurn:
     """Save a message and begin its reply. When this answers 201, the message is on disk."""
     if turn.conversation_id is not None:
         chats = await services.chats_with(turn.conversation_id)
     else:
         chats = await services.temporary.begin(user_id) if turn.temporary else services.chats
-    return await chats.turns.start(
+    ref = await chats.turns.start(
         user_id,
         text=turn.text,
         conversation_id=turn.conversation_id,
@@ -60,6 +77,9 @@ async def start_turn(turn: NewTurn, user_id: UserId, services: ServicesDep) -> T
         settings=turn.settings,
         request_id=turn.request_id,
     )
+    stream = open_streams.find(user_id, turn.stream_id) if turn.stream_id is not None else None
+    told = stream is not None and stream.add(ref.turn_id, 0, opening(chats.turns, user_id, ref.turn_id, 0))
+    return StartedTurn(**asdict(ref), in_stream=told)
 
 
 @router.post("/turns/{turn_id}/stop", status_code=204)
@@ -81,8 +101,10 @@ async def turn_events(
     """Follow one reply as server-sent events, from any point, also after it has ended."""
     start = Positions.parse_offset(last_event_id) if last_event_id else offset
     turns = (await services.chats_with(turn_id)).turns
-    events = await follow(turns, user_id, turn_id, start, metrics)
-    return EventStream(events, closing=closing)
+    await turns.snapshot(user_id, turn_id)  # there is one for this user, or this is refused before there is a stream
+    stream = TurnStream(metrics, names_turns=False)
+    stream.add(turn_id, start, opening(turns, user_id, turn_id, start))
+    return EventStream(stream.events(), closing=closing)
 
 
 @router.get("/events", status_code=200, response_class=EventStream)
@@ -91,12 +113,30 @@ async def many_turn_events(
     services: ServicesDep,
     closing: Closing,
     metrics: Metrics,
-    turn: Annotated[list[str], Query(description="turn_id:offset, once per reply to follow.")],
+    open_streams: OpenStreamsDep,
+    turn: Annotated[list[str] | None, Query(description="turn_id:offset, once per reply to follow.")] = None,
+    stream_id: Annotated[
+        StreamId | None,
+        Query(
+            description="Any id of the client's own. The stream then stays open for as long as the client does, and "
+            "messages sent with this id are answered in it."
+        ),
+    ] = None,
     last_event_id: LastEventId = None,
 ) -> EventStream:
     """Follow several replies in one stream: a browser allows few connections, and all its tabs share this one."""
-    positions = Positions.parse(turn)
-    if last_event_id:
-        positions = positions.advanced_to(Positions.parse(last_event_id.split(",")))
-    turns = {turn_id: (await services.chats_with(turn_id)).turns for turn_id in positions.offsets}
-    return EventStream(follow_many(turns, user_id, positions, metrics), closing=closing)
+    asked, seen = turn or [], last_event_id.split(",") if last_event_id else []
+    if stream_id is not None:  # what was added to it is not in its address
+        positions = Positions.parse([*asked, *seen])
+    elif asked:
+        positions = Positions.parse(asked).advanced_to(Positions.parse(seen))
+    else:
+        raise InvalidInput(
+            "There is nothing to follow. Name turns (turn=ID:OFFSET) or, for those to come, a stream_id."
+        )
+    stream = TurnStream(metrics, stays_open=stream_id is not None)
+    for turn_id, offset in positions.offsets.items():
+        turns = (await services.chats_with(turn_id)).turns
+        stream.add(turn_id, offset, opening(turns, user_id, turn_id, offset))
+    events = stream.events() if stream_id is None else open_streams.events(user_id, stream_id, stream)
+    return EventStream(events, closing=closing)

@@ -1,13 +1,15 @@
 """One person's browser, as lean as can be: it shares the machine with the server that is measured.
 
-Requests go over one connection that stays open. Each reply's events come over a connection of their own, as a page's
-``EventSource`` has it; its bytes are only gathered while they come and looked into when the stream has ended.
+Requests go over one connection that stays open. Replies come over another one, as the page's ``EventSource`` has it: it
+is opened for the first of them and stays open for the next. Bytes are only gathered while they come, and looked into
+when a reply has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
@@ -15,6 +17,10 @@ from typing import Any
 PATIENCE_SECONDS = 120.0
 IDLE_SECONDS = 3.0
 """After which a connection is not used again: the server closes one that was idle for five, perhaps just now."""
+
+
+_LAST = (b"event: end\n", b"event: gone\n")
+_LONGEST_NAME = b"event: progress\n"
 
 
 class RefusedError(Exception):
@@ -38,6 +44,7 @@ class Browser:
         self._headers = {"Host": f"127.0.0.1:{port}", "X-Forwarded-For": address, "Sec-Fetch-Site": "same-origin"}
         self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._used = 0.0
+        self._stream: EventStream | None = None
 
     async def use_link(self, token: str, name: str, password: str) -> None:
         """Make the account that a link is for."""
@@ -53,18 +60,39 @@ class Browser:
     async def delete(self, path: str) -> None:
         await self._ask("DELETE", path, b"")
 
-    async def events(self, turn_id: str) -> Events:
-        """Begin to follow a reply."""
-        path = f"/api/events?turn={turn_id}:0"
+    def expect(self) -> Reply | None:
+        """Before a message is sent: its reply, if a stream is open in which it can be told (see :attr:`stream_id`)."""
+        return self._stream.expect() if self.stream_id is not None and self._stream is not None else None
+
+    @property
+    def stream_id(self) -> str | None:
+        """Of the event stream that is open."""
+        return self._stream.stream_id if self._stream is not None and self._stream.is_open else None
+
+    async def follow(self, turn_id: str) -> Reply:
+        """Open the event stream anew, for a reply that is not told in it."""
+        self._leave_stream()
         loop = asyncio.get_running_loop()
-        _, events = await loop.create_connection(lambda: Events(), "127.0.0.1", self._port)
-        events.ask(self._request("GET", path, b"", {"Accept": "text/event-stream", "Connection": "close"}))
-        return events
+        stream_id = secrets.token_hex(8)
+        path = f"/api/events?turn={turn_id}:0&stream_id={stream_id}"
+        _, self._stream = await loop.create_connection(lambda: EventStream(stream_id), "127.0.0.1", self._port)
+        return self._stream.begin(self._request("GET", path, b"", {"Accept": "text/event-stream"}))
+
+    def leave(self) -> None:
+        """Close the page: in the middle of a reply, perhaps."""
+        self._leave_stream()
+        self.close()
 
     def close(self) -> None:
+        """The connection for requests; the next one opens another."""
         if self._connection is not None:
             self._connection[1].close()
             self._connection = None
+
+    def _leave_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.leave()
+            self._stream = None
 
     def _request(self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
         lines = [f"{method} {path} HTTP/1.1"]
@@ -98,61 +126,93 @@ class Browser:
         return said
 
 
-class Events(asyncio.Protocol):
-    """One reply's events, as they come."""
+class Reply:
+    """What comes of one."""
 
     def __init__(self) -> None:
         self.first_text: float | None = None  #: when it came, on ``perf_counter``
-        self._pieces: list[bytes] = []
+        self._said = bytearray()
+        self._ending = False  # its last event has begun
         self._ended = asyncio.get_running_loop().create_future()
 
-    def ask(self, request: bytes) -> None:
+    def take(self, data: bytes) -> bool:
+        """More of it. True where that was the last."""
+        unseen = max(0, len(self._said) - len(_LONGEST_NAME))
+        self._said += data
+        if self.first_text is None and self._said.find(b"event: text\n", unseen) >= 0:
+            self.first_text = perf_counter()
+        refused = len(self._said) > 12 and self._said.startswith(b"HTTP/") and self._said[8:13] != b" 200 "
+        self._ending = self._ending or any(self._said.find(name, unseen) >= 0 for name in _LAST)
+        over = refused or (self._ending and self._said.endswith(b"\n\n\r\n"))
+        if over:
+            self.break_off()
+        return over
+
+    def break_off(self) -> None:
+        """Nothing more comes."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    async def end(self) -> dict[str, Any]:
+        """Wait for it; returns what the reply's last event says, with the number of ``text_events``.
+
+        Raises:
+            RefusedError: the stream was refused, or broke off.
+        """
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self._ended
+        return last_event(bytes(self._said))
+
+
+class EventStream(asyncio.Protocol):
+    """One reply after the other, over a connection that stays open."""
+
+    def __init__(self, stream_id: str) -> None:
+        self.stream_id = stream_id
+        self.is_open = True
+        self._reply: Reply | None = None
+
+    def begin(self, request: bytes) -> Reply:
+        """Ask for the stream; the reply that it is opened for."""
         self._transport.write(request)
+        return self.expect()
+
+    def expect(self) -> Reply:
+        """The next one."""
+        self._reply = Reply()
+        return self._reply
+
+    def leave(self) -> None:
+        self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._pieces.append(data)
-        if self.first_text is None and b"event: text" in data:
-            self.first_text = perf_counter()
+        if self._reply is not None and self._reply.take(data):
+            self._reply = None
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - what came says how it ended
-        if not self._ended.done():
-            self._ended.set_result(None)
-
-    def leave(self) -> None:
-        """Close the connection in the middle of it."""
-        self._transport.abort()
-
-    async def end(self) -> dict[str, Any]:
-        """Wait for the stream's end; returns what the reply's last event says, with the number of ``text_events``.
-
-        Raises:
-            RefusedError: the stream was refused, or broke off.
-        """
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await self._ended
-        finally:
-            self._transport.abort()
-        return last_event(b"".join(self._pieces))
+        self.is_open = False
+        if self._reply is not None:
+            self._reply.break_off()
 
 
-def last_event(answer: bytes) -> dict[str, Any]:
-    """Of a whole answer, head and chunks and all: the data of the event that ended the reply.
+def last_event(said: bytes) -> dict[str, Any]:
+    """Of what was said of a reply, chunks and all, and where it opened the stream the head too: the data of its end.
 
     Raises:
         RefusedError: it is no stream of events, or it has no such event.
     """
-    head, _, body = answer.partition(b"\r\n\r\n")
-    status = head.split(maxsplit=2)
-    if len(status) < 2 or status[1] != b"200":
-        raise RefusedError(int(status[1]) if len(status) > 1 else 0, body.decode(errors="replace"))
-    for name in (b"end", b"gone"):
-        _, found, rest = body.rpartition(b"event: " + name + b"\n")
+    if said.startswith(b"HTTP/"):
+        head, _, said = said.partition(b"\r\n\r\n")
+        status = int(head.split(maxsplit=2)[1])
+        if status != 200:
+            raise RefusedError(status, said.decode(errors="replace"))
+    for name in _LAST:
+        _, found, rest = said.rpartition(name)
         if found:
             line = next(line for line in rest.split(b"\n") if line.startswith(b"data: "))
-            return {**json.loads(line[6:]), "text_events": body.count(b"event: text\n")}
+            return {**json.loads(line[6:]), "text_events": said.count(b"event: text\n")}
     raise RefusedError(200, "the stream ended before the reply did")

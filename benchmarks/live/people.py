@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from benchmarks.live.browser import Browser, Events
+from benchmarks.live.browser import Browser, Reply
 from benchmarks.live.talk import LONGEST_REPLY, Question
 
 
@@ -28,22 +28,23 @@ class Person:
         if question.begins:
             self.conversation_id = None
         sent = perf_counter()
-        events = await self.follow(await self.send(question.text, question.seed))
-        end = await events.end()
+        _, reply = await self.send(question.text, question.seed)
+        end = await reply.end()
         if end.get("status") != "complete":
             raise RuntimeError(f"a reply did not come to its end: {end}")
-        if events.first_text is not None:
-            self.first_texts.append(events.first_text - sent)
+        if reply.first_text is not None:
+            self.first_texts.append(reply.first_text - sent)
         self.text_events += end["text_events"]
 
-    async def send(self, text: str, seed: int, max_tokens: int = LONGEST_REPLY) -> dict[str, Any]:
-        """Send a message; returns the turn."""
+    async def send(self, text: str, seed: int, max_tokens: int = LONGEST_REPLY) -> tuple[dict[str, Any], Reply]:
+        """Send a message; returns the turn, and what is told of its reply."""
         body: dict[str, Any] = {"text": text, "settings": {"seed": seed, "max_tokens": max_tokens}}
         if self.conversation_id is not None:
             body["conversation_id"] = self.conversation_id
+        expected = self.browser.expect()
+        if expected is not None:
+            body["stream_id"] = self.browser.stream_id
         turn: dict[str, Any] = await self.browser.post("/api/turns", body)
         self.conversation_id = turn["conversation_id"]
-        return turn
-
-    async def follow(self, turn: dict[str, Any]) -> Events:
-        return await self.browser.events(turn["turn_id"])
+        told = expected is not None and turn["in_stream"]
+        return turn, expected if told else await self.browser.follow(turn["turn_id"])

@@ -13,6 +13,7 @@ import pytest_asyncio
 import structlog
 
 from app.api import sse
+from app.domain.ids import LOCAL_USER_ID
 from app.main import create_app, wind_down
 from app.settings import AppSettings
 from engine import EngineError, EngineOverloadedError, PrefillProgress
@@ -44,10 +45,12 @@ class Event:
         self.data: dict[str, Any] = json.loads(fields["data"])
 
 
-async def events(live: Live, path: str, last_event_id: str | None = None, limit: int | None = None) -> list[Event]:
-    """Read a stream to its end, or leave after ``limit`` events."""
+async def events(
+    live: Live, path: str, last_event_id: str | None = None, limit: int | None = None, into: list[Event] | None = None
+) -> list[Event]:
+    """Read a stream to its end, or leave after ``limit`` events. ``into`` gets them as they come."""
     headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
-    found: list[Event] = []
+    found: list[Event] = [] if into is None else into
     async with live.http.stream("GET", path, headers=headers) as response:
         assert response.status_code == 200, await response.aread()
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -73,7 +76,7 @@ async def start(live: Live, text: str = "hello", **fields: Any) -> dict[str, str
     assert ids.pop("omitted_messages") == 0
     assert ids.pop("context_length") == 4096
     assert ids.pop("has_system_prompt") is False
-    assert set(ids) == {"turn_id", "conversation_id", "user_message_id", "message_id"}
+    assert set(ids) == {"turn_id", "conversation_id", "user_message_id", "message_id", "in_stream"}
     return ids
 
 
@@ -164,6 +167,41 @@ async def test_several_turns_in_one_stream(live: Live) -> None:
     assert (
         text_of(seen) + text_of([event for event in resumed if event.data["turn_id"] == slow["turn_id"]]) == "slow one"
     )
+
+
+async def test_messages_are_answered_in_a_stream_that_is_open(live: Live) -> None:
+    found: list[Event] = []
+    reading = asyncio.create_task(events(live, "/api/events?stream_id=mine", into=found))
+    await eventually(lambda: live.app.state.open_streams.find(LOCAL_USER_ID, "mine"))
+    turns = []
+    for text in ("one", "two"):
+        live.engine.say(f"answer {text}")
+        turns.append(await start(live, text, stream_id="mine"))
+        assert turns[-1]["in_stream"]
+        await eventually(lambda: [event.name for event in found].count("end") == len(turns))
+    assert not (await start(live, "three", stream_id="yours"))["in_stream"]
+    assert not (await start(live, "four"))["in_stream"]
+    for turn, text in zip(turns, ("one", "two"), strict=True):
+        assert text_of([event for event in found if event.data["turn_id"] == turn["turn_id"]]) == f"answer {text}"
+
+    # Cut off, it goes on where it was, although its address names no turn.
+    gate = asyncio.Event()
+    live.engine.say("The first half, ", "the second half.", gates={1: gate})
+    turn = await start(live, "five", stream_id="mine")
+    await eventually(lambda: found[-1].name == "text")
+    before = found[-1]
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await eventually(lambda: live.app.state.open_streams.find(LOCAL_USER_ID, "mine") is None)
+    rest: list[Event] = []
+    path = "/api/events?stream_id=mine"
+    reading = asyncio.create_task(events(live, path, last_event_id=before.id, into=rest))
+    gate.set()
+    await eventually(lambda: bool(rest) and rest[-1].name == "end")
+    assert {event.data["turn_id"] for event in rest} == {turn["turn_id"]}
+    assert text_of([before, *rest]) == "The first half, the second half."
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
 
 
 async def test_stop_keeps_what_was_said(live: Live) -> None:
@@ -410,9 +448,11 @@ async def test_streams_end_when_the_server_does(tmp_path_factory: pytest.TempPat
         both = asyncio.create_task(events(live, f"/api/events?turn={turn['turn_id']}:0"))
         chat = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "x"}]}
         program = asyncio.create_task(live.http.post("/v1/chat/completions", json=chat))
+        lasting = asyncio.create_task(events(live, "/api/events?stream_id=mine"))
         open_streams = live.app.state.http_metrics.event_streams
-        await eventually(lambda: live.engine.running == 2 and open_streams._value.get() == 2)
+        await eventually(lambda: live.engine.running == 2 and open_streams._value.get() == 3)
         await wind_down(live.app)
+        assert await lasting == []
         for found in await asyncio.gather(reading, both):
             assert text_of(found) == "begun"
             assert found[-1].name == "end"

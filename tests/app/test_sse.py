@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from starlette.types import Message
@@ -15,7 +15,7 @@ from starlette.types import Message
 from app.api import turn_events
 from app.api.observe import HttpMetrics
 from app.api.sse import LAST_WORDS_SECONDS, EventStream, sse_event
-from app.api.turn_events import Positions, follow_many
+from app.api.turn_events import MAX_TURNS_PER_STREAM, OpenStreams, TurnStream, opening
 from app.domain.views import MessageStatus
 from app.errors import NotFound
 from app.turns.buffer import BufferReader, ReplyBuffer
@@ -127,9 +127,14 @@ class Buffers:
         for buffer in self.buffers.values():
             buffer.append("there ", time.monotonic())
 
-    def follow(self, metrics: HttpMetrics, **offsets: int) -> Any:
-        turns = {turn_id: cast(Turns, self) for turn_id in offsets}
-        return follow_many(turns, "me", Positions(offsets), metrics)
+    def follow(self, metrics: HttpMetrics, **offsets: int) -> AsyncGenerator[bytes]:
+        stream = TurnStream(metrics)
+        for turn_id, offset in offsets.items():
+            assert self.add_to(stream, turn_id, offset)
+        return stream.events()
+
+    def add_to(self, stream: TurnStream, turn_id: str, offset: int = 0) -> bool:
+        return stream.add(turn_id, offset, opening(cast(Turns, self), "me", turn_id, offset))
 
     def reader(self, user_id: str, turn_id: str, offset: int, changed: Changed) -> BufferReader:
         return self.buffers[turn_id].reader(offset, changed)
@@ -186,3 +191,48 @@ async def test_company_comes_within_its_time() -> None:
             await asyncio.sleep(0)
             turns.buffers["a"].append(word)
             assert list(said(await following)) == [("text", "a", word)]
+
+
+async def test_a_stream_that_stays_open_tells_of_what_is_added_to_it() -> None:
+    turns, metrics, streams = Buffers("a", "b"), HttpMetrics(), OpenStreams()
+    stream = TurnStream(metrics, stays_open=True)
+    assert streams.find("me", "mine") is None
+    async with asyncio.timeout(60), aclosing(streams.events("me", "mine", stream)) as events:
+        for turn_id in ("a", "b"):
+            following = asyncio.ensure_future(anext(events))
+            assert not (await asyncio.wait([following], timeout=0.02))[0]  # with nothing to tell, it waits
+            assert streams.find("me", "mine") is stream
+            assert streams.find("you", "mine") is None
+            assert turns.add_to(stream, turn_id)
+            assert not turns.add_to(stream, turn_id), "it is told of already"
+            assert list(said(await following)) == [("text", turn_id, "there ")]
+            turns.end(turn_id)
+            assert list(said(await anext(events))) == [("end", turn_id, "")]
+        assert turns.add_to(stream, "a"), "after its end it may be told again"
+        assert [name for name, _, _ in said(await anext(events))] == ["text", "end"]
+    assert streams.find("me", "mine") is None
+    assert not turns.buffers["a"]._readers
+    assert metrics.event_streams._value.get() == 0
+
+
+async def test_of_two_streams_with_one_name_the_newer_counts() -> None:
+    metrics, streams = HttpMetrics(), OpenStreams()
+    older, newer = (TurnStream(metrics, stays_open=True) for _ in range(2))
+    iterating = []
+    for stream in (older, newer):
+        events = streams.events("me", "mine", stream)
+        iterating.append((events, asyncio.ensure_future(anext(events))))
+        await asyncio.sleep(0)
+        assert streams.find("me", "mine") is stream
+    for (events, following), left in zip(iterating, (newer, None), strict=True):
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await events.aclose()
+        assert streams.find("me", "mine") is left
+
+
+async def test_a_stream_takes_so_many_turns_and_no_more() -> None:
+    turns = Buffers(*(str(number) for number in range(MAX_TURNS_PER_STREAM + 1)))
+    stream = TurnStream(HttpMetrics(), stays_open=True)
+    taken = [turns.add_to(stream, turn_id) for turn_id in turns.buffers]
+    assert taken == [True] * MAX_TURNS_PER_STREAM + [False]

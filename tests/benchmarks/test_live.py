@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.live.browser import RefusedError, last_event
+from benchmarks.live.browser import EventStream, RefusedError, last_event
 from benchmarks.live.flatness import Trend, slope
 from benchmarks.live.prometheus import Histogram, samples
 
@@ -73,3 +73,33 @@ def test_the_end_of_a_reply_is_found_whatever_the_chunks() -> None:
         last_event(answer + events)
     with pytest.raises(RefusedError, match="401"):
         last_event(b"HTTP/1.1 401 Unauthorized\r\n\r\n{}")
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000], ids=lambda size: f"{size} bytes at a time")
+async def test_one_stream_tells_of_one_reply_after_the_other(size: int) -> None:
+    def chunk(name: str, data: str) -> bytes:
+        event = f"event: {name}\ndata: {data}\nid: t:2\n\n".encode()
+        return b"%x\r\n%s\r\n" % (len(event), event)
+
+    stream = EventStream("mine")
+    replies = []
+    for status, head in (("complete", b"HTTP/1.1 200 OK\r\n\r\n"), ("stopped", b"8\r\n: ping\n\n\r\n")):
+        reply = stream.expect()
+        replies.append(reply)
+        told = head + chunk("text", '{"text":"hi"}') + chunk("end", f'{{"status":"{status}"}}')
+        assert reply.first_text is None
+        for at in range(0, len(told), size):
+            assert not reply._ended.done()
+            stream.data_received(told[at : at + size])
+        assert reply.first_text is not None
+        stream.data_received(b"8\r\n: ping\n\n\r\n")  # nobody waits for anything
+    assert [(await reply.end())["status"] for reply in replies] == ["complete", "stopped"]
+    broken = stream.expect()
+    stream.connection_lost(None)
+    assert not stream.is_open
+    with pytest.raises(RefusedError, match="before the reply did"):
+        await broken.end()
+    refused = EventStream("yours").expect()
+    assert refused.take(b'HTTP/1.1 401 Unauthorized\r\n\r\n{"error": {}}')
+    with pytest.raises(RefusedError, match="401"):
+        await refused.end()

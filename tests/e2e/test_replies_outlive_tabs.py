@@ -10,7 +10,7 @@ from contextlib import closing
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import BrowserContext, Route, expect
+from playwright.sync_api import BrowserContext, Page, Request, Route, expect
 
 from tests.e2e.chat_page import ChatPage, letters
 from tests.e2e.conftest import NewBrowser, NewTab
@@ -80,31 +80,109 @@ def test_eight_tabs_while_one_streams(context: BrowserContext, new_tab: NewTab) 
         tab.stop()
 
 
+class Streams:
+    """The event streams of a browser's tabs."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.opened = 0
+        self.now: list[str] = []
+        context.on("request", self._begun)
+        context.on("requestfinished", self._over)
+        context.on("requestfailed", self._over)
+
+    def wait_for(self, count: int, page: Page) -> None:
+        patience = 200
+        while len(self.now) != count and patience:
+            patience -= 1
+            page.wait_for_timeout(100)
+        assert len(self.now) == count
+
+    def _begun(self, request: Request) -> None:
+        if "/api/events" in request.url:
+            self.opened += 1
+            self.now.append(request.url)
+
+    def _over(self, request: Request) -> None:
+        if request.url in self.now:
+            self.now.remove(request.url)
+
+
 def test_one_event_stream_serves_all_tabs(new_browser: NewBrowser, server: Server) -> None:
     context = new_browser(server)
-    open_streams: list[str] = []
-    context.on("request", lambda request: open_streams.append(request.url) if "/api/events" in request.url else None)
-    context.on("requestfinished", lambda request: request.url in open_streams and open_streams.remove(request.url))
-    context.on("requestfailed", lambda request: request.url in open_streams and open_streams.remove(request.url))
-
-    def wait_for_streams(count: int) -> None:
-        patience = 200
-        while len(open_streams) != count and patience:
-            patience -= 1
-            tabs[0].page.wait_for_timeout(100)
-        assert len(open_streams) == count
-
+    streams = Streams(context)
     tabs = [ChatPage(context.new_page(), server.url).open() for _ in range(3)]
     tabs[0].page.wait_for_timeout(300)
-    assert open_streams == [], "no stream while nothing is being written"
+    assert streams.opened == 0, "no stream before anything is written"
     for tab in tabs:
         tab.send("one stream for us all")
     for tab in tabs:
         tab.wait_for_text(len(tab.text()) + 30)
-    wait_for_streams(1)  # for a moment there are two where the reader asks for another tab's reply too
+    # For a moment there are two where the reader asks for another tab's reply too.
+    streams.wait_for(1, tabs[0].page)
     for tab in tabs:
         tab.stop()
-    wait_for_streams(0)
+
+    # It stays open for a while, and the next replies come in it.
+    opened = streams.opened
+    for number, tab in enumerate(tabs):
+        tab.send(f"the next of tab {number}")
+    texts = [letters(tab.wait_for_text(30)) for tab in tabs]
+    wholes = [tab.stop() for tab in tabs]
+    assert streams.opened == opened
+    for whole, text in zip(wholes, texts, strict=True):
+        assert letters(whole).startswith(text)
+
+    # The tab that reads goes away, and what the others know of its stream is of no use.
+    tabs[0].page.close()
+    tabs[1].send("and one more")
+    tabs[1].wait_for_text(30)
+    tabs[1].stop()
+    for tab, whole in zip(tabs[1:], wholes[1:], strict=True):
+        tab.reload()
+        kept = tab.replies.nth(1).locator(".dm-text")
+        expect(kept).to_have_text(whole, use_inner_text=True)  # nothing was lost, or told twice
+
+
+def test_the_stream_is_closed_when_nothing_was_sent_for_a_while(new_browser: NewBrowser, server: Server) -> None:
+    context = new_browser(server)
+    context.clock.install()
+    streams = Streams(context)
+    chat = ChatPage(context.new_page(), server.url).open()
+    for question in ("first", "second"):
+        chat.send(question)
+        chat.wait_for_text(10)
+        chat.stop()
+    streams.wait_for(1, chat.page)
+    assert streams.opened == 1
+    context.clock.fast_forward(61_000)
+    streams.wait_for(0, chat.page)
+    chat.send("third")
+    chat.wait_for_text(10)
+    chat.stop()
+    assert streams.opened == 2
+
+
+def test_a_stream_that_says_nothing_is_asked_again(new_browser: NewBrowser, server: Server) -> None:
+    """As after a sleep of the machine: the connection is dead, and nobody has noticed."""
+    context = new_browser(server)
+    streams = Streams(context)
+    chat = ChatPage(context.new_page(), server.url).open()
+    chat.send("first")
+    chat.wait_for_text(10)
+    chat.stop()
+
+    # The answer says that the reply is told in the stream, which hears nothing of it.
+    def claim(route: Route) -> None:
+        sent = json.loads(route.request.post_data or "")
+        assert sent.pop("stream_id")
+        response = route.fetch(post_data=json.dumps(sent))
+        route.fulfill(response=response, json={**response.json(), "in_stream": True})
+
+    chat.page.route("**/api/turns", claim)
+    chat.send("second")
+    chat.wait_for_text(10)
+    assert streams.opened == 2
+    chat.stop()
 
 
 def test_a_message_in_one_tab_shows_in_the_other(new_tab: NewTab) -> None:

@@ -8,6 +8,9 @@ export class ApiError extends Error {
   }
 }
 
+// Not crypto.randomUUID: browsers have it only where the page is served by HTTPS or from this machine.
+export const randomId = () => [...crypto.getRandomValues(new Uint32Array(4))].map((n) => n.toString(16)).join("-");
+
 export function request(method, path, body, options = {}) {
   if (body === undefined) return send(path, { method });
   return send(path, { ...options, method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });

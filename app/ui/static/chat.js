@@ -1,15 +1,12 @@
 // The open conversation: its messages, the reply in flight, sending and stopping.
 
-import { api } from "./api.js";
+import { api, randomId } from "./api.js";
 import { announce, byId } from "./dom.js";
 import { MessageList } from "./messages.js";
 import { tabs } from "./tabs.js";
 import { codePoints, turnEvents } from "./turn_events.js";
 
 const PAGE_SIZE = 100;
-
-// Not crypto.randomUUID: browsers have it only where the page is served by HTTPS or from this machine.
-const randomId = () => [...crypto.getRandomValues(new Uint32Array(4))].map((n) => n.toString(16)).join("-");
 
 export class Chat {
   #unfollow = null; // leaves the reply in flight
@@ -112,11 +109,20 @@ export class Chat {
   // is being sent or answered already.
   async send(text, settings, temporary) {
     if (this.sending || this.activeTurnId) return null;
+    const expected = turnEvents.expect();
+    try {
+      return await this.#send(text, settings, temporary, expected.streamId);
+    } finally {
+      expected.over();
+    }
+  }
+
+  async #send(text, settings, temporary, streamId) {
     this.sending = true;
     const visit = this.#visit;
     let turn;
     try {
-      turn = await this.#start(text, settings, temporary);
+      turn = await this.#start(text, settings, temporary, streamId);
     } finally {
       if (visit === this.#visit) this.sending = false;
     }
@@ -133,7 +139,8 @@ export class Chat {
       return { turn, left: false };
     }
     this.#add({ id: turn.user_message_id, role: "user", content: text, status: "complete" });
-    this.#add({ ...turn, id: turn.message_id, role: "assistant", content: "", status: "streaming" });
+    const reply = { ...turn, id: turn.message_id, role: "assistant", content: "", status: "streaming" };
+    this.#add(reply, turn.in_stream ? streamId : null);
     this.messages.toLatest();
     announce("Message sent.");
     return { turn, left: false };
@@ -153,10 +160,10 @@ export class Chat {
     }
   }
 
-  #start(text, settings, temporary) {
+  #start(text, settings, temporary, stream_id) {
     const message = { conversation_id: this.conversationId, text, temporary };
     const tip_id = this.tipId; // the person answers that, and not what another tab may have made of it since
-    return this.#once(message, (request_id) => api.startTurn({ ...message, tip_id, settings, request_id }));
+    return this.#once(message, (request_id) => api.startTurn({ ...message, tip_id, settings, request_id, stream_id }));
   }
 
   // Edits a message, asks for another reply or for the rest of one; the page then shows it. Returns the turn.
@@ -188,19 +195,20 @@ export class Chat {
     if (this.activeTurnId) await api.stopTurn(this.activeTurnId);
   }
 
-  #add(message) {
+  // `told`: the stream in which the reply is told already.
+  #add(message, told = null) {
     this.tipId = message.id;
     if (message.role === "user") this.lastUserText = message.content;
     const reply = this.messages.add(message);
-    if (reply && message.status === "streaming" && message.turn_id) this.#follow(message.turn_id, reply);
+    if (reply && message.status === "streaming" && message.turn_id) this.#follow(message.turn_id, reply, told);
   }
 
-  #follow(turnId, reply) {
+  #follow(turnId, reply, told) {
     this.activeTurnId = turnId;
     this.page.replying(true);
     const followDown = () => this.messages.followDown();
     let lost = false;
-    this.#unfollow = turnEvents.follow(turnId, codePoints(reply.source), {
+    const listener = {
       text: (text) => reply.append(text, followDown),
       progress: (progress) => reply.progress(progress),
       notice: (message) => {
@@ -224,7 +232,9 @@ export class Chat {
         lost = !connected;
         followDown();
       },
-    });
+    };
+    const unfollow = turnEvents.follow(turnId, codePoints(reply.source), listener, told);
+    if (this.activeTurnId === turnId) this.#unfollow = unfollow; // else it has ended meanwhile
   }
 
   #finished(turnId) {
