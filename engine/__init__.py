@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from engine.deltas import Deltas
 from engine.errors import (
     ContextLengthError,
     DeadlineError,
@@ -54,6 +55,7 @@ __all__ = [
     "ContextLengthError",
     "DeadlineError",
     "Delta",
+    "Deltas",
     "Engine",
     "EngineBusyError",
     "EngineError",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
@@ -14,12 +14,16 @@ from tqdm import tqdm
 
 from engine.background import in_background
 from engine.core import EngineCore
+from engine.deltas import Deltas
 from engine.errors import EngineStoppedError
 from engine.interface import ChatMessage
 from engine.model.weights import Progress
 from engine.outputs import Completion, Delta, EngineState, EngineStats, EngineStatus, Health, ModelInfo
+from engine.reader import Listener, Reader
+from engine.rendered import RenderedChat
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
+from engine.submission import Submission
 from engine.supervisor import Supervisor
 from engine.worker import Worker
 
@@ -172,14 +176,14 @@ class Engine:
 
     # -- requests -------------------------------------------------------------------------------------------
 
-    async def chat(
+    def chat(
         self,
         messages: Sequence[ChatMessage],
         params: SamplingParams | None = None,
         *,
         deadline: float | None = None,
         priority: int = 0,
-    ) -> AsyncGenerator[Delta]:
+    ) -> Deltas:
         """Stream a reply to a conversation. Leaving the loop aborts the request.
 
         Args:
@@ -193,15 +197,8 @@ class Engine:
                 delta; :class:`EngineStoppedError` also later, when the engine fails or stops.
             DeadlineError: the deadline passed before the first token.
         """
-        worker = self._supervisor.running_worker()
-        intake = worker.core.intake
-        chat = intake.checked.take(messages, params)
-        if chat is None:
-            chat = await asyncio.to_thread(intake.render_chat, messages, params)
-        stream = self._stream(worker, chat.token_ids, chat.params, deadline, priority, chat.begun)
-        async with aclosing(stream) as deltas:
-            async for delta in deltas:
-                yield delta
+        asked = messages, params, deadline, priority
+        return Deltas(self._chat(*asked), partial(self._tell, *asked))
 
     async def complete(
         self,
@@ -290,6 +287,42 @@ class Engine:
         """What computes now; not to be kept."""
         return self._supervisor.running_worker().core
 
+    async def _chat(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None, deadline: float | None, priority: int
+    ) -> AsyncGenerator[Delta]:
+        worker = self._supervisor.running_worker()
+        chat = await self._rendered(worker, messages, params)
+        stream = self._stream(worker, chat.token_ids, chat.params, deadline, priority, chat.begun)
+        async with aclosing(stream) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def _tell(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None,
+        deadline: float | None,
+        priority: int,
+        take: Callable[[Delta], None],
+    ) -> None:
+        worker = self._supervisor.running_worker()
+        chat = await self._rendered(worker, messages, params)
+        submission = self._submission(worker, chat.token_ids, chat.params, deadline, priority, chat.begun)
+        listener = Listener(submission.stream_id, asyncio.get_running_loop(), take)
+        worker.submit(submission, listener)
+        try:
+            await listener.over
+        finally:
+            if not listener.ended:
+                worker.abort(listener.request_id)
+
+    async def _rendered(
+        self, worker: Worker, messages: Sequence[ChatMessage], params: SamplingParams | None
+    ) -> RenderedChat:
+        intake = worker.core.intake
+        known = intake.checked.take(messages, params)
+        return known if known is not None else await asyncio.to_thread(intake.render_chat, messages, params)
+
     async def _stream(
         self,
         worker: Worker,
@@ -299,9 +332,9 @@ class Engine:
         priority: int = 0,
         begun: Sequence[int] = (),
     ) -> AsyncGenerator[Delta]:
-        request_id = f"req-{next(self._ids)}"
-        submission = worker.core.intake.submission(request_id, prompt, params, deadline, priority, begun)
-        reader = worker.submit(submission, asyncio.get_running_loop())
+        submission = self._submission(worker, prompt, params, deadline, priority, begun)
+        reader = Reader(submission.stream_id, asyncio.get_running_loop())
+        worker.submit(submission, reader)
         try:
             while True:
                 delta = await reader.next()
@@ -311,6 +344,18 @@ class Engine:
         finally:
             if not reader.ended:
                 worker.abort(reader.request_id)
+
+    def _submission(
+        self,
+        worker: Worker,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        deadline: float | None,
+        priority: int,
+        begun: Sequence[int],
+    ) -> Submission:
+        request_id = f"req-{next(self._ids)}"
+        return worker.core.intake.submission(request_id, prompt, params, deadline, priority, begun)
 
 
 def _completion(prompt: Sequence[int], index: int, everyone: Sequence[Delta]) -> Completion:

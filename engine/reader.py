@@ -45,11 +45,52 @@ class Reader:
         """Bring deltas to their readers on ``loop``, from the worker thread. False when the loop is closed."""
         return _call(loop, _receive, handed)
 
+    def _receive(self, deltas: Sequence[Delta]) -> None:
+        for delta in deltas:
+            self._pending.setdefault(delta.index, []).append(delta)
+        self.ended = deltas[-1].is_last
+        self._arrived.set()
+
     def _end_with(self, error: EngineError) -> None:
         if not self.ended:
             self.ended = True
             self._error = error
             self._arrived.set()
+
+
+class Listener(Reader):
+    """A reader that does not ask: it is told as soon as something comes, without a task that wakes for it.
+
+    Args:
+        take: called on the loop with everything that is new of one reply. What it raises ends ``over``.
+    """
+
+    def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop, take: Callable[[Delta], None]) -> None:
+        super().__init__(request_id, loop)
+        self.over: asyncio.Future[None] = loop.create_future()  #: done after the last delta; or an error
+        self._take = take
+
+    def _receive(self, deltas: Sequence[Delta]) -> None:
+        if self.over.done():  # who listened has left
+            return
+        pending: dict[int, list[Delta]] = {}
+        for delta in deltas:
+            pending.setdefault(delta.index, []).append(delta)
+        try:
+            for same in sorted(pending.values(), key=lambda same: same[-1].is_last):  # the very last delta comes last
+                self._take(_merge(same))
+        except Exception as error:
+            self.over.set_exception(error)
+            return
+        if deltas[-1].is_last:
+            self.ended = True
+            self.over.set_result(None)
+
+    def _end_with(self, error: EngineError) -> None:
+        if not self.ended:
+            self.ended = True
+            if not self.over.done():
+                self.over.set_exception(error)
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None], argument: object) -> bool:
@@ -63,10 +104,7 @@ def _call(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None], argu
 
 def _receive(handed: Sequence[tuple[Reader, Sequence[Delta]]]) -> None:
     for reader, deltas in handed:
-        for delta in deltas:
-            reader._pending.setdefault(delta.index, []).append(delta)
-        reader.ended = deltas[-1].is_last
-        reader._arrived.set()
+        reader._receive(deltas)
 
 
 def _merge(deltas: Sequence[Delta]) -> Delta:

@@ -65,6 +65,7 @@ class ReplyTokens:
             if token.special or not token.content.isspace()
         }
         self._added = added
+        self._anchors: dict[int, str] = {}  # what each spells alone
         self._special = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special.update(tokenizer.all_special_ids)
         self._begins_with_added = re.compile("|".join(map(re.escape, sorted(added, key=len, reverse=True))) or "(?!)")
@@ -79,6 +80,8 @@ class ReplyTokens:
         if anchor is None or not text or _REPLACEMENT in text:
             return ()
         kept = list(token_ids)
+        while kept and kept[-1] in self._special:
+            kept.pop()
         for _ in range(_MOST_EXTRA_TOKENS + 1):
             spelled = self._spelled(kept, anchor)
             # SentencePiece drops the space before the first word of a text: behind the anchor, it is not the first.
@@ -125,7 +128,9 @@ class ReplyTokens:
 
     def _spelled(self, token_ids: Sequence[int], anchor: int) -> str:
         """What ids add to a text that stands before them, special tokens by their names."""
-        before = self._decode([anchor])
+        before = self._anchors.get(anchor)
+        if before is None:
+            before = self._anchors[anchor] = self._decode([anchor])
         both = self._decode([anchor, *token_ids])
         return both[len(before) :] if both.startswith(before) else ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import queue
 import threading
@@ -106,16 +105,14 @@ class Worker:
 
     # -- for any thread -----------------------------------------------------------------------------------
 
-    def submit(self, submission: Submission, loop: asyncio.AbstractEventLoop) -> Reader:
-        """Queue a request whose deltas are read on ``loop``. Raises as :meth:`admit`."""
+    def submit(self, submission: Submission, reader: Reader) -> None:
+        """Queue a request for its reader. Raises as :meth:`admit`."""
         self.suspects.refuse(submission.request.prompt_token_ids)
-        reader = Reader(submission.stream_id, loop)
         with self._lock:
             self._admit()
             self.readers[reader.request_id] = reader
             self._idle.clear()
         self._inbox.put(submission)
-        return reader
 
     def admit(self, prompt: Sequence[int]) -> None:
         """Would a request with this prompt be taken now?

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 
 import structlog
 import uuid_utils
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.error_shapes import error_response
 
 _log = structlog.get_logger("app.http")
+_stdlib_log = logging.getLogger("app.http")
 
 # Seconds.
 DELIVERY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
@@ -68,7 +69,7 @@ class Observer:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
                 self._metrics.requests.labels(_known_method(scope["method"]), str(status)).inc()
             await send(message)
 
@@ -87,10 +88,11 @@ class Observer:
                 )
                 await response(scope, receive, send_counted)
             finally:
-                milliseconds = round((time.perf_counter() - started) * 1000)
-                _log.debug(
-                    "request", method=scope["method"], path=_loggable(scope["path"]), status=status, ms=milliseconds
-                )
+                if _stdlib_log.isEnabledFor(logging.DEBUG):  # structlog finds that out later
+                    milliseconds = round((time.perf_counter() - started) * 1000)
+                    _log.debug(
+                        "request", method=scope["method"], path=_loggable(scope["path"]), status=status, ms=milliseconds
+                    )
 
 
 def _loggable(path: str) -> str:

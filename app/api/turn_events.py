@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields
 from typing import Any
 
 from app.api.observe import HttpMetrics
@@ -57,7 +57,7 @@ class Positions:
         return Positions({turn: seen.offsets.get(turn, offset) for turn, offset in self.offsets.items()})
 
     def __str__(self) -> str:
-        return ",".join(f"{turn}:{offset}" for turn, offset in self.offsets.items())
+        return ",".join([f"{turn}:{offset}" for turn, offset in self.offsets.items()])
 
 
 Opening = Callable[[Changed], TurnReader]
@@ -103,9 +103,9 @@ class TurnStream:
         self._stays_open = False
         self._company.changed(True)
 
-    async def events(self) -> AsyncGenerator[bytes]:
-        """On the wire. To be iterated once."""
-        with self._metrics.event_streams.track_inprogress():
+    async def events(self, while_open: AbstractContextManager[None] | None = None) -> AsyncGenerator[bytes]:
+        """On the wire. To be iterated once; ``while_open`` is entered for as long."""
+        with self._metrics.event_streams.track_inprogress(), while_open or nullcontext():
             try:
                 while self._stays_open or self._readers or self._to_open:
                     await self._company.gathered()
@@ -153,14 +153,13 @@ class OpenStreams:
     def __init__(self) -> None:
         self._streams: dict[tuple[str, str], TurnStream] = {}
 
-    async def events(self, user_id: str, stream_id: str, stream: TurnStream) -> AsyncGenerator[bytes]:
-        """The stream's events; while they are iterated, :meth:`find` finds it. Of two with one name it is the newer."""
+    @contextmanager
+    def holding(self, user_id: str, stream_id: str, stream: TurnStream) -> Iterator[None]:
+        """Meanwhile :meth:`find` finds the stream. Of two with one name it is the newer."""
         whose = user_id, stream_id
         self._streams[whose] = stream
         try:
-            async with aclosing(stream.events()) as events:
-                async for event in events:
-                    yield event
+            yield
         finally:
             if self._streams.get(whose) is stream:
                 del self._streams[whose]
@@ -179,25 +178,33 @@ class _Company:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._now = asyncio.Event()
+        self._is_time = False
+        self._waiting: asyncio.Future[None] | None = None
         self._soon: asyncio.TimerHandle | None = None
         self._parted = -COMPANY_SECONDS
 
     def changed(self, ended: bool) -> None:
         """There is something new; it is called for every token."""
-        if self._now.is_set():
+        if self._is_time:
             return
         early = 0.0 if ended else self._parted + COMPANY_SECONDS - self._loop.time()
         if early <= 0:
-            self._now.set()
+            self._go()
         elif self._soon is None:
-            self._soon = self._loop.call_later(early, self._now.set)
+            self._soon = self._loop.call_later(early, self._go)
 
     async def gathered(self) -> None:
-        """Wait until it is time to take what is new."""
-        await self._now.wait()
+        """Wait until it is time to take what is new. For one at a time."""
+        if not self._is_time:
+            self._waiting = self._loop.create_future()
+            await self._waiting
         self.dissolve()
-        self._now.clear()
+        self._is_time = False
+
+    def _go(self) -> None:
+        self._is_time = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     def parted(self) -> None:
         """What was taken has been sent."""
@@ -216,8 +223,13 @@ def _named(event: TurnEvent) -> tuple[str, dict[str, Any]]:
         case TurnText():
             return "text", {"text": event.text, "offset": event.offset}
         case TurnProgress():
-            return "progress", asdict(event)
+            return "progress", _fields(event)
         case TurnNotice():
-            return "notice", asdict(event)
+            return "notice", _fields(event)
         case TurnEnd():
-            return "end", asdict(event)
+            return "end", _fields(event)
+
+
+def _fields(event: TurnProgress | TurnNotice | TurnEnd) -> dict[str, Any]:
+    """What is inside stays an object: JSON is made of those too."""
+    return {field.name: getattr(event, field.name) for field in fields(event)}

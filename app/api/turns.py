@@ -138,5 +138,5 @@ async def many_turn_events(
     for turn_id, offset in positions.offsets.items():
         turns = (await services.chats_with(turn_id)).turns
         stream.add(turn_id, offset, opening(turns, user_id, turn_id, offset))
-    events = stream.events() if stream_id is None else open_streams.events(user_id, stream_id, stream)
-    return EventStream(events, closing=closing)
+    while_open = open_streams.holding(user_id, stream_id, stream) if stream_id is not None else None
+    return EventStream(stream.events(while_open), closing=closing)

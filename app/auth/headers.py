@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from starlette.datastructures import MutableHeaders
+from collections.abc import Iterable, Mapping
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _EVERYWHERE = ("object-src 'none'", "base-uri 'self'", "form-action 'self'", "frame-ancestors 'none'")
@@ -68,27 +69,34 @@ class SecurityHeaders:
     def __init__(self, app: ASGIApp, *, https: bool = False) -> None:
         """``https``: people come by it, and browsers are told to come by nothing else."""
         self._app = app
-        self._headers = {**_SECURITY_HEADERS, **(_HTTPS_ONLY if https else {})}
+        everywhere = {**_SECURITY_HEADERS, **(_HTTPS_ONLY if https else {})}
+        self._headers = {
+            policy: _as_sent({**everywhere, "Content-Security-Policy": policy})
+            for policy in (CONTENT_SECURITY_POLICY, OWN_PAGES_POLICY, DATA_POLICY)
+        }
+        self._names = frozenset(name for headers in self._headers.values() for name, _ in headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path = scope["path"]
-        private = path.startswith(("/api/", "/v1/")) or policy_of(path) == OWN_PAGES_POLICY
 
         async def send_hardened(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [
-                    (name, value)
-                    for name, value in message.get("headers", [])
-                    if not name.lower().startswith(b"access-control-")
-                ]
-                headers = MutableHeaders(scope=message)
-                headers.update(self._headers)
-                headers["Content-Security-Policy"] = policy_of(path)
-                if private:
-                    headers.setdefault("Cache-Control", "no-store")
+                message["headers"] = self._hardened(scope["path"], message.get("headers", []))
             await send(message)
 
         await self._app(scope, receive, send_hardened)
+
+    def _hardened(self, path: str, given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        policy = policy_of(path)
+        kept = [(name.lower(), value) for name, value in given]
+        kept = [one for one in kept if one[0] not in self._names and not one[0].startswith(b"access-control-")]
+        private = path.startswith(("/api/", "/v1/")) or policy == OWN_PAGES_POLICY
+        if private and not any(name == b"cache-control" for name, _ in kept):
+            kept.append((b"cache-control", b"no-store"))
+        return [*kept, *self._headers[policy]]
+
+
+def _as_sent(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]

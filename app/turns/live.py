@@ -24,6 +24,7 @@ from engine import (
     ChatEngine,
     ChatMessage,
     Delta,
+    Deltas,
     EngineError,
     EngineFailedError,
     EngineStoppedError,
@@ -140,16 +141,22 @@ class LiveTurn:
             await self._settled.wait()
 
     async def _generate(self) -> None:
-        stream = self._engine.chat(self._messages, self._params)
-        async for delta in stream:
-            self._measure.see(delta)
-            if delta.progress is not None:
-                self.buffer.report(TurnProgress(delta.progress.processed, delta.progress.total))
-            self._token_ids += delta.token_ids
-            self.buffer.append(clean_text(delta.text), delta.sampled_at)
-            # An error ends the stream by raising right after.
-            if delta.finish_reason not in (None, FinishReason.ERROR):
-                self._last = delta
+        deltas = self._engine.chat(self._messages, self._params)
+        if isinstance(deltas, Deltas):
+            await deltas.tell(self._take)
+        else:
+            async for delta in deltas:
+                self._take(delta)
+
+    def _take(self, delta: Delta) -> None:
+        self._measure.see(delta)
+        if delta.progress is not None:
+            self.buffer.report(TurnProgress(delta.progress.processed, delta.progress.total))
+        self._token_ids += delta.token_ids
+        self.buffer.append(clean_text(delta.text), delta.sampled_at)
+        # An error ends the stream by raising right after.
+        if delta.finish_reason not in (None, FinishReason.ERROR):
+            self._last = delta
 
     async def _run(self, generation: asyncio.Task[None]) -> None:
         end: TurnEnd | NotFound | None = None
@@ -162,6 +169,7 @@ class LiveTurn:
                     total = outcome.stats.completion_tokens + self._begun_tokens
                     outcome = replace(outcome, stats=replace(outcome.stats, completion_tokens=total))
                 tokens = asyncio.create_task(self._reply_tokens(outcome.text))
+                await asyncio.sleep(0)  # mostly that is enough
                 await self._keep(tokens, asked)
                 end = await self._finish(replace(outcome, token_ids=tokens.result()))
         finally:

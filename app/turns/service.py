@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from app.domain.chat_settings import ChatSettings
@@ -67,6 +68,7 @@ class Turns:
         self._questions = Questions(contexts, settings.max_message_chars)
         self._prompter = Prompter(engine, settings.context_policy)
         self._live: dict[str, LiveTurn] = {}
+        self._writing: Counter[str] = Counter()  # of those, how many are whose
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: dict[str, asyncio.Task[TurnRef]] = {}
         self._closing = False
@@ -222,7 +224,7 @@ class Turns:
 
     def writing_for(self, user_id: str) -> int:
         """How many replies this process is writing for somebody."""
-        return sum(live.user_id == user_id for live in self._live.values())
+        return self._writing[user_id]
 
     async def stop(self, user_id: str, turn_id: str) -> None:
         """End the reply and keep what it has. Stopping twice, or too late, is no error.
@@ -370,10 +372,11 @@ class Turns:
             raise Conflict(BUSY)
         # Known before it is written: whoever sees the turn in the database finds it here.
         self._live[ref.turn_id] = live
+        self._writing[user_id] += 1
         try:
             await (self._records.resume(user_id, new) if begun else self._records.begin(user_id, new))
         except BaseException:
-            del self._live[ref.turn_id]
+            self._forget(live)
             raise
         task = live.launch()
         self._tasks.add(task)
@@ -401,10 +404,16 @@ class Turns:
 
     def _ended(self, live: LiveTurn, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._live.pop(live.ref.turn_id, None)
+        self._forget(live)
         self._admission.spent(live.user_id, live.tokens)
         if not task.cancelled() and (failure := task.exception()) is not None:
             _log.error("%s failed", task.get_name(), exc_info=failure)
+
+    def _forget(self, live: LiveTurn) -> None:
+        del self._live[live.ref.turn_id]
+        self._writing[live.user_id] -= 1
+        if not self._writing[live.user_id]:
+            del self._writing[live.user_id]
 
     def _entitle(self, live: LiveTurn, message: str) -> None:
         end = live.buffer.end

@@ -197,7 +197,7 @@ async def test_a_stream_that_stays_open_tells_of_what_is_added_to_it() -> None:
     turns, metrics, streams = Buffers("a", "b"), HttpMetrics(), OpenStreams()
     stream = TurnStream(metrics, stays_open=True)
     assert streams.find("me", "mine") is None
-    async with asyncio.timeout(60), aclosing(streams.events("me", "mine", stream)) as events:
+    async with asyncio.timeout(60), aclosing(stream.events(streams.holding("me", "mine", stream))) as events:
         for turn_id in ("a", "b"):
             following = asyncio.ensure_future(anext(events))
             assert not (await asyncio.wait([following], timeout=0.02))[0]  # with nothing to tell, it waits
@@ -220,7 +220,7 @@ async def test_of_two_streams_with_one_name_the_newer_counts() -> None:
     older, newer = (TurnStream(metrics, stays_open=True) for _ in range(2))
     iterating = []
     for stream in (older, newer):
-        events = streams.events("me", "mine", stream)
+        events = stream.events(streams.holding("me", "mine", stream))
         iterating.append((events, asyncio.ensure_future(anext(events))))
         await asyncio.sleep(0)
         assert streams.find("me", "mine") is stream
