@@ -4,8 +4,8 @@
     .venv/bin/python -m benchmarks.product --quick   # about two
 
 64 people with accounts, signed in, chat at once with a real server (``python -m app serve``, a process of its own, a
-fresh SQLite database, the bundled model): each sends a message, follows the reply's event stream to its end and sends
-the next one, as the page does. In turns with that, a process with nothing but the engine answers the same messages with
+fresh SQLite database, the bundled model): each sends a message, reads the reply in the event stream that the page keeps
+open, and sends the next one. In turns with that, a process with nothing but the engine answers the same messages with
 the same seeds, settings and history. Both are measured by the engine's own counter of generated tokens, over a window
 in which everybody is chatting; medians, without repetitions in which other programs took more than 8 % of the
 processor.
