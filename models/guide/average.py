@@ -11,13 +11,19 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 WEIGHTS = "model.safetensors"
+
+
+def mean(models: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Of each tensor, in the dtype that it has."""
+    return {name: torch.stack([one[name] for one in models]).mean(0) for name in models[0]}
 
 
 def average(legs: Sequence[Path], out: Path) -> None:
@@ -31,15 +37,13 @@ def average(legs: Sequence[Path], out: Path) -> None:
     for leg, shape in zip(legs, shapes, strict=True):
         if shape != shapes[0]:
             raise ValueError(f"{leg} does not hold the same tensors as {legs[0]}.")
-    mean = {
-        name: torch.stack([one[name].double() for one in weights]).mean(0).to(tensor.dtype)
-        for name, tensor in weights[0].items()
-    }
+    exact = mean([{name: tensor.double() for name, tensor in one.items()} for one in weights])
+    rounded = {name: tensor.to(weights[0][name].dtype) for name, tensor in exact.items()}
     out.mkdir(parents=True, exist_ok=True)
     for file in sorted(legs[-1].iterdir()):
         if file.is_file() and file.name != WEIGHTS:
             shutil.copyfile(file, out / file.name)
-    save_file(mean, out / WEIGHTS, metadata={"format": "pt"})
+    save_file(rounded, out / WEIGHTS, metadata={"format": "pt"})
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import itertools
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from models.guide import curve
 from models.guide import tokenizer as pieces
+from models.guide.average import mean
 from models.guide.dialogues import Dialogues
 from models.guide.packing import IGNORED, Batch, Packer
 from models.guide.recipe import CONTEXT, DRAFT, GUIDE, Recipe
@@ -98,15 +99,6 @@ def rate_at(leg: int, step: int, over: float, recipe: Recipe) -> float:
     """
     height = recipe.later_legs if leg else 1.0
     return height * min((step + 1) / recipe.warmup_steps, 1.0, (1 - over) / recipe.falling)
-
-
-def mean(ends: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several models of one shape.
-
-    Legs that go on from one another end in different places of the same valley, and between them it is deeper
-    (Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", UAI 2018).
-    """
-    return {name: torch.stack([end[name] for end in ends]).mean(0) for name in ends[0]}
 
 
 def some_of(labels: Tensor) -> Tensor:
