@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -549,8 +550,8 @@ async def test_nothing_that_was_typed_is_in_the_audit(here: Desk) -> None:
     assert {AuditAction.SIGNED_IN, AuditAction.SIGN_IN_FAILED} <= {one.action for one in events}
 
 
-async def test_no_log_has_what_makes_a_link_one(here: Desk) -> None:
-    with structlog.testing.capture_logs() as logged:
+async def test_no_log_has_what_makes_a_link_one(here: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "app.http"), structlog.testing.capture_logs() as logged:
         async with here.client() as http:
             assert (await http.get("/invitation/the-token-itself")).status_code == 200
         await eventually(lambda: "/invitation/..." in str(logged))
