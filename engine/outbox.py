@@ -1,6 +1,6 @@
 """Deltas on their way to their readers: those of several short steps cross over to an event loop together.
 
-Each crossing wakes every reader that it brings something, and waking them costs the processor more than the text is
+Each crossing has every reader that it brings something pass it on, which costs the processor more than the text is
 worth: with many readers and a small model, more than the model's own steps.
 """
 
@@ -14,7 +14,7 @@ from engine.outputs import Delta
 from engine.reader import Reader
 
 SECONDS_PER_READER = 0.0006
-"""For each reader in flight a delta may wait so long for others: what waking one takes, several times."""
+"""For each reader in flight a delta may wait so long for others: what passing one on takes, several times."""
 LONGEST_SECONDS = 0.04
 """An eye does not see it."""
 

@@ -116,18 +116,9 @@ class TurnStream:
                     sampled_at: list[float] = []
                     for turn_id, reader in list(self._readers.items()):
                         try:
-                            events = reader.take()
-                        except NotFound as error:  # deleted since
-                            pieces.append(self._wire(turn_id, "gone", {"code": error.code, "message": error.message}))
+                            pieces += self._new_of(turn_id, reader, sampled_at)
                         except StorageUnavailable:
                             return  # the client comes back by itself and goes on where it was
-                        else:
-                            for event in events:
-                                name, data = _named(event)
-                                self._reached[turn_id] = data.get("offset", self._reached[turn_id])
-                                pieces.append(self._wire(turn_id, name, data))
-                                if isinstance(event, TurnText) and event.sampled_at is not None:
-                                    sampled_at.append(event.sampled_at)
                         if reader.ended:
                             await self._readers.pop(turn_id).close()
                             if self._stays_open:  # who comes back asks for those that go on
@@ -140,6 +131,21 @@ class TurnStream:
                 self._company.dissolve()
                 for reader in self._readers.values():
                     await reader.close()
+
+    def _new_of(self, turn_id: str, reader: TurnReader, sampled_at: list[float]) -> list[bytes]:
+        """A turn's new events on the wire; adds to ``sampled_at`` when their oldest tokens were sampled."""
+        try:
+            events = reader.take()
+        except NotFound as error:  # deleted since
+            return [self._wire(turn_id, "gone", {"code": error.code, "message": error.message})]
+        pieces = []
+        for event in events:
+            name, data = _named(event)
+            self._reached[turn_id] = data.get("offset", self._reached[turn_id])
+            pieces.append(self._wire(turn_id, name, data))
+            if isinstance(event, TurnText) and event.sampled_at is not None:
+                sampled_at.append(event.sampled_at)
+        return pieces
 
     def _wire(self, turn_id: str, name: str, data: dict[str, Any]) -> bytes:
         if not self._names_turns:

@@ -62,7 +62,7 @@ class Browser:
 
     def expect(self) -> Reply | None:
         """Before a message is sent: its reply, if a stream is open in which it can be told (see :attr:`stream_id`)."""
-        return self._stream.expect() if self.stream_id is not None and self._stream is not None else None
+        return self._stream.expect() if self._stream is not None and self._stream.is_open else None
 
     @property
     def stream_id(self) -> str | None:
