@@ -110,6 +110,11 @@ class TestWritesThatShareATransaction:
     def database_url(self) -> None:
         return None
 
+    @pytest.fixture(autouse=True)
+    def no_hurry(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Or a machine that is busy enough would share them out over more transactions."""
+        monkeypatch.setattr(group_commit, "LONGEST_SECONDS", 60.0)
+
     @staticmethod
     async def together(database: Database, *works: Callable[[Session], object]) -> list[object]:
         held = Held()
