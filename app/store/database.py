@@ -190,3 +190,9 @@ def _limit_waits(engine: Engine) -> None:
         connection.execute(f"SET lock_timeout = {BUSY_TIMEOUT_MS}")
         connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_TRANSACTION_SECONDS}s'")
         connection.commit()
+
+    @event.listens_for(engine, "after_cursor_execute")
+    def executed(connection: Connection, *of_statement: Any) -> None:
+        *_others, executemany = of_statement
+        if executemany:
+            driver.watch_idleness(connection)

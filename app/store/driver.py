@@ -29,6 +29,18 @@ def run_each(connection: Connection, statement: str, parameters: Sequence[Parame
     """The same for each of these, at once."""
     with _described(connection, statement) as of_driver:
         of_driver.cursor().executemany(statement, parameters)
+        watch_idleness(connection)
+
+
+def watch_idleness(connection: Connection) -> None:
+    """Have PostgreSQL's ``idle_in_transaction_session_timeout`` count again, which it does not after ``executemany``.
+
+    That is sent in libpq's pipeline mode, behind whose last message the server waits for the next one without a limit.
+    A process that is stopped just there would hold its locks for as long as it is.
+    """
+    if connection.dialect.name == "postgresql":
+        of_driver: Any = connection.connection.dbapi_connection
+        of_driver.execute("SELECT 1")
 
 
 @contextmanager

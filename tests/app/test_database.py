@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, bindparam, event, text, update
 from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.orm import Session
 
@@ -18,7 +18,8 @@ from app.domain.ids import LOCAL_USER_ID
 from app.errors import StorageUnavailable
 from app.store import group_commit
 from app.store.database import Database
-from app.store.models import Account
+from app.store.models import Account, Base
+from app.store.prepared import Prepared
 from tests.app.conftest import add_user
 from tests.support.databases import PostgresServer, migrated_file
 
@@ -254,4 +255,42 @@ async def test_connections_the_server_drops_are_replaced(postgres: PostgresServe
         with pytest.raises(StorageUnavailable):  # its own connection dies under it
             await database.write(lambda session: session.execute(kill).all())
     await asyncio.gather(*(database.ping() for _ in range(8)))
+    await database.close()
+
+
+_ACCOUNTS = Base.metadata.tables["account"]
+_NAME = update(_ACCOUNTS).where(_ACCOUNTS.c.id == bindparam("key")).values(name=bindparam("value"))
+_NAMES = [{"key": LOCAL_USER_ID, "value": name} for name in ("one", "other")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda session: Prepared(_NAME).run(session, _NAMES[0]), id="one"),
+        pytest.param(lambda session: Prepared(_NAME).run_each(session, _NAMES), id="many"),
+        pytest.param(lambda session: session.connection().execute(_NAME, _NAMES), id="many of SQLAlchemy's"),
+    ],
+)
+async def test_a_process_that_stands_still_in_a_transaction_holds_up_nobody(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, change: Callable[[Session], object]
+) -> None:
+    monkeypatch.setattr("app.store.database.IDLE_TRANSACTION_SECONDS", 1)
+    database = Database(postgres.migrated())
+    begun, go = threading.Event(), threading.Event()
+
+    def work(session: Session) -> None:
+        change(session)
+        begun.set()
+        go.wait()
+        session.execute(text("SELECT 1"))
+
+    standing_still = asyncio.create_task(database.write(work))
+    await asyncio.to_thread(begun.wait)
+    try:
+        await database.write(lambda session: Prepared(_NAME).run(session, _NAMES[1]))
+    finally:
+        go.set()
+    with pytest.raises(StorageUnavailable):
+        await standing_still
+    assert await name_of(database, LOCAL_USER_ID) == "other"
     await database.close()
