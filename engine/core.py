@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from time import monotonic
 
 from torch import Tensor
@@ -20,6 +20,7 @@ from engine.kv_cache import BlockPool
 from engine.logprobs import named_scores, score
 from engine.metrics import EngineMetrics
 from engine.model.loading import LoadedModel
+from engine.multi_step import MultiStep, Part
 from engine.native.sampling import NativeSampling
 from engine.outputs import Delta, EngineStats, FinishReason, PrefillProgress
 from engine.overlap import CudaReadback, Overlap, Readback
@@ -30,7 +31,6 @@ from engine.sampler import Sampler, unusable_scores
 from engine.scheduler import Scheduler, SchedulerCounters, StepPlan
 from engine.settings import EngineSettings
 from engine.speculation.selection import make_drafting
-from engine.speculation.verification import joined
 from engine.submission import Submission
 from engine.utilisation import StepLoad
 
@@ -100,6 +100,9 @@ class EngineCore:
             batch_invariant=settings.batch_invariant,
         )
         self._drafting = make_drafting(settings, model, layout, self._scheduler, self._runner.short_step)
+        self._multi_step: MultiStep | None = None
+        if self._runner.most_native_tokens and self._drafting is None:
+            self._multi_step = MultiStep(self._scheduler, self._pacing, self._runner.most_native_tokens)
         self._record_decodes(recorder, settings, capacity.max_model_len)
         # Where steps run in C++, tokens are chosen there, too.
         self._sampler = Sampler(NativeSampling() if model.decoder is not None else None)
@@ -159,14 +162,23 @@ class EngineCore:
         """Compute one step."""
         result = StepResult()
         self._end_overdue(result)
-        plan = self._scheduler.plan() if self._overlap is None else self._plan_ahead(self._overlap, result)
+        most_steps = 1 if self._multi_step is None else self._multi_step.most_steps(self._submissions)
+        plan = self._scheduler.plan(most_steps) if self._overlap is None else self._plan_ahead(self._overlap, result)
         if not plan.chunks:
             return result
         self._in_step = tuple([chunk.request.id for chunk in plan.chunks])
         began = monotonic()
         if self._drafting is not None:
             plan = self._drafting.extend(plan)
-        logits = self._runner.execute(plan)
+        if self._multi_step is not None and most_steps > 1 and self._multi_step.serves(plan, self._submissions):
+            plan, replies = self._multi_step.extend(plan, most_steps, self._submissions)
+            drawn = self._runner.several(plan, replies, most_steps)
+            if drawn.tokens:
+                self._apply(self._multi_step.parts(plan, drawn, began), result)
+                return result
+            logits = drawn.logits
+        else:
+            logits = self._runner.execute(plan)
         if len(logits) > plan.num_sampled_rows:
             self._score_prompts(plan, logits[plan.num_sampled_rows :])
             logits = logits[: plan.num_sampled_rows]
@@ -178,15 +190,23 @@ class EngineCore:
             advanced = self._scheduler.commit(part, tokens)
             self._observe(advanced)
             num_generated += len(advanced)
-            for request in advanced:
-                delta = self._advance(request)
-                earlier = deltas.pop(request.id, None)
-                deltas[request.id] = delta if earlier is None else joined(earlier, delta)
+            self._advance(advanced, deltas)
             began = monotonic()
         self._measure(plan, seconds + monotonic() - began, num_generated)
         self._tell_progress(plan, result)
         result.deltas += deltas.values()
         return result
+
+    def _apply(self, steps: Iterable[Part], result: StepResult) -> None:
+        """Commit several steps that were computed at once."""
+        deltas: dict[str, Delta] = {}  # of each reply, in the order of their last tokens
+        for plan, tokens, seconds, at in steps:
+            advanced = self._scheduler.commit(plan, tokens, at)
+            self._observe(advanced)
+            self._measure(plan, seconds, len(advanced))
+            self._tell_progress(plan, result)
+            self._advance(advanced, deltas)
+        result.deltas += deltas.values()
 
     def _plan_ahead(self, overlap: Overlap, result: StepResult) -> StepPlan:
         """Let the device begin a step before the one before it is looked at.
@@ -221,7 +241,9 @@ class EngineCore:
         advanced = self._scheduler.commit(landed.plan, landed.tokens)
         self._observe(advanced)
         self._tell_progress(landed.plan, result)
-        result.deltas += [self._advance(request) for request in advanced]
+        deltas: dict[str, Delta] = {}
+        self._advance(advanced, deltas)
+        result.deltas += deltas.values()
 
     def _tell_progress(self, plan: StepPlan, result: StepResult) -> None:
         """How far the prompts are that a step read."""
@@ -371,37 +393,40 @@ class EngineCore:
         if reason is not None:
             log.warning("no CUDA graphs: %s", reason)
 
-    def _advance(self, request: Request) -> Delta:
-        """Turn a request's newest token into text, and end the request where that completes a stop string."""
-        token = request.token_ids[-1]
-        submission = self._submissions[request.id]
-        submission.forks = []  # they have begun
-        text, stop_string = "", None
-        if request.finish_reason is FinishReason.STOP:
-            text = submission.text.finish()  # the stop token itself is not part of the text
-        else:
-            piece = submission.text.push((token,))
-            text, stop_string = piece.text, piece.stop
-            if stop_string is not None:
-                self._scheduler.finish(request.id, FinishReason.STOP, stop_string)
-                request.finish_reason, request.stop_reason = FinishReason.STOP, stop_string
-            elif request.is_finished:
-                text += submission.text.finish()
-        # Told at once, for whoever stops the reply and so never sees its timings.
-        cached = request.num_cached_tokens if request.num_output_tokens == 1 else None
-        delta = Delta(
-            submission.stream_id,
-            text,
-            (token,),
-            logprobs=submission.logprobs,
-            prompt_logprobs=tuple(submission.prompt_logprobs),
-            cached_prompt_tokens=cached,
-            index=submission.index,
-            num_unfinished=len(self._streams[submission.stream_id]),
-            sampled_at=request.last_token,
-        )
-        submission.prompt_logprobs.clear()
-        return self._last(request, delta) if request.is_finished else delta
+    def _advance(self, advanced: Sequence[Request], deltas: dict[str, Delta]) -> None:
+        """Turn the newest token of each request into text, and end it where that completes a stop string.
+
+        Args:
+            deltas: what this step brings each reply, in the order of their last tokens; to be added to.
+        """
+        for request in advanced:
+            token = request.token_ids[-1]
+            submission = self._submissions[request.id]
+            delta = deltas.pop(request.id, None)
+            if delta is None:
+                delta = Delta(submission.stream_id, index=submission.index, sampled_at=request.last_token)
+            deltas[request.id] = delta
+            submission.forks = []  # they have begun
+            if request.finish_reason is FinishReason.STOP:
+                delta.text += submission.text.finish()  # the stop token itself is not part of the text
+            else:
+                piece = submission.text.push((token,))
+                delta.text += piece.text
+                if piece.stop is not None:
+                    self._scheduler.finish(request.id, FinishReason.STOP, piece.stop)
+                    request.finish_reason, request.stop_reason = FinishReason.STOP, piece.stop
+                elif request.is_finished:
+                    delta.text += submission.text.finish()
+            delta.token_ids += (token,)
+            delta.logprobs += submission.logprobs
+            if request.num_output_tokens == 1:
+                # Told at once, for whoever stops the reply and so never sees its timings.
+                delta.cached_prompt_tokens = request.num_cached_tokens
+                delta.prompt_logprobs = tuple(submission.prompt_logprobs)
+                submission.prompt_logprobs.clear()
+            delta.num_unfinished = len(self._streams[submission.stream_id])
+            if request.is_finished:
+                self._last(request, delta)
 
     def _end(self, stream_id: str, reason: FinishReason) -> list[tuple[Request, Delta]]:
         """End all replies of a request, and free their blocks; each with its last delta, none when it has ended."""
@@ -410,11 +435,12 @@ class EngineCore:
             request = self._scheduler.finish(submission.request.id, reason) or submission.request
             request.finish_reason = reason  # a fork that had not begun is unknown to the scheduler
             delta = Delta(stream_id, submission.text.finish(), index=submission.index)
-            ended.append((request, self._last(request, delta)))
+            self._last(request, delta)
+            ended.append((request, delta))
         return ended
 
-    def _last(self, request: Request, delta: Delta) -> Delta:
-        """Close the books on a reply; ``delta`` with what a last delta says."""
+    def _last(self, request: Request, delta: Delta) -> None:
+        """Close the books on a reply, and have ``delta`` say what a last one says."""
         stream_id = self._submissions.pop(request.id).stream_id
         siblings = self._streams[stream_id]
         siblings.remove(request.id)
@@ -422,16 +448,12 @@ class EngineCore:
             del self._streams[stream_id]
             self._deadlines.pop(stream_id, None)
         assert request.finish_reason is not None
-        timings = request.timings(monotonic())
+        delta.finish_reason = request.finish_reason
+        delta.stop_reason = request.stop_reason
+        delta.timings = request.timings(monotonic())
+        delta.num_unfinished = len(siblings)
         self._finished[request.finish_reason.value] += 1
-        self.metrics.finished(request.finish_reason, timings)
-        return replace(
-            delta,
-            finish_reason=request.finish_reason,
-            stop_reason=request.stop_reason,
-            timings=timings,
-            num_unfinished=len(siblings),
-        )
+        self.metrics.finished(request.finish_reason, delta.timings)
 
     def _observe(self, advanced: Sequence[Request]) -> None:
         gaps = []

@@ -18,8 +18,8 @@ from itertools import islice
 NULL_BLOCK = 0
 """Block 0 is never handed out: block tables are padded with it, so that padding always points at valid memory."""
 
-MOST_PROBES = 4096
-"""So many blocks are looked at to find room for a run of them."""
+MOST_PASSED = 4096
+"""So many blocks are passed to find room for a run of them."""
 
 MOST_CANDIDATES = 16
 """So many of the latest blocks behind a common beginning are compared token by token."""
@@ -203,24 +203,36 @@ class BlockPool:
     def _find_room(self, count: int) -> int | None:
         """The first of ``count`` stale blocks behind one another, looked for from where the last ones were found.
 
-        Going round in this way, what was written longest ago is met first.
+        Going round in this way, what was written longest ago is met first. Of each place the last block is looked at
+        first: where that is taken, none of the places that hold it has to be looked at.
         """
-        at, found = self._next_run, 0
-        for _ in range(min(self.num_usable + count, MOST_PROBES)):
-            if at >= self.num_blocks:
-                at, found = 1, 0
-            found = found + 1 if self._is_stale(at) else 0
-            at += 1
-            if found == count:
-                self._next_run = at
-                return at - count
+        start, passed = self._next_run, 0
+        while passed < min(self.num_usable, MOST_PASSED):
+            end = start + count
+            if end > self.num_blocks:
+                passed += max(self.num_blocks - start, 1)
+                start = 1
+                continue
+            taken = self._last_taken(start, end)
+            if taken is None:
+                self._next_run = end
+                return start
+            passed += taken + 1 - start
+            start = taken + 1
+        return None
+
+    def _last_taken(self, start: int, end: int) -> int | None:
+        """The last of these blocks that is not stale."""
+        counts, content, freed_at = self._ref_counts, self._content, self._freed_at
+        stale_since = self._num_freed - len(self._free) // 2
+        for block in range(end - 1, start - 1, -1):
+            if counts[block] or (content[block] is not None and freed_at[block] > stale_since):
+                return block
         return None
 
     def _is_stale(self, block: int) -> bool:
         """Free, and empty or freed longer ago than half of the free ones: its content would go soon anyway."""
-        if self._ref_counts[block]:
-            return False
-        return self._content[block] is None or self._num_freed - self._freed_at[block] >= len(self._free) // 2
+        return self._last_taken(block, block + 1) is None
 
     def _hand_out(self, blocks: Iterable[int]) -> None:
         for block in blocks:

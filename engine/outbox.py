@@ -15,11 +15,16 @@ from engine.reader import Reader
 
 SECONDS_PER_READER = 0.0006
 """For each reader in flight a delta may wait so long for others: what passing one on takes, several times."""
-LONGEST_SECONDS = 0.04
+LONGEST_SECONDS = 0.025
 """An eye does not see it."""
 
 Parcels = dict[asyncio.AbstractEventLoop, list[tuple[Reader, list[Delta]]]]
 """What crosses over to each event loop."""
+
+
+def longest_wait(num_readers: int) -> float:
+    """Seconds that a delta may wait for others while so many read."""
+    return min(LONGEST_SECONDS, SECONDS_PER_READER * num_readers)
 
 
 class Outbox:
@@ -38,7 +43,7 @@ class Outbox:
     def put(self, reader: Reader, delta: Delta) -> None:
         """Hold one more."""
         if not self._held:
-            self._since = self._clock()
+            self._since = self._clock() if delta.sampled_at is None else delta.sampled_at
         self._held.setdefault(reader, []).append(delta)
         if not reader.begun or delta.finish_reason is not None or delta.progress is not None:
             self._urgent.add(reader)
@@ -54,8 +59,7 @@ class Outbox:
         step, self._looked = now - self._looked, now
         if not self._held:
             return {}
-        window = min(LONGEST_SECONDS, SECONDS_PER_READER * num_readers)
-        if now + step - self._since > window:
+        if now + step - self._since > longest_wait(num_readers):
             return self.take_all()
         urgent, self._urgent = self._urgent, set()
         return _by_loop({reader: self._held.pop(reader) for reader in urgent})

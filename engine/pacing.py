@@ -58,7 +58,7 @@ class Pacing:
             return
         self._mixed_steps += decodes > 0
         # Weights are read in every step: prompts alone add what their step takes beyond that of one decode.
-        alone = self._seconds_alone(max(decodes, 1)) or 0.0
+        alone = self.seconds_alone(max(decodes, 1)) or 0.0
         bits = prompt_tokens.bit_length()
         size = (bits, prompt_tokens << 2 >> bits)
         points = self._prompts.setdefault(size, deque(maxlen=LATEST_STEPS))
@@ -68,7 +68,7 @@ class Pacing:
         points.append(_Point(prompt_tokens, added))
         self._curve[size] = _Point(median([one.tokens for one in points]), median([one.seconds for one in points]))
 
-    def prompt_tokens(self, decodes: int, prompts: int) -> int:
+    def prompt_tokens(self, decodes: int, prompts: int, steps: int = 1) -> int:
         """Most prompt tokens of the next step: at least 1, with the decodes at most ``max_batched_tokens``.
 
         Who waits for a reply to begin counts as much as who reads one: where more wait than read, a step may take
@@ -77,12 +77,13 @@ class Pacing:
         Args:
             decodes: replies that it continues; at least 1, and less than ``max_batched_tokens``.
             prompts: requests whose prompts could be read in it; at least 1.
+            steps: that are computed before the next ones can be read; what these take may be longer in proportion.
         """
         wanted, fewest = 2.0 * ROWS, 0.0
-        alone = self._seconds_alone(decodes)
+        alone = self.seconds_alone(decodes)
         if alone is not None and self._curve:
             curve = [_Point(0, 0.0), *sorted(self._curve.values())]
-            within = _tokens_within(curve, (LONGEST_STEP - 1) * alone * max(1.0, prompts / decodes))
+            within = _tokens_within(curve, (LONGEST_STEP - 1) * alone * max(steps, prompts / decodes))
             fewest = _fewest_tokens(curve, alone)
             wanted = max(within, fewest)
         if self._mixed_steps % TRIAL == TRIAL - 1:
@@ -92,7 +93,7 @@ class Pacing:
             rows += ROWS
         return min(rows, self._budget) - decodes
 
-    def _seconds_alone(self, decodes: int) -> float | None:
+    def seconds_alone(self, decodes: int) -> float | None:
         """Of a step of so many decodes; where none was seen, of fewer rather than of more."""
         size = decodes.bit_length()
         nearest = min(self._decodes, key=lambda known: (known > size, abs(known - size)), default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from engine.graphs import DecodeGraphs, Recorder
 from engine.invariance import OneByOne, tile_rows, tiles
 from engine.kv_cache import BlockCopy
 from engine.model.loading import LoadedModel
+from engine.multi_step import Drawn, Reply
 from engine.native.decoder import Decoder
 from engine.scheduler import StepPlan
 
@@ -52,6 +54,12 @@ class Runner:
             LayerCache.zeros(layout.shapes[layer], num_blocks, block_size, model.dtype, model.device)
             for layer in group.layers
         )
+        #: where each of them begins, and how many bytes a block of it has
+        self._blocks_at = [
+            (rows.data_ptr(), rows.stride(0) * rows.element_size())
+            for tensor in self._tensors
+            for rows in (tensor.keys, tensor.values)
+        ]
         #: of each layer; layers of several groups share them
         self.layers: Sequence[LayerCache] = tuple(self._tensors[index] for index in layout.tensor_of_layer())
         self._graphs: DecodeGraphs | None = None
@@ -60,11 +68,14 @@ class Runner:
             self._decoder = Decoder(model.decoder, self.layers, self._group_of_layer)
 
     @property
+    def most_native_tokens(self) -> int:
+        """Of a step that runs in C++; 0 where none does."""
+        return 0 if self._decoder is None else self._decoder.most_rows
+
+    @property
     def short_step(self) -> int | None:
         """Most tokens of a step that runs in C++; None where none does, or all do."""
-        if self._decoder is None or self._decoder.most_rows == sys.maxsize:
-            return None
-        return self._decoder.most_rows
+        return self.most_native_tokens if 0 < self.most_native_tokens < sys.maxsize else None
 
     def record_decodes(self, recorder: Recorder, *, max_rows: int, max_model_len: int) -> tuple[int, ...]:
         """From now on repeat recorded decodes; returns the numbers of rows that were recorded.
@@ -94,6 +105,12 @@ class Runner:
 
     def _copy(self, copies: Sequence[BlockCopy]) -> None:
         """In order: the destination of one may be the source of the next."""
+        if self._model.device.type == "cpu":  # a tensor's own way takes twenty times as long as a few rows do
+            for copy in copies:
+                for address, block_bytes in self._blocks_at:
+                    size = copy.num_rows * (block_bytes // self._block_size)
+                    ctypes.memmove(address + copy.destination * block_bytes, address + copy.source * block_bytes, size)
+            return
         for copy in copies:
             for tensor in self._tensors:
                 for rows in (tensor.keys, tensor.values):
@@ -121,6 +138,19 @@ class Runner:
         if self._tile_rows is not None:
             return self._forward_in_tiles(batch, self._tile_rows)
         return self._forward(batch)
+
+    @torch.inference_mode()
+    def several(self, plan: StepPlan, replies: Sequence[Reply], most_steps: int) -> Drawn:
+        """Compute a plan of at most :attr:`most_native_tokens`, sample from it, and go on with what was sampled.
+
+        Args:
+            replies: one for each chunk that samples.
+            most_steps: with the plan's own, at least 1.
+        """
+        assert self._decoder is not None
+        self._copy(plan.copies)
+        batch = Batch.of(plan, self._block_size, self._num_groups, self._model.device)
+        return self._decoder.several(batch, replies, most_steps)
 
     def _forward_in_tiles(self, batch: Batch, num_rows: int) -> Tensor:
         collected: Tensor | None = None

@@ -42,8 +42,12 @@ class Clock(Protocol):
 class Pace(Protocol):
     """How much of the prompts a step reads while replies are being written."""
 
-    def prompt_tokens(self, decodes: int, prompts: int) -> int:
-        """Most prompt tokens of a step, at least 1: with so many decodes, and so many requests with prompts to read."""
+    def prompt_tokens(self, decodes: int, prompts: int, steps: int) -> int:
+        """Most prompt tokens of a step, at least 1: with so many decodes, and so many requests with prompts to read.
+
+        Args:
+            steps: that are computed before the next prompts can be read.
+        """
         ...
 
 
@@ -163,6 +167,11 @@ class Scheduler:
         return len(self._running)
 
     @property
+    def running(self) -> Sequence[Request]:
+        """By rank."""
+        return self._running
+
+    @property
     def has_work(self) -> bool:
         return bool(self._requests or self.in_flight)
 
@@ -191,8 +200,12 @@ class Scheduler:
         self._requests[request.id] = request
         insort(self._waiting, request, key=_rank)
 
-    def plan(self) -> StepPlan:
-        """Choose the next step and take the blocks it needs. Empty only when nothing is in flight, or not landed."""
+    def plan(self, steps: int = 1) -> StepPlan:
+        """Choose the next step and take the blocks it needs. Empty only when nothing is in flight, or not landed.
+
+        Args:
+            steps: so many may be computed before the next plan.
+        """
         budget = self.max_batched_tokens
         scorable = SCORED_TOKENS_PER_STEP
         chunks: list[Chunk] = []
@@ -202,7 +215,7 @@ class Scheduler:
 
         running = [(request, request.num_uncomputed_tokens) for request in self._running]
         reserved = sum([uncomputed == 1 for _request, uncomputed in running])  # a token for each decode to come
-        readable = most = self._most_prompt_tokens(reserved)
+        readable = most = self._most_prompt_tokens(reserved, steps)
         for request, uncomputed in running:
             if request.status is not RequestStatus.RUNNING:
                 continue
@@ -256,17 +269,18 @@ class Scheduler:
         is_short = short and bool(self.in_flight)
         return StepPlan(tuple(chunks), tuple(copies), num_decodes, most - readable, is_short)
 
-    def commit(self, plan: StepPlan, tokens: Mapping[str, int]) -> list[Request]:
+    def commit(self, plan: StepPlan, tokens: Mapping[str, int], at: float | None = None) -> list[Request]:
         """Apply what a step computed.
 
         Args:
             plan: the plan that was executed; requests aborted since are passed over.
             tokens: the sampled token of each request in ``plan.sampling``, and of its forks.
+            at: when they were sampled; None for now.
 
         Returns:
             The requests that got a token, in order; finished ones have given up their blocks.
         """
-        now = self._clock()
+        now = self._clock() if at is None else at
         advanced: list[Request] = []
         for chunk in plan.chunks:
             request = chunk.request
@@ -324,12 +338,12 @@ class Scheduler:
 
     # -- inner workings ---------------------------------------------------------------------------------
 
-    def _most_prompt_tokens(self, decodes: int) -> int:
+    def _most_prompt_tokens(self, decodes: int, steps: int) -> int:
         seats = self.max_num_seqs - len(self._running)
         prompts = len(self._running) - decodes + min(seats, len(self._waiting))
         if self._pace is None or decodes == 0 or prompts == 0:
             return self.max_batched_tokens
-        return self._pace.prompt_tokens(decodes, prompts)
+        return self._pace.prompt_tokens(decodes, prompts, steps)
 
     def _append(self, request: Request, token: int, now: float) -> None:
         request.token_ids.append(token)

@@ -8,6 +8,7 @@
 #include "chunk.h"
 #include "products.h"
 #include "sampling.h"
+#include "several.h"
 
 namespace {
 
@@ -296,10 +297,17 @@ void run(const Model& model, const Step& step) {
 
 extern "C" {
 
-void deskmate_step_float32(const Model* model, const Step* step) { run<float, float, float>(*model, *step); }
-void deskmate_step_bfloat16(const Model* model, const Step* step) { run<bf16, bf16, bf16>(*model, *step); }
-void deskmate_step_int8(const Model* model, const Step* step) { run<int8_t, int8_t, bf16>(*model, *step); }
-void deskmate_step_int4(const Model* model, const Step* step) { run<int4, int8_t, bf16>(*model, *step); }
+#define DESKMATE_STEPS(NAME, ...)                                                                                     \
+    void deskmate_step_##NAME(const Model* model, const Step* step) { run<__VA_ARGS__>(*model, *step); }              \
+    int64_t deskmate_steps_##NAME(const Model* model, const Step* first, const Reply* replies, int64_t num_groups,    \
+                                  int64_t most_steps, int64_t* tokens, double* seconds) {                             \
+        return several_steps(run<__VA_ARGS__>, *model, *first, replies, num_groups, most_steps, tokens, seconds);     \
+    }
+
+DESKMATE_STEPS(float32, float, float, float)
+DESKMATE_STEPS(bfloat16, bf16, bf16, bf16)
+DESKMATE_STEPS(int8, int8_t, int8_t, bf16)
+DESKMATE_STEPS(int4, int4, int8_t, bf16)
 
 // Of each row of scores the likeliest token, the first of equals, and its score.
 void deskmate_likeliest(const float* scores, int64_t rows, int64_t count, int64_t threads, int64_t* tokens, float* highest) {

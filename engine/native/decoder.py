@@ -9,6 +9,7 @@ rows where the processor has no AMX, run through transformers' own modules, on t
 from __future__ import annotations
 
 import ctypes
+import struct
 import sys
 from array import array
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from engine.attention.base import LayerCache
 from engine.batch import Batch
+from engine.multi_step import Drawn, Reply
 from engine.native.build import library
 from engine.native.weights import LANES, DecoderWeights, Product
 
@@ -78,6 +80,10 @@ class _Step(ctypes.Structure):
     )
 
 
+_REPLY = struct.Struct("@ddddqf4xi4xQqqPqq")
+"""``Reply`` of several.h."""
+
+
 class Decoder:
     """Computes steps of up to ``most_rows`` rows on a cache.
 
@@ -93,6 +99,12 @@ class Decoder:
     def __init__(self, weights: DecoderWeights, caches: Sequence[LayerCache], group_of_layer: Sequence[int]) -> None:
         code = library()
         self._step = getattr(code, f"deskmate_step_{weights.number_format}")
+        self._steps = getattr(code, f"deskmate_steps_{weights.number_format}")
+        self._steps.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64),
+            *(ctypes.c_void_p, ctypes.c_void_p),
+        ]
+        self._steps.restype = ctypes.c_int64
         self._has_tiles = weights.number_format != "float32" and bool(code.deskmate_has_tiles())
         self._weights = weights  # the structures hold addresses only
         self._caches = tuple(caches)
@@ -136,29 +148,78 @@ class Decoder:
     def logits(self, batch: Batch) -> Tensor:
         """Store the keys and values of a step, and return float32 ``[len(batch.logits_rows), vocab_size]``."""
         logits = torch.empty(len(batch.logits_rows), self._weights.vocab_size)
-        tables, starts = [], []
-        for sequences in batch.sequences:
-            table, start = array("i"), array("q")
-            for kv_len, blocks in zip(sequences.kv_lens, sequences.block_tables, strict=True):
-                start.append(len(table))
-                table.extend(blocks[: -(-kv_len // sequences.block_size)])
-            tables.append(table)
-            starts.append(start)
-        lengths = array("q", batch.sequences[0].query_lens)
-        step = _Step(
-            *map(_address, (batch.input_ids, batch.position_ids, batch.logits_rows)),
-            lengths.buffer_info()[0],
-            _addresses([slots.data_ptr() for slots in batch.slots]),
-            _addresses([table.buffer_info()[0] for table in tables]),
-            _addresses([start.buffer_info()[0] for start in starts]),
-            _address(logits),
-            batch.input_ids.shape[1],
-            len(batch.logits_rows),
-            len(lengths),
-            torch.get_num_threads(),
-        )
-        self._step(ctypes.byref(self._model), ctypes.byref(step))
+        self._step(ctypes.byref(self._model), ctypes.byref(_step_of(batch, logits)))
         return logits
+
+    def several(self, batch: Batch, replies: Sequence[Reply], most_steps: int) -> Drawn:
+        """Compute a step, sample from it, and go on with what was sampled.
+
+        Args:
+            batch: the first step. Its block tables have room for all that ``replies`` may come to.
+            replies: one for each of ``batch.logits_rows``, at least one.
+            most_steps: at least 1.
+        """
+        count = len(replies)
+        assert count == len(batch.logits_rows), "each row of logits is sampled"
+        logits = torch.empty(count, self._weights.vocab_size)
+        stops = {reply.stop_token_ids: array("q", reply.stop_token_ids) for reply in replies}
+        tokens, seconds = (ctypes.c_int64 * (most_steps * count))(), (ctypes.c_double * most_steps)()
+        num_steps = self._steps(
+            ctypes.byref(self._model),
+            ctypes.byref(_step_of(batch, logits, ahead=most_steps - 1)),
+            b"".join([_packed(reply, stops[reply.stop_token_ids]) for reply in replies]),
+            len(batch.slots),
+            most_steps,
+            tokens,
+            seconds,
+        )
+        return Drawn([tokens[at * count : (at + 1) * count] for at in range(num_steps)], seconds[:num_steps], logits)
+
+
+def _step_of(batch: Batch, logits: Tensor, ahead: int = 0) -> _Step:
+    """What C++ is told of a step; of block tables also those of ``ahead`` tokens to come, where they are there."""
+    tables, starts = [], []
+    for sequences in batch.sequences:
+        table, start = array("i"), array("q")
+        for kv_len, blocks in zip(sequences.kv_lens, sequences.block_tables, strict=True):
+            start.append(len(table))
+            table.extend(blocks[: -(-(kv_len + ahead) // sequences.block_size)])
+        tables.append(table)
+        starts.append(start)
+    lengths = array("q", batch.sequences[0].query_lens)
+    step = _Step(
+        *map(_address, (batch.input_ids, batch.position_ids, batch.logits_rows)),
+        lengths.buffer_info()[0],
+        _addresses([slots.data_ptr() for slots in batch.slots]),
+        _addresses([table.buffer_info()[0] for table in tables]),
+        _addresses([start.buffer_info()[0] for start in starts]),
+        _address(logits),
+        batch.input_ids.shape[1],
+        len(batch.logits_rows),
+        len(lengths),
+        torch.get_num_threads(),
+    )
+    step.held = (batch, tables, starts, lengths)  # it holds addresses only
+    return step
+
+
+def _packed(reply: Reply, stops: array[int]) -> bytes:
+    row = reply.sampling
+    return _REPLY.pack(
+        row.temperature,
+        row.top_p,
+        row.min_p,
+        0.0,
+        row.top_k,
+        0.0,
+        row.is_greedy,
+        row.seed,
+        row.position,
+        reply.most,
+        stops.buffer_info()[0],
+        len(stops),
+        reply.chunk,
+    )
 
 
 def _matrix(product: Product) -> _Matrix:

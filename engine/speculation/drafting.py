@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from engine.request import Request
+from engine.room import make_room
 from engine.scheduler import Chunk, Scheduler, StepPlan
 from engine.speculation.proposer import Proposer
 from engine.speculation.verification import rounds
@@ -52,20 +53,10 @@ class Drafting:
         budget = 0 if plan.num_prompt_tokens else self._scheduler.max_batched_tokens - plan.num_tokens
         if self._short_step is not None and plan.num_tokens <= self._short_step:
             budget = min(budget, self._short_step - plan.num_tokens)
-        tables, pool = self._scheduler.tables, self._scheduler.pool
-        next_step = self._scheduler.num_running * len(tables.windows)  # a block for each may be needed then
         chunks: list[Chunk] = []
         counts: list[int] = []
         for chunk in plan.chunks:
-            count = min(budget, self._most_useful(chunk))
-            while count > 0 and (missing := tables.missing(chunk.request, chunk.end + count)):
-                if missing + next_step <= pool.num_free:
-                    copies = tables.grow(chunk.request, chunk.end + count)
-                    assert not copies, "the plan has seen to blocks that others read too"
-                    break
-                count -= 1
-            if count > 0:
-                chunk = chunk._replace(block_tables=tuple([tuple(table) for table in chunk.request.tables]))
+            chunk, count = make_room(self._scheduler, chunk, min(budget, self._most_useful(chunk)))
             chunks.append(chunk)
             counts.append(count)
             budget -= count

@@ -9,10 +9,8 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import accumulate
 
-from engine.outputs import Delta
 from engine.request import RequestStatus
 from engine.scheduler import Chunk, SchedulerCounters, StepPlan
 
@@ -47,15 +45,3 @@ def _following(chunk: Chunk) -> Chunk | None:
         return None
     request.num_accepted_draft_tokens += 1
     return chunk._replace(start=chunk.end, end=chunk.end + 1, token_ids=chunk.draft[:1], draft=chunk.draft[1:])
-
-
-def joined(earlier: Delta, later: Delta) -> Delta:
-    """Two deltas of one reply as one."""
-    return replace(
-        later,
-        text=earlier.text + later.text,
-        token_ids=earlier.token_ids + later.token_ids,
-        logprobs=earlier.logprobs + later.logprobs,
-        prompt_logprobs=earlier.prompt_logprobs + later.prompt_logprobs,
-        cached_prompt_tokens=earlier.cached_prompt_tokens,
-    )

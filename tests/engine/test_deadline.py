@@ -52,6 +52,7 @@ async def read(stream: AsyncIterator[Delta]) -> list[Delta]:
     return [delta async for delta in stream]
 
 
+@pytest.mark.usefixtures("single_steps")
 async def test_a_reply_past_its_deadline_ends_with_its_text(
     engine: Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,6 +203,7 @@ async def test_stopping_ends_every_reader_with_an_error(model: Path) -> None:
     await engine.stop()
 
 
+@pytest.mark.usefixtures("single_steps")
 async def test_unusable_scores_fail_their_own_request_only(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine._core is not None
     runner = engine._core._runner

@@ -26,6 +26,8 @@ from tests.support.attention import SCALE, make_case
 from tests.support.models import make_model
 from tests.support.recorded_ops import OpRecorder
 
+pytestmark = pytest.mark.usefixtures("single_steps")
+
 PROMPTS = [[5, 6, 7, 8, 9], [5, 6, 7, 8, 9, 10, 11], [40] * 13, [90, 80, 70], [3, 4] * 12]
 
 

@@ -212,6 +212,7 @@ def test_replies_are_transformers_replies_whatever_happens(pair: Pair) -> None:
     check_scenarios(pair, (1, 9, 12) if pair.name in TYPICAL else (9,))  # the three hold every event
 
 
+@pytest.mark.usefixtures("single_steps")
 @pytest.mark.parametrize("most_rows", [MAX_LEN * 4, 3])
 def test_steps_in_cpp_say_the_same_alone_and_among_others(
     native_pair: Pair, most_rows: int, monkeypatch: pytest.MonkeyPatch

@@ -8,9 +8,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ import engine.core
 from engine import EngineSettings, FinishReason, SamplingParams, device_sampling, unread_sampling
 from engine import core as core_module
 from engine.cache_layout import CacheLayout, blocks_for_sequence
-from engine.core import EngineCore, StepResult
+from engine.core import EngineCore
 from engine.in_flight import InFlight
 from engine.model.loading import LoadedModel, load_model
 from engine.runner import Runner
@@ -29,34 +28,20 @@ from tests.engine.test_graphs import RecordableKernel
 from tests.support.delayed_device import DelayedDevice, DelayedReading, ReadTooEarlyError
 from tests.support.models import make_model
 from tests.support.recorded_ops import OpRecorder
+from tests.support.replies import (
+    DRAWN,
+    GREEDY,
+    LONGEST,
+    MAX_LEN,
+    ON_HOST,
+    Clock,
+    Told,
+    add,
+    finish,
+    run_scenario,
+)
 
 BLOCK = 4
-MAX_LEN = 64
-LONGEST = 16  #: reply
-GREEDY = SamplingParams(temperature=0.0, max_tokens=LONGEST, ignore_eos=True)
-DRAWN = SamplingParams(temperature=1.0, max_tokens=LONGEST, ignore_eos=True, seed=5)
-
-#: What the device samples alone.
-ON_DEVICE = (
-    GREEDY,
-    DRAWN,
-    replace(DRAWN, top_p=0.8),
-    replace(DRAWN, top_k=7),
-    replace(DRAWN, top_k=40, top_p=0.9, min_p=0.01),
-    replace(DRAWN, typical_p=0.7),
-    replace(GREEDY, max_tokens=1),
-    replace(DRAWN, max_tokens=2, top_p=0.5),
-)
-#: What needs the tokens before it, or scores, on the host.
-ON_HOST = (
-    replace(GREEDY, repetition_penalty=1.3),
-    replace(DRAWN, presence_penalty=0.5),
-    replace(DRAWN, logit_bias={7: 3.0}),
-    replace(GREEDY, min_tokens=4, stop_token_ids=tuple(range(200))),
-    replace(GREEDY, logprobs=2),
-    replace(GREEDY, prompt_logprobs=1),
-    replace(DRAWN, n=3),
-)
 
 
 @pytest.fixture(scope="module", params=["llama", "mistral-window", pytest.param("gemma2", marks=pytest.mark.full)])
@@ -104,42 +89,6 @@ def make_core(
     return core
 
 
-def add(core: EngineCore, name: str, prompt: Sequence[int], params: SamplingParams, **options: Any) -> None:
-    core.add(core.intake.submission(name, prompt, core.intake.resolve(prompt, params), **options))
-
-
-@dataclass
-class Told:
-    """What the readers were told."""
-
-    tokens: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # by request and reply
-    reasons: dict[tuple[str, int], FinishReason] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
-    text: str = ""  # of all together
-
-    def hear(self, result: StepResult) -> None:
-        for delta in result.deltas:
-            assert delta.request_id not in self.failures
-            key = (delta.request_id, delta.index)
-            assert key not in self.reasons
-            self.tokens.setdefault(key, []).extend(delta.token_ids)
-            self.text += delta.text
-            if delta.finish_reason is not None:
-                self.reasons[key] = delta.finish_reason
-        for request_id, error in result.failures:
-            assert request_id not in self.failures
-            self.failures[request_id] = type(error).__name__
-
-
-def finish(core: EngineCore, told: Told | None = None) -> Told:
-    told = told or Told()
-    while core.has_work:
-        told.hear(core.step())
-        core.check()
-    assert core.stats().kv_cache_usage == 0
-    return told
-
-
 def alone(device: DelayedDevice, model: LoadedModel, prompt: Sequence[int], params: SamplingParams) -> Told:
     """The reply of an engine whose steps do not overlap, to nobody else."""
     with device.set_aside():
@@ -151,25 +100,9 @@ def alone(device: DelayedDevice, model: LoadedModel, prompt: Sequence[int], para
 # -- everything at once -------------------------------------------------------------------------------------------
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def __call__(self) -> float:
-        return monotonic() + self.ahead
-
-
-def prompts_for(rng: random.Random) -> list[list[int]]:
-    """Some begin alike."""
-    stem = [rng.randrange(3, 300) for _ in range(30)]
-    prompts = [stem[: rng.randint(1, 30)] + [rng.randrange(3, 300) for _ in range(rng.randint(0, 9))] for _ in range(4)]
-    return [*prompts, [rng.randrange(3, 300) for _ in range(rng.randint(1, 40))]]
-
-
-def run_scenario(
+def run_one(
     model: LoadedModel, seed: int, device: DelayedDevice, clock: Clock, expected: dict[Any, Told]
 ) -> Counter[str]:
-    """Requests come, are aborted, run out of time, stop, and put each other out, all at random."""
     rng = random.Random(seed)
     max_num_seqs = rng.choice([1, 3, 6])
     recorder = OpRecorder() if seed % 3 == 0 else None
@@ -184,49 +117,9 @@ def run_scenario(
         num_kv_blocks=least + rng.choice([0, 0, 6, 100]),
         enable_prefix_caching=rng.random() < 0.8,
     )
-    prompts = prompts_for(rng)
-    asked: dict[str, tuple[list[int], SamplingParams]] = {}
-    told, seen = Told(), Counter[str]()
-    to_come = 14
-    while to_come or core.has_work:
-        while to_come and (not core.has_work or rng.random() < 0.3):
-            to_come -= 1
-            name, prompt = f"r{to_come}", rng.choice(prompts)
-            params = rng.choice(ON_DEVICE if rng.random() < 0.8 else ON_HOST)
-            if params.max_tokens == LONGEST and params.n == 1 and rng.random() < 0.4:
-                whole = expect(device, model, prompt, params, expected).tokens["r", 0]
-                params = replace(params, stop_token_ids=(*params.stop_token_ids, rng.choice(whole)))
-            asked[name] = prompt, params
-            add(core, name, prompt, params, deadline=1000.0 if rng.random() < 0.1 else None)
-        if rng.random() < 0.04:
-            clock.ahead += 2000.0
-        if asked and rng.random() < 0.06:
-            name = rng.choice(sorted(asked))
-            if core.abort(name):
-                seen["aborts"] += 1
-                del asked[name]
-                core.check()
-        told.hear(core.step())
-        core.check()
-    assert core.stats().kv_cache_usage == 0
+    seen = run_scenario(rng, core, clock, lambda prompt, params: expect(device, model, prompt, params, expected))
     assert device.unread == 0
-    for name, (prompt, params) in asked.items():
-        if name in told.failures:
-            assert told.failures[name] == "DeadlineError"
-            continue
-        whole = expect(device, model, prompt, params, expected)
-        for index in range(params.n):
-            tokens, context = told.tokens.get((name, index), []), f"seed {seed}, {name}, {params}"
-            if told.reasons[name, index] is FinishReason.DEADLINE:
-                seen["deadlines"] += 1
-                assert tokens == whole.tokens["r", index][: len(tokens)], context
-            else:
-                seen["stops"] += told.reasons[name, index] is FinishReason.STOP
-                assert tokens == whole.tokens["r", index], context
-                assert told.reasons[name, index] == whole.reasons["r", index], context
     seen["repeats"] += recorder.num_repeats if recorder else 0
-    seen["preemptions"] += core.stats().num_preemptions
-    seen["prefix hits"] += core.stats().cached_prompt_tokens
     return seen
 
 
@@ -252,7 +145,7 @@ def test_whatever_happens_the_replies_are_the_same(
     expected: dict[Any, Told] = {}
     seen = Counter[str]()
     for seed in seeds:
-        seen += run_scenario(model, seed, device, clock, expected)
+        seen += run_one(model, seed, device, clock, expected)
     for what in ("aborts", "deadlines", "stops", "preemptions", "prefix hits", "repeats"):
         assert seen[what] > 0, what
     assert device.num_overlapped > 100

@@ -174,6 +174,7 @@ async def test_the_next_turn_of_a_chat_reuses_the_cache(engine: Engine) -> None:
     assert timings.cached_prompt_tokens >= (await engine.check_chat(first)) // 4 * 4
 
 
+@pytest.mark.usefixtures("single_steps")
 async def test_a_model_without_template_does_not_speak_for_the_user(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

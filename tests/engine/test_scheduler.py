@@ -66,7 +66,7 @@ class ArbitraryPace:
         self._random = Random(budget)
         self.given: int | None = None
 
-    def prompt_tokens(self, decodes: int, prompts: int) -> int:
+    def prompt_tokens(self, decodes: int, prompts: int, steps: int) -> int:
         assert decodes >= 1
         assert prompts >= 1
         self.given = self._random.randint(1, self._budget - decodes)
@@ -322,7 +322,7 @@ def test_prompts_keep_to_the_pace_while_somebody_is_being_written_to() -> None:
     class Pace:
         asked: ClassVar[list[tuple[int, int]]] = []
 
-        def prompt_tokens(self, decodes: int, prompts: int) -> int:
+        def prompt_tokens(self, decodes: int, prompts: int, steps: int) -> int:
             self.asked.append((decodes, prompts))
             return 3
 

@@ -157,6 +157,7 @@ def alone(model: LoadedModel, asked: dict[str, Asked]) -> dict[str, Reply]:
 
 def speculate(core: EngineCore, known: dict[str, Reply], lies: Callable[[], bool], num_tokens: int) -> None:
     prophet = Prophet({name: reply.token_ids for name, reply in known.items()}, lies, core.model.vocab_size)
+    core._multi_step = None  # as an engine that was made with guesses
     core._drafting = Drafting(prophet, core._scheduler, num_tokens=num_tokens, short_step=core._runner.short_step)
 
 
