@@ -83,3 +83,9 @@ def database_url(request: pytest.FixtureRequest) -> Iterator[str | None]:
     url = server.migrated()
     yield url
     server.give_back(url)
+
+
+@pytest.fixture
+def single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a time, each with a call of what a test has put in its place; models this small take several at once."""
+    monkeypatch.setattr("engine.multi_step.MOST_STEPS", 1)

@@ -32,6 +32,7 @@ async def app(tmp_path: Path) -> AsyncIterator[FastAPI]:
         yield app
 
 
+@pytest.mark.usefixtures("single_steps")
 async def test_the_reply_says_so_and_the_chat_goes_on(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     services: Services = app.state.services
     execute = runner_module.Runner.execute

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import settings
 
@@ -10,9 +9,3 @@ torch.set_num_threads(1)  # several would mostly wait for one another, and for w
 
 settings.register_profile("engine", deadline=None, max_examples=60)
 settings.load_profile("engine")
-
-
-@pytest.fixture
-def single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One at a time, each with a call of what a test has put in its place; models this small take several at once."""
-    monkeypatch.setattr("engine.multi_step.MOST_STEPS", 1)

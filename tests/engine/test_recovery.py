@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -63,13 +64,18 @@ class Fault:
 @pytest.fixture
 def fault(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
     fault = Fault()
-    execute = Runner.execute
+    execute, several = Runner.execute, Runner.several
 
     def faulty(self: Runner, plan: StepPlan) -> object:
         fault.strike(plan)
         return execute(self, plan)
 
+    def faulty_several(self: Runner, plan: StepPlan, *others: Any) -> object:
+        fault.strike(plan)
+        return several(self, plan, *others)
+
     monkeypatch.setattr(Runner, "execute", faulty)
+    monkeypatch.setattr(Runner, "several", faulty_several)
     return fault
 
 

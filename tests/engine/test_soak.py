@@ -89,7 +89,7 @@ class Faults:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fatal = False
         self.nan = False
-        execute = Runner.execute
+        execute, several = Runner.execute, Runner.several
 
         def faulty(runner: Runner, plan):  # type: ignore[no-untyped-def]
             if plan.chunks[0].request.id == "warm-up":
@@ -104,7 +104,19 @@ class Faults:
                 logits[0] = torch.nan
             return logits
 
+        def faulty_several(runner: Runner, plan, replies, most_steps):  # type: ignore[no-untyped-def]
+            if self.fatal:
+                self.fatal = False
+                raise RuntimeError("the device fell off")
+            drawn = several(runner, plan, replies, most_steps)
+            if self.nan:
+                self.nan = False
+                drawn.logits[0] = torch.nan
+                return drawn._replace(tokens=[], seconds=[])
+            return drawn
+
         monkeypatch.setattr(Runner, "execute", faulty)
+        monkeypatch.setattr(Runner, "several", faulty_several)
 
 
 class _Once:
