@@ -9,8 +9,8 @@ import ipaddress
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, cast
 
@@ -18,6 +18,7 @@ import uvicorn
 
 from app.errors import StartupError
 from app.http_protocol import HttpProtocol
+from app.processors import keep_to_one
 from app.settings import AppSettings
 from engine import ChatEngine
 
@@ -90,7 +91,7 @@ async def serve(
     os.environ["GRADIO_TEMP_DIR"] = str(settings.data_dir.resolve() / "gradio")
     from app.main import create_app, wind_down
 
-    app = create_app(settings, engine)
+    app = create_app(settings, _beside(engine))
     config = uvicorn.Config(
         app,
         http=HttpProtocol,
@@ -114,6 +115,15 @@ async def serve(
         except OSError as error:
             host, port = listener.getsockname()[:2]
             raise _cannot_listen(host, port, error) from error
+
+
+@asynccontextmanager
+async def _beside(engine: AbstractAsyncContextManager[ChatEngine]) -> AsyncIterator[ChatEngine]:
+    """The engine, with a processor that this thread and the others are not on."""
+    async with engine as running:
+        if running.info.device == "cpu":
+            keep_to_one()
+        yield running
 
 
 class _CancelledBySigterm:

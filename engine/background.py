@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
+
+_PROCESSORS = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
 
 GIVE_UP_SECONDS = 2.0
 """How long a cancelled caller waits for the work to notice."""
@@ -18,13 +21,17 @@ async def in_background(work: Callable[[], T], *, cancel: Callable[[], None] | N
     """Like ``asyncio.to_thread``, for work that may take minutes.
 
     The thread is a daemon of its own: a program can end without it, which it could not with the loop's own pool
-    of threads. A caller that is cancelled calls ``cancel`` and waits a few seconds for the work to end; without
+    of threads. It has all processors that the program began with, and so has what it starts, however few are left to
+    the caller. A caller that is cancelled calls ``cancel`` and waits a few seconds for the work to end; without
     ``cancel`` the work goes on to its end.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
     def run() -> None:
+        if _PROCESSORS:
+            with suppress(OSError):  # some were taken from the program since
+                os.sched_setaffinity(0, _PROCESSORS)
         try:
             result = work()
         except BaseException as error:

@@ -11,6 +11,8 @@ from pwdlib import PasswordHash
 from pwdlib.exceptions import UnknownHashError
 from pwdlib.hashers.argon2 import Argon2Hasher
 
+from app.processors import step_back
+
 Result = TypeVar("Result")
 
 #: Each takes 64 MiB and some tens of milliseconds: whoever tries passwords must not take the machine with it.
@@ -22,7 +24,7 @@ class Passwords:
 
     def __init__(self, hasher: PasswordHash | None = None) -> None:
         self._hasher = hasher or PasswordHash((Argon2Hasher(),))
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="passwords")
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="passwords", initializer=step_back)
         self._nobody: str | None = None
 
     async def hash(self, password: str) -> str:
