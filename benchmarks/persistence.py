@@ -69,15 +69,15 @@ class NoRecords(TurnRecords):
 
 
 class TimedDatabase(Database):
-    """Notes how long every write takes."""
+    """Notes how long every write of a reply takes."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.writes: list[float] = []
 
-    async def write(self, work: Any) -> Any:
+    async def write_rows(self, work: Any) -> Any:
         begin = perf_counter()
-        done = await super().write(work)
+        done = await super().write_rows(work)
         self.writes.append(perf_counter() - begin)
         return done
 

@@ -13,9 +13,10 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from app.errors import StorageUnavailable
+from app.processors import step_back
 from app.store import driver
 from app.store.group_commit import GroupCommit
-from app.store.transaction import run_alone
+from app.store.transaction import WITH_OBJECTS, WITH_ROWS, Way, Work, run_alone
 
 Result = TypeVar("Result")
 
@@ -33,6 +34,9 @@ IDLE_TRANSACTION_SECONDS = 10
 class Database:
     """Runs functions of a :class:`~sqlalchemy.orm.Session`, each in one transaction, outside the event loop.
 
+    What every message asks for is done with prepared statements alone (:mod:`app.store.prepared`), by functions of a
+    :class:`~sqlalchemy.Connection`.
+
     SQLite has one writer with its own connection and thread, so that writers queue instead of
     colliding (see :mod:`app.store.group_commit`), and a few readers that see a consistent snapshot
     beside it; in memory, it has one connection for all. PostgreSQL has one pool.
@@ -49,20 +53,18 @@ class Database:
         self._commits: GroupCommit | None = None  # where there is one writer
         if url == IN_MEMORY:
             self._writer = self._reader = sqlite_engine(url, connections=1)
-            self._write_threads = self._read_threads = ThreadPoolExecutor(1, thread_name_prefix="database-memory")
+            self._write_threads = self._read_threads = _threads(1, "database-memory")
             self._commits = GroupCommit(self._writer, self._write_threads)
         elif make_url(url).get_backend_name() == "sqlite":
             self._writer = sqlite_engine(url, connections=1)
             self._reader = sqlite_engine(url, connections=READERS, read_only=True)
-            self._write_threads = ThreadPoolExecutor(1, thread_name_prefix="database-write")
-            self._read_threads = ThreadPoolExecutor(READERS, thread_name_prefix="database-read")
+            self._write_threads = _threads(1, "database-write")
+            self._read_threads = _threads(READERS, "database-read")
             self._commits = GroupCommit(self._writer, self._write_threads)
         else:
             self._writer = self._reader = postgres_engine(url, connections=POSTGRES_CONNECTIONS, name=SERVER_NAME)
             _limit_waits(self._writer)
-            self._write_threads = self._read_threads = ThreadPoolExecutor(
-                POSTGRES_CONNECTIONS, thread_name_prefix="database"
-            )
+            self._write_threads = self._read_threads = _threads(POSTGRES_CONNECTIONS, "database")
 
     async def read(self, work: Callable[[Session], Result]) -> Result:
         """Run ``work`` in a transaction that only reads.
@@ -70,7 +72,13 @@ class Database:
         Raises:
             StorageUnavailable: the database cannot be reached or read.
         """
-        return await self._run(self._read_threads, self._reader, work)
+        result: Result = await self._read(WITH_OBJECTS, work)
+        return result
+
+    async def read_rows(self, work: Callable[[Connection], Result]) -> Result:
+        """As :meth:`read`, without objects."""
+        result: Result = await self._read(WITH_ROWS, work)
+        return result
 
     async def write(self, work: Callable[[Session], Result]) -> Result:
         """Run ``work`` in a transaction and commit it; roll back where it raises.
@@ -78,10 +86,13 @@ class Database:
         Raises:
             StorageUnavailable: the database cannot be reached, is locked, or its disk is full.
         """
-        if self._commits is None:
-            return await self._run(self._write_threads, self._writer, work)
-        self._refuse_when_closed()
-        return await self._commits.run(work)
+        result: Result = await self._write(WITH_OBJECTS, work)
+        return result
+
+    async def write_rows(self, work: Callable[[Connection], Result]) -> Result:
+        """As :meth:`write`, without objects."""
+        result: Result = await self._write(WITH_ROWS, work)
+        return result
 
     async def ping(self) -> None:
         """Raises:
@@ -97,18 +108,33 @@ class Database:
         for engine in {self._writer, self._reader}:
             engine.dispose()
 
-    async def _run(self, threads: ThreadPoolExecutor, engine: Engine, work: Callable[[Session], Result]) -> Result:
+    async def _read(self, way: Way, work: Work) -> Any:
         self._refuse_when_closed()
-        return await asyncio.get_running_loop().run_in_executor(threads, run_alone, engine, work)
+        return await self._run(self._read_threads, self._reader, way, work)
+
+    async def _write(self, way: Way, work: Work) -> Any:
+        self._refuse_when_closed()
+        if self._commits is not None:
+            return await self._commits.run(way, work)
+        return await self._run(self._write_threads, self._writer, way, work)
+
+    async def _run(self, threads: ThreadPoolExecutor, engine: Engine, way: Way, work: Work) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(threads, run_alone, engine, way, work)
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
             raise StorageUnavailable("The server is shutting down. Please try again once it is back.")
 
 
-def is_postgres(session: Session) -> bool:
-    """Whether the session is one of PostgreSQL's; otherwise it is SQLite's."""
-    return session.get_bind().dialect.name == "postgresql"
+def _threads(number: int, name: str) -> ThreadPoolExecutor:
+    """Whoever serves the page goes first: many wait for text there while one writes."""
+    return ThreadPoolExecutor(number, thread_name_prefix=name, initializer=step_back)
+
+
+def is_postgres(session: Session | Connection) -> bool:
+    """Whether it is one of PostgreSQL's; otherwise it is SQLite's."""
+    bind = session if isinstance(session, Connection) else session.get_bind()
+    return bind.dialect.name == "postgresql"
 
 
 @contextmanager

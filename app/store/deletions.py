@@ -43,7 +43,7 @@ class Deletions:
         def work(session: Session) -> Deletion:
             message = owned_message(session, user_id, message_id)
             conversation = owned_conversation(session, user_id, message.conversation_id, lock=True)
-            if is_running(session, conversation.id):
+            if is_running(session.connection(), conversation.id):
                 raise Conflict("A reply is still being written in this conversation. Stop it first, then delete.")
             deletion_id = new_id()
             below = select(Message.id).where(Message.id == message.id).cte("below", recursive=True)
@@ -90,7 +90,7 @@ class Deletions:
             if top is None:
                 raise NotFound("This cannot be undone any more: the messages are gone for good, or back already.")
             conversation = owned_conversation(session, user_id, top.conversation_id, lock=True)
-            if is_running(session, conversation.id):
+            if is_running(session.connection(), conversation.id):
                 raise Conflict("A reply is still being written in this conversation. Stop it first, then undo.")
             parent = session.get(Message, top.parent_id) if top.parent_id is not None else None
             if parent is not None and parent.deletion is not None:

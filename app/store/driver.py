@@ -27,6 +27,9 @@ def run(connection: Connection, statement: str, parameters: Parameters = ()) -> 
 
 def run_each(connection: Connection, statement: str, parameters: Sequence[Parameters]) -> None:
     """The same for each of these, at once."""
+    if len(parameters) == 1:
+        run(connection, statement, parameters[0])
+        return
     with _described(connection, statement) as of_driver:
         of_driver.cursor().executemany(statement, parameters)
         watch_idleness(connection)

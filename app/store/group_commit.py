@@ -9,20 +9,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.orm import Session
 
-from app.store.transaction import run_alone, unavailable
-
-Result = TypeVar("Result")
+from app.store.transaction import OURS, Way, Work, run_alone, unavailable
 
 MOST_TOGETHER = 64
 LONGEST_SECONDS = 0.05
@@ -31,7 +28,8 @@ LONGEST_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    work: Callable[[Session], Any]
+    way: Way
+    work: Work
     done: Future[Any] = field(default_factory=Future)
 
 
@@ -57,20 +55,19 @@ class GroupCommit:
         self._waiting: deque[_Write] = deque()
         self._writing = False
 
-    async def run(self, work: Callable[[Session], Result]) -> Result:
+    async def run(self, way: Way, work: Work) -> Any:
         """Run ``work``, and return once it is committed. A cancelled caller's is not begun, or comes to its end.
 
         Raises:
             StorageUnavailable: the database failed, and nothing was changed.
         """
-        write = _Write(work)
+        write = _Write(way, work)
         with self._lock:
             self._waiting.append(write)
             if not self._writing:
                 self._threads.submit(self._write)
                 self._writing = True
-        result: Result = await asyncio.wrap_future(write.done)
-        return result
+        return await asyncio.wrap_future(write.done)
 
     def _write(self) -> None:
         """Transactions, until nobody waits."""
@@ -107,7 +104,7 @@ class GroupCommit:
             Exception: what a write without company raised.
         """
         if len(writes) < 2:
-            return [run_alone(self._engine, write.work) for write in writes]
+            return [run_alone(self._engine, write.way, write.work) for write in writes]
         began = monotonic()
         outcomes: list[Any] = []
         try:
@@ -115,25 +112,21 @@ class GroupCommit:
                 for write in writes:
                     if outcomes and monotonic() - began >= LONGEST_SECONDS:
                         break
-                    outcomes.append(_behind_savepoint(connection, write.work))
+                    outcomes.append(_outcome(connection, write))
         except (DBAPIError, PoolTimeout) as error:
             raise unavailable(error) from error
         return outcomes
 
 
-def _behind_savepoint(connection: Connection, work: Callable[[Session], Any]) -> Any:
+def _outcome(connection: Connection, write: _Write) -> Any:
     """What it returned, or :class:`_Raised`.
 
     Raises:
         DBAPIError: the database failed, which may have ended the whole transaction.
     """
     try:
-        with (
-            Session(connection, expire_on_commit=False, join_transaction_mode="create_savepoint") as session,
-            session.begin(),
-        ):
-            return work(session)
-    except (IntegrityError, ProgrammingError, DataError) as error:
+        return write.way.nested(connection, write.work)
+    except OURS as error:
         if error.connection_invalidated:
             raise
         return _Raised(error)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import ColumnElement, CursorResult, bindparam, delete, select, update
+from sqlalchemy import ColumnElement, Connection, CursorResult, bindparam, delete, select, update
 from sqlalchemy.orm import Session
 
 from app.domain.audit import AuditAction
@@ -73,14 +73,14 @@ class LoginSessions:
 
         asked = {"token_hash": token_hash, "now": datetime.now(UTC)}
 
-        def work(session: Session) -> KnownSession | None:
-            row = _KNOWN.row(session, asked)
+        def work(connection: Connection) -> KnownSession | None:
+            row = _KNOWN.row(connection, asked)
             if row is None:
                 return None
             id, user_id, role, last_seen_at = row
             return KnownSession(id, user_id, Role(role), last_seen_at)
 
-        return await self._database.read(work)
+        return await self._database.read_rows(work)
 
     async def holding(self, ids: Collection[str]) -> set[str]:
         """Which of these sessions hold."""

@@ -23,7 +23,6 @@ from sqlalchemy import (
     insert,
     update,
 )
-from sqlalchemy.orm import Session
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
@@ -57,41 +56,40 @@ class _Compiled(NamedTuple):
 class Prepared:
     """One statement without objects: its parameters are ``bindparam`` all, and none of them is a list.
 
-    It takes part in the session's transaction, and raises what any statement raises.
+    It takes part in the connection's transaction, and raises what any statement raises.
     """
 
     def __init__(self, statement: Select[Any] | Insert | Update | Delete) -> None:
         self._statement = statement
         self._compiled: dict[str, _Compiled] = {}  # by the database's name
 
-    def rows(self, session: Session, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def rows(self, connection: Connection, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """What it selects."""
-        connection, compiled = self._on(session)
+        compiled = self._on(connection)
         found = driver.fetch(connection, compiled.text, compiled.parameters(given))
         return [compiled.converted(row) for row in found] if compiled.columns else found
 
-    def row(self, session: Session, given: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    def row(self, connection: Connection, given: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """The only row that it selects, if there is one."""
-        found = self.rows(session, given)
+        found = self.rows(connection, given)
         return found[0] if found else None
 
-    def run(self, session: Session, given: Mapping[str, Any]) -> None:
+    def run(self, connection: Connection, given: Mapping[str, Any]) -> None:
         """Write one row."""
-        connection, compiled = self._on(session)
+        compiled = self._on(connection)
         driver.run(connection, compiled.text, compiled.parameters(given))
 
-    def run_each(self, session: Session, given: Sequence[Mapping[str, Any]]) -> None:
+    def run_each(self, connection: Connection, given: Sequence[Mapping[str, Any]]) -> None:
         """Write several rows; the database is asked once."""
-        connection, compiled = self._on(session)
+        compiled = self._on(connection)
         driver.run_each(connection, compiled.text, [compiled.parameters(one) for one in given])
 
-    def _on(self, session: Session) -> tuple[Connection, _Compiled]:
-        connection = session.connection()
+    def _on(self, connection: Connection) -> _Compiled:
         dialect = connection.dialect
         compiled = self._compiled.get(dialect.name)
         if compiled is None:
             compiled = self._compiled[dialect.name] = _compile(self._statement, dialect)
-        return connection, compiled
+        return compiled
 
 
 def update_of(table: Table, columns: Iterable[str]) -> Prepared:

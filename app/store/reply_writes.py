@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Table, bindparam, func, select, text, true, tuple_, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ARRAY, JSON, Connection, String, Table, any_, bindparam, func, select, true, update
 
 from app.domain.views import MessageStatus, ReplyStats
 from app.store.database import Database, is_postgres
@@ -95,7 +94,7 @@ class ReplyWrites:
     async def _write_batch(self, batch: Sequence[tuple[Write, asyncio.Future[Standing]]]) -> None:
         writes = [write for write, _ in batch]
         try:
-            standings = await self._database.write(lambda session: self._transaction(session, writes))
+            standings = await self._database.write_rows(lambda connection: self._transaction(connection, writes))
         except BaseException as error:
             for _, written in batch:
                 if not written.done():
@@ -107,16 +106,14 @@ class ReplyWrites:
             if not written.done():
                 written.set_result(standings.get(write.turn_id, Standing.LOST))
 
-    def _transaction(self, session: Session, writes: Sequence[Write]) -> dict[str, Standing]:
-        mine = {
-            "owner": self._owner,
-            "turns": [(write.turn_id, write.user_id) for write in writes],
-        }
+    def _transaction(self, connection: Connection, writes: Sequence[Write]) -> dict[str, Standing]:
+        postgres = is_postgres(connection)
+        asked = {"owner": self._owner, "turns": [write.turn_id for write in writes]}
         # The turns first: their rows decide who may write, and hold back a checkpoint that comes too late.
-        rows = session.execute(_MINE_POSTGRES if is_postgres(session) else _MINE, mine).all()
-        now = rows[0].now if rows and is_postgres(session) else datetime.now(UTC)
-        found = {row.id: row for row in rows}
-        todo = [(write, found[write.turn_id]) for write in writes if write.turn_id in found]
+        rows = (_MINE_POSTGRES if postgres else _MINE).rows(connection, asked)
+        found = {(row.id, row.user_id): row for row in (_Mine(*row) for row in rows)}
+        todo = [(write, found[mine]) for write in writes if (mine := (write.turn_id, write.user_id)) in found]
+        now = (todo[0][1].now if todo else None) or datetime.now(UTC)
         turns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         messages: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         for write, row in todo:
@@ -124,17 +121,16 @@ class ReplyWrites:
             turns.setdefault(tuple(turn), []).append({"key": row.id, **turn})
             if message:
                 messages.setdefault(tuple(message), []).append({"key": row.message_id, **message})
-        _update(session, _TURN, turns)
-        _update(session, _MESSAGE, messages)
+        _update(connection, _TURN, turns)
+        _update(connection, _MESSAGE, messages)
         ended = [row.conversation_id for write, row in todo if write.outcome is not None]
         if ended:
-            _UNREAD.run_each(session, [{"key": id} for id in sorted(ended)])
+            _UNREAD.run_each(connection, [{"key": id} for id in sorted(ended)])
         grown = [write.turn_id for write, _ in todo if write.outcome is not None or write.text is not None]
-        if grown and is_postgres(session):
-            session.execute(_NOTIFY, [{"channel": Channel.CHANGED.value, "turn": id} for id in grown])
+        if grown and postgres:
+            _NOTIFY.rows(connection, {"channel": Channel.CHANGED.value, "turns": grown})
         return {
-            id: Standing.RUNNING if row.stop_requested_at is None else Standing.STOP_REQUESTED
-            for id, row in found.items()
+            row.id: Standing.RUNNING if row.stop_requested_at is None else Standing.STOP_REQUESTED for _, row in todo
         }
 
     def _values(self, write: Write, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -163,22 +159,41 @@ _TURN = table_of(Turn)
 _MESSAGE = table_of(Message)
 _CONVERSATION = table_of(Conversation)
 
-_MINE = (
-    select(_TURN.c.id, _TURN.c.message_id, _TURN.c.conversation_id, _TURN.c.stop_requested_at)
+
+class _Mine(NamedTuple):
+    """What is asked of a turn that this process writes."""
+
+    id: str
+    message_id: str
+    conversation_id: str
+    user_id: str
+    stop_requested_at: datetime | None
+    now: datetime | None = None  #: by the database's clock, where its leases end by that
+
+
+_RUNNING = (
+    select(_TURN.c.id, _TURN.c.message_id, _TURN.c.conversation_id, _CONVERSATION.c.user_id, _TURN.c.stop_requested_at)
     .join(_CONVERSATION, _CONVERSATION.c.id == _TURN.c.conversation_id)
-    .where(
-        tuple_(_TURN.c.id, _CONVERSATION.c.user_id).in_(bindparam("turns", expanding=True)),
-        _TURN.c.status == "running",
-        _TURN.c.owner == bindparam("owner"),
-    )
+    .where(_TURN.c.status == "running", _TURN.c.owner == bindparam("owner"))
 )
-#: A lease ends by the database's clock; and the rows are locked, always in the same order.
-_MINE_POSTGRES = _MINE.add_columns(func.now().label("now")).order_by(_TURN.c.id).with_for_update(of=_TURN)
+# A statement whose text is the same for any number of turns gets them in one parameter.
+_MINE = Prepared(
+    _RUNNING.where(_TURN.c.id.in_(select(func.json_each(bindparam("turns", type_=JSON)).table_valued("value").c.value)))
+)
+#: The rows are locked, always in the same order.
+_MINE_POSTGRES = Prepared(
+    _RUNNING.add_columns(func.now())
+    .where(_TURN.c.id == any_(bindparam("turns", type_=ARRAY(String))))
+    .order_by(_TURN.c.id)
+    .with_for_update(of=_TURN)
+)
 _UNREAD = Prepared(update(_CONVERSATION).where(_CONVERSATION.c.id == bindparam("key")).values(unread=true()))
-_NOTIFY = text("SELECT pg_notify(:channel, :turn)")
+_NOTIFY = Prepared(
+    select(func.pg_notify(bindparam("channel", type_=String), func.unnest(bindparam("turns", type_=ARRAY(String)))))
+)
 
 
-def _update(session: Session, table: Table, rows: dict[tuple[str, ...], list[dict[str, Any]]]) -> None:
+def _update(connection: Connection, table: Table, rows: dict[tuple[str, ...], list[dict[str, Any]]]) -> None:
     """Update rows by their ids; those that get values for the same columns at once."""
     for columns, values in rows.items():
-        update_of(table, columns).run_each(session, values)
+        update_of(table, columns).run_each(connection, values)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from sqlalchemy import CTE, Row, Select, bindparam, func, literal, select
+from sqlalchemy import CTE, Connection, Row, Select, bindparam, func, literal, select
 from sqlalchemy.orm import Session, aliased, undefer
 
 from app.domain.ids import new_id
@@ -41,11 +41,11 @@ class PromptRow(NamedTuple):
     context_length: int | None
 
 
-def prompt_path(session: Session, message_id: str | None) -> list[PromptRow]:
+def prompt_path(connection: Connection, message_id: str | None) -> list[PromptRow]:
     """As :func:`path_to`, from the root. Without objects: every message that is sent reads all that was said before."""
     if message_id is None:
         return []
-    return [PromptRow(*row) for row in _prompt_path().rows(session, {"message_id": message_id})]
+    return [PromptRow(*row) for row in _prompt_path().rows(connection, {"message_id": message_id})]
 
 
 @cache

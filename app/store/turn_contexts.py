@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, exists, select
+from sqlalchemy import Connection, bindparam, exists, select
 from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
@@ -71,24 +71,25 @@ class TurnContexts:
             InvalidInput: the parent is not a reply.
         """
 
-        def work(session: Session) -> TurnContext:
-            row = _OWNED.row(session, {"conversation_id": conversation_id, "user_id": user_id})
+        def work(connection: Connection) -> TurnContext:
+            row = _OWNED.row(connection, {"conversation_id": conversation_id, "user_id": user_id})
             if row is None:
                 raise NotFound(NO_CONVERSATION)
             last, settings = row
             if parent_id is not None:
-                parent = session.get(Message, parent_id) if is_id(parent_id) else None
-                if parent is None or parent.conversation_id != conversation_id or parent.deletion is not None:
+                of_parent = {"id": parent_id, "conversation_id": conversation_id}
+                parent = _PARENT.row(connection, of_parent) if is_id(parent_id) else None
+                if parent is None:
                     raise NotFound("There is no such message in this conversation to send another one after.")
-                if parent.role != Role.ASSISTANT:
+                if parent != (Role.ASSISTANT,):
                     raise InvalidInput("A message can only follow a reply, not another message of yours.")
-                last = parent.id
-            return _context(session, conversation_id, settings, last)
+                last = parent_id
+            return _context(connection, conversation_id, settings, last)
 
         if not is_id(conversation_id):
             raise NotFound(NO_CONVERSATION)
 
-        return await self._database.read(work)
+        return await self._database.read_rows(work)
 
     async def asked(self, user_id: str, message_id: str) -> AskedMessage:
         """The person's message that ``message_id`` is, or that it is a reply to.
@@ -126,16 +127,23 @@ class TurnContexts:
         return await self._database.read(work)
 
 
-def is_running(session: Session, conversation_id: str) -> bool:
+def is_running(connection: Connection, conversation_id: str) -> bool:
     """A reply is being written in the conversation."""
-    return _IS_RUNNING.row(session, {"conversation_id": conversation_id}) is not None
+    return _IS_RUNNING.row(connection, {"conversation_id": conversation_id}) is not None
 
 
 # What every message that is sent asks.
-_CONVERSATION, _TURN = table_of(Conversation), table_of(Turn)
+_CONVERSATION, _MESSAGE, _TURN = table_of(Conversation), table_of(Message), table_of(Turn)
 _OWNED = Prepared(
     select(_CONVERSATION.c.tip_message_id, _CONVERSATION.c.settings).where(
         _CONVERSATION.c.id == bindparam("conversation_id"), _CONVERSATION.c.user_id == bindparam("user_id")
+    )
+)
+_PARENT = Prepared(
+    select(_MESSAGE.c.role).where(
+        _MESSAGE.c.id == bindparam("id"),
+        _MESSAGE.c.conversation_id == bindparam("conversation_id"),
+        _MESSAGE.c.deletion.is_(None),
     )
 )
 _IS_RUNNING = Prepared(
@@ -143,15 +151,15 @@ _IS_RUNNING = Prepared(
 )
 
 
-def _context(session: Session, conversation_id: str, settings: dict[str, Any], last: str | None) -> TurnContext:
+def _context(connection: Connection, conversation_id: str, settings: dict[str, Any], last: str | None) -> TurnContext:
     """What a message after ``last`` follows."""
-    rows = prompt_path(session, last)
+    rows = prompt_path(connection, last)
     latest = rows[-1] if rows else None
     return TurnContext(
         parent_id=last,
         path=tuple(PathMessage(Role(row.role), row.content, row.token_ids or ()) for row in rows),
         settings=ChatSettings.model_validate(settings),
-        streaming=is_running(session, conversation_id),
+        streaming=is_running(connection, conversation_id),
         omitted_messages=(latest.omitted_messages or 0) if latest else 0,
         context_length=latest.context_length if latest else None,
     )
@@ -163,7 +171,7 @@ def _asked(session: Session, message: Message) -> AskedMessage:
         id=message.id,
         conversation_id=conversation.id,
         text=message.content,
-        context=_context(session, conversation.id, conversation.settings, message.parent_id),
+        context=_context(session.connection(), conversation.id, conversation.settings, message.parent_id),
     )
 
 

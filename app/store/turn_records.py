@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
-from sqlalchemy import ColumnElement, Interval, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Interval, bindparam, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -79,9 +79,11 @@ _OF_TURN = (
 )
 _NEW_TURN = insert_into(_TURN, f"{_OF_TURN} lease_until")
 _NEW_TURN_POSTGRES = insert_into(_TURN, _OF_TURN, lease_until=func.now() + bindparam("lease", type_=Interval))
+_IS_THERE = Prepared(select(_TURN.c.id).where(_TURN.c.id == bindparam("id")))
 _MESSAGE = table_of(Message)
 _NEW_MESSAGE = insert_into(_MESSAGE, "id conversation_id parent_id role status content position created_at")
 _PARENT = Prepared(select(_MESSAGE.c.position).where(_MESSAGE.c.id == bindparam("id"), _MESSAGE.c.deletion.is_(None)))
+_NOT_UNIQUE = ("SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE")
 
 
 class TurnRecords:
@@ -110,7 +112,7 @@ class TurnRecords:
 
         def work(session: Session) -> None:
             conversation = owned_conversation(session, user_id, new.conversation_id, lock=True)
-            if is_running(session, conversation.id):
+            if is_running(session.connection(), conversation.id):
                 raise Conflict(BUSY)
             message = owned_message(session, user_id, new.message_id)
             turn = resumable_turn(session, message)
@@ -128,7 +130,7 @@ class TurnRecords:
                 conversation.settings = settings_row(new.settings)
             notify(session, Channel.CHANGED, turn.id)
 
-        await self._start(work)
+        await self._start(self._database.write(work))
 
     async def begin(self, user_id: str, new: NewTurn) -> None:
         """Write the (conversation,) message, empty reply and running turn, or nothing.
@@ -141,24 +143,24 @@ class TurnRecords:
         lease = timedelta(seconds=self._lease_seconds)
         settings = settings_row(new.settings)
 
-        def work(session: Session) -> None:
+        def work(connection: Connection) -> None:
             values = {"tip_message_id": new.message_id, "updated_at": now}
             values |= {"archived": False, "unread": False}  # who writes there is there
             if new.save_settings:
                 values["settings"] = settings
             if new.title is not None:
                 born = {"id": new.conversation_id, "user_id": user_id, "title": new.title, "created_at": now}
-                _NEW_CONVERSATION.run(session, {"settings": {}, **born, **values})
+                _NEW_CONVERSATION.run(connection, {"settings": {}, **born, **values})
             else:
-                conversation = _LOCKED.row(session, {"conversation_id": new.conversation_id, "user_id": user_id})
+                conversation = _LOCKED.row(connection, {"conversation_id": new.conversation_id, "user_id": user_id})
                 if conversation is None:
                     raise NotFound(NO_CONVERSATION)
-                if is_running(session, new.conversation_id):
+                if is_running(connection, new.conversation_id):
                     raise Conflict(BUSY)
                 if new.parent_is_tip and conversation != (new.parent_id,):
                     raise Conflict(MOVED_ON)
-                update_of(_CONVERSATION, values).run(session, {"key": new.conversation_id, **values})
-            _NEW_MESSAGE.run_each(session, _messages(session, new, now))
+                update_of(_CONVERSATION, values).run(connection, {"key": new.conversation_id, **values})
+            _NEW_MESSAGE.run_each(connection, _messages(connection, new, now))
             turn = {
                 "id": new.turn_id,
                 "conversation_id": new.conversation_id,
@@ -176,9 +178,9 @@ class TurnRecords:
                 "omitted_messages": new.omitted_messages,
                 "context_length": new.context_length,
             }
-            (_NEW_TURN_POSTGRES if is_postgres(session) else _NEW_TURN).run(session, turn)
+            (_NEW_TURN_POSTGRES if is_postgres(connection) else _NEW_TURN).run(connection, turn)
 
-        await self._start(work)
+        await self._start(self._database.write_rows(work))
 
     async def checkpoint(self, user_id: str, turn_id: str, text: str | None) -> Standing:
         """Write what there is of the reply, or None where nothing is new, and renew the lease."""
@@ -203,6 +205,14 @@ class TurnRecords:
                 notify(session, Channel.ASKED, turn_id)
 
         await self._database.write(work)
+
+    async def find(self, user_id: str, turn_id: str) -> TurnRecord | None:
+        """As :meth:`get`, for a turn that is mostly not there: it costs little then."""
+        try:
+            there = await self._database.read_rows(lambda connection: _IS_THERE.row(connection, {"id": turn_id}))
+            return await self.get(user_id, turn_id) if there else None
+        except NotFound:
+            return None
 
     async def get(self, user_id: str, turn_id: str) -> TurnRecord:
         """Raises:
@@ -262,12 +272,13 @@ class TurnRecords:
 
         await self._database.write(work)
 
-    async def _start(self, work: Callable[[Session], None]) -> None:
-        """Begin or resume a turn. Two processes may: the second one's rows do not fit."""
+    async def _start(self, written: Awaitable[None]) -> None:
+        """Begin or resume a turn. Two processes may, or one request twice: the second one's rows do not fit."""
         try:
-            await self._database.write(work)
+            await written
         except IntegrityError as error:
-            if isinstance(error.orig, psycopg.errors.UniqueViolation):
+            of_sqlite = getattr(error.orig, "sqlite_errorname", None)
+            if isinstance(error.orig, psycopg.errors.UniqueViolation) or of_sqlite in _NOT_UNIQUE:
                 raise Conflict(BUSY) from error
             raise
 
@@ -280,13 +291,13 @@ def _is_of(user_id: str) -> ColumnElement[bool]:
     return Turn.conversation_id.in_(select(Conversation.id).where(Conversation.user_id == user_id))
 
 
-def _messages(session: Session, new: NewTurn, now: datetime) -> list[dict[str, Any]]:
+def _messages(connection: Connection, new: NewTurn, now: datetime) -> list[dict[str, Any]]:
     """The rows of a new turn: the person's message, unless it is there, and the reply to it."""
     is_there = new.text is None
     parent_id = new.user_message_id if is_there else new.parent_id
     position = 0
     if parent_id is not None:
-        parent = _PARENT.row(session, {"id": parent_id})
+        parent = _PARENT.row(connection, {"id": parent_id})
         if parent is None:
             raise NotFound("The message that this one follows was deleted meanwhile. Look at the conversation again.")
         position = parent[0] + 1

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,13 @@ async def test_a_write_that_waits_is_dropped_with_its_caller(database: Database)
     assert count == 1
 
 
+@dataclass
+class WithRows:
+    """A write that uses no objects."""
+
+    work: Callable[[Connection], object]
+
+
 def ask(session: Session) -> int:
     return int(session.execute(text("SELECT 1")).scalar_one())
 
@@ -117,11 +125,14 @@ class TestWritesThatShareATransaction:
         monkeypatch.setattr(group_commit, "LONGEST_SECONDS", 60.0)
 
     @staticmethod
-    async def together(database: Database, *works: Callable[[Session], object]) -> list[object]:
+    async def together(database: Database, *works: Callable[[Session], object] | WithRows) -> list[object]:
         held = Held()
         first = asyncio.create_task(database.write(held))
         await asyncio.to_thread(held.begun.wait)
-        writes = [asyncio.create_task(database.write(work)) for work in works]
+        writes = [
+            asyncio.create_task(database.write_rows(work.work) if isinstance(work, WithRows) else database.write(work))
+            for work in works
+        ]
         await asyncio.sleep(0)
         held.go.set()
         await first
@@ -148,6 +159,50 @@ class TestWritesThatShareATransaction:
         assert isinstance(error, ValueError)
         assert isinstance(constraint, IntegrityError)
         assert await name_of(database, LOCAL_USER_ID) == "renamed"
+
+    async def test_those_without_objects_do_too(self, database: Database) -> None:
+        rename = text("UPDATE account SET name = :name")
+        read = text("SELECT name FROM account")
+
+        def renamed(connection: Connection) -> str:
+            connection.execute(rename, {"name": "renamed"})
+            return "told"
+
+        def refused(connection: Connection) -> None:
+            connection.execute(rename, {"name": "wrong"})
+            raise ValueError("no")
+
+        def broken(connection: Connection) -> None:
+            connection.execute(rename, {"name": "wrong"})
+            connection.execute(text("INSERT INTO account (id, name) SELECT id, name FROM account"))
+
+        def seen(connection: Connection) -> object:
+            return connection.execute(read).scalar_one()
+
+        def added(session: Session) -> str:
+            session.get_one(Account, LOCAL_USER_ID).name += " twice"
+            return "by objects"
+
+        works = [WithRows(renamed), WithRows(refused), WithRows(seen), added, WithRows(broken), WithRows(seen)]
+        told, error, name, by_objects, constraint, last = await self.together(database, *works)
+        assert (told, name, by_objects, last) == ("told", "renamed", "by objects", "renamed twice")
+        assert isinstance(error, ValueError)
+        assert isinstance(constraint, IntegrityError)
+        assert await name_of(database, LOCAL_USER_ID) == "renamed twice"
+
+    async def test_where_the_database_fails_those_without_objects_know_too(self, database: Database) -> None:
+        def rename(connection: Connection) -> None:
+            connection.execute(text("UPDATE account SET name = 'lost'"))
+
+        def full(connection: Connection) -> None:
+            connection.exec_driver_sql("ROLLBACK")  # as SQLite itself does where a disk is full
+            raise DatabaseError("UPDATE", {}, sqlite3.OperationalError("database or disk is full"))
+
+        outcomes = await self.together(database, WithRows(rename), WithRows(full), WithRows(rename))
+        assert [type(outcome) for outcome in outcomes] == [StorageUnavailable] * 3
+        assert await name_of(database, LOCAL_USER_ID) == "whole"
+        await database.write_rows(rename)  # and it works again
+        assert await name_of(database, LOCAL_USER_ID) == "lost"
 
     async def test_they_take_one_transaction(self, database: Database) -> None:
         begins: list[object] = []
@@ -266,28 +321,28 @@ _NAMES = [{"key": LOCAL_USER_ID, "value": name} for name in ("one", "other")]
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda session: Prepared(_NAME).run(session, _NAMES[0]), id="one"),
-        pytest.param(lambda session: Prepared(_NAME).run_each(session, _NAMES), id="many"),
-        pytest.param(lambda session: session.connection().execute(_NAME, _NAMES), id="many of SQLAlchemy's"),
+        pytest.param(lambda connection: Prepared(_NAME).run(connection, _NAMES[0]), id="one"),
+        pytest.param(lambda connection: Prepared(_NAME).run_each(connection, _NAMES), id="many"),
+        pytest.param(lambda connection: connection.execute(_NAME, _NAMES), id="many of SQLAlchemy's"),
     ],
 )
 async def test_a_process_that_stands_still_in_a_transaction_holds_up_nobody(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, change: Callable[[Session], object]
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, change: Callable[[Connection], object]
 ) -> None:
     monkeypatch.setattr("app.store.database.IDLE_TRANSACTION_SECONDS", 1)
     database = Database(postgres.migrated())
     begun, go = threading.Event(), threading.Event()
 
-    def work(session: Session) -> None:
-        change(session)
+    def work(connection: Connection) -> None:
+        change(connection)
         begun.set()
         go.wait()
-        session.execute(text("SELECT 1"))
+        connection.execute(text("SELECT 1"))
 
-    standing_still = asyncio.create_task(database.write(work))
+    standing_still = asyncio.create_task(database.write_rows(work))
     await asyncio.to_thread(begun.wait)
     try:
-        await database.write(lambda session: Prepared(_NAME).run(session, _NAMES[1]))
+        await database.write_rows(lambda connection: Prepared(_NAME).run(connection, _NAMES[1]))
     finally:
         go.set()
     with pytest.raises(StorageUnavailable):

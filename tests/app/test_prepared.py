@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from sqlalchemy import bindparam, select, text
+from sqlalchemy import Connection, bindparam, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -55,28 +55,30 @@ async def test_values_come_back_as_the_columns_have_them(database: Database) -> 
     reply = {"id": new_id(), "conversation_id": new["id"], "role": "assistant", "status": "complete", "content": ""}
     reply |= {"position": 0, "created_at": NOON, "token_ids": (0, 1, 2**31 - 1)}
 
-    def write(session: Session) -> None:
-        INSERT.run(session, new)
-        insert_into(MESSAGE, " ".join(reply)).run(session, reply)
+    def write(connection: Connection) -> None:
+        INSERT.run(connection, new)
+        insert_into(MESSAGE, " ".join(reply)).run(connection, reply)
 
-    await database.write(write)
+    await database.write_rows(write)
     expected = (new["title"], new["settings"], NOON, False)  # what was not given is the column's default
-    assert await database.read(lambda session: BY_ID.row(session, {"id": new["id"]})) == expected
+    assert await database.read_rows(lambda connection: BY_ID.row(connection, {"id": new["id"]})) == expected
     ids = Prepared(select(MESSAGE.c.token_ids).where(MESSAGE.c.id == bindparam("id")))
-    assert await database.read(lambda session: ids.rows(session, {"id": reply["id"]})) == [((0, 1, 2**31 - 1),)]
+    assert await database.read_rows(lambda connection: ids.rows(connection, {"id": reply["id"]})) == [
+        ((0, 1, 2**31 - 1),)
+    ]
     stored = await database.read(lambda session: session.get_one(Conversation, new["id"]))  # and so do objects
     assert (stored.title, stored.settings, stored.created_at) == (new["title"], new["settings"], NOON)
-    assert await database.read(lambda session: BY_ID.row(session, {"id": new_id()})) is None
+    assert await database.read_rows(lambda connection: BY_ID.row(connection, {"id": new_id()})) is None
 
 
 async def test_many_rows_are_written_together_or_not_at_all(database: Database) -> None:
     new = [conversation(f"number {number}") for number in range(3)]
-    await database.write(lambda session: INSERT.run_each(session, new))
+    await database.write_rows(lambda connection: INSERT.run_each(connection, new))
     renamed = [{"key": one["id"], "title": "renamed"} for one in new]
-    await database.write(lambda session: update_of(CONVERSATION, ["title"]).run_each(session, renamed))
+    await database.write_rows(lambda connection: update_of(CONVERSATION, ["title"]).run_each(connection, renamed))
     again = [conversation("another"), new[0]]
     with pytest.raises(IntegrityError):
-        await database.write(lambda session: INSERT.run_each(session, again))
+        await database.write_rows(lambda connection: INSERT.run_each(connection, again))
     titles = await database.read(lambda session: session.scalars(select(Conversation.title)).all())
     assert titles == ["renamed"] * 3
 
@@ -85,19 +87,21 @@ async def test_what_a_transaction_has_written_it_reads(database: Database) -> No
     new = conversation("mine")
 
     def work(session: Session) -> object:
-        INSERT.run(session, new)
+        INSERT.run(session.connection(), new)
         session.get_one(Account, ME).name = "renamed"  # of objects, in the same transaction
-        raise ValueError(BY_ID.row(session, {"id": new["id"]}))
+        raise ValueError(BY_ID.row(session.connection(), {"id": new["id"]}))
 
     with pytest.raises(ValueError, match="mine"):
         await database.write(work)
-    assert await database.read(lambda session: BY_ID.row(session, {"id": new["id"]})) is None
+    assert await database.read_rows(lambda connection: BY_ID.row(connection, {"id": new["id"]})) is None
     assert await database.read(lambda session: session.get_one(Account, ME).name) == "local"
 
 
 async def test_an_error_says_what_was_wrong_and_not_what_was_written(database: Database) -> None:
     with pytest.raises(IntegrityError) as failure:
-        await database.write(lambda session: INSERT.run(session, conversation("my secret", user_id=new_id())))
+        await database.write_rows(
+            lambda connection: INSERT.run(connection, conversation("my secret", user_id=new_id()))
+        )
     assert "FOREIGN KEY" in str(failure.value).upper()
     assert "my secret" not in str(failure.value)
     await database.ping()
@@ -106,20 +110,20 @@ async def test_an_error_says_what_was_wrong_and_not_what_was_written(database: D
 @pytest.mark.parametrize("database_url", [None], ids=["sqlite"])
 async def test_a_reader_that_would_write_is_refused(database: Database) -> None:
     with pytest.raises(StorageUnavailable, match="readonly"):
-        await database.read(lambda session: INSERT.run(session, conversation("no")))
+        await database.read_rows(lambda connection: INSERT.run(connection, conversation("no")))
 
 
 async def test_a_connection_that_the_server_dropped_is_told_and_replaced(postgres: PostgresServer) -> None:
     database = Database(postgres.migrated())
     end = text("SELECT pg_terminate_backend(:pid)")
 
-    def work(session: Session) -> None:
-        pid = session.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    def work(connection: Connection) -> None:
+        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
         other.execute(end, {"pid": pid})
-        BY_ID.row(session, {"id": new_id()})
+        BY_ID.row(connection, {"id": new_id()})
 
     with database._writer.connect() as other, pytest.raises(StorageUnavailable, match="terminating connection"):
-        await database.write(work)
+        await database.write_rows(work)
     for _ in range(8):
         await database.ping()
     await database.close()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
@@ -30,10 +30,10 @@ class Transactions:
     def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self.fail: Exception | None = None
-        self._write = database.write
-        monkeypatch.setattr(database, "write", self.write)
+        self._write = database.write_rows
+        monkeypatch.setattr(database, "write_rows", self.write)
 
-    async def write(self, work: Callable[[Session], Any]) -> Any:
+    async def write(self, work: Callable[[Connection], Any]) -> Any:
         self.count += 1
         if self.fail is not None:
             failure, self.fail = self.fail, None
