@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
+from engine.beginnings import Beginnings, Rendered
 from engine.errors import InvalidRequestError
 from engine.interface import ChatMessage
 from engine.reply_tokens import Reply, ReplyTokens, TextOnly, sentinels, split_at
@@ -23,6 +24,9 @@ FALLBACK_TEMPLATE = (
 )
 """For models without a chat template: a plain dialogue, which any language model can continue."""
 
+SOON_RENDERED = 4000
+"""So many characters take a millisecond or two at the most, and less where the conversation was seen before."""
+
 
 class ChatTemplate:
     """Renders conversations and plain prompts to token ids. Safe to use from several threads.
@@ -33,7 +37,8 @@ class ChatTemplate:
     message is refused), that is what the tokenizer allows.
 
     A reply that comes with its token ids keeps them, so that the next turn finds it in the prefix cache, wherever the
-    template shows it as it was given out; see :class:`~engine.reply_tokens.ReplyTokens`.
+    template shows it as it was given out; see :class:`~engine.reply_tokens.ReplyTokens`. A prompt that begins with one
+    of those before is tokenized from there on.
 
     Args:
         tokenizer: the model's.
@@ -41,12 +46,27 @@ class ChatTemplate:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int | None = None) -> None:
+        from transformers import PreTrainedTokenizerBase
+
         self._tokenizer = tokenizer
         self._replies = ReplyTokens(tokenizer, vocab_size)
         self._template: str | None = None if tokenizer.chat_template else FALLBACK_TEMPLATE
         self._can_sanitize = "sanitize_control_tokens" in inspect.signature(tokenizer.apply_chat_template).parameters
+        # Some have an ``apply_chat_template`` of their own, which may know no text between messages and tokens.
+        usual = inspect.getattr_static(PreTrainedTokenizerBase, "apply_chat_template")
+        self._shows_text = inspect.getattr_static(type(tokenizer), "apply_chat_template") is usual
+        self._text_only = TextOnly(tokenizer)
+        self._beginnings = Beginnings()
         # Encoding switches settings of the tokenizer forth and back: one at a time.
         self._lock = threading.Lock()
+
+    def is_soon_rendered(self, messages: Sequence[ChatMessage]) -> bool:
+        """It takes less time than having a thread do it; nobody else is at it, either."""
+        contents = [message.get("content") for message in messages]
+        return (
+            sum(len(content) for content in contents if isinstance(content, str)) <= SOON_RENDERED
+            and not self._lock.locked()
+        )
 
     @property
     def is_fallback(self) -> bool:
@@ -74,8 +94,13 @@ class ChatTemplate:
         ]
         try:
             with self._lock:
-                tokens = self._with_replies(conversation, replies) if replies else None
-                if tokens is None:
+                if self._shows_text:
+                    text = self._text_only.render(conversation, **self._options)
+                    tokens = self._from_beginning(text, messages, replies)
+                    if tokens is None:
+                        tokens = self._with_replies(text, conversation, replies) or self._tokenize(text)
+                    self._beginnings.keep(messages, Rendered(text, tokens))
+                else:
                     tokens = self._tokenizer.apply_chat_template(conversation, **self._options)
         except (TemplateError, TypeError, ValueError, KeyError) as error:
             # A template is the model's own program: what it raises is its way to say what it does not take.
@@ -109,15 +134,35 @@ class ChatTemplate:
             **sanitize,
         }
 
-    def _with_replies(self, conversation: list[dict[str, Any]], replies: Sequence[Reply]) -> list[int] | None:
+    def _from_beginning(
+        self, rendered: str, messages: Sequence[ChatMessage], replies: Sequence[Reply]
+    ) -> list[int] | None:
+        """Token ids of a prompt from those of the turn before; None where it is not that with the reply behind it."""
+        if not replies or replies[-1].index != len(messages) - 2:
+            return None
+        known = self._beginnings.find(messages[:-2])
+        if known is None:
+            return None
+        start, reply = len(known.text), messages[-2]["content"]
+        if not (rendered.startswith(known.text) and rendered.startswith(reply, start)):
+            return None
+        around = known.text, rendered[start + len(reply) :]
+        for place in self._replies.places(rendered, around, replies[-1:]):
+            if place.start == start:
+                return [*known.token_ids, *place.token_ids, *self._tokenize(rendered[place.end :])]
+        return None
+
+    def _with_replies(
+        self, rendered: str, conversation: list[dict[str, Any]], replies: Sequence[Reply]
+    ) -> list[int] | None:
         """Token ids of a conversation, replies in their own; None where no reply can have them."""
-        text_only = TextOnly(self._tokenizer)
-        rendered = text_only.render(conversation, **self._options)
+        if not replies:
+            return None
         words = sentinels(replies)
         masked = list(conversation)
         for reply, word in zip(replies, words, strict=True):
             masked[reply.index] = {**conversation[reply.index], "content": word}
-        segments = split_at(text_only.render(masked, **self._options), words)
+        segments = split_at(self._text_only.render(masked, **self._options), words)
         places = list(self._replies.places(rendered, segments, replies)) if segments else []
         if not places:
             return None
@@ -131,8 +176,12 @@ class ChatTemplate:
 
     def _tokenize(self, rendered: str) -> list[int]:
         """Token ids of rendered text that begins the conversation, or begins with a control token."""
-        sanitize = {"sanitize_control_tokens": True} if self._can_sanitize else {}
-        tokens: list[int] = self._tokenizer(rendered, add_special_tokens=False, **sanitize)["input_ids"]
+        if self._can_sanitize and self._replies.is_marked(rendered):
+            marked: list[int] = self._tokenizer(rendered, add_special_tokens=False, sanitize_control_tokens=True)[
+                "input_ids"
+            ]
+            return marked
+        tokens: list[int] = self._tokenizer.encode(rendered, add_special_tokens=False)
         return tokens
 
     def encode(self, text: str) -> list[int]:

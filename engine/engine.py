@@ -16,6 +16,7 @@ from engine.background import in_background
 from engine.core import EngineCore
 from engine.deltas import Deltas
 from engine.errors import EngineStoppedError
+from engine.intake import Intake
 from engine.interface import ChatMessage
 from engine.model.weights import Progress
 from engine.outputs import Completion, Delta, EngineState, EngineStats, EngineStatus, Health, ModelInfo
@@ -222,7 +223,7 @@ class Engine:
         """
         worker = self._supervisor.running_worker()
         intake = worker.core.intake
-        chat = await asyncio.to_thread(intake.render_chat, messages, params)
+        chat = await _render(intake, messages, params)
         worker.admit(chat.token_ids)
         intake.checked.keep(messages, params, chat)
         return len(chat.token_ids)
@@ -321,7 +322,7 @@ class Engine:
     ) -> RenderedChat:
         intake = worker.core.intake
         known = intake.checked.take(messages, params)
-        return known if known is not None else await asyncio.to_thread(intake.render_chat, messages, params)
+        return known if known is not None else await _render(intake, messages, params)
 
     async def _stream(
         self,
@@ -356,6 +357,12 @@ class Engine:
     ) -> Submission:
         request_id = f"req-{next(self._ids)}"
         return worker.core.intake.submission(request_id, prompt, params, deadline, priority, begun)
+
+
+async def _render(intake: Intake, messages: Sequence[ChatMessage], params: SamplingParams | None) -> RenderedChat:
+    if intake.is_soon_rendered(messages, params):
+        return intake.render_chat(messages, params)
+    return await asyncio.to_thread(intake.render_chat, messages, params)
 
 
 def _completion(prompt: Sequence[int], index: int, everyone: Sequence[Delta]) -> Completion:

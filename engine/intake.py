@@ -63,7 +63,14 @@ class Intake:
             begun = self._template.begun_reply(reply)
         prompt = [*self._template.render(messages), *begun]
         params = self.resolve(prompt, params)
-        return RenderedChat(prompt, replace(params, stop=(*params.stop, *self._template.stop)), begun)
+        if self._template.stop:
+            params = replace(params, stop=(*params.stop, *self._template.stop))
+        return RenderedChat(prompt, params, begun)
+
+    def is_soon_rendered(self, messages: Sequence[ChatMessage], params: SamplingParams | None) -> bool:
+        """Whether :meth:`render_chat` takes less time than having a thread do it."""
+        # Words that nobody has forbidden before take a while.
+        return not (params and params.forbidden_words) and self._template.is_soon_rendered(messages)
 
     def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Of the token ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""

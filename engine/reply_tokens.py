@@ -55,8 +55,8 @@ class ReplyTokens:
 
         self._decode = _decoder_of(tokenizer)
         # What transformers wraps around control tokens in people's text; not there in versions that do not.
-        markers = (getattr(chat_template_utils, f"_CONTROL_TOKEN_{end}", "") for end in ("START", "END"))
-        self._markers = str.maketrans("", "", "".join(markers))
+        self._markers = tuple(getattr(chat_template_utils, f"_CONTROL_TOKEN_{end}", "") for end in ("START", "END"))
+        self._unmarked = str.maketrans("", "", "".join(self._markers))
         self._vocab_size = len(tokenizer) if vocab_size is None else vocab_size
         added = {
             token.content: token_id
@@ -69,6 +69,10 @@ class ReplyTokens:
         self._special = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special.update(tokenizer.all_special_ids)
         self._begins_with_added = re.compile("|".join(map(re.escape, sorted(added, key=len, reverse=True))) or "(?!)")
+
+    def is_marked(self, rendered: str) -> bool:
+        """There may be something in it that looks like a control token and is text."""
+        return any(marker in rendered for marker in self._markers)  # "" is: that version has others, or none
 
     def fit(self, token_ids: Sequence[int], text: str) -> tuple[int, ...]:
         """The ids that spell exactly ``text``: these, less what follows it. Empty where there are none.
@@ -111,7 +115,7 @@ class ReplyTokens:
             end = rendered.find(following, start)
             if end < 0:
                 return
-            shown = rendered[start:end].translate(self._markers)
+            shown = rendered[start:end].translate(self._unmarked)
             control = self._begins_with_added.match(following)
             if control and self._are_plain(reply.token_ids) and _REPLACEMENT not in shown:
                 spelled = self._spelled(reply.token_ids, self._added[control[0]])

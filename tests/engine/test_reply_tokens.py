@@ -6,11 +6,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from engine import ChatMessage, Engine, EngineSettings, SamplingParams
+from engine.beginnings import Beginnings, Rendered
 from engine.chat_template import ChatTemplate
 from engine.text import REPLACEMENT, IncrementalDetokenizer
 from tests.support.models import make_model
@@ -135,6 +136,77 @@ def test_a_prompt_begins_with_the_last_one_and_its_reply(name: str, data: st.Dat
         contents.append((text, ids))
         following = template.render(said(*contents, "and now?"))
         assert following[: len(prompt) + len(ids)] == prompt + ids
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_prompt_is_the_same_when_the_turns_before_were_rendered(name: str, data: st.DataObject) -> None:
+    """Whatever of them is known: replies with ids of their own or without, forgotten beginnings, another question."""
+    tokenizer, template = tokenizer_for(name), template_for(name)
+    letters = st.text(alphabet=st.sampled_from("ab \n日</think><|im_end|>"), min_size=1, max_size=8)
+    contents: list[str | tuple[str, list[int]]] = []
+    for _ in range(4):
+        question = data.draw(QUESTIONS)
+        messages = said(*contents, question)
+        if data.draw(st.booleans()) or not contents:
+            assert template.render(messages) == ChatTemplate(tokenizer).render(messages)
+        contents.append(question)
+        ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), min_size=1, max_size=6))
+        if data.draw(st.booleans()):
+            ids = [
+                token for letter in data.draw(letters) for token in tokenizer.encode(letter, add_special_tokens=False)
+            ]
+        text = spelled(tokenizer, ids)
+        contents.append((text, ids) if data.draw(st.booleans()) else text)
+
+
+def test_of_a_known_conversation_only_the_new_turn_is_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = tokenizer_for("byte-level")
+    template = ChatTemplate(tokenizer)
+    read: list[str] = []
+    tokenize = template._tokenize
+    monkeypatch.setattr(template, "_tokenize", lambda text: read.append(text) or tokenize(text))
+    ids = [token for letter in "the reply" for token in tokenizer.encode(letter, add_special_tokens=False)]
+    contents: list[str | tuple[str, list[int]]] = ["first"]
+    template.render(said(*contents))
+    for question in ("second", "third"):
+        contents += [("the reply", ids), question]
+        read.clear()
+        template.render(said(*contents))
+        assert len(read) == 1
+        assert question in read[0]
+        assert "first" not in read[0]
+    read.clear()
+    template.render(said("other", *contents[1:]))  # a beginning that was never rendered
+    assert "other" in "".join(read)
+
+
+def test_the_day_that_a_template_tells_is_todays() -> None:
+    """What was rendered yesterday is no beginning of a prompt of today."""
+    tokenizer = byte_level_tokenizer()
+    undated = str(tokenizer.chat_template)
+    template = ChatTemplate(tokenizer)
+    ids = tokenizer.encode("yes", add_special_tokens=False)
+    tokenizer.chat_template = "Monday" + undated
+    template.render(said("hi"))
+    tokenizer.chat_template = "Sunday" + undated
+    got = template.render(said("hi", ("yes", ids), "more"))
+    assert shown(tokenizer, got).startswith("Sunday")
+
+
+def test_old_conversations_are_forgotten() -> None:
+    beginnings = Beginnings(most_characters=100)
+    for number in range(20):
+        beginnings.keep(said(str(number)), Rendered("x" * 30, [number]))
+        assert beginnings.find(said("0")) is not None  # asked for again and again
+    assert beginnings.find(said("19")) == Rendered("x" * 30, [19])
+    assert beginnings.find(said("17")) is None
+    beginnings.keep(said("long"), Rendered("x" * 101, [1]))
+    assert beginnings.find(said("long")) is None
+    assert beginnings.find(said("0")) is not None
+    beginnings.keep(said("0"), Rendered("y", [2]))  # it has become another one
+    assert beginnings.find(said("0")) == Rendered("y", [2])
 
 
 def test_a_template_that_shows_the_first_space_gets_the_replys_own_tokens() -> None:

@@ -1,0 +1,62 @@
+"""Conversations that were rendered lately: the prompt of each one's next turn mostly begins with what it was then."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from engine.interface import ChatMessage
+
+MOST_CHARACTERS = 2_000_000
+"""Of all that is kept; with the token ids that is some tens of megabytes."""
+
+_Key = tuple[tuple[str, str, tuple[int, ...]], ...]
+
+
+class Rendered(NamedTuple):
+    """A prompt."""
+
+    text: str  #: what the chat template made of the messages
+    token_ids: list[int]  #: of all of it
+
+
+class Beginnings:
+    """The latest of them. Not locked: its owner uses it from one thread at a time.
+
+    Args:
+        most_characters: the oldest are forgotten where there would be more.
+    """
+
+    def __init__(self, most_characters: int = MOST_CHARACTERS) -> None:
+        self._most = most_characters
+        self._kept: OrderedDict[_Key, Rendered] = OrderedDict()
+        self._characters = 0
+
+    def keep(self, messages: Sequence[ChatMessage], rendered: Rendered) -> None:
+        """``rendered`` is what ``messages`` became."""
+        key = _key(messages)
+        if key is None or len(rendered.text) > self._most:
+            return
+        self._characters += len(rendered.text)
+        if (before := self._kept.pop(key, None)) is not None:
+            self._characters -= len(before.text)
+        self._kept[key] = rendered
+        while self._characters > self._most:
+            _, oldest = self._kept.popitem(last=False)
+            self._characters -= len(oldest.text)
+
+    def find(self, messages: Sequence[ChatMessage]) -> Rendered | None:
+        """What these messages became, if that is still known."""
+        key = _key(messages)
+        if key is None or (rendered := self._kept.get(key)) is None:
+            return None
+        self._kept.move_to_end(key)
+        return rendered
+
+
+def _key(messages: Sequence[ChatMessage]) -> _Key | None:
+    """None where there is more to a message than what is compared."""
+    if any(message.keys() - {"role", "content", "token_ids"} for message in messages):
+        return None
+    return tuple((message["role"], message["content"], tuple(message.get("token_ids", ()))) for message in messages)
