@@ -106,7 +106,14 @@ class TemporaryChats:
         return Chats(
             conversations=Conversations(database),
             turns=Turns(
-                self._settings, self._engine, records, contexts, self._templates, nobody, admission=self.admission
+                self._settings,
+                self._engine,
+                records,
+                contexts,
+                self._templates,
+                nobody,
+                admission=self.admission,
+                is_alone=True,
             ),
             deletions=Deletions(database),
             feedback=FeedbackRecords(database),

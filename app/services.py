@@ -108,7 +108,15 @@ class Services:
             if people is not None:
                 background.start(people.watch.run(), "watch over sessions")
             turns = Turns(
-                settings, engine, records, TurnContexts(database), templates, notifications, titles, admission
+                settings,
+                engine,
+                records,
+                TurnContexts(database),
+                templates,
+                notifications,
+                titles,
+                admission,
+                is_alone=is_alone,
             )
             if not is_alone:
                 background.start(sweep_expired(leases, lease_seconds, turns.being_written), "sweeper")

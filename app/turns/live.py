@@ -88,6 +88,7 @@ class LiveTurn:
         self.ref = ref
         self.user_id = user_id
         self.buffer = ReplyBuffer()
+        self.saved: TurnOutcome | None = None  #: its end, once that is in the database
         if begun is not None:
             self.buffer.append(begun.text)
         self._engine = engine
@@ -225,6 +226,7 @@ class LiveTurn:
                 return self._end_event(outcome)
             try:
                 if not self._lost and await self._records.finish(self.user_id, self.ref.turn_id, outcome):
+                    self.saved = outcome
                     return self._end_event(outcome)
                 self._lost = True
                 return await self._end_elsewhere(outcome)

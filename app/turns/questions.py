@@ -8,6 +8,7 @@ from app.domain.chat_settings import ChatSettings
 from app.domain.text import clean_text
 from app.errors import Conflict, InvalidInput
 from app.store.turn_contexts import MOVED_ON, BegunReply, TurnContext, TurnContexts
+from app.turns.recent import RecentContexts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,24 +27,40 @@ class Questions:
     """Finds out what a person asks.
 
     Args:
+        recent: contexts that need not be read.
         max_message_chars: longest message that is accepted.
     """
 
-    def __init__(self, contexts: TurnContexts, max_message_chars: int) -> None:
+    def __init__(self, contexts: TurnContexts, recent: RecentContexts, max_message_chars: int) -> None:
         self._contexts = contexts
+        self._recent = recent
         self._max_chars = max_message_chars
 
     async def new(
-        self, user_id: str, text: str, conversation_id: str | None, parent_id: str | None, tip_id: str | None = None
+        self,
+        user_id: str,
+        text: str,
+        conversation_id: str | None,
+        parent_id: str | None,
+        tip_id: str | None = None,
+        *,
+        uses_settings: bool = True,
     ) -> Question:
         """A message that follows another, or begins a conversation.
+
+        Args:
+            uses_settings: it is answered with the conversation's own settings.
 
         Raises:
             Conflict: it follows the conversation's last message, and that is not ``tip_id``.
         """
         text = self._checked(text)
         if conversation_id is not None:
-            context = await self._contexts.context(user_id, conversation_id, parent_id)
+            context = None
+            if parent_id is None and tip_id is not None and not uses_settings:
+                context = self._recent.find(user_id, conversation_id, tip_id)
+            if context is None:
+                context = await self._contexts.context(user_id, conversation_id, parent_id)
             if parent_id is None and tip_id not in (None, context.parent_id):
                 raise Conflict(MOVED_ON)
         elif parent_id is not None:

@@ -13,11 +13,11 @@ from app.domain.prompting import PathMessage
 from app.domain.templates import TemplateKind
 from app.domain.text import clean_text, title_from
 from app.domain.views import MessageStatus, Role
-from app.errors import Conflict, EngineUnavailable, NotFound
+from app.errors import Conflict, EngineUnavailable
 from app.patience import wait_at_most
 from app.settings import AppSettings
 from app.store.notifications import Notifications
-from app.store.turn_contexts import BUSY, TurnContexts
+from app.store.turn_contexts import BUSY, TurnContext, TurnContexts
 from app.store.turn_records import NewTurn, TurnRecords
 from app.templates import Templates
 from app.turns.admission import Admission, Unlimited
@@ -26,6 +26,7 @@ from app.turns.live import LiveTurn, TurnRef
 from app.turns.prompter import Prompter
 from app.turns.questions import Question, Questions
 from app.turns.readers import Changed, OneAhead, TurnReader
+from app.turns.recent import RecentContexts
 from app.turns.stored import StoredTurns
 from app.turns.titles import Titles
 from engine import ChatEngine
@@ -50,11 +51,14 @@ class Turns:
         notifications: Notifications,
         titles: Titles | None = None,
         admission: Admission | None = None,
+        *,
+        is_alone: bool = False,
     ) -> None:
         """``titles``: where to ask for a new conversation's title; None leaves it its first message's words.
 
         Args:
             admission: who may have a reply; None is everybody.
+            is_alone: no other process writes to the same database.
         """
         self._admission = admission or Unlimited()
         self._titles = titles
@@ -65,7 +69,8 @@ class Turns:
         self._notifications = notifications
         patience = min(settings.checkpoint_seconds, settings.lease_seconds / 3)
         self._stored = StoredTurns(records, notifications, patience)
-        self._questions = Questions(contexts, settings.max_message_chars)
+        self._recent = RecentContexts() if is_alone else RecentContexts(0)
+        self._questions = Questions(contexts, self._recent, settings.max_message_chars)
         self._prompter = Prompter(engine, settings.context_policy)
         self._live: dict[str, LiveTurn] = {}
         self._writing: Counter[str] = Counter()  # of those, how many are whose
@@ -111,7 +116,11 @@ class Turns:
             user_id,
             request_id,
             settings,
-            lambda: self._questions.new(user_id, text, conversation_id, parent_id, tip_id),
+            lambda: self._questions.new(
+                user_id, text, conversation_id, parent_id, tip_id, uses_settings=settings is None
+            ),
+            # Of a request that comes again the first one has moved the conversation on, which is found out anyway.
+            look_first=conversation_id is None or tip_id is None,
         )
 
     async def edit(
@@ -252,6 +261,7 @@ class Turns:
         """
         # The rows go first: should that fail, the reply has lost nothing.
         await self._records.delete_conversation(user_id, conversation_id)
+        self._recent.forget(user_id, conversation_id)
         for live in self._live_in(conversation_id):
             live.discard()
             await live.settled()
@@ -280,13 +290,19 @@ class Turns:
         request_id: str | None,
         settings: ChatSettings | None,
         question: Callable[[], Awaitable[Question]],
+        *,
+        look_first: bool = True,
     ) -> TurnRef:
-        """Start a turn, unless the same request has already."""
+        """Start a turn, unless the same request has already.
+
+        Args:
+            look_first: whether it has is to be asked before anything else; otherwise once there is a conflict.
+        """
         turn_id = id_of_request(user_id, request_id) if request_id is not None else new_id()
         start = self._starting.get(turn_id)
         if start is None:
             start = asyncio.create_task(
-                self._start(user_id, turn_id, settings, question, may_be_there=bool(request_id))
+                self._start(user_id, turn_id, settings, question, may_be_there=bool(request_id), look_first=look_first)
             )
             self._starting[turn_id] = start
             start.add_done_callback(lambda _: self._starting.pop(turn_id))
@@ -301,8 +317,9 @@ class Turns:
         question: Callable[[], Awaitable[Question]],
         *,
         may_be_there: bool,
+        look_first: bool,
     ) -> TurnRef:
-        if may_be_there and (ref := await self._started(user_id, turn_id)) is not None:
+        if may_be_there and look_first and (ref := await self._started(user_id, turn_id)) is not None:
             return ref
         if self._closing:
             raise EngineUnavailable("The server is shutting down. Please send again once it is back.")
@@ -311,7 +328,7 @@ class Turns:
             async with self._admission.sending(user_id):
                 return await self._begin(user_id, turn_id, settings, asked)
         except Conflict:
-            # It may be this very request, which has come to another process at the same time.
+            # It may be this very request, which has come before, or to another process at the same time.
             if may_be_there and (ref := await self._started(user_id, turn_id)) is not None:
                 return ref
             raise
@@ -370,6 +387,7 @@ class Turns:
         )
         if ref.turn_id in self._live:
             raise Conflict(BUSY)
+        self._recent.forget(user_id, ref.conversation_id)
         # Known before it is written: whoever sees the turn in the database finds it here.
         self._live[ref.turn_id] = live
         self._writing[user_id] += 1
@@ -381,15 +399,16 @@ class Turns:
         task = live.launch()
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(live, task))
+        if begun is None:
+            task.add_done_callback(lambda _: self._remember(live, context, asked.text, used))
         if new.title is not None:
             task.add_done_callback(lambda _: self._entitle(live, asked.text))
         return ref
 
     async def _started(self, user_id: str, turn_id: str) -> TurnRef | None:
         """The turn that an earlier request with the same id has started."""
-        try:
-            record = await self._records.get(user_id, turn_id)
-        except NotFound:
+        record = await self._records.find(user_id, turn_id)
+        if record is None:
             return None
         assert record.user_message_id is not None
         return TurnRef(
@@ -408,6 +427,21 @@ class Turns:
         self._admission.spent(live.user_id, live.tokens)
         if not task.cancelled() and (failure := task.exception()) is not None:
             _log.error("%s failed", task.get_name(), exc_info=failure)
+
+    def _remember(self, live: LiveTurn, context: TurnContext, question: str, settings: ChatSettings) -> None:
+        """What the next message in the conversation follows."""
+        if live.saved is None:
+            return
+        reply = PathMessage(Role.ASSISTANT, live.saved.text, live.saved.token_ids)
+        after = TurnContext(
+            parent_id=live.ref.message_id,
+            path=(*context.path, PathMessage(Role.USER, question), reply),
+            settings=settings,
+            streaming=False,
+            omitted_messages=live.ref.omitted_messages,
+            context_length=live.ref.context_length,
+        )
+        self._recent.keep(live.user_id, live.ref.conversation_id, after)
 
     def _forget(self, live: LiveTurn) -> None:
         del self._live[live.ref.turn_id]
