@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ENDED = -1
 """In place of a token."""
-MOST_STEPS = 3
+MOST_STEPS = 4
 """Who comes meanwhile waits for the last of them."""
 
 

@@ -16,7 +16,7 @@ from app.turns.readers import Changed, TurnReader
 from app.turns.service import Turns
 
 MAX_TURNS_PER_STREAM = 100
-COMPANY_SECONDS = 0.03
+COMPANY_SECONDS = 0.02
 """So much lies between two events at least, and text that comes earlier waits for more: each event has its cost, for
 the server and for the page, and an eye does not see the difference. The first words of a reply, and its end, wait for
 nothing."""
