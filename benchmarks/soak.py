@@ -97,6 +97,7 @@ class Visitor(Person):
         if len(self._conversations) > CONVERSATIONS:
             await self.browser.delete(f"/api/conversations/{self._conversations.pop(0)}")
         self.conversation_id = dice.choice(self._conversations) if self._conversations and dice.random() < 0.7 else None
+        self.last_reply_id = None
         begins = self.conversation_id is None
         turn, reply = await self.send(dice.choice(QUESTIONS), dice.randrange(2**31), dice.choice([16, 64, 256]))
         if begins:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
+from uuid import uuid4
 
 from benchmarks.live.browser import Browser, Reply
 from benchmarks.live.talk import LONGEST_REPLY, Question
@@ -16,6 +17,7 @@ class Person:
 
     browser: Browser
     conversation_id: str | None = None
+    last_reply_id: str | None = None  #: the last message that it shows
     first_texts: list[float] = field(default_factory=list)  #: seconds from a message's sending to its first text
     text_events: int = 0
 
@@ -26,7 +28,7 @@ class Person:
             RuntimeError: the reply did not come to its end.
         """
         if question.begins:
-            self.conversation_id = None
+            self.conversation_id = self.last_reply_id = None
         sent = perf_counter()
         _, reply = await self.send(question.text, question.seed)
         end = await reply.end()
@@ -38,13 +40,17 @@ class Person:
 
     async def send(self, text: str, seed: int, max_tokens: int = LONGEST_REPLY) -> tuple[dict[str, Any], Reply]:
         """Send a message; returns the turn, and what is told of its reply."""
-        body: dict[str, Any] = {"text": text, "settings": {"seed": seed, "max_tokens": max_tokens}}
+        body: dict[str, Any] = {
+            "text": text,
+            "settings": {"seed": seed, "max_tokens": max_tokens},
+            "request_id": uuid4().hex,
+        }
         if self.conversation_id is not None:
-            body["conversation_id"] = self.conversation_id
+            body |= {"conversation_id": self.conversation_id, "tip_id": self.last_reply_id}
         expected = self.browser.expect()
         if expected is not None:
             body["stream_id"] = self.browser.stream_id
         turn: dict[str, Any] = await self.browser.post("/api/turns", body)
-        self.conversation_id = turn["conversation_id"]
+        self.conversation_id, self.last_reply_id = turn["conversation_id"], turn["message_id"]
         told = expected is not None and turn["in_stream"]
         return turn, expected if told else await self.browser.follow(turn["turn_id"])
