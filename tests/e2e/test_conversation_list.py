@@ -9,6 +9,7 @@ from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewTab
 from tests.e2e.seed import seed_conversation
 from tests.e2e.server import Server
+from tests.e2e.test_slow_answers import Held
 
 
 @pytest.fixture
@@ -58,6 +59,32 @@ def test_a_menu_outlasts_news_of_its_conversation(seeded: ChatPage) -> None:
     expect(page.get_by_role("heading", name="Pinned", exact=True)).to_have_count(0)
 
 
+def test_a_row_that_is_pressed_is_not_drawn_anew_under_the_pointer(seeded: ChatPage) -> None:
+    link = seeded.row("Beta").first.locator("a")
+    link.hover()
+    seeded.page.mouse.down()
+    _pin(seeded, seeded.row("Beta").first.get_attribute("data-id"))
+    seeded.page.mouse.up()
+    expect(seeded.users).to_have_text(["nothing of interest"])
+    expect(seeded.box).to_be_focused()
+    expect(seeded.page.get_by_role("heading", name="Pinned", exact=True)).to_be_visible()
+    seeded.press_in_row("Beta", "Unpin")
+
+
+def test_who_opened_a_conversation_writes_next_though_its_row_was_drawn_anew(seeded: ChatPage) -> None:
+    link = seeded.row("Beta").first.locator("a")
+    beta = seeded.row("Beta").first.get_attribute("data-id")
+    opening = Held(seeded, f"**/api/conversations/{beta}?*")
+    link.click()
+    opening.wait()
+    _pin(seeded, beta)
+    expect(seeded.row("Beta").first.locator("a")).to_be_focused()
+    opening.let_go()
+    expect(seeded.users).to_have_text(["nothing of interest"])
+    expect(seeded.box).to_be_focused()
+    seeded.press_in_row("Beta", "Unpin")
+
+
 def test_escape_leaves_the_title(seeded: ChatPage) -> None:
     seeded.press_in_row("Alpha", "Rename")
     field = seeded.page.get_by_label("New title")
@@ -79,15 +106,15 @@ def test_what_a_list_missed_while_a_title_was_edited_is_drawn_after(seeded: Chat
     expect(seeded.page.get_by_role("heading", name="Pinned", exact=True)).to_have_count(0)
 
 
-def _pin(chat: ChatPage) -> None:
-    """Pin the open conversation behind the page's back, and let it read its list again."""
+def _pin(chat: ChatPage, conversation_id: str | None = None) -> None:
+    """Pin the open conversation, or another, behind the page's back, and let it read its list again."""
     chat.page.evaluate(
         """async (id) => {
           const headers = { "Content-Type": "application/json" };
           await fetch(`/api/conversations/${id}`, { method: "PATCH", headers, body: JSON.stringify({ pinned: true }) });
           await window.deskmate.conversations.refresh();
         }""",
-        chat.conversation_id,
+        conversation_id or chat.conversation_id,
     )
 
 

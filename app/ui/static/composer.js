@@ -103,7 +103,9 @@ export class Composer {
   // where it was when they asked, or nowhere.
   takeFocus(before = null) {
     const now = document.activeElement;
-    if (now === null || now === document.body || now === before || now.closest("#dm-composer")) this.focus();
+    // A row of the list may have been drawn anew since it was clicked.
+    const again = now?.href !== undefined && now.href === before?.href;
+    if (now === null || now === document.body || now === before || again || now.closest("#dm-composer")) this.focus();
   }
 
   complain(message) {

@@ -20,7 +20,7 @@ export class Conversations {
   #current = null;
   #asked = 0; // only the newest answer is shown
   #refreshing = null; // which of them is under way
-  #heldBack = false; // a row is not drawn anew yet, because its menu is open
+  #heldBack = false; // something is not drawn anew yet, because a menu is open or a row is being pressed
 
   // `actions`: open(id, messageId), listed(items), renamed(id, title), deleted(id), failed(error), listFailed(error).
   constructor(actions) {
@@ -37,6 +37,9 @@ export class Conversations {
       this.refresh();
     });
     this.list.addEventListener("keydown", (event) => this.#moveFocus(event));
+    for (const released of ["pointerup", "pointercancel", "dragend"]) {
+      document.addEventListener(released, () => this.#drawHeldBack());
+    }
     this.list.addEventListener("focusin", (event) => this.#stopAt(event.target.closest(".dm-row")));
     // Whoever scrolls to the end gets more without asking.
     this.atEnd = new IntersectionObserver((entries) => entries.at(-1).isIntersecting && this.#loadMore(), {
@@ -133,6 +136,10 @@ export class Conversations {
 
   #show(items, cursor) {
     if (this.list.querySelector("input")) return; // a title is being edited; what is missed is read again after
+    if (this.list.querySelector(":active")) {
+      this.#heldBack = true; // what goes from under a pressed button is not clicked
+      return;
+    }
     this.#items = items;
     this.#cursor = cursor;
     this.more.hidden = cursor === null;
@@ -173,6 +180,11 @@ export class Conversations {
     return drawn;
   }
 
+  #drawHeldBack() {
+    if (this.#heldBack) this.refresh();
+    this.#heldBack = false;
+  }
+
   #row(summary) {
     const row = conversationRow(summary, {
       open: this.actions.open,
@@ -180,10 +192,7 @@ export class Conversations {
       tag: () => this.#editTags(summary),
       mark: (marks) => this.#change(summary, marks),
       remove: () => this.#delete(summary),
-      menuClosed: () => {
-        if (this.#heldBack) this.refresh();
-        this.#heldBack = false;
-      },
+      menuClosed: () => this.#drawHeldBack(),
     });
     this.#markRow(row);
     return row;
