@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from app.domain.chat_settings import ChatSettings
-from app.domain.ids import id_of_request, new_id
+from app.domain.ids import new_id
 from app.domain.prompting import PathMessage
 from app.domain.templates import TemplateKind
 from app.domain.text import clean_text, title_from
@@ -27,6 +27,7 @@ from app.turns.prompter import Prompter
 from app.turns.questions import Question, Questions
 from app.turns.readers import Changed, OneAhead, TurnReader
 from app.turns.recent import RecentContexts
+from app.turns.starts import Starts
 from app.turns.stored import StoredTurns
 from app.turns.titles import Titles
 from engine import ChatEngine
@@ -68,6 +69,7 @@ class Turns:
         self._templates = templates
         self._notifications = notifications
         patience = min(settings.checkpoint_seconds, settings.lease_seconds / 3)
+        self._starts = Starts(records)
         self._stored = StoredTurns(records, notifications, patience)
         self._recent = RecentContexts() if is_alone else RecentContexts(0)
         self._questions = Questions(contexts, self._recent, settings.max_message_chars)
@@ -75,7 +77,6 @@ class Turns:
         self._live: dict[str, LiveTurn] = {}
         self._writing: Counter[str] = Counter()  # of those, how many are whose
         self._tasks: set[asyncio.Task[None]] = set()
-        self._starting: dict[str, asyncio.Task[TurnRef]] = {}
         self._closing = False
 
     async def start(
@@ -112,7 +113,7 @@ class Turns:
             TooManyRequests: the person has, or has had, as much as anybody may.
             StorageUnavailable: the database does not work.
         """
-        return await self._start_once(
+        return await self._start(
             user_id,
             request_id,
             settings,
@@ -144,7 +145,7 @@ class Turns:
             InvalidInput: also where the message is a reply.
         """
 
-        return await self._start_once(
+        return await self._start(
             user_id, request_id, settings, lambda: self._questions.edited(user_id, message_id, text)
         )
 
@@ -160,7 +161,7 @@ class Turns:
             NotFound: the message is missing or another user's.
         """
 
-        return await self._start_once(user_id, request_id, settings, lambda: self._questions.again(user_id, message_id))
+        return await self._start(user_id, request_id, settings, lambda: self._questions.again(user_id, message_id))
 
     async def resume(self, user_id: str, message_id: str, *, settings: ChatSettings | None = None) -> TurnRef:
         """Let a reply go on that was stopped or interrupted, or reached its maximum length. The turn is the same.
@@ -172,7 +173,7 @@ class Turns:
             InvalidInput: also where it cannot go on.
         """
 
-        return await self._start_once(user_id, None, settings, lambda: self._questions.begun(user_id, message_id))
+        return await self._start(user_id, None, settings, lambda: self._questions.begun(user_id, message_id))
 
     async def events(self, user_id: str, turn_id: str, offset: int = 0) -> AsyncIterator[TurnEvent]:
         """Follow a reply from ``offset`` on; :class:`TurnEnd` comes last. Works for finished turns too.
@@ -271,8 +272,8 @@ class Turns:
         self._closing = True
         if self._titles is not None:
             await self._titles.close()
-        if self._starting:  # a transaction under way is not left without the task that ends its turn
-            await wait_at_most(LAST_WRITE_SECONDS, self._starting.values())
+        # A transaction under way is not left without the task that ends its turn.
+        await self._starts.come_to_end(LAST_WRITE_SECONDS)
         if self._tasks:
             await wait_at_most(self._settings.shutdown_seconds, self._tasks)
         for live in self._live.values():
@@ -284,7 +285,7 @@ class Turns:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _start_once(
+    async def _start(
         self,
         user_id: str,
         request_id: str | None,
@@ -293,45 +294,14 @@ class Turns:
         *,
         look_first: bool = True,
     ) -> TurnRef:
-        """Start a turn, unless the same request has already.
-
-        Args:
-            look_first: whether it has is to be asked before anything else; otherwise once there is a conflict.
-        """
-        turn_id = id_of_request(user_id, request_id) if request_id is not None else new_id()
-        start = self._starting.get(turn_id)
-        if start is None:
-            start = asyncio.create_task(
-                self._start(user_id, turn_id, settings, question, may_be_there=bool(request_id), look_first=look_first)
-            )
-            self._starting[turn_id] = start
-            start.add_done_callback(lambda _: self._starting.pop(turn_id))
-        # Shielded: between the commit and the launch nothing may come, or a turn would run without a task.
-        return await asyncio.shield(start)
-
-    async def _start(
-        self,
-        user_id: str,
-        turn_id: str,
-        settings: ChatSettings | None,
-        question: Callable[[], Awaitable[Question]],
-        *,
-        may_be_there: bool,
-        look_first: bool,
-    ) -> TurnRef:
-        if may_be_there and look_first and (ref := await self._started(user_id, turn_id)) is not None:
-            return ref
-        if self._closing:
-            raise EngineUnavailable("The server is shutting down. Please send again once it is back.")
-        try:
+        async def begin(turn_id: str) -> TurnRef:
+            if self._closing:
+                raise EngineUnavailable("The server is shutting down. Please send again once it is back.")
             asked = await question()
             async with self._admission.sending(user_id):
                 return await self._begin(user_id, turn_id, settings, asked)
-        except Conflict:
-            # It may be this very request, which has come before, or to another process at the same time.
-            if may_be_there and (ref := await self._started(user_id, turn_id)) is not None:
-                return ref
-            raise
+
+        return await self._starts.once(user_id, request_id, begin, look_first=look_first)
 
     async def _begin(self, user_id: str, turn_id: str, settings: ChatSettings | None, asked: Question) -> TurnRef:
         context = asked.context
@@ -404,22 +374,6 @@ class Turns:
         if new.title is not None:
             task.add_done_callback(lambda _: self._entitle(live, asked.text))
         return ref
-
-    async def _started(self, user_id: str, turn_id: str) -> TurnRef | None:
-        """The turn that an earlier request with the same id has started."""
-        record = await self._records.find(user_id, turn_id)
-        if record is None:
-            return None
-        assert record.user_message_id is not None
-        return TurnRef(
-            turn_id=turn_id,
-            conversation_id=record.conversation_id,
-            user_message_id=record.user_message_id,
-            message_id=record.message_id,
-            omitted_messages=record.omitted_messages,
-            context_length=record.context_length,
-            has_system_prompt=record.has_system_prompt,
-        )
 
     def _ended(self, live: LiveTurn, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
