@@ -13,7 +13,7 @@ from engine.attention.selection import select_kernel
 from engine.block_tables import held_blocks
 from engine.cache_layout import CacheLayout
 from engine.capacity import plan_capacity
-from engine.errors import DeadlineError, EngineError, LogitsError, first_line
+from engine.errors import EngineError, LogitsError, first_line
 from engine.graphs import CudaRecorder, Recorder
 from engine.intake import Intake
 from engine.kv_cache import BlockPool
@@ -25,7 +25,7 @@ from engine.native.sampling import NativeSampling
 from engine.outputs import Delta, EngineStats, FinishReason, PrefillProgress
 from engine.overlap import CudaReadback, Overlap, Readback
 from engine.pacing import Pacing
-from engine.request import Request
+from engine.replies import Replies
 from engine.runner import Runner
 from engine.sampler import Sampler, unusable_scores
 from engine.scheduler import Scheduler, SchedulerCounters, StepPlan
@@ -43,15 +43,6 @@ class StepResult:
 
     deltas: list[Delta] = field(default_factory=list)
     failures: list[tuple[str, EngineError]] = field(default_factory=list)
-
-
-def overdue(request: Request) -> DeadlineError:
-    """For a request whose deadline passed before its first token."""
-    assert request.deadline is not None
-    return DeadlineError(
-        f"The reply had not begun when its {request.deadline - request.arrival:g} seconds were over. Try again when "
-        "fewer requests are waiting, or allow more time."
-    )
 
 
 class EngineCore:
@@ -111,12 +102,18 @@ class EngineCore:
         can_overlap = readback is not None or model.device.type == "cuda"
         if settings.overlap and can_overlap and self._drafting is None:  # guesses follow the tokens before them
             self._overlap = Overlap(self._runner, self._scheduler, readback or CudaReadback())
-        self._submissions: dict[str, Submission] = {}
-        self._streams: dict[str, set[str]] = {}  # of each stream the replies that are still being written
-        self._deadlines: dict[str, float] = {}  # of those in flight that have one
+        self._replies = Replies(self._scheduler, EngineMetrics(self.stats))
+        self._submissions = self._replies.submissions
         self._in_step: tuple[str, ...] = ()  # who was computed last
-        self._finished: dict[str, int] = {reason.value: 0 for reason in FinishReason}
-        self.metrics = EngineMetrics(self.stats)
+
+    @property
+    def metrics(self) -> EngineMetrics:
+        """What is measured of its steps and replies."""
+        return self._replies.metrics
+
+    @metrics.setter
+    def metrics(self, metrics: EngineMetrics) -> None:
+        self._replies.metrics = metrics
 
     @property
     def has_work(self) -> bool:
@@ -125,19 +122,15 @@ class EngineCore:
     def add(self, submission: Submission) -> None:
         """Queue a request; ``ValueError`` when it can never be served."""
         self._scheduler.add(submission.request)
-        for one in (submission, *submission.forks):
-            self._submissions[one.request.id] = one
-            self._streams.setdefault(one.stream_id, set()).add(one.request.id)
-        if submission.request.deadline is not None:
-            self._deadlines[submission.stream_id] = submission.request.deadline
+        self._replies.add(submission)
 
     def abort(self, stream_id: str) -> bool:
         """End a request, all its replies, and free their blocks; False when it is no longer in flight."""
-        return bool(self._end(stream_id, FinishReason.ABORT))
+        return bool(self._replies.end(stream_id, FinishReason.ABORT))
 
     def abort_all(self) -> None:
         """End every request and free its blocks."""
-        for stream_id in list(self._streams):
+        for stream_id in self._replies.streams():
             self.abort(stream_id)
         while self._scheduler.has_work:  # a step on the device holds blocks until it has landed
             self.step()
@@ -150,10 +143,7 @@ class EngineCore:
         everyone = [self._submissions[request.id] for request in self._scheduler.evacuate()]
         broken = {self._submissions[id_].stream_id for id_ in self._in_step if id_ in self._submissions}
         failed = [one for one in everyone if one.stream_id in broken]
-        self._finished[FinishReason.ERROR.value] += len(failed)
-        self._submissions.clear()
-        self._streams.clear()
-        self._deadlines.clear()
+        self._replies.give_up(len(failed))
         del self._runner, self._overlap
         self._drafting = None  # it may have a cache too
         return failed, [one for one in everyone if one.stream_id not in broken]
@@ -161,7 +151,11 @@ class EngineCore:
     def step(self) -> StepResult:
         """Compute one step."""
         result = StepResult()
-        self._end_overdue(result)
+        for stream_id, ended in self._replies.end_overdue():
+            if isinstance(ended, EngineError):
+                result.failures.append((stream_id, ended))
+            else:
+                result.deltas += ended
         most_steps = 1 if self._multi_step is None else self._multi_step.most_steps(self._submissions)
         plan = self._scheduler.plan(most_steps) if self._overlap is None else self._plan_ahead(self._overlap, result)
         if not plan.chunks:
@@ -188,9 +182,9 @@ class EngineCore:
             tokens = self._sample(part, logits if rows is None else logits[rows], result)
             seconds += monotonic() - began
             advanced = self._scheduler.commit(part, tokens)
-            self._observe(advanced)
+            self._replies.observe(advanced)
             num_generated += len(advanced)
-            self._advance(advanced, deltas)
+            self._replies.advance(advanced, deltas)
             began = monotonic()
         self._measure(plan, seconds + monotonic() - began, num_generated)
         self._tell_progress(plan, result)
@@ -202,10 +196,10 @@ class EngineCore:
         deltas: dict[str, Delta] = {}  # of each reply, in the order of their last tokens
         for plan, tokens, seconds, at in steps:
             advanced = self._scheduler.commit(plan, tokens, at)
-            self._observe(advanced)
+            self._replies.observe(advanced)
             self._measure(plan, seconds, len(advanced))
             self._tell_progress(plan, result)
-            self._advance(advanced, deltas)
+            self._replies.advance(advanced, deltas)
         result.deltas += deltas.values()
 
     def _plan_ahead(self, overlap: Overlap, result: StepResult) -> StepPlan:
@@ -232,17 +226,17 @@ class EngineCore:
         """Read the tokens of the earliest step on the device, and apply them."""
         landed = overlap.land()
         for stream_id in {self._submissions[id_].stream_id for id_ in landed.unusable}:
-            self._end(stream_id, FinishReason.ERROR)
+            self._replies.end(stream_id, FinishReason.ERROR)
             result.failures.append((stream_id, unusable_scores(landed.unusable)))
         unfit = self._scheduler.in_flight.land(landed.launched, landed.void)
         if unfit:
             self._runner.erase(unfit)
         self._measure(landed.plan, landed.seconds, len(landed.tokens))
         advanced = self._scheduler.commit(landed.plan, landed.tokens)
-        self._observe(advanced)
+        self._replies.observe(advanced)
         self._tell_progress(landed.plan, result)
         deltas: dict[str, Delta] = {}
-        self._advance(advanced, deltas)
+        self._replies.advance(advanced, deltas)
         result.deltas += deltas.values()
 
     def _tell_progress(self, plan: StepPlan, result: StepResult) -> None:
@@ -252,19 +246,6 @@ class EngineCore:
             if not chunk.samples and request.num_output_tokens == 0 and not request.is_finished:
                 progress = PrefillProgress(chunk.end, request.num_prompt_tokens)
                 result.deltas.append(Delta(self._submissions[request.id].stream_id, progress=progress))
-
-    def _end_overdue(self, result: StepResult) -> None:
-        """A reply whose time is over ends with what it has; a request that has nothing fails with a sentence."""
-        if not self._deadlines:
-            return
-        now = monotonic()
-        for stream_id in [id_ for id_, deadline in self._deadlines.items() if deadline <= now]:
-            ended = self._end(stream_id, FinishReason.DEADLINE)
-            begun = [(request, delta) for request, delta in ended if request.num_output_tokens]
-            if begun:
-                result.deltas += [delta for _request, delta in begun]
-            else:
-                result.failures.append((stream_id, overdue(ended[0][0])))
 
     def _measure(self, plan: StepPlan, seconds: float, num_generated: int) -> None:
         self._pacing.observe(plan.num_decodes, plan.num_prompt_tokens, seconds)
@@ -302,8 +283,8 @@ class EngineCore:
                 return dict(zip(ids, tokens, strict=True))
             except LogitsError as error:
                 for stream_id in {self._submissions[id_].stream_id for id_ in error.request_ids}:
-                    held = {b for id_ in self._streams[stream_id] for b in held_blocks(self._submissions[id_].request)}
-                    self._end(stream_id, FinishReason.ERROR)
+                    held = {b for one in self._replies.of_stream(stream_id) for b in held_blocks(one.request)}
+                    self._replies.end(stream_id, FinishReason.ERROR)
                     # What it computed may be NaN, which would spread: masked keys are multiplied by zero, not skipped.
                     self._runner.erase(self._pool.discard(held))
                     result.failures.append((stream_id, error))
@@ -343,7 +324,7 @@ class EngineCore:
         """Drop what the prefix cache knows and what was counted, after warming up."""
         self._pool.forget()
         self._scheduler.counters = SchedulerCounters()
-        self._finished = dict.fromkeys(self._finished, 0)
+        self._replies.finished = dict.fromkeys(self._replies.finished, 0)
         self.metrics = EngineMetrics(self.stats)
 
     def check(self) -> None:
@@ -364,7 +345,7 @@ class EngineCore:
             generation_tokens=counters.generation_tokens,
             num_preemptions=counters.preemptions,
             num_steps=counters.steps,
-            requests_finished=dict(self._finished),
+            requests_finished=dict(self._replies.finished),
             draft_tokens=counters.draft_tokens,
             accepted_draft_tokens=counters.accepted_draft_tokens,
         )
@@ -392,75 +373,3 @@ class EngineCore:
                 reason = first_line(error)
         if reason is not None:
             log.warning("no CUDA graphs: %s", reason)
-
-    def _advance(self, advanced: Sequence[Request], deltas: dict[str, Delta]) -> None:
-        """Turn the newest token of each request into text, and end it where that completes a stop string.
-
-        Args:
-            deltas: what this step brings each reply, in the order of their last tokens; to be added to.
-        """
-        for request in advanced:
-            token = request.token_ids[-1]
-            submission = self._submissions[request.id]
-            delta = deltas.pop(request.id, None)
-            if delta is None:
-                delta = Delta(submission.stream_id, index=submission.index, sampled_at=request.last_token)
-            deltas[request.id] = delta
-            submission.forks = []  # they have begun
-            if request.finish_reason is FinishReason.STOP:
-                delta.text += submission.text.finish()  # the stop token itself is not part of the text
-            else:
-                piece = submission.text.push((token,))
-                delta.text += piece.text
-                if piece.stop is not None:
-                    self._scheduler.finish(request.id, FinishReason.STOP, piece.stop)
-                    request.finish_reason, request.stop_reason = FinishReason.STOP, piece.stop
-                elif request.is_finished:
-                    delta.text += submission.text.finish()
-            delta.token_ids += (token,)
-            delta.logprobs += submission.logprobs
-            if request.num_output_tokens == 1:
-                # Told at once, for whoever stops the reply and so never sees its timings.
-                delta.cached_prompt_tokens = request.num_cached_tokens
-                delta.prompt_logprobs = tuple(submission.prompt_logprobs)
-                submission.prompt_logprobs.clear()
-            delta.num_unfinished = len(self._streams[submission.stream_id])
-            if request.is_finished:
-                self._last(request, delta)
-
-    def _end(self, stream_id: str, reason: FinishReason) -> list[tuple[Request, Delta]]:
-        """End all replies of a request, and free their blocks; each with its last delta, none when it has ended."""
-        ended = []
-        for submission in [self._submissions[id_] for id_ in sorted(self._streams.get(stream_id, ()))]:
-            request = self._scheduler.finish(submission.request.id, reason) or submission.request
-            request.finish_reason = reason  # a fork that had not begun is unknown to the scheduler
-            delta = Delta(stream_id, submission.text.finish(), index=submission.index)
-            self._last(request, delta)
-            ended.append((request, delta))
-        return ended
-
-    def _last(self, request: Request, delta: Delta) -> None:
-        """Close the books on a reply, and have ``delta`` say what a last one says."""
-        stream_id = self._submissions.pop(request.id).stream_id
-        siblings = self._streams[stream_id]
-        siblings.remove(request.id)
-        if not siblings:
-            del self._streams[stream_id]
-            self._deadlines.pop(stream_id, None)
-        assert request.finish_reason is not None
-        delta.finish_reason = request.finish_reason
-        delta.stop_reason = request.stop_reason
-        delta.timings = request.timings(monotonic())
-        delta.num_unfinished = len(siblings)
-        self._finished[request.finish_reason.value] += 1
-        self.metrics.finished(request.finish_reason, delta.timings)
-
-    def _observe(self, advanced: Sequence[Request]) -> None:
-        gaps = []
-        for request in advanced:
-            if request.last_gap is not None:
-                gaps.append(request.last_gap)
-            else:
-                assert request.last_token is not None
-                self.metrics.first_token(request.last_token - request.arrival)
-        self.metrics.token_gaps(gaps)

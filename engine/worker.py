@@ -12,7 +12,7 @@ from time import monotonic
 
 import torch
 
-from engine.core import EngineCore, StepResult, overdue
+from engine.core import EngineCore, StepResult
 from engine.errors import (
     EngineError,
     EngineFailedError,
@@ -26,6 +26,7 @@ from engine.model.loading import LoadedModel
 from engine.outbox import Outbox, Parcels
 from engine.outputs import EngineStats
 from engine.reader import Reader
+from engine.replies import overdue
 from engine.solitude import Solitude
 from engine.submission import Submission
 from engine.suspects import Suspects

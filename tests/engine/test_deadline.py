@@ -10,7 +10,6 @@ from time import monotonic
 import pytest
 
 from engine import Delta, Engine, EngineSettings, FinishReason, InvalidRequestError, SamplingParams
-from engine import core as core_module
 from engine.errors import DeadlineError
 from engine.runner import Runner
 from tests.support.models import make_model
@@ -21,7 +20,7 @@ PROMPT = [20, 12, 13]
 
 
 class Clock:
-    """The core's clock, put forward by the test."""
+    """The clock of the replies in flight, put forward by the test."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -33,7 +32,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(core_module, "monotonic", clock)
+    monkeypatch.setattr("engine.replies.monotonic", clock)
     return clock
 
 
@@ -91,7 +90,7 @@ async def test_a_request_that_still_waits_is_told_so(engine: Engine, clock: Cloc
 async def test_a_deadline_far_away_changes_nothing(engine: Engine) -> None:
     deltas = await read(engine.complete(PROMPT, ENDLESS, deadline=1e9))
     assert deltas[-1].finish_reason is FinishReason.LENGTH
-    assert not engine._core._deadlines
+    assert not engine._core._replies._deadlines
 
 
 @pytest.mark.parametrize("deadline", [0, -1, float("nan"), float("inf")])

@@ -46,7 +46,7 @@ def run(core: EngineCore, params: SamplingParams, prompt: list[int] = PROMPT) ->
         core.check()
     assert core.stats().kv_cache_usage == 0
     assert not core._submissions
-    assert not core._streams
+    assert not core._replies._streams
     return tokens
 
 

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from engine import EngineSettings, FinishReason, SamplingParams, multi_step
-from engine import core as core_module
 from engine.cache_layout import CacheLayout, blocks_for_sequence
 from engine.core import EngineCore
 from engine.model.loading import LoadedModel, load_model
@@ -100,8 +99,8 @@ def test_whatever_happens_the_replies_are_the_same(
     model: LoadedModel, seeds: range, several: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, seen = Clock(), Counter[str]()
-    monkeypatch.setattr(core_module, "monotonic", clock)
-    monkeypatch.setattr("engine.intake.monotonic", clock)
+    for module in ("core", "intake", "replies"):
+        monkeypatch.setattr(f"engine.{module}.monotonic", clock)
     expected: dict[Any, Told] = {}
 
     def expect(prompt: list[int], params: SamplingParams) -> Told:

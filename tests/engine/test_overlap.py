@@ -17,7 +17,6 @@ import torch
 
 import engine.core
 from engine import EngineSettings, FinishReason, SamplingParams, device_sampling, unread_sampling
-from engine import core as core_module
 from engine.cache_layout import CacheLayout, blocks_for_sequence
 from engine.core import EngineCore
 from engine.in_flight import InFlight
@@ -139,8 +138,8 @@ def test_whatever_happens_the_replies_are_the_same(
     model: LoadedModel, seeds: range, device: DelayedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(core_module, "monotonic", clock)
-    monkeypatch.setattr("engine.intake.monotonic", clock)
+    for module in ("core", "intake", "replies"):
+        monkeypatch.setattr(f"engine.{module}.monotonic", clock)
     monkeypatch.setattr(device_sampling, "FIRST_CANDIDATES", 3)  # so that draws turn out to be wrong
     expected: dict[Any, Told] = {}
     seen = Counter[str]()

@@ -234,7 +234,7 @@ class Soak:
         worker = self.engine._supervisor.running_worker()
         assert not worker.readers
         assert not self.engine._core._submissions
-        assert not self.engine._core._deadlines
+        assert not self.engine._core._replies._deadlines
         self.engine._core.check()
         # The thread that changed the model has told so, and ends just now.
         await eventually(lambda: all(thread.name != "deskmate-life" for thread in threading.enumerate()))
