@@ -3,6 +3,9 @@
 PYTHON := .venv/bin/python
 ARGS   ?=
 
+# Tests start dozens of servers: each would compile all of the sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help run test test-full test-compose lint bench guide readme lock clean
 
 help:
