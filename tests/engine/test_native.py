@@ -19,7 +19,7 @@ from engine.model.loading import LoadedModel, load_model
 from engine.native import build
 from engine.native.decoder import Decoder
 from tests.support.models import make_model
-from tests.support.native import FORMATS, needs_compiler
+from tests.support.native import FORMATS, needs_8_bits, needs_compiler
 
 BLOCK_SIZE = 16
 LONG = 500  #: several times what a chunk's attention takes at once
@@ -136,7 +136,7 @@ def test_rows_that_do_not_fill_their_tiles(tmp_path: Path, settings: dict[str, s
         # Where there are tiles, attention rounds the shares of a chunk, and those of single rows it does not.
         ({"dtype": "bfloat16"}, (64, 70, 77, 110, LENGTH), 1),
         ({"dtype": "bfloat16"}, (4, 37, LENGTH), 3),
-        ({"dtype": "bfloat16", "quantization": "int8"}, (33, 70, LENGTH), 3),
+        pytest.param({"dtype": "bfloat16", "quantization": "int8"}, (33, 70, LENGTH), 3, marks=needs_8_bits),
         ({"dtype": "bfloat16", "quantization": "int4"}, (33, 70, LENGTH), 3),
     ],
 )

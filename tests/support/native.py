@@ -20,7 +20,7 @@ _MISSING = _compiler_missing_because()
 
 needs_compiler = pytest.mark.skipif(_MISSING is not None, reason=f"nothing runs in C++ here: {_MISSING}")
 
-_NEEDS_8_BITS = pytest.mark.skipif(
+needs_8_bits = pytest.mark.skipif(
     not torch.cpu._is_vnni_supported(), reason="this processor does not multiply 8-bit numbers by itself"
 )
 
@@ -28,6 +28,6 @@ _NEEDS_8_BITS = pytest.mark.skipif(
 FORMATS = [
     pytest.param({"dtype": "float32"}, 1e-5, id="float32"),
     pytest.param({"dtype": "bfloat16"}, 0.03, id="bfloat16"),
-    pytest.param({"dtype": "bfloat16", "quantization": "int8"}, 0.1, id="int8", marks=_NEEDS_8_BITS),
-    pytest.param({"dtype": "bfloat16", "quantization": "int4"}, 0.1, id="int4", marks=_NEEDS_8_BITS),
+    pytest.param({"dtype": "bfloat16", "quantization": "int8"}, 0.1, id="int8", marks=needs_8_bits),
+    pytest.param({"dtype": "bfloat16", "quantization": "int4"}, 0.1, id="int4"),
 ]
