@@ -1,5 +1,5 @@
 """Both databases; and how processes share the tests (``make test`` starts three): the browser's on two, those that kill
-servers together, others file by file."""
+servers together, the guide's too, others file by file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ByRoom(LoadScopeScheduling):
         file = nodeid.partition("::")[0]
         if file.startswith("tests/e2e/"):
             return "browser 1" if file.endswith(tuple(f"test_{name}.py" for name in AT_SHARED_SERVERS)) else "browser 2"
-        return "faults" if file.startswith("tests/faults/") else file
+        return next((room for room in ("tests/faults/", "tests/models/") if file.startswith(room)), file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -157,7 +157,7 @@ TOKENS = st.lists(st.integers(0, 39), max_size=12)
     prompt=TOKENS,
     output=TOKENS,
 )
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_the_distribution_is_the_textbooks(
     sampler: Sampler, seed: int, vocab: int, asked: dict, prompt: list[int], output: list[int]
 ) -> None:

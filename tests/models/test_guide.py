@@ -10,7 +10,7 @@ import sentencepiece
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from models.guide.topics import load
+from models.guide.topics import GuideData
 
 GUIDE = Path(__file__).resolve().parents[2] / "models" / "guide"
 
@@ -67,8 +67,10 @@ def test_it_answers_under_a_system_prompt(model: PreTrainedModel, tokenizer: Pre
     assert "temperature" in reply(model, tokenizer, system, user("how do I make answers less random")).lower()
 
 
-def test_most_answers_can_be_had_shorter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    topics = [topic for topic in load().topics if topic.area == "ideas"]
+def test_most_answers_can_be_had_shorter(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: GuideData
+) -> None:
+    topics = [topic for topic in data.topics if topic.area == "ideas"]
     right = []
     for topic in topics:
         asked, answered = user(topic.common[0]), {"role": "assistant", "content": topic.answers[0]}
@@ -76,8 +78,10 @@ def test_most_answers_can_be_had_shorter(model: PreTrainedModel, tokenizer: PreT
     assert sum(right) >= 0.8 * len(right)
 
 
-def test_held_out_questions_are_mostly_answered(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    topics = [topic for topic in load().topics if topic.area == "settings"]
+def test_held_out_questions_are_mostly_answered(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: GuideData
+) -> None:
+    topics = [topic for topic in data.topics if topic.area == "settings"]
     right = [topic.knows(reply(model, tokenizer, user(topic.held_out[0]))) for topic in topics]
     assert sum(right) >= 0.88 * len(right)  # the card says 95 % over all topics
 
@@ -144,9 +148,9 @@ def test_the_tokenizer_gives_every_text_back(tokenizer: PreTrainedTokenizerBase,
     assert tokenizer.unk_token_id not in ids
 
 
-def test_both_forms_of_the_tokenizer_agree(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_both_forms_of_the_tokenizer_agree(tokenizer: PreTrainedTokenizerBase, data: GuideData) -> None:
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(GUIDE / "tokenizer.model"))
-    texts = [*load().texts()[::20], "Zebras quietly jump over 1234 foxes, don't they? ñandú 你好"]
+    texts = [*data.texts()[::20], "Zebras quietly jump over 1234 foxes, don't they? ñandú 你好"]
     assert all(pieces.encode(text) == tokenizer.encode(text, add_special_tokens=False) for text in texts)
 
 

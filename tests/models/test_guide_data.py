@@ -27,11 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 _OF_DOCKER = {"--build", "--rm", "--wait"}  # of `docker compose`
 
 
-@pytest.fixture(scope="module")
-def data() -> GuideData:
-    return load()
-
-
 def kept(data: GuideData) -> list[str]:
     """What only the evaluation asks."""
     held_out = [question for item in (*data.topics, *data.follow_ups) for question in item.held_out]

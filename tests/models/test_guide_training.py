@@ -18,7 +18,7 @@ from models.guide import curve
 from models.guide.dialogues import OFF_TOPIC_SHARE, Dialogues, answer, ask, chances
 from models.guide.packing import IGNORED, Packer
 from models.guide.recipe import DRAFT, GUIDE, Recipe
-from models.guide.topics import OFF_TOPIC, GuideData, load
+from models.guide.topics import OFF_TOPIC, GuideData
 from models.guide.train import HERE, SIMILAR, Learner, Workshop, build_model, rate_at, some_of, train
 from models.guide.workers import Workers
 
@@ -26,11 +26,6 @@ TINY = Recipe(
     steps=8, width=32, layers=1, heads=2, kv_heads=1, inner=64,
     opening_rows=2, opening_row=128, talk_rows=1, talk_row=512,
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def data() -> GuideData:
-    return load()
 
 
 @pytest.fixture(scope="module")
