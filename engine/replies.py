@@ -23,7 +23,7 @@ def overdue(request: Request) -> DeadlineError:
 
 
 class Replies:
-    """The books on them.
+    """Every reply in flight, by its request and by its stream. Used by one thread only.
 
     Args:
         scheduler: is told of those that end.
