@@ -22,7 +22,10 @@ from benchmarks.peers.transformers_generate import answer as theirs
 from benchmarks.peers.transformers_generate import load_reference
 from benchmarks.perplexity import choices, compare, held_out_dialogues, load_guide
 from engine import Engine
+from engine.errors import ModelLoadError
+from engine.model.quantization import products_for
 
+EIGHT_BITS = ("int8", "fp8")
 LARGEST_ID = 15_000  #: in prompts, below which every tokenizer here knows all ids
 
 
@@ -111,16 +114,28 @@ def eight_bits(check: Check) -> None:
     """int8 and fp8 against bfloat16, in one process; and what they cost the guide."""
     path = check.model("llama-8b")
     whole = check.part("bf16", lambda: one_chat(check, path))
-    for quantization in ("int8", "fp8"):
-        if check.device == "cpu" and quantization == "fp8":
-            continue
+    for quantization in EIGHT_BITS:
 
         def measured(quantization: str = quantization) -> dict[str, Any]:
+            reason = not_here(check, quantization)
+            if reason is not None:
+                return {"not_here": reason}
             found = one_chat(check, path, quantization=quantization)
             return found | {"decode_against_bf16": found["decode_tokens_s"] / whole["decode_tokens_s"]}
 
         check.part(quantization, measured)
     check.part("perplexity of the guide", lambda: guide(check))
+
+
+def not_here(check: Check, quantization: str) -> str | None:
+    """Why a rehearsal cannot try this. On a GPU everything is tried: there a reason not to is a failure."""
+    if check.device == "cuda":
+        return None
+    try:
+        products_for(quantization, torch.device(check.device), torch.bfloat16)
+    except ModelLoadError as reason:
+        return str(reason)
+    return None
 
 
 def guide(check: Check) -> dict[str, Any]:
@@ -129,7 +144,9 @@ def guide(check: Check) -> dict[str, Any]:
     exact = load_guide("float32", "none", check.device)
     reference = choices(exact, dialogues)[1]
     found = {"float32": compare(exact, dialogues, reference).perplexity}
-    for quantization in ("none", "int8") if check.device == "cpu" else ("none", "int8", "fp8"):
+    for quantization in ("none", *EIGHT_BITS):
+        if not_here(check, quantization) is not None:
+            continue
         model = load_guide("bfloat16", quantization, check.device)
         found[f"bfloat16, {quantization}"] = compare(model, dialogues, reference).perplexity
     worst = max(found.values()) / found["float32"]

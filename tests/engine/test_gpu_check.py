@@ -6,13 +6,14 @@ import json
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from benchmarks.gpu_check import __main__ as script
-from benchmarks.gpu_check import agreement
-from benchmarks.gpu_check.check import Check, Stage
+from benchmarks.gpu_check import agreement, speed
+from benchmarks.gpu_check.check import Check, Results, Stage
 from benchmarks.gpu_check.workload import NEW_TOKENS, requests
 from benchmarks.overlap import idle_share
 
@@ -29,7 +30,13 @@ def test_every_stage_runs(tmp_path: Path) -> None:
     assert stages["agreement"]["parts"]["attention flash3"]["not_here"] == "it runs on cuda, not on cpu"
     assert stages["agreement"]["parts"]["greedy llama"]["tokens"] > 0
     assert stages["llama-8b"]["parts"]["one chat, bf16"]["share_of_bandwidth"] > 0
-    assert stages["eight-bits"]["parts"]["int8"]["decode_against_bf16"] > 0
+    eight_bits = stages["eight-bits"]["parts"]
+    assert eight_bits["fp8"]["not_here"].startswith("quantization=fp8 runs on GPUs only")
+    if torch.cpu._is_vnni_supported():
+        assert eight_bits["int8"]["decode_against_bf16"] > 0
+    else:
+        assert "multiplies 8-bit numbers" in eight_bits["int8"]["not_here"]
+    assert eight_bits["perplexity of the guide"]["perplexity"]["bfloat16, none"] > 1
     assert stages["workload"]["parts"]["transformers, continuous batching"]["deskmate_against_it"] > 0
     assert stages["idle"]["parts"]["128 chats"]["chats"] == 4
     assert stages["beside-generate"]["parts"]["1, 8 and 64 chats"]["ratio"].keys() == {"1", "4"}
@@ -86,6 +93,18 @@ def test_a_call_goes_on_where_the_last_one_ended(tmp_path: Path, monkeypatch: py
     assert script.main([*call, "--minutes", "20"]) == 0
     assert started[3:] == ["two", "three", "four"]
     assert "all of it" not in json.loads(output.read_text())["stages"]["two"]["parts"]
+
+
+@pytest.mark.parametrize("quantization", ["int8", "fp8"])
+def test_only_a_rehearsal_leaves_out_what_a_machine_lacks(tmp_path: Path, quantization: str) -> None:
+    """On a GPU, products that cannot be had are a failure."""
+
+    def check(device: str) -> Check:
+        return Check(device, True, tmp_path, "eight-bits", Results(tmp_path / "result.json"))
+
+    with patch.object(torch.cpu, "_is_vnni_supported", lambda: False):
+        assert speed.not_here(check("cpu"), quantization) is not None
+    assert speed.not_here(check("cuda"), quantization) is None
 
 
 def test_without_a_gpu_it_says_what_to_do(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
