@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse
 
 from app.auth.identity import identity_of
+from app.ui.early_head import install_early_head
 from app.ui.options import page_options
 from app.ui.own_pages import install_pages
 from app.ui.panels.chat import chat_panel
@@ -55,6 +56,7 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
         return FileResponse(STATIC_DIR / "desk" / "desk.html", headers={"Cache-Control": "no-cache"})
 
     install_pages(app)
+    install_early_head()
     app.mount("/ui/static", RevalidatedFiles(directory=STATIC_DIR), name="ui-static")
     gr.mount_gradio_app(
         app,

@@ -6,7 +6,8 @@ import gradio as gr
 
 _SANS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Ubuntu", "Cantarell", "Noto Sans", "sans-serif"]
 _MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Liberation Mono", "monospace"]
-_STYLES = (
+#: In the order in which one overrides the other.
+STYLES = (
     "base.css",
     "layout.css",
     "conversations.css",
@@ -17,13 +18,10 @@ _STYLES = (
     "model.css",
     "me.css",
 )
-_MODULES = ("app.js", "api.js", "turn_events.js", "chat.js", "messages.js", "markdown.js")
-
 HEAD = "\n".join(
     [
         '<meta name="color-scheme" content="light dark">',
-        *(f'<link rel="stylesheet" href="/ui/static/{name}">' for name in _STYLES),
-        *(f'<link rel="modulepreload" href="/ui/static/{name}">' for name in _MODULES),
+        *(f'<link rel="stylesheet" href="/ui/static/{name}">' for name in STYLES),
     ]
 )
 

@@ -1,0 +1,53 @@
+"""A page that nobody touches: what it asks for when it opens, and that it then rests."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page
+
+from app.ui.early_head import modules_of
+from app.ui.theme import STYLES
+from tests.e2e.chat_page import ChatPage
+from tests.e2e.conftest import NewBrowser
+from tests.e2e.server import Server
+
+COUNT_FRAMES = """
+window.framesAsked = 0;
+const request = window.requestAnimationFrame;
+window.requestAnimationFrame = (callback) => {
+  window.framesAsked++;
+  return request.call(window, callback);
+};
+"""
+PATIENCE = 60  #: seconds; the springs of Gradio's picture of loading swing for four after it is gone
+
+
+def wait_for_rest(page: Page) -> None:
+    for _ in range(PATIENCE):
+        before = page.evaluate("window.framesAsked")
+        page.wait_for_timeout(1000)
+        if page.evaluate("window.framesAsked") == before:
+            return
+    raise AssertionError("It still asks for frames: each draws the page, for as long as it is open.")
+
+
+def test_a_page_that_nobody_touches_draws_nothing(new_browser: NewBrowser, server: Server) -> None:
+    page = new_browser(server).new_page()
+    page.add_init_script(COUNT_FRAMES)
+    ChatPage(page, server.url).open()
+    assert page.evaluate("window.framesAsked") > 0, "nothing was counted"
+    wait_for_rest(page)
+
+
+def test_what_the_page_needs_is_asked_for_once_and_before_gradio_has_run(
+    new_browser: NewBrowser, server: Server
+) -> None:
+    page = new_browser(server).new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(f"{server.url}/").partition("?")[0]))
+    ChatPage(page, server.url).open()
+    own = [f"ui/static/{name}" for name in ("gradio_clock.js", *STYLES, *modules_of("app.js"))]
+    assert sorted(
+        name for name in asked if name.startswith("ui/static/") and name.endswith((".js", ".css", ".mjs"))
+    ) == (sorted(own))
+    gradios_second = asked.index("theme.css")  # Gradio's first script asks for it
+    assert max(asked.index(name) for name in own) < gradios_second
