@@ -51,3 +51,5 @@ def test_what_the_page_needs_is_asked_for_once_and_before_gradio_has_run(
     ) == (sorted(own))
     gradios_second = asked.index("theme.css")  # Gradio's first script asks for it
     assert max(asked.index(name) for name in own) < gradios_second
+    page.wait_for_timeout(1000)
+    assert [asked.count(name) for name in ("ui/options", "api/conversations", "api/tags")] == [1, 1, 1]

@@ -396,6 +396,7 @@ export async function start() {
   page.conversations.refresh();
   const { id, at } = inAddress();
   await page.go(id, { record: false, at });
+  if (id === null) page.refreshSoon.cancel(); // the list was asked for just now, and holds no mark to take away
   page.checkReady();
   document.documentElement.classList.add("dm-visible", "dm-ready");
   page.composer.focus(); // what is not visible takes no focus
