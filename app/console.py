@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+#: Seconds. A log hears of a stage that goes on for longer.
+_SILENCE = 10.0
+
 
 class StageProgress:
-    """One line for each stage: a bar in a terminal, plain text in a log.
+    """One line for each stage: a bar in a terminal; plain text in a log, again with its share where it takes long.
 
     Called, from any thread, as ``progress(stage, fraction)``.
     """
@@ -20,6 +24,7 @@ class StageProgress:
         self._console = Console(file=sys.stderr)
         self._bars = Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=self._console)
         self._stages: dict[str, TaskID | None] = {}
+        self._printed = 0.0  # when, by the monotonic clock
         self._lock = threading.Lock()
 
     def __enter__(self) -> StageProgress:
@@ -45,7 +50,13 @@ class StageProgress:
                     self._stages[stage] = self._bars.add_task(stage, total=1.0)
                 else:
                     self._stages[stage] = None
-                    self._console.print(f"{stage}...", highlight=False)
+                    self._print(f"{stage}...")
             task = self._stages[stage]
             if task is not None:
                 self._bars.update(task, completed=fraction)
+            elif time.monotonic() >= self._printed + _SILENCE:
+                self._print(f"{stage}: {fraction:.0%}")
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False)
+        self._printed = time.monotonic()

@@ -7,7 +7,19 @@ import sys
 
 import structlog
 
-_CHATTY = ("httpx", "httpcore", "urllib3", "asyncio", "alembic", "multipart", "markdown_it", "PIL", "matplotlib")
+_CHATTY = (
+    "httpx",
+    "httpx2",
+    "httpcore",
+    "httpcore2",
+    "urllib3",
+    "asyncio",
+    "alembic",
+    "multipart",
+    "markdown_it",
+    "PIL",
+    "matplotlib",
+)
 
 
 def configure_logging(level: str) -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from engine.attention.base import AttentionNeeds, LayerShape, PagedMetadata
 from engine.attention.seam import LayerProbe, register
 from engine.errors import ModelLoadError, first_line
+from engine.model.hub import fetch_description, fetch_weights
 from engine.model.quantization import products_for
 from engine.model.replacement import replace_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
@@ -102,11 +102,8 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     device = _choose_device(settings.device)
     dtype = _choose_dtype(settings.dtype, device)
     products = products_for(settings.quantization, device, dtype)
-    progress(f"Reading {settings.model}", 0.0)
-    config = _load_config(source, settings)
-    _refuse_what_cannot_run(config, settings.model)
-    tokenizer = _load_tokenizer(source, settings)
-    module = load_weights(source, settings, dtype, device, progress)
+    folder, config, tokenizer = _read(source, settings, progress)
+    module = load_weights(folder, settings.model, dtype, device, progress)
     layers, needs = _probe_layers(module, config, device, settings.model)
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
     weight_bytes = sum(parameter.nbytes for parameter in module.parameters())
@@ -180,30 +177,25 @@ def prepare_model(settings: EngineSettings, progress: Progress) -> int:
     Raises:
         ModelLoadError: as :func:`load_model`, but for what only the weights can tell.
     """
-    source = find_model(settings.model)
-    config = _load_config(source, settings)
-    _refuse_what_cannot_run(config, settings.model)
-    _load_tokenizer(source, settings)
-    folder = source if isinstance(source, Path) else _download(source, settings, progress)
+    folder, config, _ = _read(find_model(settings.model), settings, progress)
     on_disk = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     stored: torch.dtype = getattr(config, "dtype", None) or torch.float32
     wanted = _choose_dtype(settings.dtype, _choose_device(settings.device))
     return on_disk * wanted.itemsize // stored.itemsize
 
 
-def _download(model: str, settings: EngineSettings, progress: Progress) -> Path:
-    """The folder in the hub's cache that holds the weights."""
-    progress(f"Downloading {model}", 0.0)
-    try:
-        folder = snapshot_download(
-            model,
-            revision=settings.revision,
-            allow_patterns=["*.safetensors", "*.safetensors.index.json"],
-            ignore_patterns=["*/*", "consolidated*"],  # the same weights once more, in other formats
-        )
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"The weights of {model} cannot be downloaded: {first_line(error)}") from error
-    return Path(folder)
+def _read(source: Path | str, settings: EngineSettings, progress: Progress) -> tuple[Path, Any, Any]:
+    """The folder that holds the weights, fetched from the hub if need be; configuration and tokenizer from there."""
+    name = settings.model
+    progress(f"Reading {name}", 0.0)
+    folder = source if isinstance(source, Path) else fetch_description(source, settings.revision)
+    config = _load_config(folder, name)
+    _refuse_what_cannot_run(config, name)
+    tokenizer = _load_tokenizer(folder, name)
+    progress(f"Reading {name}", 1.0)
+    if folder is not source:
+        fetch_weights(name, folder, progress)  # last: what cannot run is not worth gigabytes
+    return folder, config, tokenizer
 
 
 def _refuse_incomplete_folder(folder: Path) -> None:
@@ -259,22 +251,18 @@ def _choose_dtype(choice: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if native else torch.float32
 
 
-def _load_config(source: Path | str, settings: EngineSettings) -> Any:
+def _load_config(folder: Path, name: str) -> Any:
     try:
-        return AutoConfig.from_pretrained(source, revision=settings.revision or "main", trust_remote_code=False)
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
         if "trust_remote_code" in str(error):
             raise ModelLoadError(
-                f"{settings.model} brings its own Python code, which Deskmate never runs. "
+                f"{name} brings its own Python code, which Deskmate never runs. "
                 "Choose a model whose architecture is part of transformers."
             ) from error
-        if isinstance(source, Path):
-            raise ModelLoadError(
-                f"{settings.model} cannot be read: {first_line(error)} Its architecture may be unknown to "
-                "this version of transformers, or config.json may be damaged."
-            ) from error
         raise ModelLoadError(
-            f"{settings.model} is neither a folder here nor a model that the hub gave us: {first_line(error)}"
+            f"{name} cannot be read: {first_line(error)} Its architecture may be unknown to "
+            "this version of transformers, or config.json may be damaged."
         ) from error
 
 
@@ -307,11 +295,11 @@ def _refuse_what_cannot_run(config: Any, name: str) -> None:
         )
 
 
-def _load_tokenizer(source: Path | str, settings: EngineSettings) -> Any:
+def _load_tokenizer(folder: Path, name: str) -> Any:
     try:
-        return AutoTokenizer.from_pretrained(source, revision=settings.revision or "main", trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise ModelLoadError(f"The tokenizer of {settings.model} cannot be loaded: {first_line(error)}") from error
+        raise ModelLoadError(f"The tokenizer of {name} cannot be loaded: {first_line(error)}") from error
 
 
 @torch.inference_mode()

@@ -15,15 +15,12 @@ from transformers.utils import logging as transformers_logging
 
 from engine.attention.seam import ATTENTION_NAME
 from engine.errors import ModelLoadError, first_line
-from engine.settings import EngineSettings
 
 Progress = Callable[[str, float], None]
 """Called with what is happening, in words, and how far it is, 0 to 1."""
 
 
-def load_weights(
-    source: Path | str, settings: EngineSettings, dtype: torch.dtype, device: torch.device, progress: Progress
-) -> Any:
+def load_weights(folder: Path, name: str, dtype: torch.dtype, device: torch.device, progress: Progress) -> Any:
     """The model with its weights, as transformers makes it.
 
     Raises:
@@ -32,8 +29,7 @@ def load_weights(
     try:
         with _reported_loading(progress):
             module, report = AutoModelForCausalLM.from_pretrained(
-                source,
-                revision=settings.revision or "main",
+                folder,
                 trust_remote_code=False,
                 use_safetensors=True,
                 dtype=dtype,
@@ -41,19 +37,18 @@ def load_weights(
                 output_loading_info=True,
             )
     except torch.OutOfMemoryError as error:
-        raise _too_large(settings.model, device) from error
+        raise _too_large(name, device) from error
     except (OSError, ValueError, RuntimeError, ImportError, AttributeError, SafetensorError) as error:
-        raise ModelLoadError(f"The weights of {settings.model} cannot be loaded: {first_line(error)}") from error
+        raise ModelLoadError(f"The weights of {name} cannot be loaded: {first_line(error)}") from error
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
         raise ModelLoadError(
-            f"The weights of {settings.model} are incomplete: {len(missing)} tensors are missing, "
-            f"{missing[0]} among them."
+            f"The weights of {name} are incomplete: {len(missing)} tensors are missing, {missing[0]} among them."
         )
     try:
         module.to(device).eval().requires_grad_(False)
     except torch.OutOfMemoryError as error:
-        raise _too_large(settings.model, device) from error
+        raise _too_large(name, device) from error
     return module
 
 

@@ -61,6 +61,16 @@ def test_a_database_error_shows_no_values(
     assert SECRET not in shown
 
 
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+def test_every_request_to_somebody_else_is_not_logged(capsys: pytest.CaptureFixture[str], library: str) -> None:
+    configure_logging("info")
+    logging.getLogger(library).info("HTTP Request: GET https://example.com")
+    logging.getLogger(library).warning("example.com does not answer")
+    shown = capsys.readouterr().err
+    assert "HTTP Request" not in shown
+    assert "does not answer" in shown
+
+
 def test_levels(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("warning")
     structlog.get_logger("app.test").info("quiet")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import shutil
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 import torch
 
@@ -26,7 +24,7 @@ from engine import (
     SamplingParams,
 )
 from engine import supervisor as supervisor_module
-from engine.model import loading
+from tests.support.hub import Hub
 from tests.support.models import make_model
 from tests.support.waiting import eventually
 
@@ -148,41 +146,40 @@ async def test_a_swap_wakes_it_up(engine: Engine, two: Path) -> None:
     assert len(await reply(engine)) == 5
 
 
-@pytest.fixture
-def hub(two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A model of the hub that lies in the cache; without a network. Returns its id."""
-    folder = tmp_path / "hub/models--somebody--two"
-    shutil.copytree(two, folder / "snapshots/abc")
-    (folder / "refs").mkdir()
-    (folder / "refs/main").write_text("abc")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    return "somebody/two"
-
-
 async def test_a_model_of_the_hub_is_fetched_while_the_old_one_serves(
-    engine: Engine, hub: str, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, two: Path, tmp_path: Path
 ) -> None:
-    held, entered = threading.Event(), threading.Event()
-    fetch = loading.snapshot_download
+    with Hub(two).running(tmp_path / "cache") as hub:
+        hub.more.clear()
+        swap = asyncio.create_task(engine.swap("somebody/model"))
+        assert await asyncio.to_thread(hub.stopped.wait, 20)
+        await eventually(lambda: (engine.status.progress or 0) > 0.4)
+        assert engine.status.stage == "Downloading somebody/model"
+        assert engine.health().ready
+        assert len(await reply(engine)) == 5
+        hub.more.set()
+        await swap
+        assert engine.info.name == "somebody/model"
+        with pytest.raises(ModelLoadError, match="nobody/nothing"):
+            await engine.swap("nobody/nothing")
+        assert len(await reply(engine)) == 5
 
-    def slowly(*args, **options):  # type: ignore[no-untyped-def]
-        entered.set()
-        assert held.wait(20)
-        return fetch(*args, **options)
 
-    monkeypatch.setattr(loading, "snapshot_download", slowly)
-    swap = asyncio.create_task(engine.swap(hub))
-    assert await asyncio.to_thread(entered.wait, 20)
-    assert engine.health().ready
-    assert engine.status.stage == "Downloading somebody/two"
-    assert len(await reply(engine)) == 5
-    held.set()
-    await swap
-    assert engine.info.name == "somebody/two"
-    with pytest.raises(ModelLoadError, match="nobody/nothing"):
-        await engine.swap("nobody/nothing")
-    assert len(await reply(engine)) == 5
+async def test_a_start_that_is_given_up_waits_for_no_download(two: Path, tmp_path: Path) -> None:
+    with Hub(two).running(tmp_path / "cache") as hub:
+        hub.more.clear()
+        engine = Engine(EngineSettings(model="somebody/model", dtype="float32", kv_cache_memory=0.05))
+        start = asyncio.create_task(engine.start())
+        assert await asyncio.to_thread(hub.stopped.wait, 20)
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert not hub.more.is_set()
+        hub.more.set()
+        await eventually(lambda: engine.status.state is EngineState.STOPPED)
+        await engine.start()  # and can be started after all
+        assert len(await reply(engine)) == 5
+        await engine.stop()
 
 
 async def test_requests_during_a_swap_are_told_and_a_second_swap_waits_for_nobody(

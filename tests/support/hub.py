@@ -1,0 +1,135 @@
+"""A hub of models on this machine: as much of Hugging Face's protocol as loading a model asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+
+CHUNK = 10_000  #: bytes
+
+
+class Hub:
+    """Serves one folder as the model ``somebody/model``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.commit = "c" * 40  #: of its main branch
+        self.refuses: HTTPStatus | None = None  #: to give anything
+        self.asked: list[str] = []  #: paths
+        self.sent: list[str] = []  #: names of files with weights
+        self.more = threading.Event()  #: unset: it stops within each file of weights
+        self.more.set()
+        self.stopped = threading.Event()  #: within one
+        self._running = False
+        self._http = _Server(("127.0.0.1", 0), _handler(self))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    @contextmanager
+    def running(self, cache: Path) -> Iterator[Hub]:
+        """The hub's library in this process asks it, and keeps what it gets in ``cache``."""
+        threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True).start()
+        self._running = True
+        with pytest.MonkeyPatch.context() as patch:
+            constants = huggingface_hub.constants
+            patch.setattr(constants, "ENDPOINT", self.url)
+            patch.setattr(
+                constants, "HUGGINGFACE_CO_URL_TEMPLATE", self.url + "/{repo_id}/resolve/{revision}/{filename}"
+            )
+            patch.setattr(constants, "HF_HUB_CACHE", str(cache))
+            patch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", CHUNK)
+            yield self
+        self.end()
+
+    def end(self) -> None:
+        """Nobody answers there any more."""
+        self.more.set()
+        if self._running:
+            self._running = False
+            self._http.shutdown()
+            self._http.server_close()
+
+    def files(self) -> list[Path]:
+        return sorted(path for path in self.folder.iterdir() if path.is_file())
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing: a client may go away in the middle."""
+
+
+def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self) -> None:
+            self._answer(body=False)
+
+        def do_GET(self) -> None:
+            self._answer(body=True)
+
+        def _answer(self, *, body: bool) -> None:
+            path = self.path.partition("?")[0]
+            hub.asked.append(path)
+            if hub.refuses is not None:
+                self._head(hub.refuses, 0, {"X-Error-Code": "GatedRepo"} if hub.refuses == HTTPStatus.FORBIDDEN else {})
+            elif path in ("/api/models/somebody/model", "/api/models/somebody/model/revision/main"):
+                self._json({"id": "somebody/model", "sha": hub.commit, "siblings": []}, body=body)
+            elif path.startswith("/api/models/somebody/model/tree/") and "additional" not in path:
+                listed = [
+                    {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": _oid(file)}
+                    for file in hub.files()
+                ]
+                self._json(listed, body=body)
+            elif path.startswith("/somebody/model/resolve/") and (hub.folder / path.rpartition("/")[2]).is_file():
+                self._file(hub.folder / path.rpartition("/")[2], body=body)
+            else:
+                code = "RevisionNotFound" if "/revision/" in path else "EntryNotFound"
+                known = "somebody/model" in path
+                self._head(HTTPStatus.NOT_FOUND, 0, {"X-Error-Code": code if known else "RepoNotFound"})
+
+        def _file(self, file: Path, *, body: bool) -> None:
+            content = file.read_bytes()
+            self._head(HTTPStatus.OK, len(content), {"X-Repo-Commit": hub.commit, "ETag": f'"{_oid(file)}"'})
+            if not body:
+                return
+            weights = file.suffix == ".safetensors"
+            hub.sent += [file.name] if weights else []
+            for at in range(0, len(content), CHUNK):
+                if weights and at > len(content) // 2 and not hub.more.is_set():
+                    hub.stopped.set()
+                    hub.more.wait()
+                self.wfile.write(content[at : at + CHUNK])
+
+        def _json(self, value: object, *, body: bool) -> None:
+            content = json.dumps(value).encode()
+            self._head(HTTPStatus.OK, len(content), {"Content-Type": "application/json"})
+            if body:
+                self.wfile.write(content)
+
+        def _head(self, status: HTTPStatus, length: int, headers: dict[str, str]) -> None:
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(length), "Connection": "close"}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.close_connection = True  # so that nobody is answered after the end
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: the test's output is its own."""
+
+    return Handler
+
+
+def _oid(file: Path) -> str:
+    return hashlib.sha1(file.read_bytes()).hexdigest()
