@@ -11,13 +11,14 @@ from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import CONTEXT
 
 
-@pytest.mark.parametrize("text", ["", "   \n "])
-def test_empty_message(chat: ChatPage, text: str) -> None:
-    chat.box.fill(text)
-    chat.box.press("Enter")
-    expect(chat.alert).to_contain_text("empty")
-    expect(chat.box).to_have_value(text)
-    expect(chat.users).to_have_count(0)
+def test_empty_message(chat: ChatPage) -> None:
+    for text in ("", "   \n "):
+        chat.box.fill(text)
+        chat.box.press("Enter")
+        expect(chat.alert).to_contain_text("empty")
+        expect(chat.box).to_have_value(text)
+        expect(chat.users).to_have_count(0)
+        chat.alert.evaluate("element => element.replaceChildren()")
 
 
 def test_too_long_for_the_context(chat: ChatPage) -> None:
