@@ -77,9 +77,10 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
     return app
 
 
-QUEUE_SECONDS = 0.05
-"""How often Gradio's queue, of which this page makes no use, looks for something to do. By itself it would look a
-thousand times a second, which takes a twentieth of a processor while nobody is there."""
+QUEUE_SECONDS = 0.5
+"""How often Gradio's queue, of which this page makes no use, looks for something to do and for progress to tell. By
+itself it would look a thousand times a second, and a hundred times, which takes a twentieth of a processor while
+nobody is there."""
 
 
 def _page() -> gr.Blocks:
@@ -91,5 +92,5 @@ def _page() -> gr.Blocks:
         page.load(fn=None, js=_START, queue=False, api_visibility="private", show_progress="hidden")
     page.max_threads = 256  # Gradio's queue holds this many events; it must be set before queue().
     page.queue(default_concurrency_limit=None)
-    page._queue.sleep_when_free = QUEUE_SECONDS
+    page._queue.sleep_when_free = page._queue.progress_update_sleep_when_free = QUEUE_SECONDS
     return page

@@ -16,8 +16,9 @@ from app.ui.static_files import STATIC_DIR
 
 
 def test_gradio_s_queue_rests() -> None:
-    assert hasattr(gr.Blocks(analytics_enabled=False)._queue, "sleep_when_free"), "Gradio calls it otherwise by now"
-    assert _page()._queue.sleep_when_free == QUEUE_SECONDS
+    for name in ("sleep_when_free", "progress_update_sleep_when_free"):
+        assert hasattr(gr.Blocks(analytics_enabled=False)._queue, name), "Gradio calls it otherwise by now"
+        assert getattr(_page()._queue, name) == QUEUE_SECONDS
 
 
 def test_its_sources_are_not_read_for_type_stubs() -> None:
