@@ -25,6 +25,7 @@ class StageProgress:
         self._bars = Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=self._console)
         self._stages: dict[str, TaskID | None] = {}
         self._printed = 0.0  # when, by the monotonic clock
+        self._stopped = False
         self._lock = threading.Lock()
 
     def __enter__(self) -> StageProgress:
@@ -38,13 +39,16 @@ class StageProgress:
         self.stop()
 
     def stop(self) -> None:
-        """Nothing more to show."""
+        """Nothing more to show, whoever still calls."""
+        self._stopped = True
         if self._console.is_terminal:
             self._bars.stop()
 
     def __call__(self, stage: str, fraction: float) -> None:
         """``fraction`` of ``stage`` is done, 0 to 1."""
         with self._lock:
+            if self._stopped:
+                return
             if stage not in self._stages:
                 if self._console.is_terminal:
                     self._stages[stage] = self._bars.add_task(stage, total=1.0)

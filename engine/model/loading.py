@@ -188,7 +188,7 @@ def _read(source: Path | str, settings: EngineSettings, progress: Progress) -> t
     """The folder that holds the weights, fetched from the hub if need be; configuration and tokenizer from there."""
     name = settings.model
     progress(f"Reading {name}", 0.0)
-    folder = source if isinstance(source, Path) else fetch_description(source, settings.revision)
+    folder = source if isinstance(source, Path) else fetch_description(source, settings.revision, progress)
     config = _load_config(folder, name)
     _refuse_what_cannot_run(config, name)
     tokenizer = _load_tokenizer(folder, name)

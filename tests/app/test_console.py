@@ -19,6 +19,9 @@ def test_a_log_hears_of_each_stage_once_and_again_where_it_takes_long(
             progress("Downloading somebody/model", second / 50)
         progress("Loading weights", 0.0)
         progress("Loading weights", 1.0)
+        progress.stop()
+        now += 100.0
+        progress("Loading weights", 0.5)  # another model, while the server runs
     assert capsys.readouterr().err.splitlines() == [
         "Downloading somebody/model...",
         "Downloading somebody/model: 20%",

@@ -1,8 +1,10 @@
-"""Weights that come from the hub: progress by bytes, given up and gone on with, and a hub that does not answer."""
+"""Models that come from the hub: progress by bytes, given up in the middle, and a hub that does not answer."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -12,21 +14,32 @@ import pytest
 
 from engine import EngineSettings, ModelLoadError
 from engine.model.hub import fetch_description, fetch_weights
-from engine.model.loading import load_model
-from tests.support.hub import CHUNK, Hub
+from engine.model.loading import LoadedModel, load_model
+from tests.support.hub import Hub
 from tests.support.models import make_model
 
 MODEL = "somebody/model"
+READING, DOWNLOADING = f"Reading {MODEL}", f"Downloading {MODEL}"
+SHARDS = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
 
 
 class Told:
-    """What somebody hears who waits for it."""
+    """What somebody hears who waits for it; who lets the hub go on once half of a file was told."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: Hub | None = None) -> None:
         self.stages: dict[str, list[float]] = {}
+        self._held = held
+        if held is not None:
+            held.more.clear()
 
     def __call__(self, stage: str, share: float) -> None:
         self.stages.setdefault(stage, []).append(share)
+        if self._held is not None and stage == DOWNLOADING and share > 0.4:
+            self._held.more.set()
+
+
+class GivenUpError(Exception):
+    pass
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +55,6 @@ def hub(made: Path, tmp_path: Path) -> Iterator[Hub]:
         yield hub
 
 
-def fetch(model: str, revision: str | None, told: Callable[[str, float], None]) -> Path:
-    folder = fetch_description(model, revision)
-    fetch_weights(model, folder, told)
-    return folder
-
-
-SHARDS = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
-
-
 @pytest.fixture
 def three(hub: Hub) -> Hub:
     """Whose model is in three files of one size, beside what nobody needs."""
@@ -58,21 +62,30 @@ def three(hub: Hub) -> Hub:
     (hub.folder / "model.safetensors").unlink()
     for number, name in enumerate(SHARDS):
         (hub.folder / name).write_bytes(content + bytes([number]))
-    (hub.folder / "model.safetensors.index.json").write_text("{}")
+    (hub.folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict(enumerate(SHARDS))}))
     (hub.folder / "pytorch_model.bin").write_bytes(b"a pickle")
     (hub.folder / "consolidated.safetensors").write_bytes(b"the same once more")
     return hub
 
 
+def fetch(model: str, revision: str | None, told: Callable[[str, float], None]) -> Path:
+    folder = fetch_description(model, revision, told)
+    fetch_weights(model, folder, told)
+    return folder
+
+
+def load(told: Callable[[str, float], None]) -> LoadedModel:
+    return load_model(EngineSettings(model=MODEL, device="cpu", native=False), told)
+
+
 def test_a_model_of_the_hub_is_fetched_and_loaded(hub: Hub) -> None:
-    told = Told()
-    model = load_model(EngineSettings(model=MODEL, device="cpu", native=False), told)
-    assert model.name == MODEL
-    assert list(told.stages)[:2] == [f"Reading {MODEL}", f"Downloading {MODEL}"]
-    shares = told.stages[f"Downloading {MODEL}"]
+    told = Told(held=hub)
+    assert load(told).name == MODEL
+    assert list(told.stages)[:2] == [READING, DOWNLOADING]
+    shares = told.stages[DOWNLOADING]
     assert shares == sorted(shares)
-    assert (shares[0], shares[-1]) == (0.0, 1.0)
-    assert len(shares) >= (hub.folder / "model.safetensors").stat().st_size // CHUNK > 10
+    assert 0.4 < shares[-2] < 0.6
+    assert shares[-1] == 1.0
     assert hub.sent == ["model.safetensors"]
 
 
@@ -80,65 +93,88 @@ def test_what_is_there_is_not_fetched_again(hub: Hub) -> None:
     first = fetch(MODEL, None, Told())
     told = Told()
     assert fetch(MODEL, "main", told) == first
-    assert told.stages == {}
+    assert DOWNLOADING not in told.stages
     assert hub.sent == ["model.safetensors"]
 
 
 def test_several_files_are_one_download(three: Hub) -> None:
-    told = Told()
-    folder = fetch(MODEL, None, told)
-    shares = told.stages[f"Downloading {MODEL}"]
+    shares: list[float] = []
+    three.more.clear()
+
+    def tell(stage: str, share: float) -> None:
+        if stage == DOWNLOADING:
+            shares.append(share)
+            if share > (len(three.sent) - 0.6) / 3:  # half of each is told before the other half is sent
+                three.more.set()
+                three.more.clear()
+
+    folder = fetch(MODEL, None, tell)
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
-    for share in (1 / 3, 2 / 3):
-        assert any(abs(share - told) < 0.01 for told in shares)
+    for share in (1 / 6, 3 / 6, 5 / 6):
+        assert any(abs(share - told) < 0.05 for told in shares)
     assert three.sent == SHARDS
     assert not {"pytorch_model.bin", "consolidated.safetensors"} & {path.name for path in folder.iterdir()}
 
 
-def test_given_up_in_the_middle_it_leaves_the_whole_files_and_nothing_else(three: Hub, tmp_path: Path) -> None:
-    class GivenUpError(Exception):
-        pass
-
+def test_given_up_in_the_middle_it_waits_for_nothing_and_keeps_the_whole_files(three: Hub) -> None:
     def give_up(_stage: str, share: float) -> None:
-        if share > 0.5:
+        if share > 0.4:
             raise GivenUpError
 
+    others = set(threading.enumerate())
+    Told(held=three)  # which nobody tells to go on
+    three.free = {SHARDS[0]}
     with pytest.raises(GivenUpError):
         fetch(MODEL, None, give_up)
-    assert three.sent == SHARDS[:2]
-    assert not list((tmp_path / "cache").rglob("*.incomplete"))
+    assert not three.more.is_set()
+    left = set(threading.enumerate()) - others
+    assert all(thread.daemon for thread in left), "a program would wait for them before it ends"
+    three.go_on()
+    assert three.sent == SHARDS[:2]  # the second to its end, the third not at all
     told = Told()
     folder = fetch(MODEL, None, told)
-    assert three.sent == [*SHARDS[:2], *SHARDS[1:]]
-    assert told.stages[f"Downloading {MODEL}"][-1] == 1.0
+    assert three.sent == SHARDS
+    assert told.stages[DOWNLOADING][-1] == 1.0
     for name in SHARDS:
         assert (folder / name).read_bytes() == (three.folder / name).read_bytes()
 
 
+def test_a_hub_that_says_nothing_is_given_up_too(hub: Hub) -> None:
+    hub.silent.set()
+
+    def give_up(_stage: str, _share: float) -> None:
+        if hub.asked:
+            raise GivenUpError
+
+    with pytest.raises(GivenUpError):
+        fetch(MODEL, None, give_up)
+    assert hub.silent.is_set()
+
+
 @pytest.mark.parametrize("how", ["refuses", "offline", "gone"])
 def test_without_the_hub_what_is_there_has_to_do(hub: Hub, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    before = load_model(EngineSettings(model=MODEL, device="cpu", native=False), Told())
+    (hub.folder / "LICENSE.txt").write_text("listed, and not needed")
+    before = load(Told())
+    for path in Path(huggingface_hub.constants.HF_HUB_CACHE).rglob("LICENSE.txt"):
+        path.unlink()  # as if another program had fetched the model
     if how == "refuses":
         hub.refuses = HTTPStatus.SERVICE_UNAVAILABLE
     elif how == "offline":
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     else:
         hub.end()
-    hub.asked.clear()
-    model = load_model(EngineSettings(model=MODEL, device="cpu", native=False), Told())
-    assert len(hub.asked) <= 1
-    assert model.tokenizer.get_vocab() == before.tokenizer.get_vocab()
-    with pytest.raises(ModelLoadError, match=r"nobody/nothing .*cannot be reached, and not all of it is in the cache"):
-        fetch("nobody/nothing", None, Told())
+    assert load(Told()).tokenizer.get_vocab() == before.tokenizer.get_vocab()
 
 
-@pytest.mark.usefixtures("hub")
-def test_a_download_that_ended_early_and_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    fetch_description(MODEL, None)
+def test_a_download_that_ended_early_and_no_hub(three: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch_description(MODEL, None, Told())
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelLoadError, match=r"somebody/model .*not all of it is in the cache"):
+    with pytest.raises(ModelLoadError, match=r"somebody/model .*offline mode"):
         fetch(MODEL, None, Told())
+    with pytest.raises(ModelLoadError, match=r"nobody/nothing .*cannot be reached, and it is not in the cache"):
+        fetch("nobody/nothing", None, Told())
+    assert three.sent == []
 
 
 def test_what_the_hub_does_not_give_is_said(hub: Hub) -> None:
@@ -151,23 +187,32 @@ def test_what_the_hub_does_not_give_is_said(hub: Hub) -> None:
         fetch(MODEL, None, Told())
 
 
-def test_what_is_no_model_is_not_downloaded(hub: Hub) -> None:
-    weights = hub.folder / "model.safetensors"
-    weights.rename(hub.folder / "pytorch_model.bin")
-    with pytest.raises(ModelLoadError, match=r"somebody/model has no weights in \*.safetensors"):
+def test_what_is_no_model_is_not_downloaded(three: Hub) -> None:
+    (three.folder / SHARDS[1]).unlink()
+    with pytest.raises(ModelLoadError, match=r"somebody/model has no weights in \*.safetensors files, or not all"):
         fetch(MODEL, None, Told())
-    (hub.folder / "config.json").unlink()
-    hub.commit = "d" * 40
-    with pytest.raises(ModelLoadError, match=r"somebody/model has no config.json"):
+    index = three.folder / "model.safetensors.index.json"
+    for content, sentence in (
+        ("{", "is damaged"),
+        ("{}", "is damaged"),
+        ('{"weight_map": {"a": "../../authorized_keys"}}', "names files outside of its folder"),
+    ):
+        index.write_text(content)
+        three.next_commit()
+        with pytest.raises(ModelLoadError, match=sentence):
+            fetch(MODEL, None, Told())
+    (three.folder / "config.json").unlink()
+    three.next_commit()
+    with pytest.raises(ModelLoadError, match=r"somebody/model .*has no config.json"):
         fetch(MODEL, None, Told())
-    assert hub.sent == []
+    assert three.sent == []
 
 
-def test_a_newer_commit_is_taken(hub: Hub) -> None:
+def test_a_newer_commit_is_taken_and_an_older_one_stays(hub: Hub) -> None:
     first = fetch(MODEL, None, Told())
-    hub.commit = "d" * 40
     weights = hub.folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes() + b"+")
+    hub.next_commit()
     second = fetch(MODEL, None, Told())
     assert second != first
     assert (second / "model.safetensors").read_bytes() == weights.read_bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -23,12 +24,15 @@ class Hub:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.commit = "c" * 40  #: of its main branch
+        self.older: list[str] = []  #: commits
         self.refuses: HTTPStatus | None = None  #: to give anything
         self.asked: list[str] = []  #: paths
         self.sent: list[str] = []  #: names of files with weights
         self.more = threading.Event()  #: unset: it stops within each file of weights
         self.more.set()
+        self.free: set[str] = set()  #: files that it does not stop in
         self.stopped = threading.Event()  #: within one
+        self.silent = threading.Event()  #: set: it answers nothing
         self._running = False
         self._http = _Server(("127.0.0.1", 0), _handler(self))
 
@@ -49,16 +53,31 @@ class Hub:
             )
             patch.setattr(constants, "HF_HUB_CACHE", str(cache))
             patch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", CHUNK)
-            yield self
-        self.end()
+            try:
+                yield self
+            finally:
+                self.go_on()
+                self.end()
+
+    def go_on(self) -> None:
+        """Answer to the end what was asked, also by downloads that were given up; another test would be disturbed."""
+        self.silent.clear()
+        self.more.set()
+        for thread in threading.enumerate():
+            if thread.name == "hub-download":
+                thread.join(20)
 
     def end(self) -> None:
         """Nobody answers there any more."""
-        self.more.set()
         if self._running:
             self._running = False
             self._http.shutdown()
             self._http.server_close()
+
+    def next_commit(self) -> None:
+        """What is in the folder now is another version of it."""
+        self.older.append(self.commit)
+        self.commit = f"{int(self.commit, 16) + 1:040x}"
 
     def files(self) -> list[Path]:
         return sorted(path for path in self.folder.iterdir() if path.is_file())
@@ -79,19 +98,25 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             self._answer(body=True)
 
-        def _answer(self, *, body: bool) -> None:
+        def do_POST(self) -> None:
+            asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            self._answer(body=True, asked=asked)
+
+        def _answer(self, *, body: bool, asked: str = "") -> None:
             path = self.path.partition("?")[0]
             hub.asked.append(path)
+            while hub.silent.is_set():
+                time.sleep(0.01)
             if hub.refuses is not None:
                 self._head(hub.refuses, 0, {"X-Error-Code": "GatedRepo"} if hub.refuses == HTTPStatus.FORBIDDEN else {})
             elif path in ("/api/models/somebody/model", "/api/models/somebody/model/revision/main"):
                 self._json({"id": "somebody/model", "sha": hub.commit, "siblings": []}, body=body)
-            elif path.startswith("/api/models/somebody/model/tree/") and "additional" not in path:
-                listed = [
-                    {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": _oid(file)}
-                    for file in hub.files()
-                ]
-                self._json(listed, body=body)
+            elif (commit := path.removeprefix("/api/models/somebody/model/revision/")) in hub.older:
+                self._json({"id": "somebody/model", "sha": commit, "siblings": []}, body=body)
+            elif path.startswith("/api/models/somebody/model/tree/"):
+                self._json([_listed(file) for file in hub.files()], body=body)
+            elif path.startswith("/api/models/somebody/model/paths-info/"):
+                self._json([_listed(file) for file in hub.files() if file.name in asked], body=body)
             elif path.startswith("/somebody/model/resolve/") and (hub.folder / path.rpartition("/")[2]).is_file():
                 self._file(hub.folder / path.rpartition("/")[2], body=body)
             else:
@@ -107,7 +132,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             weights = file.suffix == ".safetensors"
             hub.sent += [file.name] if weights else []
             for at in range(0, len(content), CHUNK):
-                if weights and at > len(content) // 2 and not hub.more.is_set():
+                halfway = at <= len(content) // 2 < at + CHUNK
+                if weights and halfway and file.name not in hub.free and not hub.more.is_set():
                     hub.stopped.set()
                     hub.more.wait()
                 self.wfile.write(content[at : at + CHUNK])
@@ -129,6 +155,10 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             """Nothing: the test's output is its own."""
 
     return Handler
+
+
+def _listed(file: Path) -> dict[str, object]:
+    return {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": _oid(file)}
 
 
 def _oid(file: Path) -> str:
