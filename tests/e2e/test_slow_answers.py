@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, Response, Route, expect
+from playwright.sync_api import APIResponse, Page, Response, Route, expect
 
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import PATIENCE_MS
@@ -191,6 +192,29 @@ def test_settings_are_saved_in_their_order_however_slow_the_first(short: ChatPag
     expect(short.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
     short.reload().open_settings()
     expect(short.setting("Seed")).to_have_value("2")
+
+
+def test_settings_saved_while_an_older_answer_is_under_way_stay(short: ChatPage) -> None:
+    answers: list[tuple[Route, APIResponse]] = []
+    short.ask("somewhere else")
+    short.go(None)
+    short.set_number("Maximum length", "10")
+    short.ask("changed and left")
+    here = short.conversation_id
+    saving = Held(short, f"**/api/conversations/{here}", "seed")
+    short.set_number("Seed", "5")
+    short.row("somewhere else").locator("a").click()
+    expect(short.users).to_have_text(["somewhere else"])
+    saving.wait()
+    short.page.route(re.compile(rf"/api/conversations/{here}\?"), lambda route: answers.append((route, route.fetch())))
+    short.row("changed and left").locator("a").click()
+    until(short.page, lambda: len(answers) > 0)
+    with short.page.expect_response(lambda response: "seed" in (response.request.post_data or "")):
+        saving.let_go()
+    route, before = answers[0]
+    route.fulfill(response=before)
+    expect(short.users).to_have_text(["changed and left"])
+    expect(short.setting("Seed")).to_have_value("5")
 
 
 def test_settings_that_went_with_a_message_outlast_an_older_save(short: ChatPage) -> None:

@@ -255,13 +255,13 @@ class Page {
 
   // ---- what the chat reports
 
-  shown(conversation, again = false) {
+  shown(conversation, { again = false, asked } = {}) {
     byId("dm-temporary-mark").hidden = !conversation?.temporary;
     if (conversation === null) this.welcome.show();
     else this.welcome.hide();
     this.#entitle(conversation?.title ?? "New chat");
     if (again) return; // the person may be writing, or changing the settings
-    this.settings.open(conversation?.id ?? null, conversation?.settings);
+    this.settings.open(conversation?.id ?? null, conversation?.settings, asked);
     this.composer.useDraft(conversation?.id ?? null);
     this.composer.takeFocus(this.#focusBefore);
   }

@@ -46,6 +46,7 @@ export class Settings {
   #choicesShown = false;
   #saves = Promise.resolve(); // one at a time: of two under way, the older one might arrive last
   #unanswered = new Map(); // conversation id -> its settings that the server has not confirmed yet
+  #confirmed = new Map(); // conversation id -> {value, when} of the last that it has
   #filled = null; // the chosen prompt with its variables: {key, text}
 
   // `save(conversationId, settings, leaving)` sends them to the server; `leaving`: the page goes away behind it.
@@ -68,13 +69,15 @@ export class Settings {
     });
   }
 
-  // Shows the settings of a conversation; null is a chat that does not exist yet.
-  open(conversationId, settings = null) {
+  // Shows the settings of a conversation, which the server was `asked` for then; null is a chat that does not exist yet.
+  open(conversationId, settings = null, asked = performance.now()) {
     if (this.unsaved && this.#conversationId) this.#save(); // before it is forgotten
     this.saveSoon.cancel();
     this.#conversationId = conversationId;
     const unanswered = this.#unanswered.get(conversationId); // newer than what the server said
-    this.value = conversationId === null ? newChatSettings() : (unanswered ?? { ...EMPTY, ...settings });
+    const confirmed = this.#confirmed.get(conversationId); // perhaps while it said something older
+    const newer = unanswered ?? (confirmed?.when >= asked ? confirmed.value : undefined);
+    this.value = conversationId === null ? newChatSettings() : (newer ?? { ...EMPTY, ...settings });
     this.unsaved = unanswered !== undefined;
     this.note.textContent = this.unsaved ? SAVING : "";
     this.#show();
@@ -272,6 +275,7 @@ export class Settings {
     if (this.#unanswered.get(conversationId) !== value) return; // a newer one waits behind it
     try {
       await this.save(conversationId, value);
+      this.#confirmed.set(conversationId, { value, when: performance.now() });
     } catch (error) {
       if (conversationId === this.#conversationId) this.note.textContent = error.message;
       return;
