@@ -184,21 +184,31 @@ class ChatTemplate:
         tokens: list[int] = self._tokenizer.encode(rendered, add_special_tokens=False)
         return tokens
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a plain prompt, with the special tokens the model expects around it (such as BOS)."""
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a plain prompt.
+
+        Args:
+            add_special_tokens: put those around it that the model expects there (such as BOS).
+        """
         try:
             with self._lock:
-                return [int(token) for token in self._tokenizer.encode(text)]
+                return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=add_special_tokens)]
         except (TypeError, ValueError) as error:  # such as half of a surrogate pair
             raise InvalidRequestError(f"The tokenizer cannot read this text: {error}") from error
 
     def encode_plain(self, text: str) -> list[int]:
         """Token ids of a piece of text, without special tokens around it."""
-        try:
-            with self._lock:
-                return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=False)]
-        except (TypeError, ValueError) as error:
-            raise InvalidRequestError(f"The tokenizer cannot read this text: {error}") from error
+        return self.encode(text, add_special_tokens=False)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included: what :meth:`encode` made them of."""
+        return str(
+            self._tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        )
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary spells it, empty where only the model knows it."""
+        return [str(token or "") for token in self._tokenizer.convert_ids_to_tokens(list(token_ids))]
 
 
 def check_messages(messages: Sequence[ChatMessage]) -> None:

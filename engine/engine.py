@@ -228,6 +228,21 @@ class Engine:
         intake.checked.keep(messages, params, chat)
         return len(chat.token_ids)
 
+    async def tokenize(
+        self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
+    ) -> tuple[int, ...]:
+        """See :meth:`engine.interface.ChatEngine.tokenize`."""
+        tokenize = self._supervisor.running_worker().core.intake.tokenize
+        return tuple(await asyncio.to_thread(tokenize, prompt, add_special_tokens=add_special_tokens))
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """See :meth:`engine.interface.ChatEngine.detokenize`."""
+        return await asyncio.to_thread(self._supervisor.running_worker().core.intake.detokenize, token_ids)
+
+    async def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """See :meth:`engine.interface.ChatEngine.token_strings`."""
+        return await asyncio.to_thread(self._supervisor.running_worker().core.intake.token_strings, token_ids)
+
     async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Of the token ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
         reply_tokens = self._supervisor.running_worker().core.intake.reply_tokens

@@ -34,7 +34,7 @@ class Intake:
 
     Args:
         model: its tokenizer, template and defaults; the weights are not touched.
-        settings: the words that no reply may contain.
+        settings: the words that no reply may contain, and how many log-probabilities may be asked for.
         max_model_len: longest sequence, prompt and reply together.
     """
 
@@ -44,6 +44,7 @@ class Intake:
         self.default_params = SamplingParams.from_generation_config(model.generation_config)
         self._tokenizer = model.tokenizer
         self._vocab_size = model.vocab_size
+        self._max_logprobs = settings.max_logprobs
         self._eos_token_ids = model.eos_token_ids
         self._rotary = model.rotary
         self._template = ChatTemplate(model.tokenizer, model.vocab_size)
@@ -56,16 +57,41 @@ class Intake:
         Raises:
             InvalidRequestError: the template or :meth:`resolve` refuses it.
         """
+        prompt, begun = self._render(messages)
+        params = self.resolve(prompt, params)
+        if self._template.stop:
+            params = replace(params, stop=(*params.stop, *self._template.stop))
+        return RenderedChat(prompt, params, begun)
+
+    def _render(self, messages: Sequence[ChatMessage]) -> tuple[list[int], list[int]]:
+        """Token ids of a conversation, and the last of them that are a reply to go on with."""
         begun: list[int] = []
         if messages and messages[-1].get("unfinished"):
             check_messages(messages)
             *messages, reply = messages
             begun = self._template.begun_reply(reply)
-        prompt = [*self._template.render(messages), *begun]
-        params = self.resolve(prompt, params)
-        if self._template.stop:
-            params = replace(params, stop=(*params.stop, *self._template.stop))
-        return RenderedChat(prompt, params, begun)
+        return [*self._template.render(messages), *begun], begun
+
+    def tokenize(self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text or a conversation, however long.
+
+        Raises:
+            InvalidRequestError: the tokenizer or the template refuses it.
+        """
+        if isinstance(prompt, str):
+            return self._template.encode(prompt, add_special_tokens=add_special_tokens)
+        return self._render(prompt)[0]
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Raises:
+        InvalidRequestError: one of them is no token of the model.
+        """
+        self._check_token_ids(token_ids, "tokens holds")
+        return self._template.decode(token_ids)
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary spells it."""
+        return self._template.token_strings(token_ids)
 
     def is_soon_rendered(self, messages: Sequence[ChatMessage], params: SamplingParams | None) -> bool:
         """Whether :meth:`render_chat` takes less time than having a thread do it."""
@@ -92,17 +118,14 @@ class Intake:
         """
         resolved = (params or SamplingParams()).with_defaults(self.default_params)
         resolved.check_vocabulary(self._vocab_size)
+        resolved.check_logprobs(self._max_logprobs)
         try:
             self._word_lists.get(resolved.forbidden_words)  # made here, where nobody waits for the device
         except ValueError as error:
             raise InvalidRequestError(f"forbidden_words cannot be used: {error}") from error
         if not prompt:
             raise InvalidRequestError("The prompt is empty: send at least one token.")
-        for token in (min(prompt), max(prompt)):
-            if not 0 <= token < self._vocab_size:  # a tokenizer may know more tokens than its model
-                raise InvalidRequestError(
-                    f"The prompt holds token id {token}, but the model's ids end at {self._vocab_size - 1}."
-                )
+        self._check_token_ids(prompt, "The prompt holds")
         room = self.max_model_len - len(prompt)
         if room < 1:
             raise ContextLengthError(
@@ -116,6 +139,13 @@ class Intake:
                 f"min_tokens={resolved.min_tokens} asks for more than the {room} tokens that fit behind the prompt."
             )
         return resolved
+
+    def _check_token_ids(self, token_ids: Sequence[int], holder: str) -> None:
+        for token in (min(token_ids, default=0), max(token_ids, default=0)):
+            if not 0 <= token < self._vocab_size:  # a tokenizer may know more tokens than its model
+                raise InvalidRequestError(
+                    f"{holder} token id {token}, but the model's ids end at {self._vocab_size - 1}."
+                )
 
     def submission(
         self,

@@ -18,11 +18,14 @@ class ChatMessage(TypedDict):
     prompt holds them again where the template shows the reply unchanged, and so hits the prefix cache. Ids that do
     not spell the content are ignored, so another model or an edited text do no harm.
 
+    ``name`` tells apart people of the same role, where the model's template shows it.
+
     ``unfinished``, of a last message that is a reply: the model goes on with it, and its deltas are what is new.
     """
 
     role: str
     content: str
+    name: NotRequired[str]
     token_ids: NotRequired[Sequence[int]]
     unfinished: NotRequired[bool]
 
@@ -82,6 +85,29 @@ class ChatEngine(Protocol):
             EngineOverloadedError: the waiting queue is full.
             EngineStoppedError: the engine takes no requests.
         """
+        ...
+
+    async def tokenize(
+        self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
+    ) -> tuple[int, ...]:
+        """Token ids of a text, or of a conversation up to where its reply begins, however long.
+
+        Args:
+            add_special_tokens: of a text: with those around it that the model expects there (such as BOS).
+
+        Raises:
+            UnsupportedParameterError: the server that runs the model does not tell them.
+            InvalidRequestError: the tokenizer or the template refuses it.
+            EngineStoppedError: the engine takes no requests.
+        """
+        ...
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included. Raises as :meth:`tokenize`."""
+        ...
+
+    async def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary spells it. Raises as :meth:`tokenize`."""
         ...
 
     async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:

@@ -92,9 +92,10 @@ class Delta:
     text: str = ""
     token_ids: tuple[int, ...] = ()
     finish_reason: FinishReason | None = None  #: set on the last delta only
-    stop_reason: str | int | None = None  #: the stop string or stop token id that ended the reply
+    stop_reason: str | int | None = None  #: the caller's stop string or stop token id that ended it
     logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each of ``token_ids`` when asked for, else empty
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each token of the prompt, with the first token
+    prompt_tokens: int | None = None  #: set on the delta that brings the first token; remotely it may be an estimate
     cached_prompt_tokens: int | None = None  #: set on the delta that brings the first token
     progress: PrefillProgress | None = None  #: while the prompt is being read
     timings: Timings | None = None  #: set on the last delta only
@@ -142,6 +143,7 @@ class ModelInfo:
     attention: str  #: the attention kernel in use
     num_parameters: int
     has_chat_template: bool
+    served_names: tuple[str, ...] = ()  #: what ``/v1/models`` lists instead of ``name``, where there are any
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,7 @@ def _merge(deltas: Sequence[Delta]) -> Delta:
         prompt_logprobs=next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs), ()),
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason,
+        prompt_tokens=next((delta.prompt_tokens for delta in deltas if delta.prompt_tokens is not None), None),
         cached_prompt_tokens=next((d.cached_prompt_tokens for d in deltas if d.cached_prompt_tokens is not None), None),
         progress=last.progress,
         timings=last.timings,

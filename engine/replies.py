@@ -82,6 +82,7 @@ class Replies:
             delta.logprobs += submission.logprobs
             if request.num_output_tokens == 1:
                 # Told at once, for whoever stops the reply and so never sees its timings.
+                delta.prompt_tokens = request.num_prompt_tokens
                 delta.cached_prompt_tokens = request.num_cached_tokens
                 delta.prompt_logprobs = tuple(submission.prompt_logprobs)
                 submission.prompt_logprobs.clear()

@@ -16,7 +16,8 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
 MAX_SEED = 2**63 - 1
 MAX_REPLIES = 16
-MAX_LOGPROBS = 20
+MAX_LOGPROBS = 1000
+"""Upper bound of ``EngineSettings.max_logprobs``, which is what a request may ask for."""
 MAX_WORDS = 256
 MAX_WORD_LENGTH = 128
 
@@ -44,10 +45,10 @@ class SamplingParams:
         ignore_eos: go on after the model's end of sequence.
         n: 1 to 16 replies to the same prompt, which is computed once; each has noise of its own, the first that of
             the seed itself.
-        seed: 0 to 2**63 - 1; makes the reply's noise reproducible.
-        logprobs: 0 to 20; tell each token's log-probability, and those of this many likeliest tokens. They are the
+        seed: 0 to 2**63 - 1; makes the reply's noise reproducible. -1 is random, as in vLLM and llama.cpp.
+        logprobs: 0 to ``EngineSettings.max_logprobs``; tell each token's log-probability, and those of this many likeliest tokens. They are the
             model's own, before any of these parameters.
-        prompt_logprobs: 0 to 20; tell the same of the prompt's tokens. The prompt is then computed whole, also where
+        prompt_logprobs: as many at most; tell the same of the prompt's tokens. The prompt is then computed whole, also where
             the prefix cache holds its beginning.
         logit_bias: token id to -100..100, added to the logit before everything else.
         bad_words: up to 256 words of at most 128 characters; the tokens that usually write them, with and without a
@@ -107,7 +108,7 @@ class SamplingParams:
         self._set("stop_token_ids", _token_ids(self.stop_token_ids))
         if not isinstance(self.ignore_eos, bool):
             raise _wrong("ignore_eos", self.ignore_eos, "true or false")
-        self._set("seed", _integer("seed", self.seed, 0, MAX_SEED))
+        self._set("seed", None if self.seed == -1 else _integer("seed", self.seed, 0, MAX_SEED))
         self._set("logprobs", _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS))
         self._set("prompt_logprobs", _integer("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS))
         self._set("bad_words", _words("bad_words", self.bad_words))
@@ -159,6 +160,16 @@ class SamplingParams:
                 if token_id >= vocab_size:
                     raise _wrong(name, token_id, f"token ids below the model's vocabulary size, {vocab_size}")
 
+    def check_logprobs(self, limit: int) -> None:
+        """Refuse more log-probabilities than the engine's settings allow.
+
+        Raises:
+            InvalidRequestError: naming the field, the limit and the setting.
+        """
+        for name, asked in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            if asked is not None and asked > limit:
+                raise _wrong(name, asked, f"between 0 and {limit}, the ENGINE_MAX_LOGPROBS of this server")
+
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
@@ -190,6 +201,8 @@ def _integer(name: str, value: object, low: int, high: int | None = None) -> int
     if value is None:
         return None
     allowed = f"at least {low}" if high is None else f"between {low} and {high}"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # JSON has one kind of number, and some clients write 8 as 8.0
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise _wrong(name, value, f"a whole number, {allowed}")
     number = int(value)

@@ -354,7 +354,9 @@ class Scheduler:
             request.last_gap = now - request.last_token
         request.last_token = now
         if token in request.stop_token_ids and request.num_output_tokens >= request.params.min_tokens:
-            self.finish(request.id, FinishReason.STOP, token)
+            # None at the model's own end of sequence, as in vLLM.
+            asked_for = token in request.params.stop_token_ids
+            self.finish(request.id, FinishReason.STOP, token if asked_for else None)
         elif request.num_output_tokens >= request.max_tokens:
             self.finish(request.id, FinishReason.LENGTH)
 

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from engine.sampling_params import MAX_LOGPROBS
+
 
 class EngineSettings(BaseSettings):
     """How the engine loads and runs a model."""
@@ -16,6 +18,11 @@ class EngineSettings(BaseSettings):
     model: str = Field(
         "models/guide",
         description="Folder with a Hugging Face model, or a hub id such as Qwen/Qwen3-0.6B.",
+    )
+    served_model_name: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Names under which /v1 lists and takes the model instead of its own, separated by commas; replies "
+        "carry the first.",
     )
     revision: str | None = Field(None, description="Branch, tag or commit of a hub model.")
     device: Literal["auto", "cpu", "cuda"] = Field(
@@ -41,6 +48,12 @@ class EngineSettings(BaseSettings):
     max_num_seqs: int = Field(64, ge=1, le=4096, description="Most requests decoded together in one step.")
     max_batched_tokens: int = Field(
         512, ge=1, description="Token budget of one step: decodes first, then chunks of prompts."
+    )
+    max_logprobs: int = Field(
+        20,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="Most log-probabilities that a request may ask for with each token of its reply or its prompt.",
     )
     max_waiting: int = Field(256, ge=0, description="Most requests that may wait; one more is refused.")
     kv_block_size: int | None = Field(
@@ -106,11 +119,11 @@ class EngineSettings(BaseSettings):
         each = 1 if self.speculation == "off" else 1 + self.speculative_tokens
         return min(self.max_num_seqs * each, self.max_batched_tokens)
 
-    @field_validator("remote_url", mode="before")
+    @field_validator("remote_url", "served_model_name", mode="before")
     @classmethod
     def _split_at_commas(cls, value: object) -> object:
         if isinstance(value, str):
-            return tuple(url.strip() for url in value.split(",") if url.strip())
+            return tuple(one.strip() for one in value.split(",") if one.strip())
         return value
 
     @model_validator(mode="after")

@@ -314,6 +314,7 @@ class Supervisor:
             attention=core.kernel.name,
             num_parameters=model.num_parameters,
             has_chat_template=bool(model.tokenizer.chat_template),
+            served_names=settings.served_model_name,
         )
         self.info, self.default_params = info, core.intake.default_params
         self.worker = Worker(

@@ -181,6 +181,7 @@ class Assembly:
                 token_ids=tuple(token_ids),
                 token_count=count,
                 logprobs=scores,
+                prompt_tokens=self.prompt_tokens,
                 index=choice.index,
                 num_unfinished=self._unfinished,
             )

@@ -1,4 +1,4 @@
-"""How many tokens a conversation has for a model that is elsewhere."""
+"""The tokens of a text or a conversation for a model that is elsewhere, and how many they are."""
 
 from __future__ import annotations
 
@@ -71,12 +71,53 @@ async def counted(client: httpx.AsyncClient, upstream: Upstream, messages: Seque
         told = await _post(client, f"{below}/tokenize", asked)
         count = told.get("count")
         return count if isinstance(count, int) else None
-    prompt = (await _post(client, f"{upstream.root}/apply-template", conversation)).get("prompt")
-    if not isinstance(prompt, str):
+    tokens = await tokenized(client, upstream, messages)
+    return None if tokens is None else len(tokens)
+
+
+async def tokenized(
+    client: httpx.AsyncClient,
+    upstream: Upstream,
+    prompt: str | Sequence[ChatMessage],
+    *,
+    add_special_tokens: bool = True,
+) -> tuple[int, ...] | None:
+    """Token ids of a text or a conversation; None where the server does not tell them, or not now.
+
+    Raises:
+        httpx.ConnectError, httpx.ConnectTimeout: it cannot be reached.
+    """
+    served = upstream.served
+    if served is None or served.dialect.counting is Counting.NONE:
         return None
-    asked = {"content": prompt, "add_special": True, "parse_special": True}
+    asked: dict[str, Any]
+    if served.dialect.counting is not Counting.LLAMA_CPP:
+        if isinstance(prompt, str):
+            asked = {"prompt": prompt, "add_special_tokens": add_special_tokens}
+        else:
+            asked = {"add_generation_prompt": True, **chat_fields(prompt, served.dialect)}
+        asked["model"] = served.model
+    else:
+        text: object = prompt
+        if not isinstance(prompt, str):
+            conversation = chat_fields(prompt, served.dialect)
+            text = (await _post(client, f"{upstream.root}/apply-template", conversation)).get("prompt")
+        asked = {"content": text, "add_special": add_special_tokens, "parse_special": True}
     tokens = (await _post(client, f"{upstream.root}/tokenize", asked)).get("tokens")
-    return len(tokens) if isinstance(tokens, list) else None
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        return None
+    return tuple(tokens)
+
+
+async def detokenized(client: httpx.AsyncClient, upstream: Upstream, token_ids: Sequence[int]) -> str | None:
+    """The text of token ids. None and errors as :func:`tokenized`."""
+    served = upstream.served
+    if served is None or served.dialect.counting is Counting.NONE:
+        return None
+    is_llama = served.dialect.counting is Counting.LLAMA_CPP
+    asked = {"tokens": list(token_ids)} | ({} if is_llama else {"model": served.model})
+    text = (await _post(client, f"{upstream.root}/detokenize", asked)).get("content" if is_llama else "prompt")
+    return text if isinstance(text, str) else None
 
 
 async def _post(client: httpx.AsyncClient, url: str, body: Mapping[str, Any]) -> dict[str, Any]:

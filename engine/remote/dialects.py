@@ -212,8 +212,9 @@ def chat_fields(messages: Sequence[ChatMessage], dialect: Dialect) -> dict[str, 
     Raises:
         InvalidRequestError: it ends with a reply to be continued, which the server cannot do.
     """
+    sent = ("role", "content", "name")
     fields: dict[str, Any] = {
-        "messages": [{"role": message["role"], "content": message["content"]} for message in messages]
+        "messages": [{key: message[key] for key in sent if key in message} for message in messages]  # type: ignore[literal-required]
     }
     if messages[-1].get("unfinished"):
         if dialect.continuing is None:
@@ -233,7 +234,8 @@ def sampling_fields(params: SamplingParams, dialect: Dialect) -> dict[str, Any]:
     """
     if params.prompt_logprobs is not None:
         raise UnsupportedParameterError(
-            "prompt_logprobs is not available from a remote model server. Leave prompt_logprobs out."
+            "prompt_logprobs is not available from a remote model server, and neither is echo with logprobs. Leave "
+            "them out."
         )
     fields: dict[str, Any] = {}
     for name in _SAMPLING:

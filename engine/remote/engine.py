@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from math import inf
 from time import monotonic
 from types import TracebackType
+from typing import TypeVar
 
 import httpx
 from prometheus_client import CollectorRegistry
@@ -22,6 +23,7 @@ from engine.errors import (
     EngineStoppedError,
     InvalidRequestError,
     ModelLoadError,
+    UnsupportedParameterError,
 )
 from engine.interface import ChatMessage
 from engine.outputs import (
@@ -36,6 +38,7 @@ from engine.outputs import (
 from engine.remote.answers import context_error
 from engine.remote.asking import Asking
 from engine.remote.chunks import Assembly
+from engine.remote.counting import detokenized, tokenized
 from engine.remote.dialects import Question
 from engine.remote.metrics import RemoteMetrics
 from engine.remote.upstreams import Pool, Served, Upstream, base_url
@@ -48,6 +51,8 @@ CONNECT_SECONDS = 5.0
 UNKNOWN_LENGTH = 4096
 """Context of a server that does not tell, and nobody has said."""
 REMOTE = "remote"
+
+Told = TypeVar("Told")
 
 
 class RemoteEngine:
@@ -171,6 +176,7 @@ class RemoteEngine:
             attention=served[0].dialect.title if served else "unknown",
             num_parameters=0,
             has_chat_template=True,
+            served_names=self.settings.served_model_name,
         )
 
     # -- what there is, and how it is doing ----------------------------------------------------------------
@@ -243,7 +249,7 @@ class RemoteEngine:
             DeadlineError: the deadline passed before the first token.
         """
         check_messages(messages)
-        question = Question(messages=messages, params=params or SamplingParams(), priority=priority)
+        question = Question(messages=messages, params=self._checked(params), priority=priority)
         async with aclosing(self._stream(question, deadline)) as deltas:
             async for delta in deltas:
                 yield delta
@@ -259,7 +265,7 @@ class RemoteEngine:
         """Stream a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
         if not prompt:
             raise InvalidRequestError("The prompt is empty: send at least one token.")
-        question = Question(prompt=prompt, params=params or SamplingParams(), priority=priority)
+        question = Question(prompt=prompt, params=self._checked(params), priority=priority)
         async with aclosing(self._stream(question, deadline)) as deltas:
             async for delta in deltas:
                 yield delta
@@ -275,7 +281,7 @@ class RemoteEngine:
             EngineStoppedError: no server is well.
         """
         check_messages(messages)
-        question = Question(messages=messages, params=params or SamplingParams())
+        question = Question(messages=messages, params=self._checked(params))
         pool, asking = self._open()
         while True:
             upstream = pool.choose(question.about, set())
@@ -289,10 +295,53 @@ class RemoteEngine:
             raise context_error(count.tokens, limit)
         return count.tokens if count.exact else min(count.tokens, limit - 1)
 
+    async def tokenize(
+        self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
+    ) -> tuple[int, ...]:
+        """Asks the server, where it is of a kind that tells. See :meth:`engine.interface.ChatEngine.tokenize`."""
+        if not isinstance(prompt, str):
+            check_messages(prompt)
+        return await self._told(
+            lambda client, upstream: tokenized(client, upstream, prompt, add_special_tokens=add_special_tokens)
+        )
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Asks the server, where it is of a kind that tells."""
+        return await self._told(lambda client, upstream: detokenized(client, upstream, token_ids))
+
+    async def token_strings(self, token_ids: Sequence[int]) -> list[str]:  # noqa: ARG002
+        """Raises UnsupportedParameterError: no server elsewhere is asked for them."""
+        raise UnsupportedParameterError(
+            "return_token_strs is not available from a remote model server. Leave return_token_strs out."
+        )
+
+    async def _told(self, ask: Callable[[httpx.AsyncClient, Upstream], Awaitable[Told | None]]) -> Told:
+        """What a server tells about tokens.
+
+        Raises:
+            UnsupportedParameterError: it does not.
+        """
+        pool, _asking = self._open()
+        upstream = pool.choose("", set())
+        try:
+            told = await ask(pool.client, upstream)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            pool.away(upstream, error)
+            told = None
+        if told is None:
+            kind = upstream.served.dialect.title if upstream.served is not None else "unknown"
+            raise UnsupportedParameterError(f"The model server ({kind}) does not tell tokens, or not now.")
+        return told
+
     async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:  # noqa: ARG002
         """None: a conversation goes to the server as text, and its cache finds what it can by itself."""
         self._open()
         return ()
+
+    def _checked(self, params: SamplingParams | None) -> SamplingParams:
+        params = params or SamplingParams()
+        params.check_logprobs(self.settings.max_logprobs)
+        return params
 
     def _open(self) -> tuple[Pool, Asking]:
         if self._pool is None or self._asking is None or self._state is EngineState.DRAINING:

@@ -757,3 +757,44 @@ def test_neither_torch_nor_transformers_is_needed() -> None:
     look = "import sys, engine; engine.RemoteEngine; print([m for m in ('torch', 'transformers') if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=120)
     assert shown.stdout.strip() == "[]"
+
+
+# -- tokens -----------------------------------------------------------------------------------------------
+
+
+async def test_tokens_are_told_by_servers_that_tell_them(server: ScriptedServer, connect: Connect) -> None:
+    server.on["/tokenize"] = refusal(200, {"count": 2, "max_model_len": 100, "tokens": [7, 8]})
+    server.on["/detokenize"] = refusal(200, {"prompt": "hi"})
+    engine = await connect(server)
+    assert await engine.tokenize("hi", add_special_tokens=False) == (7, 8)
+    assert server.counted[-1].body == {"prompt": "hi", "add_special_tokens": False, "model": "m"}
+    assert await engine.tokenize(HI) == (7, 8)
+    assert server.counted[-1].body["messages"] == HI
+    assert await engine.detokenize([7, 8]) == "hi"
+    assert server.counted[-1].body == {"tokens": [7, 8], "model": "m"}
+    with pytest.raises(InvalidRequestError, match="return_token_strs"):
+        await engine.token_strings([7])
+
+
+async def test_tokens_of_a_server_that_does_not_tell_them(connect: Connect) -> None:
+    async with ScriptedServer(owned_by="someone") as plain:
+        engine = await connect(plain)
+        with pytest.raises(InvalidRequestError, match="does not tell tokens"):
+            await engine.tokenize("hi")
+        with pytest.raises(InvalidRequestError, match="does not tell tokens"):
+            await engine.detokenize([7])
+
+
+async def test_a_name_goes_with_its_message(server: ScriptedServer, connect: Connect) -> None:
+    engine = await connect(server)
+    await read(engine.chat([{"role": "user", "content": "hi", "name": "Ann"}]))
+    assert server.asked[0].body["messages"] == [{"role": "user", "content": "hi", "name": "Ann"}]
+
+
+async def test_more_log_probabilities_than_this_server_allows_are_not_asked_for(
+    server: ScriptedServer, connect: Connect
+) -> None:
+    engine = await connect(server, max_logprobs=5)
+    with pytest.raises(InvalidRequestError, match="ENGINE_MAX_LOGPROBS"):
+        await said(engine, logprobs=6)
+    assert server.asked == []

@@ -264,3 +264,27 @@ async def test_a_conversation_is_rendered_once_for_its_check_and_its_reply(
         assert deltas[-1].timings is not None
         assert deltas[-1].timings.prompt_tokens == length
     assert "".join(delta.text for delta in checked) == "".join(delta.text for delta in unchecked)
+
+
+async def test_tokens_of_texts_and_conversations_there_and_back(engine: Engine, model: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    text = "The quick fox<|im_end|>"
+    ids = await engine.tokenize(text)
+    assert list(ids) == tokenizer.encode(text)
+    assert list(await engine.tokenize(text, add_special_tokens=False)) == tokenizer.encode(
+        text, add_special_tokens=False
+    )
+    assert await engine.detokenize(ids) == text
+    assert await engine.token_strings(ids) == tokenizer.convert_ids_to_tokens(ids)
+    long: list[ChatMessage] = [{"role": "user", "content": "word " * 500}]
+    assert len(await engine.tokenize(long)) > engine.info.max_model_len
+    short: list[ChatMessage] = [{"role": "user", "content": "hi"}]
+    assert len(await engine.tokenize(short)) == await engine.check_chat(short)
+    for impossible in ([-1], [10**30]):
+        with pytest.raises(InvalidRequestError, match="tokens holds token id"):
+            await engine.detokenize(impossible)
+
+
+async def test_more_log_probabilities_than_the_settings_allow_are_refused(engine: Engine) -> None:
+    with pytest.raises(InvalidRequestError, match="between 0 and 20, the ENGINE_MAX_LOGPROBS"):
+        await anext(engine.complete(PROMPT, SamplingParams(logprobs=21)))

@@ -25,14 +25,14 @@ NAN = float("nan")
         ("top_p", 1.0001, "between 0 and 1"),
         ("top_p", NAN, "between 0 and 1"),
         ("top_k", -2, "at least 1, or 0 or -1 for off"),
-        ("top_k", 2.0, "a whole number"),
+        ("top_k", 2.5, "a whole number"),
         ("top_k", True, "a whole number"),
         ("min_p", -1, "between 0 and 1"),
         ("typical_p", 1.5, "between 0 and 1"),
-        ("logprobs", 21, "between 0 and 20"),
-        ("logprobs", -1, "between 0 and 20"),
+        ("logprobs", 1001, "between 0 and 1000"),
+        ("logprobs", -1, "between 0 and 1000"),
         ("logprobs", True, "a whole number"),
-        ("prompt_logprobs", 21, "between 0 and 20"),
+        ("prompt_logprobs", 1001, "between 0 and 1000"),
         ("bad_words", "word", "a list of words"),
         ("bad_words", [" "], "1 to 128 characters"),
         ("forbidden_words", ["x" * 129], "1 to 128 characters"),
@@ -43,8 +43,9 @@ NAN = float("nan")
         ("frequency_penalty", -3, "between -2 and 2"),
         ("max_tokens", 0, "at least 1"),
         ("max_tokens", 1.5, "a whole number"),
+        ("max_tokens", float("inf"), "a whole number"),
         ("min_tokens", -1, "at least 0"),
-        ("seed", -1, "between 0 and 9223372036854775807"),
+        ("seed", -2, "between 0 and 9223372036854775807"),
         ("seed", 2**63, "between 0 and 9223372036854775807"),
         ("stop", "", "1 to 256 characters"),
         ("stop", ["ok", ""], "1 to 256 characters"),
@@ -104,6 +105,19 @@ def test_values_are_normalized_and_cannot_be_changed() -> None:
 def test_the_borders_of_every_range_are_taken() -> None:
     SamplingParams(temperature=0, top_p=0, top_k=0, min_p=0, repetition_penalty=0.01, max_tokens=1, seed=0)
     SamplingParams(temperature=10, top_p=1, min_p=1, repetition_penalty=100, seed=2**63 - 1, stop=["x" * 256] * 16)
+
+
+def test_whole_numbers_may_be_written_as_floats_and_seed_minus_one_is_random() -> None:
+    params = SamplingParams(max_tokens=8.0, top_k=5.0, n=2.0, seed=-1)  # type: ignore[arg-type]
+    assert (params.max_tokens, params.top_k, params.n, params.seed) == (8, 5, 2, None)
+    assert all(type(value) is int for value in (params.max_tokens, params.top_k, params.n))
+
+
+def test_log_probabilities_are_limited_by_the_server() -> None:
+    SamplingParams(logprobs=25, prompt_logprobs=25).check_logprobs(25)
+    for name in ("logprobs", "prompt_logprobs"):
+        with pytest.raises(InvalidRequestError, match=f"{name} must be between 0 and 24, the ENGINE_MAX_LOGPROBS"):
+            SamplingParams(**{name: 25}).check_logprobs(24)
 
 
 def test_min_tokens_fit_in_max_tokens() -> None:

@@ -460,8 +460,19 @@ def test_stop_tokens_wait_for_the_minimum_length() -> None:
         assert request.status is not RequestStatus.FINISHED
         scheduler.commit(scheduler.plan(), {"r": STOP_TOKEN})
     assert request.finish_reason is FinishReason.STOP
-    assert request.stop_reason == STOP_TOKEN
     assert request.num_output_tokens == 3
+
+
+def test_only_a_stop_token_that_was_asked_for_is_a_stop_reason() -> None:
+    """The model's own end of sequence is none, as in vLLM."""
+    for asked, expected in (((), None), ((STOP_TOKEN,), STOP_TOKEN)):
+        scheduler = make_scheduler()
+        request = make_request("r", [1], 8)
+        request.params = SamplingParams(max_tokens=8, stop_token_ids=asked)
+        scheduler.add(request)
+        scheduler.commit(scheduler.plan(), {"r": STOP_TOKEN})
+        assert request.finish_reason is FinishReason.STOP
+        assert request.stop_reason == expected
 
 
 class TestPool:

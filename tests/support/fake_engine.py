@@ -138,6 +138,20 @@ class FakeEngine:
         async for delta in self._reply(tokens):
             yield delta
 
+    async def tokenize(
+        self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
+    ) -> tuple[int, ...]:
+        """A token for each character, and 0 as the special token before a text."""
+        if isinstance(prompt, str):
+            return (*([0] if add_special_tokens else []), *map(ord, prompt))
+        return tuple(ord(character) for message in prompt for character in message["content"])
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        return "".join(map(chr, token_ids))
+
+    async def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        return list(map(chr, token_ids))
+
     async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
         if not self.ready:
             raise EngineStoppedError("The engine has stopped.")
