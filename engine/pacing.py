@@ -27,6 +27,8 @@ FEWEST_KEPT = 0.75
 """Of the tokens with which a step is worth what it takes, what whole tiles may leave."""
 LATEST_STEPS = 5
 """Of each size that are remembered."""
+SHORTEST_STEP = 1e-6
+"""Seconds. A coarse clock may say that a step took no time at all, by which nothing could be divided."""
 TRIAL = 32
 """Each so many steps takes more than the others, so that a size that was slow once is not avoided for ever."""
 
@@ -53,6 +55,7 @@ class Pacing:
             prompt_tokens: all other tokens that it computed.
             seconds: what it took.
         """
+        seconds = max(seconds, SHORTEST_STEP)
         if prompt_tokens == 0:
             self._decodes.setdefault(decodes.bit_length(), deque(maxlen=LATEST_STEPS)).append(seconds)
             return

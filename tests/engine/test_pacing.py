@@ -135,6 +135,13 @@ def test_what_was_slow_once_is_tried_again() -> None:
     assert sum(read(pacing, machine).seconds) <= 1.1 * before
 
 
+def test_steps_that_take_no_time_by_a_coarse_clock_are_learned_from_too() -> None:
+    pacing = Pacing(BUDGET)
+    for decodes, prompt_tokens in ((1, 0), (0, 2), (1, 3), (1, 5)):
+        pacing.observe(decodes, prompt_tokens, 0.0)
+    assert 1 <= pacing.prompt_tokens(1, 1) < BUDGET
+
+
 def test_with_more_who_wait_than_who_read_a_step_takes_longer() -> None:
     machine = Machine()
     pacing = warmed_up(machine)
