@@ -46,10 +46,10 @@ class SamplingParams:
         n: 1 to 16 replies to the same prompt, which is computed once; each has noise of its own, the first that of
             the seed itself.
         seed: 0 to 2**63 - 1; makes the reply's noise reproducible. -1 is random, as in vLLM and llama.cpp.
-        logprobs: 0 to ``EngineSettings.max_logprobs``; tell each token's log-probability, and those of this many likeliest tokens. They are the
-            model's own, before any of these parameters.
-        prompt_logprobs: as many at most; tell the same of the prompt's tokens. The prompt is then computed whole, also where
-            the prefix cache holds its beginning.
+        logprobs: 0 to ``EngineSettings.max_logprobs``; tell each token's log-probability, and those of this many
+            likeliest tokens. They are the model's own, before any of these parameters.
+        prompt_logprobs: as many at most; tell the same of the prompt's tokens. The prompt is then computed whole,
+            also where the prefix cache holds its beginning.
         logit_bias: token id to -100..100, added to the logit before everything else.
         bad_words: up to 256 words of at most 128 characters; the tokens that usually write them, with and without a
             space before, are never completed. Another casing or another split into tokens is not seen.
