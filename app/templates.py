@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from app.domain.templates import NAME_PATTERN, Template, TemplateKind
 from app.errors import InvalidInput, NotFound
 from app.store.template_versions import StoredTemplate, TemplateVersions
 from app.template_files import Files
 
+Result = TypeVar("Result")
+
 MAX_NAME_CHARS = 64
+MAX_TRY_SECONDS = 5.0
 _NAME = re.compile(NAME_PATTERN)
 
 
@@ -23,6 +28,7 @@ class Templates:
     def __init__(self, files: Files, versions: TemplateVersions) -> None:
         self._files = files
         self._versions = versions
+        self._one_at_a_time = asyncio.Semaphore(1)  # checks and trials: several would only slow each other down
 
     async def all(self, kind: TemplateKind, *, removed: bool = False) -> list[StoredTemplate]:
         """What is in use, sorted by title. ``removed``: what is not offered any more too."""
@@ -41,7 +47,15 @@ class Templates:
         if stored is None or stored.removed:
             known = ", ".join(each.name for each in await self.all(kind)) or "none"
             raise InvalidInput(f"There is no {kind.noun} '{name}'. There are: {known}.")
-        return stored.template.render(given)
+        return await asyncio.to_thread(stored.template.render, given)
+
+    async def try_out(self, kind: TemplateKind, template: Template, given: Mapping[str, str] | None = None) -> str:
+        """The text of a template that is written nowhere yet, with its variables filled in.
+
+        Raises:
+            InvalidInput: it cannot be used, a variable that it needs was not given, or it takes too long.
+        """
+        return await self._within_seconds(lambda: template.checked(kind).render(given))
 
     async def history(self, kind: TemplateKind, name: str) -> list[StoredTemplate]:
         """Every version of one, the latest first, the file last.
@@ -71,7 +85,8 @@ class Templates:
                 f"A name has small letters, digits and hyphens between them, as in support-desk, and at most "
                 f"{MAX_NAME_CHARS} characters."
             )
-        return await self._versions.add(author_id, kind, name, template.checked(kind), after=after)
+        checked = await self._within_seconds(lambda: template.checked(kind))
+        return await self._versions.add(author_id, kind, name, checked, after=after)
 
     async def restore(self, author_id: str, kind: TemplateKind, name: str, version: int, *, after: int) -> int:
         """Make an earlier version the latest one, as a new one; returns its number.
@@ -96,6 +111,17 @@ class Templates:
         if stored is None or stored.removed:
             raise NotFound(f"There is no {kind.noun} of this name.")
         await self._versions.add(author_id, kind, name, stored.template, after=after, removed=True)
+
+    async def _within_seconds(self, work: Callable[[], Result]) -> Result:
+        """Compile and render outside the event loop. A thread that takes too long is left to its end, which is near."""
+        async with self._one_at_a_time:
+            try:
+                return await asyncio.wait_for(asyncio.to_thread(work), MAX_TRY_SECONDS)
+            except TimeoutError:
+                raise InvalidInput(
+                    f"This text took longer than {MAX_TRY_SECONDS:g} seconds to fill in. Write it with fewer "
+                    "conditions and filters."
+                ) from None
 
     async def _current(self, kind: TemplateKind, name: str) -> StoredTemplate | None:
         file = self._files[kind].get(name)

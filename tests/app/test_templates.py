@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
+from app import templates
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.templates import MAX_VALUE_CHARS, Template, TemplateKind, Variable
@@ -51,8 +53,10 @@ def test_variables_are_filled_in() -> None:
         ("{{ who | center(999999999) }}", "no filter 'center'"),
         ("{{ who | attr('x') }}", "no filter 'attr'"),
         ("{{ who is none }}", "no test 'none'"),
-        ("{{ " + "(" * 9000 + "who" + ")" * 9000 + " }}", "nested too deeply|no template"),
-        ("{{ " + "not " * 4000 + "who }}", "nested too deeply|no template"),
+        ("{{ " + "(" * 900 + "who" + ")" * 900 + " }}", "nested too deeply|no template"),
+        ("{{ " + "not " * 1900 + "who }}", "nested too deeply|no template"),
+        ("{{ who" + " | title" * 300 + " }}", "nested too deeply"),
+        ("{{ " + " ~ ".join(["who"] * 2500) + " }}", "at most 2,000 are taken"),
         (" \n ", "empty"),
         ("{% if who == 'y' %}text{% endif %}", "empty"),
     ],
@@ -142,3 +146,40 @@ async def test_a_chat_is_told_the_latest_version_with_its_variables(services: Se
     assert await told(**named, system_prompt_variables={"company": "Acme"}) == "You serve somebody."
     with pytest.raises(InvalidInput, match=r"There is no system prompt 'nobody'\. There are: .*teacher"):
         await told(system_prompt_name="nobody")
+
+
+async def test_a_text_that_takes_long_holds_nobody_up_and_is_given_up(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, enough = threading.Event(), threading.Event()
+
+    def slow(self: Template, kind: TemplateKind) -> Template:  # noqa: ARG001
+        begun.set()
+        enough.wait(30)
+        return self
+
+    monkeypatch.setattr(Template, "checked", slow)
+    monkeypatch.setattr(templates, "MAX_TRY_SECONDS", 0.2)
+    tried = asyncio.create_task(services.templates.try_out(CANNED, template("{{ who }}", "who")))
+    await asyncio.to_thread(begun.wait, 30)  # the event loop runs while the text is looked at
+    try:
+        with pytest.raises(InvalidInput, match="took longer"):
+            await tried
+    finally:
+        enough.set()
+
+
+async def test_saving_looks_at_the_text_outside_the_event_loop_too(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[threading.Thread] = []
+    checked = Template.checked
+
+    def watched(self: Template, kind: TemplateKind) -> Template:
+        seen.append(threading.current_thread())
+        return checked(self, kind)
+
+    monkeypatch.setattr(Template, "checked", watched)
+    await services.templates.write(ME, CANNED, "new-one", template("Dear {{ who }}", "who"), after=0)
+    assert seen
+    assert threading.main_thread() not in seen

@@ -115,9 +115,14 @@ async def remove_template(
 
 
 @router.post("/{name}/try")
-async def try_template(kind: TemplateKind, name: Name, tried: Tried) -> FilledIn:  # noqa: ARG001  # part of the path
+async def try_template(
+    kind: TemplateKind,
+    name: Name,  # noqa: ARG001 - part of the path
+    tried: Tried,
+    services: ServicesDep,
+) -> FilledIn:
     """What a template says, before it is saved."""
-    return FilledIn(tried.template.checked(kind).render(tried.values))
+    return FilledIn(await services.templates.try_out(kind, tried.template, tried.values))
 
 
 def _view(stored: StoredTemplate) -> TemplateView:
