@@ -19,6 +19,7 @@ from app.auth.authenticator import AccountAuthenticator
 from app.auth.guard import Guard
 from app.auth.headers import SecurityHeaders
 from app.auth.identity import Authenticator, LocalUser
+from app.auth.lasting import MAX_LASTING_PER_USER
 from app.auth.origins import own_addresses
 from app.auth.people import People
 from app.domain.ids import LOCAL_USER_ID
@@ -73,6 +74,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
             *filter(None, [settings.public_host]),
         ),
         max_upload_bytes=settings.max_import_mb * 1024 * 1024,
+        max_lasting_per_user=MAX_LASTING_PER_USER if settings.accounts else None,
     )
     app.add_middleware(Observer, metrics=app.state.http_metrics)
     https = (settings.public_url or "").startswith("https://")

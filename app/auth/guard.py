@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
-from contextlib import nullcontext
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.identity import Authenticator, Identity, set_identity
-from app.auth.lasting import run_until
+from app.auth.lasting import LastingRequests, run_until
 from app.auth.origins import LOOPBACK_NAMES, SAFE_METHODS, host_name, is_same_origin
 from app.auth.policy import Access, Rule, SessionIn, rule_on
 from app.auth.refusals import Refusal, answer_to, not_signed_in
@@ -51,8 +50,14 @@ class Guard:
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
         body_seconds: float = BODY_SECONDS,
         sessions: SessionOwners | None = None,
+        max_lasting_per_user: int | None = None,
     ) -> None:
-        """``allowed_hosts`` come beside the loopback names; a body has ``body_seconds`` to arrive."""
+        """``allowed_hosts`` come beside the loopback names; a body has ``body_seconds`` to arrive.
+
+        Args:
+            max_lasting_per_user: how many answers of ``lasting`` rules a user may have under way; None is any number.
+        """
+        self._lasting = LastingRequests(max_lasting_per_user)
         self._app = app
         self._authenticator = authenticator
         self._hosts = LOOPBACK_NAMES | {name.lower().strip("[]") for name in allowed_hosts}
@@ -97,8 +102,14 @@ class Guard:
             await self._app(scope, receive, send)
             return
         set_identity(scope, identity)
-        with self._authenticator.watch(identity) if rule.lasting else nullcontext() as ended:
-            await run_until(ended, self._app, scope, receive, send)
+        if not rule.lasting:
+            await self._app(scope, receive, send)
+            return
+        try:
+            with self._lasting.counted(identity.user_id), self._authenticator.watch(identity) as ended:
+                await run_until(ended, self._app, scope, receive, send)
+        except Refusal as refusal:
+            await answer_to(scope, refusal)(scope, receive, send)
 
     def _admit(self, scope: Scope) -> Rule:
         headers = Headers(scope=scope)

@@ -3,10 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.auth.refusals import Refusal
 from app.error_shapes import error_response
+
+MAX_LASTING_PER_USER = 100
+"""Event streams and the like. A browser keeps one for all its tabs, and two for each that the page's components open."""
+_RETRY_AFTER_SECONDS = 5
+
+
+class LastingRequests:
+    """Counts each user's long answers that are under way in this process.
+
+    Args:
+        max_per_user: how many of them a user may have; None is any number.
+    """
+
+    def __init__(self, max_per_user: int | None) -> None:
+        self._max = max_per_user
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def counted(self, user_id: str) -> Iterator[None]:
+        """Around one of them.
+
+        Raises:
+            Refusal: it is one too many.
+        """
+        if self._max is not None and self._open[user_id] >= self._max:
+            raise Refusal(
+                429,
+                "too_many_requests",
+                f"You have {self._max} streams open already. Close some tabs or programs, then try again.",
+                **{"Retry-After": str(_RETRY_AFTER_SECONDS)},
+            )
+        self._open[user_id] += 1
+        try:
+            yield
+        finally:
+            self._open[user_id] -= 1
+            if not self._open[user_id]:
+                del self._open[user_id]
 
 
 async def run_until(ended: asyncio.Event | None, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from app.auth.guard import Guard
 from app.auth.headers import SecurityHeaders
 from app.auth.identity import Authenticator, Identity, LocalUser, user_id_of
+from app.auth.lasting import LastingRequests
 from app.auth.origins import own_addresses
 from app.auth.policy import Access, rule_on
 from app.auth.sessions import SessionOwners
@@ -401,3 +402,40 @@ def test_a_server_that_listens_everywhere_answers_to_its_own_addresses(monkeypat
     assert own_addresses("0.0.0.0") >= {"127.0.0.1"}
     monkeypatch.setattr(socket, "gethostname", lambda: "no.such.name.invalid")
     assert own_addresses("0.0.0.0") == frozenset()
+
+
+async def test_a_user_has_so_many_streams_and_takes_none_of_anothers() -> None:
+    opened, over = asyncio.Semaphore(0), asyncio.Event()
+
+    async def streams(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        opened.release()
+        if scope["path"] == "/api/events":
+            await over.wait()
+        await send({"type": "http.response.body"})
+
+    def guard_of(user_id: str, lasting: LastingRequests) -> Guard:
+        guard = Guard(streams, authenticator=LocalUser(user_id))
+        guard._lasting = lasting
+        return guard
+
+    lasting = LastingRequests(2)
+    ben, ada = (
+        httpx.AsyncClient(transport=httpx.ASGITransport(app=guard_of(name, lasting)), base_url=OWN)
+        for name in ("ben", "ada")
+    )
+    async with ben, ada:
+        under_way = [asyncio.create_task(ben.get("/api/events?stream_id=a")) for _ in range(2)]
+        for _ in under_way:
+            await opened.acquire()
+        refused = await ben.get("/api/events?stream_id=b")
+        assert refused.status_code == 429
+        assert "2 streams open already" in error_of(refused)["message"]
+        assert refused.headers["retry-after"] == "5"
+        assert (await ben.get("/api/conversations")).status_code == 200  # which is no stream
+        under_way.append(asyncio.create_task(ada.get("/api/events?stream_id=c")))
+        await opened.acquire()
+        await opened.acquire()
+        over.set()
+        assert [answer.status_code for answer in await asyncio.gather(*under_way)] == [200] * 3
+        assert (await ben.get("/api/events?stream_id=d")).status_code == 200

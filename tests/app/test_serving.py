@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import httpx
 import pytest
@@ -87,3 +87,70 @@ async def test_headers_and_trailers_without_an_end_are_not_kept(begun: bytes) ->
     writer.close()
     server.should_exit = True
     await running
+
+
+@asynccontextmanager
+async def bounded_server(**limits: object) -> AsyncIterator[tuple[str, int]]:
+    """A server whose answer to everything is 200 pieces of 64 KiB; its protocol has these limits."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(200 if scope["path"] == "/long" else 1):
+            await send({"type": "http.response.body", "body": bytes(65536), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    protocol = type("Limited", (HttpProtocol,), {**limits, "_without_request": {}})
+    config = uvicorn.Config(app, http=protocol, lifespan="off", log_config=None, timeout_graceful_shutdown=0)
+    server = _Server(config, lambda: None, lambda: asyncio.sleep(0))
+    listener = socket.create_server(("127.0.0.1", 0))
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield listener.getsockname()[:2]
+    finally:
+        server.should_exit = True
+        await running
+
+
+async def hung_up(reader: asyncio.StreamReader) -> bool:
+    """The server has closed the connection; what it said before is thrown away."""
+    try:
+        async with asyncio.timeout(30):
+            while await reader.read(65536):
+                pass
+    except ConnectionError:
+        pass
+    return True
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: 127", b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET / HT"])
+async def test_a_head_that_does_not_come_ends_the_connection(begun: bytes) -> None:
+    async with bounded_server(head_timeout_s=0.3) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(begun)
+        assert await hung_up(reader)
+        writer.close()
+
+
+async def test_a_client_that_takes_nothing_of_its_answer_is_gone() -> None:
+    async with bounded_server(stall_timeout_s=0.3) as address:
+        reader, writer = await asyncio.open_connection(*address, limit=1024)
+        writer.write(b"GET /long HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        await asyncio.sleep(2)
+        received = 0
+        with suppress(ConnectionError):
+            async with asyncio.timeout(30):
+                while piece := await reader.read(2**20):
+                    received += len(piece)
+        assert received < 200 * 65536
+        writer.close()
+
+
+async def test_beyond_its_connections_a_server_closes_those_without_a_request() -> None:
+    async with bounded_server(max_connections=5) as address:
+        idle = [await asyncio.open_connection(*address) for _ in range(20)]
+        async with httpx.AsyncClient(base_url=f"http://{address[0]}:{address[1]}", timeout=30) as http:
+            assert (await http.get("/")).status_code == 200
+        assert all([await hung_up(reader) for reader, _ in idle[:15]])
+        for _, writer in idle:
+            writer.close()

@@ -10,7 +10,7 @@ _HEADER = """
 <header id="dm-header">
   <button type="button" id="dm-toggle-conversations" class="dm-icon-button" aria-label="Conversations"
     aria-controls="dm-conversations" aria-expanded="true"><span class="dm-icon dm-icon-menu"></span></button>
-  <h1 id="dm-title">New chat</h1>
+  <h1 id="dm-title" dir="auto">New chat</h1>
   <span id="dm-temporary-mark" hidden>Temporary</span>
   <p id="dm-status" role="status"></p>
   <button type="button" id="dm-me" class="dm-icon-button" aria-haspopup="menu" aria-expanded="false" hidden

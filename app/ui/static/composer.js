@@ -13,6 +13,7 @@ export class Composer {
     this.alert = byId("dm-alert");
     textarea.setAttribute("aria-describedby", "dm-hint");
     textarea.setAttribute("enterkeyhint", "send");
+    textarea.dir = "auto";
     textarea.addEventListener("keydown", (event) => {
       if (event.isComposing || event.keyCode === 229) return; // an input method is choosing characters
       if (event.key === "Enter" && !event.shiftKey && !event.ctrlKey && !event.metaKey && !event.altKey) {

@@ -14,7 +14,7 @@ export function conversationRow(summary, actions) {
   const link = make(
     "a",
     { href: addressOf(id, messageId), class: "dm-row-link", title, tabindex: "-1" },
-    make("span", { class: "dm-row-title" }, title),
+    make("span", { class: "dm-row-title", dir: "auto" }, title),
     summary.streaming ? mark("live", "Replying") : summary.unread ? mark("unread", "Not read yet") : null,
     summary.snippet.length ? make("span", { class: "dm-row-snippet" }, ...summary.snippet.map(snippetPart)) : null,
     summary.tags.length ? make("span", { class: "dm-row-tags" }, summary.tags.map((tag) => `#${tag}`).join(" ")) : null,

@@ -49,44 +49,67 @@ const PURIFY = {
   ).split(" "),
   ALLOWED_ATTR: ["href", "title", "class", "start", "align"],
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:)/i,
+  ADD_URI_SAFE_ATTR: ["start", "align"], // no addresses; `PLAIN_VALUES` says what they may be
+  ALLOW_DATA_ATTR: false,
+  ALLOW_ARIA_ATTR: false,
   RETURN_DOM_FRAGMENT: true,
 };
+
+// The only elements and values that the attributes without an address may have.
+const PLAIN_VALUES = [
+  ["start", "OL", /^\d{1,9}$/],
+  ["align", "TH", /^(?:left|center|right)$/],
+  ["align", "TD", /^(?:left|center|right)$/],
+  ["class", "CODE", /^language-/],
+];
 
 // A link definition may stand below the text that uses it.
 const HAS_DEFINITION = /^ {0,3}\[[^\]\n]+\]:/m;
 const OPEN_FENCE = /^(`{3,}|~{3,})[^\n]*\n/;
 
-function toFragment(tokens) {
-  const fragment = DOMPurify.sanitize(marked.parser(tokens), PURIFY);
+// HTML as a fragment of harmless elements, whatever it holds.
+export function sanitizeHtml(html) {
+  const fragment = DOMPurify.sanitize(html, PURIFY);
   for (const link of fragment.querySelectorAll("a")) {
     if (!link.hasAttribute("href")) continue;
     link.target = "_blank";
     link.rel = "noopener noreferrer nofollow";
   }
-  for (const element of fragment.querySelectorAll("[class]")) {
-    if (!(element.tagName === "CODE" && element.className.startsWith("language-"))) element.removeAttribute("class");
+  for (const name of ["start", "align", "class"]) {
+    for (const element of fragment.querySelectorAll(`[${name}]`)) {
+      const value = element.getAttribute(name);
+      const isPlain = PLAIN_VALUES.some(([each, tag, pattern]) => each === name && tag === element.tagName && pattern.test(value));
+      if (!isPlain) element.removeAttribute(name);
+    }
   }
-  for (const pre of fragment.querySelectorAll("pre")) pre.replaceWith(codeBlock(pre));
+  return fragment;
+}
+
+function toFragment(tokens) {
+  const fragment = sanitizeHtml(marked.parser(tokens));
+  for (const pre of fragment.querySelectorAll("pre")) frameCode(pre);
   for (const table of fragment.querySelectorAll("table")) {
     const frame = make("div", { class: "dm-table", tabindex: "0", role: "region", "aria-label": "Table" });
     table.replaceWith(frame);
     frame.append(table);
   }
+  // Each block stands on the side where its language begins; code is read from the left in all of them.
+  for (const block of fragment.children) if (!block.matches(".dm-code")) block.dir = "auto";
   return fragment;
 }
 
-function codeBlock(pre) {
+// Puts a bar with a copy button above the code. The element itself stays: the code may still grow.
+function frameCode(pre) {
   const code = pre.querySelector("code") ?? pre;
   const language = /^language-(\S+)/.exec(code.className)?.[1] ?? "";
   const copy = make("button", { type: "button", class: "dm-action", "aria-label": "Copy code" }, icon("copy"), "Copy");
   copy.addEventListener("click", () => copyText(code.textContent, copy));
-  const block = make("div", { class: "dm-code" }, make("div", { class: "dm-code-bar" }, make("span", {}, language), copy));
-  pre = pre.cloneNode(true);
   pre.tabIndex = 0; // long lines scroll, also by keyboard
   pre.setAttribute("role", "region");
   pre.setAttribute("aria-label", language ? `Code, ${language}` : "Code");
+  const block = make("div", { class: "dm-code", dir: "ltr" }, make("div", { class: "dm-code-bar" }, make("span", {}, language), copy));
+  pre.replaceWith(block);
   block.append(pre);
-  return block;
 }
 
 // Copies, and lets the button say how it went.
@@ -176,13 +199,16 @@ export class GrowingMarkdown {
     const growing = tokens.slice(Math.max(last, 0));
     this.tail.replaceChildren(toFragment(growing));
     this.openCode = null;
-    const fence = growing[0]?.type === "code" ? OPEN_FENCE.exec(growing[0].raw) : null;
+    const [code] = growing;
+    const fence = code?.type === "code" ? OPEN_FENCE.exec(code.raw) : null;
     const node = this.tail.querySelector("pre code")?.firstChild;
-    if (fence && node) {
-      const raw = this.text.slice(this.settled);
-      node.data = raw.slice(raw.indexOf("\n") + 1); // the renderer rounds off the last lines
-      this.openCode = { raw, node, fence: fence[1][0] };
-    }
+    if (!fence || !node) return;
+    const raw = this.text.slice(this.settled);
+    const body = raw.slice(fence[0].length);
+    // The lexer's text ends before the closing fence; without one it lacks a newline at most.
+    if (body.length - code.text.length >= fence[1].length) return;
+    node.data = body; // the renderer rounds off the last lines
+    this.openCode = { raw, node, fence: fence[1][0] };
   }
 
   // Inside a code block whose end has not come, new text is appended as it is.

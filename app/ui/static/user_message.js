@@ -6,7 +6,7 @@ import { action, versions } from "./message_actions.js";
 
 // `actions`: edit(id, text) resolves to whether it was taken, remove(id), show(id, step).
 export function userMessage(message, actions) {
-  const text = make("div", { class: "dm-text" });
+  const text = make("div", { class: "dm-text", dir: "auto" });
   text.textContent = message.content;
   const copy = action("Copy", "Copy message", () => copyText(message.content, copy), "copy");
   const edit = action("Edit", "Edit message", () => open(), "rename");
@@ -30,7 +30,7 @@ export function userMessage(message, actions) {
   if (draft !== null) open(draft); // another tab's news, or a reload, must not cost what was being written
 
   function open(begun = null) {
-    const box = make("textarea", { class: "dm-edit-box", "aria-label": "Edited message" });
+    const box = make("textarea", { class: "dm-edit-box", dir: "auto", "aria-label": "Edited message" });
     box.value = begun ?? message.content;
     const send = make("button", { type: "submit", class: "dm-primary" }, "Send");
     const cancel = make("button", { type: "button", onclick: () => close() }, "Cancel");

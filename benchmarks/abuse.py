@@ -1,0 +1,404 @@
+"""What one account can make the server do to another person, who reads a reply meanwhile.
+
+    .venv/bin/python -m benchmarks.abuse                 # every attack; about five minutes
+    .venv/bin/python -m benchmarks.abuse zip branches    # only these
+
+A real server (``python -m app serve``, the bundled model, a fresh SQLite database) with accounts: a victim who reads
+replies and sends messages, and an attacker. Each attack goes on for some seconds, after as long without one. Of each:
+the victim's gaps between tokens (p50, p95, the longest), how long the victim's small requests and messages took, the
+server's peak memory (``VmHWM``, and the most of all its processes together) and the data folder's size before and
+after, and what the attacker was answered. Memory is compared with the 4 GiB of the container (docker-compose.yml).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import json
+import os
+import resource
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import httpx
+
+from benchmarks import machine
+from benchmarks.history import RESULTS
+from benchmarks.live.server import LiveServer, ServerEnded
+from benchmarks.live.victim import Experience, Victim
+from benchmarks.quantiles import quantile
+
+MIB = 2**20
+CONTAINER_MIB = 4096
+CALM_SECONDS = 10.0
+LOOK_SECONDS = 0.1
+UPLOAD = {"Content-Type": "application/octet-stream"}
+READERS = 200
+HALF_OPEN = 3000
+USUAL_OPEN_FILES = 1024
+
+
+@dataclass
+class Attacker:
+    """One account that means no good."""
+
+    http: httpx.AsyncClient
+    port: int
+    cookie: str
+    seconds: float  #: for which an attack goes on
+    answers: Counter[str] = field(default_factory=Counter)
+    said: str = ""  #: the last refusal, in the server's words
+
+    def note(self, answer: httpx.Response) -> httpx.Response:
+        self.answers[str(answer.status_code)] += 1
+        if answer.status_code >= 400:
+            self.said = answer.text[:300]
+        return answer
+
+    async def repeat(self, act: Callable[[int], Awaitable[object]], *, tasks: int = 1) -> None:
+        """Do it again and again, with so many at a time."""
+        until = perf_counter() + self.seconds
+        numbers = iter(range(10**9))
+
+        async def on() -> None:
+            while perf_counter() < until:
+                try:
+                    async with asyncio.timeout(max(1.0, until + 20 - perf_counter())):
+                        await act(next(numbers))
+                except (httpx.HTTPError, TimeoutError) as error:
+                    self.answers[type(error).__name__] += 1
+
+        await asyncio.gather(*(on() for _ in range(tasks)))
+
+
+def packed(name: str, pieces: Sequence[bytes]) -> bytes:
+    """An archive with one file."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive, archive.open(name, "w") as file:
+        for piece in pieces:
+            file.write(piece)
+    return out.getvalue()
+
+
+def own_document(content: Sequence[bytes]) -> list[bytes]:
+    """A file of ours with one message."""
+    moment = '"2026-01-01T00:00:00Z"'
+    head = (
+        '{"format":"deskmate.conversations","version":1,"conversations":[{"id":"019a0000-0000-7000-8000-000000000001",'
+        f'"title":"x","created_at":{moment},"updated_at":{moment},"messages":[{{"id":'
+        f'"019a0000-0000-7000-8000-000000000002","role":"user","created_at":{moment},"content":"'
+    )
+    return [head.encode(), *content, b'"}]}]}']
+
+
+async def zip_of_one_message(attacker: Attacker) -> None:
+    """a. A small archive that unpacks to one message of 190 MiB; others to 190 MiB of empty lists, and of messages."""
+    filling = ["é".encode() * (MIB // 2)] * 189 + ["🦜".encode() * (MIB // 4)]
+    lists = b"[]," * (MIB // 3)
+    message = b'{"from":"human","value":"a"},' * (MIB // 29)
+    files = [
+        packed("conversations.json", own_document(filling)),
+        packed("c.json", [b'[{"title":"x","conversations":[', lists * 190, b"[]]}]"]),
+        packed("c.json", [b'[{"title":"x","conversations":[', message * 190, message[:-1], b"]}]"]),
+    ]
+    for file in files:
+        attacker.note(await attacker.http.post("/api/import", content=file, headers=UPLOAD, timeout=300))
+
+
+async def branches(attacker: Attacker) -> None:
+    """b. Branches of a conversation whose system prompt has 4 MiB, or as much as is taken."""
+    for chars in (4 * MIB - 2000, 190_000):
+        settings = {"system_prompt": "p" * chars, "max_tokens": 1}
+        sent = attacker.note(await attacker.http.post("/api/turns", json={"text": "hi"}))
+        turn = sent.json()
+        await asyncio.sleep(2)
+        changed = await attacker.http.patch(
+            f"/api/conversations/{turn['conversation_id']}", json={"settings": settings}, timeout=60
+        )
+        attacker.note(changed)
+        if changed.status_code < 400:
+            break
+
+    async def branch(number: int) -> None:  # noqa: ARG001
+        attacker.note(await attacker.http.post(f"/api/messages/{turn['message_id']}/branch", timeout=60))
+
+    await attacker.repeat(branch, tasks=4)
+
+
+async def templates(attacker: Attacker) -> None:
+    """c. Templates of thousands of operators, tried."""
+    variable = [{"name": "a", "description": "x", "default": "y"}]
+    bodies = [
+        "{{ " + " ~ ".join(["a"] * 4900) + " }}",
+        "{% if " + " or ".join(["a"] * 3300) + " %}x{% endif %}",
+        "{{ a" + "|title" * 3000 + " }}",
+        "".join("{% if a %}" for _ in range(95)) + "x" + "".join("{% endif %}" for _ in range(95)),
+        "{{ a" + "|lower|upper" * 1600 + " }}",
+        "{% if a == 'b' %}x{% endif %}" * 680,
+    ]
+
+    async def attempt(number: int) -> None:
+        template = {"title": "x", "description": "x", "variables": variable, "body": bodies[number % len(bodies)]}
+        path = "/api/desk/templates/prompt/x/try"
+        attacker.note(await attacker.http.post(path, json={"template": template, "values": {"a": "z" * 2000}}))
+
+    await attacker.repeat(attempt, tasks=8)
+
+
+async def searches(attacker: Attacker) -> None:
+    """d. Searches for phrases, prefixes and characters in repetitive text."""
+    made = []
+    for number in range(10):
+        text = ("a b " if number % 2 else "a ") * 450_000
+        turns = ",".join(f'{{"from":"human","value":"{text[k * 190_000 : (k + 1) * 190_000]}"}}' for k in range(4))
+        made.append(f'{{"id":"s{number}","conversations":[{turns}]}}')
+    body = ("[" + ",".join(made) + "]").encode()
+    attacker.note(await attacker.http.post("/api/import", content=body, headers=UPLOAD, timeout=120))
+    queries = [" ".join(["a"] * 100), "-".join(["a"] * 100), " ".join(["a", "b"] * 50), '"', "a", "%", "' '"]
+
+    async def search(number: int) -> None:
+        query = queries[number % len(queries)]
+        found = await attacker.http.get("/api/conversations", params={"query": query, "limit": 200}, timeout=120)
+        attacker.note(found)
+
+    await attacker.repeat(search, tasks=8)
+
+
+async def readers(attacker: Attacker) -> None:
+    """e. Event streams of a long reply that nobody reads, and connections on which no request comes."""
+    sent = await attacker.http.post("/api/turns", json={"text": "hi", "settings": {"max_tokens": 400}})
+    turn_id = attacker.note(sent).json()["turn_id"]
+    head = f"Host: 127.0.0.1:{attacker.port}\r\nSec-Fetch-Site: same-origin\r\nCookie: {attacker.cookie}\r\n\r\n"
+    opened: list[asyncio.StreamWriter] = []
+
+    async def open_one(request: str) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", attacker.port, limit=16)
+        opened.append(writer)
+        writer.write(request.encode())
+        if request.endswith("\r\n\r\n"):
+            try:
+                line = await asyncio.wait_for(reader.readline(), 10)
+                attacker.answers["stream " + line.decode().split()[1]] += 1
+            except (TimeoutError, ValueError, OSError, IndexError):
+                attacker.answers["stream unanswered"] += 1
+
+    async def open_all(requests: Sequence[str]) -> None:
+        done = await asyncio.gather(*(open_one(one) for one in requests), return_exceptions=True)
+        attacker.answers["connections refused"] += sum(isinstance(one, OSError) for one in done)
+
+    await open_all([f"GET /api/turns/{turn_id}/events?offset=0 HTTP/1.1\r\n{head}"] * READERS)
+    for _ in range(HALF_OPEN // 100):
+        await open_all(["GET / HTTP/1.1\r\nHost: 127.0.0"] * 100)
+    await asyncio.sleep(attacker.seconds)
+    for writer in opened:
+        writer.transport.abort()
+
+
+async def exports(attacker: Attacker) -> None:
+    """f. Exports of everything, one after the other, eight at a time. First there is something to export."""
+    text = "some words of a long talk " * 7000
+    turns = ",".join(f'{{"from":"human","value":"{text}"}}' for _ in range(20))
+    body = "[" + ",".join(f'{{"id":"e{number}","conversations":[{turns}]}}' for number in range(20)) + "]"
+    attacker.note(await attacker.http.post("/api/import", content=body.encode(), headers=UPLOAD, timeout=120))
+
+    async def export(number: int) -> None:
+        async with attacker.http.stream(
+            "GET", "/api/export", params={"format": ("json", "markdown")[number % 2]}
+        ) as got:
+            attacker.answers[str(got.status_code)] += 1
+            if got.status_code >= 400:
+                attacker.said = (await got.aread()).decode()[:300]
+                await asyncio.sleep(0.05)
+            else:
+                async for _ in got.aiter_raw():
+                    pass
+
+    await attacker.repeat(export, tasks=8)
+
+
+async def many(attacker: Attacker) -> None:
+    """g. 100,000 conversations with tags, and as many keys and links as are made."""
+    made = ",".join(
+        f'{{"id":"019b0000-0000-7000-8000-{number:012x}","title":"x","tags":["{number}"],"messages":[],'
+        '"created_at":"2026-01-01T00:00:00Z","updated_at":"2026-01-01T00:00:00Z"}'
+        for number in range(100_000)
+    )
+    body = f'{{"format":"deskmate.conversations","version":1,"conversations":[{made}]}}'.encode()
+    attacker.note(await attacker.http.post("/api/import", content=body, headers=UPLOAD, timeout=300))
+
+    async def make(number: int) -> None:
+        new = {"name": f"k{number}", "scopes": ["chat"], "days": 90}
+        attacker.note(await attacker.http.post("/api/account/keys", json=new))
+        attacker.note(await attacker.http.get("/api/tags"))
+        attacker.note(await attacker.http.get("/api/conversations", params={"limit": 200}))
+
+    await attacker.repeat(make, tasks=4)
+
+
+ATTACKS: dict[str, Callable[[Attacker], Awaitable[None]]] = {
+    "zip": zip_of_one_message,
+    "branches": branches,
+    "templates": templates,
+    "searches": searches,
+    "readers": readers,
+    "exports": exports,
+    "many": many,
+}
+
+
+def family(pid: int) -> list[int]:
+    """A process and those that it has started."""
+    found = [pid]
+    for child in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [one for number in child.read_text().split() for one in family(int(number))]
+        except OSError:
+            continue
+    return found
+
+
+def resident_mib(pid: int) -> float:
+    total = 0
+    for one in family(pid):
+        try:
+            total += machine.resident_bytes(one)
+        except OSError:
+            continue
+    return total / MIB
+
+
+def peak_mib(pid: int) -> float:
+    """The most the process itself has had since :func:`forget_peak`."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def forget_peak(pid: int) -> None:
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def disk_mib(folder: Path) -> float:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / MIB
+
+
+def told(experience: Experience) -> dict[str, Any]:
+    def of(values: Sequence[float]) -> dict[str, float]:
+        ordered = sorted(values)
+        if not ordered:
+            return {}
+        marks = {"p50": quantile(ordered, 0.5), "p95": quantile(ordered, 0.95), "max": ordered[-1]}
+        return {name: round(1000 * value, 1) for name, value in marks.items()}
+
+    return {
+        "gap_ms": of(experience.gaps),
+        "request_ms": of(experience.requests),
+        "send_ms": of(experience.sends),
+        "tokens": len(experience.gaps),
+        "failures": len(experience.failures),
+        "first_failure": experience.failures[0] if experience.failures else None,
+    }
+
+
+async def attack(name: str, server: LiveServer, folder: Path, seconds: float) -> dict[str, Any]:
+    """One attack at a fresh server."""
+    _admin, victim_browser, attacker_browser = await server.sign_up(3)
+    url = f"http://127.0.0.1:{server.port}"
+    headers = [one._headers for one in (victim_browser, attacker_browser)]
+    victim = Victim(url, headers[0])
+    async with victim.beside() as calm:
+        await asyncio.sleep(CALM_SECONDS)
+    forget_peak(server.pid)
+    before, peak = disk_mib(folder), 0.0
+    resting = resident_mib(server.pid)
+    over = asyncio.Event()
+
+    async def watch() -> float:
+        most = 0.0
+        while not over.is_set():
+            most = max(most, await asyncio.to_thread(resident_mib, server.pid))
+            await asyncio.sleep(LOOK_SECONDS)
+        return most
+
+    watching = asyncio.create_task(watch())
+    died = None
+    async with httpx.AsyncClient(base_url=url, headers=headers[1], timeout=60) as http:
+        attacker = Attacker(http, server.port, headers[1]["Cookie"], seconds)
+        began = perf_counter()
+        async with victim.beside() as attacked:
+            try:
+                await ATTACKS[name](attacker)
+            except (httpx.HTTPError, OSError) as error:
+                attacker.answers[type(error).__name__] += 1
+            took = perf_counter() - began
+        over.set()
+        peak = await watching
+        try:
+            server.require_running()
+        except ServerEnded as error:
+            died = str(error)[-500:]
+    return {
+        "attack": name,
+        "seconds": round(took, 1),
+        "without": told(calm),
+        "beside": told(attacked),
+        "memory_mib": {
+            "resting": round(resting),
+            "peak": round(peak_mib(server.pid)) if died is None else None,
+            "peak_with_children": round(peak),
+            "container": CONTAINER_MIB,
+        },
+        "disk_mib": {"before": round(before, 1), "after": round(disk_mib(folder), 1)},
+        "answers": dict(attacker.answers),
+        "last_refusal": attacker.said or None,
+        "server_ended": died,
+    }
+
+
+def line(row: Mapping[str, Any]) -> str:
+    calm, hit = row["without"], row["beside"]
+    gaps = " ".join(f"{name} {calm['gap_ms'].get(name)} → {hit['gap_ms'].get(name)}" for name in ("p50", "p95", "max"))
+    memory, disk = row["memory_mib"], row["disk_mib"]
+    return (
+        f"{row['attack']:10} gap ms {gaps}; send max {hit['send_ms'].get('max')} ms; failures {hit['failures']}; "
+        f"memory {memory['resting']} → {memory['peak_with_children']} MiB; disk {disk['before']} → {disk['after']} MiB; "
+        f"{row['answers']}" + (" THE SERVER ENDED" if row["server_ended"] else "")
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("attacks", nargs="*", help=f"of {', '.join(ATTACKS)}; default: all")
+    parser.add_argument("--seconds", type=float, default=12.0, help="for which each attack goes on")
+    parser.add_argument("--database-url", help="a PostgreSQL database that may be filled; default: fresh SQLite files")
+    parser.add_argument("--name", help="of the file; default: DATE-abuse")
+    args = parser.parse_args(arguments)
+    names = args.attacks or list(ATTACKS)
+    if unknown := [name for name in names if name not in ATTACKS]:
+        parser.error(f"There is no attack '{unknown[0]}'. There are: {', '.join(ATTACKS)}.")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    about = machine.describe() | {"open_files_of_the_server": USUAL_OPEN_FILES}
+    rows = []
+    for name in names:
+        with tempfile.TemporaryDirectory() as temporary:
+            options = ["--database-url", args.database_url] if args.database_url else []
+            resource.setrlimit(resource.RLIMIT_NOFILE, (USUAL_OPEN_FILES, hard))
+            with LiveServer(Path(temporary), options) as server:
+                # The server has begun with what most systems give; this side needs more.
+                resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20_000), hard))
+                rows.append(asyncio.run(attack(name, server, Path(temporary) / "data", args.seconds)))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        print(line(rows[-1]), flush=True)
+    output = RESULTS / f"{args.name or str(about['date'])[:10] + '-abuse'}.json"
+    output.write_text(json.dumps({"machine": about, "attacks": rows}, indent=1) + os.linesep)
+    print(f"written to {output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""One person who reads replies while others do their worst: a process of its own, so that only the server delays it."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from time import perf_counter
+
+import httpx
+
+REPLY_TOKENS = 400
+ASK_EVERY_SECONDS = 0.5
+
+
+@dataclass
+class Experience:
+    """What a victim met. Times in seconds."""
+
+    gaps: list[float] = field(default_factory=list)  #: between one token of a reply and the next
+    requests: list[float] = field(default_factory=list)  #: of a small request beside it
+    sends: list[float] = field(default_factory=list)  #: of a message, until it is acknowledged
+    failures: list[str] = field(default_factory=list)
+
+
+class Victim:
+    """Reads replies, sends messages and looks at the list until it is asked what that was like.
+
+    Args:
+        url: of the server.
+        headers: that tell who it is.
+    """
+
+    def __init__(self, url: str, headers: dict[str, str]) -> None:
+        self._url = url
+        self._headers = headers
+
+    @asynccontextmanager
+    async def beside(self) -> AsyncIterator[Experience]:
+        """Runs meanwhile; the experience is complete when the block has ended."""
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_live, args=(theirs, self._url, self._headers), daemon=True)
+        process.start()
+        await asyncio.to_thread(ours.recv)  # it has its first token
+        experience = Experience()
+        try:
+            yield experience
+        finally:
+            ours.send(None)
+            found: Experience = await asyncio.to_thread(ours.recv)
+            vars(experience).update(vars(found))
+            await asyncio.to_thread(process.join)
+
+
+def _live(told: Connection, url: str, headers: dict[str, str]) -> None:
+    told.send(asyncio.run(_lives(told, url, headers)))
+
+
+async def _lives(told: Connection, url: str, headers: dict[str, str]) -> Experience:
+    experience = Experience()
+    begun = asyncio.Event()
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http:
+
+        async def read() -> None:
+            while True:
+                body = {
+                    "model": "guide",
+                    "messages": [{"role": "user", "content": "Tell me what you can do, at length."}],
+                    "stream": True,
+                    "max_tokens": REPLY_TOKENS,
+                    "ignore_eos": True,
+                }
+                try:
+                    async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
+                        if answer.status_code != 200:
+                            raise httpx.HTTPError(f"{answer.status_code}: {(await answer.aread()).decode()[:200]}")
+                        last = None
+                        async for line in answer.aiter_lines():
+                            if line.startswith("data: {") and '"content"' in line:
+                                now = perf_counter()
+                                if last is not None:
+                                    experience.gaps.append(now - last)
+                                last = now
+                                begun.set()
+                except httpx.HTTPError as error:
+                    experience.failures.append(f"reply: {error!r}")
+                    await asyncio.sleep(0.2)
+
+        async def ask() -> None:
+            while True:
+                try:
+                    began = perf_counter()
+                    (await http.get("/api/conversations", params={"limit": 1})).raise_for_status()
+                    experience.requests.append(perf_counter() - began)
+                    began = perf_counter()
+                    sent = await http.post("/api/turns", json={"text": "hello", "settings": {"max_tokens": 1}})
+                    if sent.status_code == 201:
+                        experience.sends.append(perf_counter() - began)
+                    else:
+                        experience.failures.append(f"send: {sent.status_code} {sent.text[:200]}")
+                except httpx.HTTPError as error:
+                    experience.failures.append(f"request: {error!r}")
+                await asyncio.sleep(ASK_EVERY_SECONDS)
+
+        tasks = [asyncio.create_task(read()), asyncio.create_task(ask())]
+        await begun.wait()
+        told.send(None)
+        while not told.poll():
+            await asyncio.sleep(0.05)
+        told.recv()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return experience
