@@ -365,9 +365,10 @@ def line(row: Mapping[str, Any]) -> str:
     calm, hit = row["without"], row["beside"]
     gaps = " ".join(f"{name} {calm['gap_ms'].get(name)} → {hit['gap_ms'].get(name)}" for name in ("p50", "p95", "max"))
     memory, disk = row["memory_mib"], row["disk_mib"]
+    most = memory["peak_with_children"]
     return (
         f"{row['attack']:10} gap ms {gaps}; send max {hit['send_ms'].get('max')} ms; failures {hit['failures']}; "
-        f"memory {memory['resting']} → {memory['peak_with_children']} MiB; disk {disk['before']} → {disk['after']} MiB; "
+        f"memory {memory['resting']} → {most} MiB; disk {disk['before']} → {disk['after']} MiB; "
         f"{row['answers']}" + (" THE SERVER ENDED" if row["server_ended"] else "")
     )
 

@@ -13,7 +13,7 @@ from app.auth.refusals import Refusal
 from app.error_shapes import error_response
 
 MAX_LASTING_PER_USER = 100
-"""Event streams and the like. A browser keeps one for all its tabs, and two for each that the page's components open."""
+"""Event streams and the like. A browser keeps one for all its tabs, and Gradio two for each tab."""
 _RETRY_AFTER_SECONDS = 5
 
 

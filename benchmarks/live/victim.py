@@ -63,7 +63,11 @@ def _live(told: Connection, url: str, headers: dict[str, str]) -> None:
 async def _lives(told: Connection, url: str, headers: dict[str, str]) -> Experience:
     experience = Experience()
     begun = asyncio.Event()
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http:
+    fresh = httpx.Limits(max_keepalive_connections=0)  # as those have it who come to the page meanwhile
+    async with (
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http,
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=60, limits=fresh) as visits,
+    ):
 
         async def read() -> None:
             while True:
@@ -94,10 +98,10 @@ async def _lives(told: Connection, url: str, headers: dict[str, str]) -> Experie
             while True:
                 try:
                     began = perf_counter()
-                    (await http.get("/api/conversations", params={"limit": 1})).raise_for_status()
+                    (await visits.get("/api/conversations", params={"limit": 1})).raise_for_status()
                     experience.requests.append(perf_counter() - began)
                     began = perf_counter()
-                    sent = await http.post("/api/turns", json={"text": "hello", "settings": {"max_tokens": 1}})
+                    sent = await visits.post("/api/turns", json={"text": "hello", "settings": {"max_tokens": 1}})
                     if sent.status_code == 201:
                         experience.sends.append(perf_counter() - began)
                     else:
@@ -109,9 +113,7 @@ async def _lives(told: Connection, url: str, headers: dict[str, str]) -> Experie
         tasks = [asyncio.create_task(read()), asyncio.create_task(ask())]
         await begun.wait()
         told.send(None)
-        while not told.poll():
-            await asyncio.sleep(0.05)
-        told.recv()
+        await asyncio.to_thread(told.recv)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

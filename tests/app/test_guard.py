@@ -407,7 +407,7 @@ def test_a_server_that_listens_everywhere_answers_to_its_own_addresses(monkeypat
 async def test_a_user_has_so_many_streams_and_takes_none_of_anothers() -> None:
     opened, over = asyncio.Semaphore(0), asyncio.Event()
 
-    async def streams(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+    async def streams(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         opened.release()
         if scope["path"] == "/api/events":

@@ -153,7 +153,7 @@ async def test_a_text_that_takes_long_holds_nobody_up_and_is_given_up(
 ) -> None:
     begun, enough = threading.Event(), threading.Event()
 
-    def slow(self: Template, kind: TemplateKind) -> Template:  # noqa: ARG001
+    def slow(self: Template, kind: TemplateKind) -> Template:
         begun.set()
         enough.wait(30)
         return self
