@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 
 from torch import Tensor
@@ -16,18 +18,20 @@ from engine.capacity import plan_capacity
 from engine.errors import EngineError, LogitsError, first_line
 from engine.graphs import CudaRecorder, Recorder
 from engine.intake import Intake
+from engine.isolation import as_request_error, find_failing_rows
 from engine.kv_cache import BlockPool
 from engine.logprobs import named_scores, score
 from engine.metrics import EngineMetrics
 from engine.model.loading import LoadedModel
-from engine.multi_step import MultiStep, Part
+from engine.multi_step import Drawn, MultiStep, Part, Reply
 from engine.native.sampling import NativeSampling
 from engine.outputs import Delta, EngineStats, FinishReason, PrefillProgress
 from engine.overlap import CudaReadback, Overlap, Readback
 from engine.pacing import Pacing
 from engine.replies import Replies
+from engine.request import Request
 from engine.runner import Runner
-from engine.sampler import Sampler, unusable_scores
+from engine.sampler import Sampler, SamplingRow, unusable_scores
 from engine.scheduler import Scheduler, SchedulerCounters, StepPlan
 from engine.settings import EngineSettings
 from engine.speculation.selection import make_drafting
@@ -121,7 +125,7 @@ class EngineCore:
 
     def add(self, submission: Submission) -> None:
         """Queue a request; ``ValueError`` when it can never be served."""
-        self._scheduler.add(submission.request)
+        self._scheduler.add(submission.request)  # which leaves nothing behind where it raises
         self._replies.add(submission)
 
     def abort(self, stream_id: str) -> bool:
@@ -166,11 +170,11 @@ class EngineCore:
             plan = self._drafting.extend(plan)
         if self._multi_step is not None and most_steps > 1 and self._multi_step.serves(plan, self._submissions):
             plan, replies = self._multi_step.extend(plan, most_steps, self._submissions)
-            drawn = self._runner.several(plan, replies, most_steps)
-            if drawn.tokens:
+            drawn = self._several(plan, replies, most_steps)
+            if drawn is not None and drawn.tokens:
                 self._apply(self._multi_step.parts(plan, drawn, began), result)
                 return result
-            logits = drawn.logits
+            logits = self._runner.execute(plan) if drawn is None else drawn.logits
         else:
             logits = self._runner.execute(plan)
         if len(logits) > plan.num_sampled_rows:
@@ -182,24 +186,30 @@ class EngineCore:
             tokens = self._sample(part, logits if rows is None else logits[rows], result)
             seconds += monotonic() - began
             advanced = self._scheduler.commit(part, tokens)
-            self._replies.observe(advanced)
             num_generated += len(advanced)
-            self._replies.advance(advanced, deltas)
+            self._advance(advanced, deltas, result)
             began = monotonic()
         self._measure(plan, seconds + monotonic() - began, num_generated)
         self._tell_progress(plan, result)
         result.deltas += deltas.values()
         return result
 
+    def _several(self, plan: StepPlan, replies: Sequence[Reply], most_steps: int) -> Drawn | None:
+        """Several steps in one call of C++; None where the parameters of a reply cannot be packed for it."""
+        try:
+            return self._runner.several(plan, replies, most_steps)
+        except (struct.error, ArithmeticError, TypeError, ValueError):  # sampling one by one finds out whose they are
+            log.exception("several steps at once failed, so the step is computed by itself")
+            return None
+
     def _apply(self, steps: Iterable[Part], result: StepResult) -> None:
         """Commit several steps that were computed at once."""
         deltas: dict[str, Delta] = {}  # of each reply, in the order of their last tokens
         for plan, tokens, seconds, at in steps:
             advanced = self._scheduler.commit(plan, tokens, at)
-            self._replies.observe(advanced)
             self._measure(plan, seconds, len(advanced))
             self._tell_progress(plan, result)
-            self._replies.advance(advanced, deltas)
+            self._advance(advanced, deltas, result)
         result.deltas += deltas.values()
 
     def _plan_ahead(self, overlap: Overlap, result: StepResult) -> StepPlan:
@@ -228,16 +238,23 @@ class EngineCore:
         for stream_id in {self._submissions[id_].stream_id for id_ in landed.unusable}:
             self._replies.end(stream_id, FinishReason.ERROR)
             result.failures.append((stream_id, unusable_scores(landed.unusable)))
+        for request_id, cause in landed.failed.items():
+            self._fail(request_id, cause, result)
         unfit = self._scheduler.in_flight.land(landed.launched, landed.void)
         if unfit:
             self._runner.erase(unfit)
         self._measure(landed.plan, landed.seconds, len(landed.tokens))
         advanced = self._scheduler.commit(landed.plan, landed.tokens)
-        self._replies.observe(advanced)
         self._tell_progress(landed.plan, result)
         deltas: dict[str, Delta] = {}
-        self._replies.advance(advanced, deltas)
+        self._advance(advanced, deltas, result)
         result.deltas += deltas.values()
+
+    def _advance(self, advanced: Sequence[Request], deltas: dict[str, Delta], result: StepResult) -> None:
+        """Turn new tokens into deltas; a request whose text fails ends alone."""
+        self._replies.observe(advanced)
+        for request_id, cause in self._replies.advance(advanced, deltas).items():
+            self._fail(request_id, cause, result)
 
     def _tell_progress(self, plan: StepPlan, result: StepResult) -> None:
         """How far the prompts are that a step read."""
@@ -278,9 +295,7 @@ class EngineCore:
         while ids:
             rows = [self._submissions[id_].sampling for id_ in ids]
             try:
-                tokens = self._sampler.sample(logits, rows)
-                self._score(logits, ids, tokens)
-                return dict(zip(ids, tokens, strict=True))
+                return dict(zip(ids, self._sample_rows(logits, ids, rows), strict=True))
             except LogitsError as error:
                 for stream_id in {self._submissions[id_].stream_id for id_ in error.request_ids}:
                     held = {b for one in self._replies.of_stream(stream_id) for b in held_blocks(one.request)}
@@ -288,10 +303,30 @@ class EngineCore:
                     # What it computed may be NaN, which would spread: masked keys are multiplied by zero, not skipped.
                     self._runner.erase(self._pool.discard(held))
                     result.failures.append((stream_id, error))
-                kept = [index for index, id_ in enumerate(ids) if id_ in self._submissions]
-                ids = [ids[index] for index in kept]
-                logits = logits[kept]
+            except Exception as error:
+                alone = partial(self._sample_alone, logits, ids, rows)
+                for index, cause in find_failing_rows(error, logits, alone).items():
+                    self._fail(ids[index], cause, result)
+            kept = [index for index, id_ in enumerate(ids) if id_ in self._submissions]
+            ids = [ids[index] for index in kept]
+            logits = logits[kept]
         return {}
+
+    def _sample_rows(self, logits: Tensor, ids: Sequence[str], rows: Sequence[SamplingRow]) -> list[int]:
+        tokens = self._sampler.sample(logits, rows)
+        self._score(logits, ids, tokens)
+        return tokens
+
+    def _sample_alone(self, logits: Tensor, ids: Sequence[str], rows: Sequence[SamplingRow], index: int) -> None:
+        one = slice(index, index + 1)
+        self._sample_rows(logits[one], ids[one], rows[one])
+
+    def _fail(self, request_id: str, cause: Exception, result: StepResult) -> None:
+        """End the stream of a request whose own parameters failed, with its siblings."""
+        submission = self._submissions.get(request_id)
+        if submission is not None:  # a sibling may have ended the stream
+            self._replies.end(submission.stream_id, FinishReason.ERROR)
+            result.failures.append((submission.stream_id, as_request_error(submission.stream_id, cause)))
 
     def _score(self, logits: Tensor, ids: Sequence[str], tokens: Sequence[int]) -> None:
         """Log-probabilities of what was sampled, for the requests that asked for them. The others cost nothing."""

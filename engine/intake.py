@@ -5,9 +5,9 @@ Callable from any thread, so that nothing here is waited for by those whose toke
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
 from time import monotonic
 
 from engine.bad_words import TokenSequenceBan, token_sequences
@@ -21,7 +21,7 @@ from engine.outputs import TokenLogprobs
 from engine.rendered import RenderedChat, RenderedChats
 from engine.request import Request
 from engine.sampler import TokenBan
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import SamplingParams, check_deadline, check_priority, shown
 from engine.settings import EngineSettings
 from engine.submission import Submission, submit
 from engine.text import TextStream
@@ -104,7 +104,7 @@ class Intake:
 
     def encode(self, prompt: str | Sequence[int], params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
         """The same for a plain text or token ids, without a template."""
-        tokens = self._template.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        tokens = self._template.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
         return tokens, self.resolve(tokens, params)
 
     def resolve(self, prompt: Sequence[int], params: SamplingParams | None) -> SamplingParams:
@@ -144,7 +144,7 @@ class Intake:
         for token in (min(token_ids, default=0), max(token_ids, default=0)):
             if not 0 <= token < self._vocab_size:  # a tokenizer may know more tokens than its model
                 raise InvalidRequestError(
-                    f"{holder} token id {token}, but the model's ids end at {self._vocab_size - 1}."
+                    f"{holder} token id {shown(token)}, but the model's ids end at {self._vocab_size - 1}."
                 )
 
     def submission(
@@ -164,10 +164,9 @@ class Intake:
             priority: lower comes first, see ``Request.rank``.
 
         Raises:
-            InvalidRequestError: the deadline is not a time to come.
+            InvalidRequestError: the deadline or the priority is out of range.
         """
-        if deadline is not None and not 0 < deadline < inf:
-            raise InvalidRequestError(f"deadline must be a number of seconds greater than 0 (got {deadline:g})")
+        deadline, priority = check_deadline(deadline), check_priority(priority)
         arrival = monotonic()
         room = self.max_model_len - len(prompt)
         stop_token_ids = frozenset(params.stop_token_ids)
@@ -207,6 +206,16 @@ class Intake:
             # A tokenizer may know more tokens than its model, which then never writes them.
             bans.append(TokenSequenceBan(each for each in sequences if max(each) < self._vocab_size))
         return bans
+
+
+def _token_ids(prompt: Sequence[int]) -> list[int]:
+    """The prompt as plain integers, of whatever type a caller has them (such as NumPy's)."""
+    try:
+        return [operator.index(token) for token in prompt]
+    except TypeError as error:
+        raise InvalidRequestError(
+            f"The prompt must be a text or a list of token ids, whole numbers: {error}."
+        ) from error
 
 
 def _word_lists(vocabulary: Vocabulary, settings: EngineSettings) -> WordLists:

@@ -23,11 +23,31 @@ import torch
 from torch import Tensor
 
 from engine.batch import Carried
+from engine.isolation import find_failing_rows
 from engine.runner import Runner
 from engine.sampler import SamplingRow, uniform
+from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler, StepPlan
 from engine.submission import Submission
 from engine.unread_sampling import Drawn, draw_again, draw_unread
+
+_PLAIN = SamplingRow(
+    "plain",
+    SamplingParams(
+        temperature=0,
+        top_p=1,
+        top_k=0,
+        min_p=0,
+        typical_p=1,
+        repetition_penalty=1,
+        presence_penalty=0,
+        frequency_penalty=0,
+    ),
+    seed=0,
+    token_ids=(),
+    num_prompt_tokens=0,
+)
+"""Takes the place of a row whose own parameters cannot be computed, until its request ends."""
 
 
 class Reading(Protocol):
@@ -77,6 +97,7 @@ class _Launched:
     drawn: Drawn
     reading: Reading
     began: float
+    failed: Mapping[str, Exception] = field(default_factory=dict)  #: requests whose own parameters cannot be computed
     void: set[str] = field(default_factory=set)  #: requests whose input turned out to be wrong
 
 
@@ -88,6 +109,7 @@ class Landed:
     void: Set[str]  #: ids of requests whose chunk in it was for nothing
     tokens: Mapping[str, int]  #: of each request that was going on
     unusable: tuple[str, ...]  #: of these the ones that cannot: the model gave no usable scores
+    failed: Mapping[str, Exception]  #: those whose own parameters cannot be computed; to be ended, too
     seconds: float  #: that the device had for this step alone
 
     @property
@@ -143,10 +165,19 @@ class Overlap:
         noise = [
             uniform(row.seed, chunk.end - row.num_prompt_tokens) for chunk, row in zip(plan.sampling, rows, strict=True)
         ]
-        drawn = draw_unread(logits, rows, noise)
+        failed: dict[str, Exception] = {}
+        try:
+            drawn = draw_unread(logits, rows, noise)
+        except Exception as error:
+            failing = find_failing_rows(
+                error, logits, lambda at: draw_unread(logits[at : at + 1], [rows[at]], [noise[at]])
+            )
+            failed = {plan.sampling[at].request.id: cause for at, cause in failing.items()}
+            rows = [_PLAIN if at in failing else row for at, row in enumerate(rows)]
+            drawn = draw_unread(logits, rows, noise)
         reading = self._readback.start(torch.stack([drawn.tokens, drawn.usable.long(), drawn.settled.long()]))
         self._scheduler.in_flight.launch(plan)
-        self._steps.append(_Launched(plan, rows, drawn, reading, began))
+        self._steps.append(_Launched(plan, rows, drawn, reading, began, failed))
 
     def land(self) -> Landed:
         """Wait for the earliest step, and read its tokens."""
@@ -169,6 +200,7 @@ class Overlap:
             void=step.void,
             tokens={requests[index].id: tokens[index] for index in going_on},
             unusable=tuple([requests[index].id for index in going_on if not usable[index]]),
+            failed=step.failed,
             seconds=seconds,
         )
 

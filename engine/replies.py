@@ -54,41 +54,53 @@ class Replies:
         """Those of a stream that are still being written."""
         return [self.submissions[id_] for id_ in sorted(self._streams.get(stream_id, ()))]
 
-    def advance(self, advanced: Sequence[Request], deltas: dict[str, Delta]) -> None:
+    def advance(self, advanced: Sequence[Request], deltas: dict[str, Delta]) -> dict[str, Exception]:
         """Turn the newest token of each request into text, and end it where that completes a stop string.
 
         Args:
             deltas: what this step brings each reply, in the order of their last tokens; to be added to.
+
+        Returns:
+            The requests whose text failed, which bring no delta and are to be ended.
         """
+        failed: dict[str, Exception] = {}
         for request in advanced:
-            token = request.token_ids[-1]
-            submission = self.submissions[request.id]
-            delta = deltas.pop(request.id, None)
-            if delta is None:
-                delta = Delta(submission.stream_id, index=submission.index, sampled_at=request.last_token)
-            deltas[request.id] = delta
-            submission.forks = []  # they have begun
-            if request.finish_reason is FinishReason.STOP:
-                delta.text += submission.text.finish()  # the stop token itself is not part of the text
-            else:
-                piece = submission.text.push((token,))
-                delta.text += piece.text
-                if piece.stop is not None:
-                    self._scheduler.finish(request.id, FinishReason.STOP, piece.stop)
-                    request.finish_reason, request.stop_reason = FinishReason.STOP, piece.stop
-                elif request.is_finished:
-                    delta.text += submission.text.finish()
-            delta.token_ids += (token,)
-            delta.logprobs += submission.logprobs
-            if request.num_output_tokens == 1:
-                # Told at once, for whoever stops the reply and so never sees its timings.
-                delta.prompt_tokens = request.num_prompt_tokens
-                delta.cached_prompt_tokens = request.num_cached_tokens
-                delta.prompt_logprobs = tuple(submission.prompt_logprobs)
-                submission.prompt_logprobs.clear()
-            delta.num_unfinished = len(self._streams[submission.stream_id])
-            if request.is_finished:
-                self._close(request, delta)
+            try:
+                self._advance(request, deltas)
+            except Exception as error:
+                failed[request.id] = error
+                deltas.pop(request.id, None)
+        return failed
+
+    def _advance(self, request: Request, deltas: dict[str, Delta]) -> None:
+        token = request.token_ids[-1]
+        submission = self.submissions[request.id]
+        delta = deltas.pop(request.id, None)
+        if delta is None:
+            delta = Delta(submission.stream_id, index=submission.index, sampled_at=request.last_token)
+        deltas[request.id] = delta
+        submission.forks = []  # they have begun
+        if request.finish_reason is FinishReason.STOP:
+            delta.text += submission.text.finish()  # the stop token itself is not part of the text
+        else:
+            piece = submission.text.push((token,))
+            delta.text += piece.text
+            if piece.stop is not None:
+                self._scheduler.finish(request.id, FinishReason.STOP, piece.stop)
+                request.finish_reason, request.stop_reason = FinishReason.STOP, piece.stop
+            elif request.is_finished:
+                delta.text += submission.text.finish()
+        delta.token_ids += (token,)
+        delta.logprobs += submission.logprobs
+        if request.num_output_tokens == 1:
+            # Told at once, for whoever stops the reply and so never sees its timings.
+            delta.prompt_tokens = request.num_prompt_tokens
+            delta.cached_prompt_tokens = request.num_cached_tokens
+            delta.prompt_logprobs = tuple(submission.prompt_logprobs)
+            submission.prompt_logprobs.clear()
+        delta.num_unfinished = len(self._streams[submission.stream_id])
+        if request.is_finished:
+            self._close(request, delta)
 
     def observe(self, advanced: Sequence[Request]) -> None:
         """Measure how long each had to wait for its newest token."""
@@ -107,7 +119,8 @@ class Replies:
         for submission in self.of_stream(stream_id):
             request = self._scheduler.finish(submission.request.id, reason) or submission.request
             request.finish_reason = reason  # a fork that had not begun is unknown to the scheduler
-            delta = Delta(stream_id, submission.text.finish(), index=submission.index)
+            text = "" if reason is FinishReason.ERROR else submission.text.finish()  # it may be what failed
+            delta = Delta(stream_id, text, index=submission.index)
             self._close(request, delta)
             ended.append((request, delta))
         return ended

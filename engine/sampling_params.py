@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from math import inf
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,9 @@ from engine.errors import InvalidRequestError, ModelLoadError, UnsupportedParame
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
+MAX_WHOLE = 2**31 - 1
+"""Largest whole number of a field without a smaller bound of its own: a 32-bit integer holds it, as do JavaScript's
+numbers. A larger one is refused."""
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
 MAX_SEED = 2**63 - 1
@@ -20,6 +24,35 @@ MAX_LOGPROBS = 1000
 """Upper bound of ``EngineSettings.max_logprobs``, which is what a request may ask for."""
 MAX_WORDS = 256
 MAX_WORD_LENGTH = 128
+MAX_STOP_TOKEN_IDS = 1024
+MAX_LOGIT_BIASES = 1024
+MAX_PRIORITY = 1000
+MAX_DEADLINE_SECONDS = MAX_WHOLE
+MAX_SHOWN = 100
+"""Characters of a refused value that the error message repeats."""
+
+NUMBER_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "temperature": (0, 10),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "typical_p": (0, 1),
+    "repetition_penalty": (0.01, 100),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+}
+"""Lowest and highest value of each field that takes any number."""
+
+WHOLE_BOUNDS: Mapping[str, tuple[int, int]] = {
+    "top_k": (-1, MAX_WHOLE),
+    "max_tokens": (1, MAX_WHOLE),
+    "min_tokens": (0, MAX_WHOLE),
+    "n": (1, MAX_REPLIES),
+    "seed": (0, MAX_SEED),
+    "logprobs": (0, MAX_LOGPROBS),
+    "prompt_logprobs": (0, MAX_LOGPROBS),
+}
+"""Lowest and highest value of each field that takes a whole number. Kernels pack them into 64 bits at most, so none has
+an open end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +64,18 @@ class SamplingParams:
     Args:
         temperature: 0 to 10; 0 always takes the likeliest token, 1 samples from the model's own distribution.
         top_p: 0 to 1; keep the likeliest tokens that together have this probability, at least one.
-        top_k: keep this many of the likeliest tokens (and what ties with the last); 0 or -1 keeps all.
+        top_k: at most 2**31 - 1; keep this many of the likeliest tokens (and what ties with the last); 0 or -1 keeps
+            all.
         min_p: 0 to 1; drop tokens less likely than this share of the likeliest one's probability.
         typical_p: 0 to 1; of what the other filters leave, keep the tokens whose surprise is nearest to the expected
             one and that together have this probability, at least one.
         repetition_penalty: 0.01 to 100; tokens of the prompt and the reply become less likely above 1.
         presence_penalty: -2 to 2; taken from the logit of every token the reply contains.
         frequency_penalty: -2 to 2; taken from a token's logit once for each time the reply contains it.
-        max_tokens: longest reply, at least 1; the context window limits it in any case.
+        max_tokens: longest reply, 1 to 2**31 - 1; the context window limits it in any case.
         min_tokens: no end of sequence, stop token or stop string ends the reply before this many tokens.
         stop: one string or up to 16, of at most 256 characters each; the reply ends before the first one met.
-        stop_token_ids: tokens that end the reply as the model's own end of sequence does.
+        stop_token_ids: up to 1024 tokens that end the reply as the model's own end of sequence does.
         ignore_eos: go on after the model's end of sequence.
         n: 1 to 16 replies to the same prompt, which is computed once; each has noise of its own, the first that of
             the seed itself.
@@ -50,7 +84,7 @@ class SamplingParams:
             likeliest tokens. They are the model's own, before any of these parameters.
         prompt_logprobs: as many at most; tell the same of the prompt's tokens. The prompt is then computed whole,
             also where the prefix cache holds its beginning.
-        logit_bias: token id to -100..100, added to the logit before everything else.
+        logit_bias: up to 1024 token ids, each to -100..100, added to the logit before everything else.
         bad_words: up to 256 words of at most 128 characters; the tokens that usually write them, with and without a
             space before, are never completed. Another casing or another split into tokens is not seen.
         forbidden_words: up to 256 words of at most 128 characters that the reply's text never contains, in whatever
@@ -87,19 +121,17 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         self._refuse_what_is_not_built()
-        self._set("temperature", _number("temperature", self.temperature, 0, 10))
-        self._set("top_p", _number("top_p", self.top_p, 0, 1))
-        self._set("top_k", _top_k(self.top_k))
-        self._set("min_p", _number("min_p", self.min_p, 0, 1))
-        self._set("typical_p", _number("typical_p", self.typical_p, 0, 1))
-        self._set("repetition_penalty", _number("repetition_penalty", self.repetition_penalty, 0.01, 100))
-        self._set("presence_penalty", _number("presence_penalty", self.presence_penalty, -2, 2))
-        self._set("frequency_penalty", _number("frequency_penalty", self.frequency_penalty, -2, 2))
-        self._set("max_tokens", _integer("max_tokens", self.max_tokens, 1))
-        n = _integer("n", self.n, 1, MAX_REPLIES)
-        self._set("n", 1 if n is None else n)
-        min_tokens = _integer("min_tokens", self.min_tokens, 0)
-        self._set("min_tokens", 0 if min_tokens is None else min_tokens)
+        for name, (low, high) in NUMBER_BOUNDS.items():
+            self._set(name, _number(name, getattr(self, name), low, high))
+        if self.seed == -1:
+            self._set("seed", None)
+        for name in WHOLE_BOUNDS:
+            self._set(name, _bounded(name, getattr(self, name)))
+        for name, nothing in (("n", 1), ("min_tokens", 0)):
+            if getattr(self, name) is None:
+                self._set(name, nothing)
+        if self.top_k == -1:
+            self._set("top_k", 0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens must be at most max_tokens (got {self.min_tokens} and {self.max_tokens})"
@@ -108,9 +140,6 @@ class SamplingParams:
         self._set("stop_token_ids", _token_ids(self.stop_token_ids))
         if not isinstance(self.ignore_eos, bool):
             raise _wrong("ignore_eos", self.ignore_eos, "true or false")
-        self._set("seed", None if self.seed == -1 else _integer("seed", self.seed, 0, MAX_SEED))
-        self._set("logprobs", _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS))
-        self._set("prompt_logprobs", _integer("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS))
         self._set("bad_words", _words("bad_words", self.bad_words))
         self._set("forbidden_words", _words("forbidden_words", self.forbidden_words))
         self._set("logit_bias", _logit_bias(self.logit_bias))
@@ -182,8 +211,42 @@ class SamplingParams:
                 raise UnsupportedParameterError(f"{name} is not supported yet (got {getattr(self, name)!r})")
 
 
+def check_deadline(seconds: object) -> float | None:
+    """Seconds that a request may take; None for no limit.
+
+    Raises:
+        InvalidRequestError: the value is no number of seconds above 0, or too large a one.
+    """
+    try:
+        number = _number("deadline", seconds, 0, MAX_DEADLINE_SECONDS)
+    except InvalidRequestError:
+        number = 0
+    if number == 0:
+        raise _wrong("deadline", seconds, f"a number of seconds greater than 0, at most {MAX_DEADLINE_SECONDS}")
+    return number
+
+
+def check_priority(priority: object) -> int:
+    """Steps of a request's priority, lower first.
+
+    Raises:
+        InvalidRequestError: the value is no whole number between -1000 and 1000.
+    """
+    number = _integer("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
+    return 0 if number is None else number
+
+
 def _wrong(name: str, value: object, allowed: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{name} must be {allowed} (got {value!r})")
+    return InvalidRequestError(f"{name} must be {allowed} (got {shown(value)})")
+
+
+def shown(value: object) -> str:
+    """Returns a refused value as an error message repeats it: cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _number(name: str, value: object, low: float, high: float) -> float | None:
@@ -191,32 +254,39 @@ def _number(name: str, value: object, low: float, high: float) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, Real):
         raise _wrong(name, value, f"a number between {low} and {high}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = inf
     if not low <= number <= high:  # also refuses NaN, which no comparison accepts
         raise _wrong(name, value, f"between {low} and {high}")
     return number
 
 
-def _integer(name: str, value: object, low: int, high: int | None = None) -> int | None:
+def _integer(name: str, value: object, low: int, high: int) -> int | None:
     if value is None:
         return None
-    allowed = f"at least {low}" if high is None else f"between {low} and {high}"
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # JSON has one kind of number, and some clients write 8 as 8.0
+    allowed = f"between {low} and {high}"
+    if high == MAX_WHOLE:
+        above = isinstance(value, Integral) and int(value) > high
+        allowed = f"at most {high}" if above else f"at least {low}"
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise _wrong(name, value, f"a whole number, {allowed}")
     number = int(value)
-    if number < low or (high is not None and number > high):
+    if not low <= number <= high:
         raise _wrong(name, value, allowed)
     return number
 
 
-def _top_k(value: object) -> int | None:
+def _bounded(name: str, value: object) -> int | None:
     try:
-        number = _integer("top_k", value, -1)
+        return _integer(name, value, *WHOLE_BOUNDS[name])
     except InvalidRequestError:
+        if name != "top_k" or (isinstance(value, Integral) and int(value) > MAX_WHOLE):
+            raise
         raise _wrong("top_k", value, "a whole number, at least 1, or 0 or -1 for off") from None
-    return 0 if number == -1 else number
 
 
 def _stop_strings(value: object) -> tuple[str, ...]:
@@ -241,12 +311,17 @@ def _words(name: str, value: object) -> tuple[str, ...]:
 
 def _token_ids(value: object) -> tuple[int, ...]:
     allowed = "a list of token ids, whole numbers of at least 0"
-    return tuple(_token_id("stop_token_ids", item, allowed) for item in _items("stop_token_ids", value, allowed))
+    items = _items("stop_token_ids", value, allowed)
+    if len(items) > MAX_STOP_TOKEN_IDS:
+        raise _wrong("stop_token_ids", f"{len(items)} token ids", f"at most {MAX_STOP_TOKEN_IDS} token ids")
+    return tuple(_token_id("stop_token_ids", item, allowed) for item in items)
 
 
 def _token_id(name: str, value: object, allowed: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 0:
         raise _wrong(name, value, allowed)
+    if int(value) > MAX_WHOLE:
+        raise _wrong(name, value, f"token ids of at most {MAX_WHOLE}")
     return int(value)
 
 
@@ -256,6 +331,8 @@ def _logit_bias(value: object) -> dict[int, float] | None:
     allowed = "a mapping of token ids to numbers between -100 and 100"
     if not isinstance(value, Mapping):
         raise _wrong("logit_bias", value, allowed)
+    if len(value) > MAX_LOGIT_BIASES:
+        raise _wrong("logit_bias", f"{len(value)} token ids", f"for at most {MAX_LOGIT_BIASES} token ids")
     biases: dict[int, float] = {}
     for token_id, bias in value.items():
         number = _number(f"logit_bias[{token_id!r}]", bias, -100, 100)

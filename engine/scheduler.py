@@ -197,8 +197,8 @@ class Scheduler:
                 f"the prompt is {request.num_prompt_tokens} tokens long; with at least one token of reply "
                 f"at most {self.max_model_len} fit"
             )
-        self._requests[request.id] = request
         insort(self._waiting, request, key=_rank)
+        self._requests[request.id] = request
 
     def plan(self, steps: int = 1) -> StepPlan:
         """Choose the next step and take the blocks it needs. Empty only when nothing is in flight, or not landed.

@@ -21,6 +21,7 @@ from engine.errors import (
     InvalidRequestError,
     first_line,
 )
+from engine.isolation import as_request_error
 from engine.memory import forget_frames, release_memory
 from engine.model.loading import LoadedModel
 from engine.outbox import Outbox, Parcels
@@ -214,9 +215,10 @@ class Worker:
         for submission in self._solitude.let_in(busy=self.core.has_work):
             try:
                 self.core.add(submission)
-            except ValueError as error:
+            except Exception as error:
                 self._solitude.leave(submission.stream_id)
-                self._fail(submission.stream_id, InvalidRequestError(str(error)))
+                refusal = InvalidRequestError(str(error)) if isinstance(error, ValueError) else None
+                self._fail(submission.stream_id, refusal or as_request_error(submission.stream_id, error))
 
     def _deliver(self, result: StepResult) -> None:
         """Hand a step's deltas to their event loops, now or with those of the next steps."""

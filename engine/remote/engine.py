@@ -8,7 +8,6 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from math import inf
 from time import monotonic
 from types import TracebackType
 from typing import TypeVar
@@ -42,7 +41,7 @@ from engine.remote.counting import detokenized, tokenized
 from engine.remote.dialects import Question
 from engine.remote.metrics import RemoteMetrics
 from engine.remote.upstreams import Pool, Served, Upstream, base_url
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import SamplingParams, check_deadline
 from engine.settings import EngineSettings
 
 _log = logging.getLogger(__name__)
@@ -350,8 +349,7 @@ class RemoteEngine:
 
     async def _stream(self, question: Question, deadline: float | None) -> AsyncGenerator[Delta]:
         """Every attempt together, within the deadline."""
-        if deadline is not None and not 0 < deadline < inf:
-            raise InvalidRequestError(f"deadline must be a number of seconds greater than 0 (got {deadline:g})")
+        deadline = check_deadline(deadline)
         _pool, asking = self._open()
         ends = None if deadline is None else asyncio.get_running_loop().time() + deadline
         prompt: Sequence[ChatMessage] | str | Sequence[int] = question.messages or question.prompt or ""

@@ -9,6 +9,7 @@ from transformers import GenerationConfig
 
 from engine import InvalidRequestError, ModelLoadError, SamplingParams
 from engine.errors import UnsupportedParameterError
+from engine.sampling_params import NUMBER_BOUNDS, WHOLE_BOUNDS
 
 NAN = float("nan")
 
@@ -44,6 +45,15 @@ NAN = float("nan")
         ("max_tokens", 0, "at least 1"),
         ("max_tokens", 1.5, "a whole number"),
         ("max_tokens", float("inf"), "a whole number"),
+        ("temperature", 10**400, "between 0 and 10"),
+        ("top_k", 2**31, "at most 2147483647"),
+        ("top_k", 2**63, "at most 2147483647"),
+        ("max_tokens", 2**63, "at most 2147483647"),
+        ("min_tokens", 10**400, "at most 2147483647"),
+        ("stop_token_ids", [2**63], "at most 2147483647"),
+        ("stop_token_ids", range(1025), "at most 1024 token ids"),
+        ("logit_bias", {2**64: 1}, "at most 2147483647"),
+        ("logit_bias", dict.fromkeys(range(1025), 1), "at most 1024 token ids"),
         ("min_tokens", -1, "at least 0"),
         ("seed", -2, "between 0 and 9223372036854775807"),
         ("seed", 2**63, "between 0 and 9223372036854775807"),
@@ -168,3 +178,15 @@ def test_token_ids_beyond_the_vocabulary_are_refused() -> None:
     for params in (SamplingParams(stop_token_ids=[100]), SamplingParams(logit_bias={100: 1.0})):
         with pytest.raises(InvalidRequestError, match=r"vocabulary size, 100 \(got 100\)"):
             params.check_vocabulary(100)
+
+
+def test_every_number_has_a_bound_that_64_bits_hold() -> None:
+    numbers = {field.name for field in fields(SamplingParams) if "int" in str(field.type) or "float" in str(field.type)}
+    lists = {"stop_token_ids", "logit_bias"}  # bounded item by item
+    assert numbers - lists == NUMBER_BOUNDS.keys() | WHOLE_BOUNDS.keys()
+    assert all(-(2**31) <= low < high < 2**63 for low, high in (*NUMBER_BOUNDS.values(), *WHOLE_BOUNDS.values()))
+
+
+def test_a_number_too_long_to_be_written_is_refused_with_a_sentence() -> None:
+    with pytest.raises(InvalidRequestError, match=r"seed must be .* a number of thousands of digits"):
+        SamplingParams(seed=-(10**5000))
