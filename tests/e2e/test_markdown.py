@@ -1,0 +1,188 @@
+"""How a reply's markdown looks: as it was written, while it streams, once it has ended and after a reload."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from tests.e2e.chat_page import ChatPage
+from tests.e2e.seed import seed_conversation
+from tests.e2e.server import Server
+
+PYTHON = 'def greet(name):\n    return f"Hello, {name}!"\n'
+#: Name: the markdown, and the code in its last block.
+ENDING_IN_CODE = {
+    "backticks": (f"Here:\n\n```python\n{PYTHON}```", PYTHON),
+    "newlines after it": (f"Here:\n\n```python\n{PYTHON}```\n\n\n", PYTHON),
+    "tildes": ("~~~~\nthree ~~~ inside\n~~~~", "three ~~~ inside\n"),
+    "a longer closing fence": ("```\ncode\n``````  ", "code\n"),
+    "an indented closing fence": ("```\ncode\n   ```", "code\n"),
+    "empty lines at the end": ("```\ncode\n\n\n```", "code\n\n\n"),
+    "nothing in it": ("```\n```", ""),
+    "fences in the code": ("````md\n```js\nx\n```\n````", "```js\nx\n```\n"),
+    "never closed": (f"```python\n{PYTHON}", PYTHON),
+    "cut in the closing fence": ("```\ncode\n``", "code\n``"),
+    "in a list": ("1. Write:\n\n   ```\n   code\n   ```", "code\n"),
+}
+
+#: Draws each text at once and in pieces: for each the code that is shown, and what its button copies.
+DRAW = """async ([texts, step]) => {
+  const { GrowingMarkdown, drawMarkdown } = await import("/ui/static/markdown.js");
+  let copied = null;
+  const clipboard = { writeText: async (text) => { copied = text; } };
+  Object.defineProperty(navigator, "clipboard", { configurable: true, value: clipboard });
+  const look = (element) => {
+    copied = null;
+    [...element.querySelectorAll("[aria-label='Copy code']")].at(-1).click();
+    return [[...element.querySelectorAll("pre code")].at(-1).textContent, copied];
+  };
+  const results = {};
+  for (const [name, text] of Object.entries(texts)) {
+    const whole = document.createElement("div");
+    drawMarkdown(whole, text);
+    const growing = document.createElement("div");
+    const markdown = new GrowingMarkdown(growing);
+    for (let at = 0; at < text.length; at += step) {
+      await new Promise((resolve) => markdown.append(text.slice(at, at + step), resolve));
+    }
+    const streaming = look(growing);
+    markdown.finish();
+    results[name] = { whole: look(whole), streaming, ended: look(growing) };
+  }
+  return results;
+}"""
+
+STEPS = """1. Install it.
+
+```sh
+pip install deskmate
+```
+
+2. Write:
+
+   ```python
+   print("hello")
+   ```
+
+3. Run it.
+
+***
+
+41. Far below.
+
+| item | price | note |
+| :--- | ----: | :--: |
+| tea | 3.50 | hot |
+"""
+
+RIGHT_TO_LEFT = """مرحبا! هذا نص مع `code(a, b)` فيه.
+
+- نقطة
+- English point
+
+> اقتباس
+
+| اسم | قيمة |
+| --- | --- |
+| شاي | 3 |
+
+English again.
+
+```python
+x = 1  # تعليق
+```
+"""
+
+#: Side of each block's text, and of the first character of the code.
+SIDES = """() => {
+  const side = (element) => {
+    const range = document.createRange();
+    range.selectNodeContents(element);
+    const lines = [...range.getClientRects()].filter((line) => line.width > 0);
+    const frame = element.closest(".dm-text").getBoundingClientRect();
+    const left = Math.min(...lines.map((line) => line.left)) - frame.left;
+    const right = frame.right - Math.max(...lines.map((line) => line.right));
+    return left < right ? "left" : "right";
+  };
+  const reply = document.querySelector(".dm-reply .dm-text");
+  return Object.fromEntries(
+    [
+      ["paragraph", "p"], ["point", "li"], ["English point", "li:nth-child(2)"], ["quote", "blockquote p"],
+      ["cell", "td"], ["English", ".dm-table + p"], ["code", "pre code"],
+    ].map(([name, selector]) => [name, side(reply.querySelector(selector))]),
+  );
+}"""
+
+#: HTML that a renderer might be brought to write, and what is left of it.
+HOSTILE_HTML = {
+    '<ol start="javascript:alert(1)"><li>x</li></ol>': "<ol><li>x</li></ol>",
+    '<ol start="4" align="right" style="color:red"><li>x</li></ol>': '<ol start="4"><li>x</li></ol>',
+    '<ol start="1e9"><li>x</li></ol>': "<ol><li>x</li></ol>",
+    '<ol start="9999999999"><li>x</li></ol>': "<ol><li>x</li></ol>",
+    '<p start="4" align="right">x</p>': "<p>x</p>",
+    '<table><tbody><tr><td align="right" style="x">x</td></tr></tbody></table>': (
+        '<table><tbody><tr><td align="right">x</td></tr></tbody></table>'
+    ),
+    '<table><tbody><tr><td align="right;background:url(//x)">x</td></tr></tbody></table>': (
+        "<table><tbody><tr><td>x</td></tr></tbody></table>"
+    ),
+    '<table align="javascript:x"><tbody><tr><th align="JAVASCRIPT:x">x</th></tr></tbody></table>': (
+        "<table><tbody><tr><th>x</th></tr></tbody></table>"
+    ),
+    '<a href="javascript:x" align="data:text/html,x" start="1">x</a>': "<a>x</a>",
+    '<a href="data:text/html,x">x</a><a href=" java&#9;script:x">x</a>': "<a>x</a><a>x</a>",
+    '<code class="language-py" data-x="1" aria-label="x" style="x">x</code>': '<code class="language-py">x</code>',
+    '<p class="dm-action" id="dm-box" onclick="x" name="x" role="alert">x</p>': "<p>x</p>",
+    '<img src="x" align="left"><svg start="1"></svg><p>x</p>': "<p>x</p>",
+}
+SANITISE = """async (sources) => {
+  const { sanitizeHtml } = await import("/ui/static/markdown.js");
+  return sources.map((source) => {
+    const place = document.createElement("div");
+    place.append(sanitizeHtml(source));
+    return place.innerHTML;
+  });
+}"""
+
+
+def test_code_is_shown_and_copied_as_it_was_written(reader: ChatPage) -> None:
+    reader.go(None)
+    texts = {name: text for name, (text, _) in ENDING_IN_CODE.items()}
+    drawn = reader.page.evaluate(DRAW, [texts, 3])
+    shown = {
+        name: [
+            view for view, codes in views.items() if set(map(str.rstrip, codes)) != {ENDING_IN_CODE[name][1].rstrip()}
+        ]
+        for name, views in drawn.items()
+    }
+    assert shown == {name: [] for name in ENDING_IN_CODE}, drawn
+
+
+def test_lists_go_on_and_columns_stay_aligned(server: Server, reader: ChatPage) -> None:
+    reader.go(seed_conversation(server.data_dir, "steps", ["How?", STEPS]))
+    lists = reader.replies.last.locator("ol")
+    expect(lists).to_have_count(3)
+    assert lists.evaluate_all("(lists) => lists.map((list) => list.start)") == [1, 2, 41]
+    aligned = "(cells) => cells.map((cell) => getComputedStyle(cell).textAlign)"
+    for row in ("th", "td"):
+        assert reader.replies.last.locator(row).evaluate_all(aligned) == ["left", "right", "center"]
+
+
+def test_a_block_stands_on_the_side_of_its_language(server: Server, reader: ChatPage) -> None:
+    reader.go(seed_conversation(server.data_dir, "عنوان", ["كيف؟", RIGHT_TO_LEFT]))
+    expect(reader.replies.last.locator("pre")).to_be_visible()
+    assert reader.page.evaluate(SIDES) == {
+        "paragraph": "right",
+        "point": "right",
+        "English point": "right",
+        "quote": "right",
+        "cell": "right",
+        "English": "left",
+        "code": "left",
+    }
+    directions = "(elements) => elements.map((element) => getComputedStyle(element).direction)"
+    assert reader.page.locator(".dm-user .dm-text, #dm-title").evaluate_all(directions) == ["rtl", "rtl"]
+
+
+def test_what_is_let_through_holds_no_address_and_no_style(reader: ChatPage) -> None:
+    left = reader.go(None).page.evaluate(SANITISE, list(HOSTILE_HTML))
+    assert dict(zip(HOSTILE_HTML, left, strict=True)) == HOSTILE_HTML
