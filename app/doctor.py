@@ -13,7 +13,9 @@ from app.errors import StartupError
 from app.serving import bind, require_loopback
 from app.settings import AppSettings
 from app.store.check import database_state
-from engine import EngineSettings, EngineStatus, ModelLoadError, RemoteEngine, find_model
+from app.store.folders import file_exists, try_folder
+from app.store.migrate import sqlite_file
+from engine import EngineError, EngineSettings, EngineStatus, RemoteEngine, find_model, prepare_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,8 @@ def examine(settings: AppSettings, engine: EngineSettings) -> Iterator[Finding]:
     yield Finding("processor", _processor())
     yield _tried("address", lambda: _address(settings))
     yield _tried("data folder", lambda: _data_folder(settings.data_dir))
-    yield _tried("database", lambda: database_state(settings.resolved_database_url))
-    yield _tried("model", lambda: _remote(engine) if engine.remote_url else _model(engine.model))
+    yield _tried("database", lambda: _database(settings.resolved_database_url))
+    yield _tried("model", lambda: _remote(engine) if engine.remote_url else _model(engine))
 
 
 def _tried(subject: str, look: Callable[[], str]) -> Finding:
@@ -40,6 +42,12 @@ def _tried(subject: str, look: Callable[[], str]) -> Finding:
         return Finding(subject, look())
     except StartupError as error:
         return Finding(subject, error.message, serious=True)
+    except EngineError as error:
+        return Finding(subject, str(error), serious=True)
+    except Exception as error:  # the other checks must still be reported
+        return Finding(
+            subject, f"This cannot be checked: {' '.join(str(error).split()) or type(error).__name__}.", serious=True
+        )
 
 
 def _processor() -> str:
@@ -59,14 +67,17 @@ def _address(settings: AppSettings) -> str:
 
 
 def _data_folder(folder: Path) -> str:
-    nearest = folder.absolute()
-    while not nearest.exists():
-        nearest = nearest.parent
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise StartupError(
-            f"The data folder {folder} cannot be written. Make it writable, or name another one with APP_DATA_DIR."
-        )
-    return f"{folder} {'can be written' if folder.exists() else 'will be made'}"
+    is_there = try_folder(folder, what="data folder", setting="APP_DATA_DIR")
+    return f"{folder} {'can be written' if is_there else 'will be made'}"
+
+
+def _database(url: str) -> str:
+    file = sqlite_file(url)
+    if file is not None:
+        try_folder(file.parent, what="database's folder", setting="APP_DATABASE_URL or APP_DATA_DIR")
+        if file_exists(file) and not os.access(file, os.R_OK | os.W_OK):
+            raise StartupError(f"The database {file} may not be read and written. Make it this user's own.")
+    return database_state(url)
 
 
 def _remote(settings: EngineSettings) -> str:
@@ -77,18 +88,15 @@ def _remote(settings: EngineSettings) -> str:
             return engine.status
 
     found: list[str] = []
-    try:
-        status = asyncio.run(look())
-    except ModelLoadError as error:
-        raise StartupError(str(error)) from error
+    status = asyncio.run(look())
     if status.reason is not None:
         raise StartupError(status.reason)
     return found[0]
 
 
-def _model(name: str) -> str:
-    try:
-        found = find_model(name)
-    except ModelLoadError as error:
-        raise StartupError(str(error)) from error
-    return f"folder {found}" if isinstance(found, Path) else f"{name}, from the Hugging Face hub or its local cache"
+def _model(settings: EngineSettings) -> str:
+    found = find_model(settings.model)
+    if isinstance(found, str):
+        return f"{found}, from the Hugging Face hub or its local cache"
+    prepare_model(settings, lambda _stage, _fraction: None)  # a folder's configuration and tokenizer; no weights yet
+    return f"folder {found}"

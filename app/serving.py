@@ -55,11 +55,14 @@ def bind(host: str, port: int) -> socket.socket:
         StartupError: the port is taken, or not ours to use.
     """
     name = host.strip("[]")
-    listener = socket.socket(socket.AF_INET6 if ":" in name else socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        listener = socket.socket(socket.AF_INET6 if ":" in name else socket.AF_INET, socket.SOCK_STREAM)
+    except OSError as error:  # this machine has no IPv6
+        raise _cannot_listen(host, port, error) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((name, port))
-    except OSError as error:
+    except (OSError, TypeError, UnicodeError) as error:  # the last two where a name's part is longer than 63 characters
         listener.close()
         raise _cannot_listen(host, port, error) from error
     return listener
@@ -145,8 +148,10 @@ class _CancelledBySigterm:
         self._loop.remove_signal_handler(signal.SIGTERM)
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> StartupError:
-    if error.errno == errno.EADDRINUSE:
+def _cannot_listen(host: str, port: int, error: Exception) -> StartupError:
+    if not isinstance(error, OSError):
+        reason = f"cannot listen on {host}: that is no host name."
+    elif error.errno == errno.EADDRINUSE:
         reason = f"port {port} is in use: stop the other program, or choose another port with --port."
     elif error.errno == errno.EACCES:
         reason = f"port {port} needs more rights than this user has: choose one above 1023 with --port."

@@ -43,7 +43,7 @@ from engine.utilisation import Utilisation
 
 if TYPE_CHECKING:
     from engine.engine import Engine
-    from engine.model.loading import find_model
+    from engine.model.loading import find_model, prepare_model
     from engine.remote.engine import RemoteEngine
     from engine.sizing import BYTES_PER_WEIGHT, ModelSize, check_context, model_size
 
@@ -84,6 +84,7 @@ __all__ = [
     "check_context",
     "find_model",
     "model_size",
+    "prepare_model",
 ]
 
 
@@ -92,10 +93,10 @@ def __getattr__(name: str) -> Any:
         from engine.engine import Engine
 
         return Engine
-    if name == "find_model":
-        from engine.model.loading import find_model
+    if name in ("find_model", "prepare_model"):
+        from engine.model import loading
 
-        return find_model
+        return getattr(loading, name)
     if name == "RemoteEngine":
         from engine.remote.engine import RemoteEngine
 

@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import StartupError
 from app.store.database import reading
+from app.store.folders import file_exists
 from app.store.integrity import broken_rules
 from app.store.migrate import alembic_config, known_revisions, sqlite_file
 
@@ -45,7 +46,7 @@ def inspect_database(url: str, *, whole: bool = True) -> DatabaseState:
     script = ScriptDirectory.from_config(alembic_config())
     wanted = script.get_current_head() or ""
     file = sqlite_file(url)
-    if file is not None and not file.exists():
+    if file is not None and not file_exists(file):
         return DatabaseState(None, wanted, known=True, damage=None)
     with _read(url) as connection:
         revision = MigrationContext.configure(connection).get_current_revision()
@@ -84,7 +85,7 @@ def inspect_history(url: str) -> list[str]:
         StartupError: the database cannot be opened or read.
     """
     file = sqlite_file(url)
-    if file is not None and not file.exists():
+    if file is not None and not file_exists(file):
         return []
     with _read(url) as connection:
         return broken_rules(connection) if inspect(connection).has_table("turn") else []

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from app.errors import StartupError
+from app.store.folders import cannot_write
 from app.store.migrate import sqlite_file
 
 
@@ -34,10 +35,7 @@ def claimed(url: str, *, otherwise: str = "give this one a folder of its own wit
         # Appending leaves the other's process id to be read where the lock is taken.
         handle = lock.open("a+")
     except OSError as error:
-        raise StartupError(
-            f"The data folder {file.parent} cannot be written: {error.strerror}. "
-            "Make it writable, or name another one with APP_DATA_DIR."
-        ) from error
+        raise cannot_write(file.parent, error, what="data folder", setting="APP_DATA_DIR") from error
     with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,6 +22,8 @@ from app.store.snapshot import backup_name, copy_database, open_live, whole_file
 _log = logging.getLogger(__name__)
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
+#: Others would make it another file, or one that cannot be written.
+_SQLITE_OPTIONS = frozenset({"timeout", "cached_statements"})
 #: Of PostgreSQL's advisory locks.
 MIGRATION_LOCK = 0x6465736B  # "desk": any number that nobody else on the server uses
 
@@ -74,13 +76,14 @@ def sqlite_file(url: str) -> Path | None:
     """
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:  # the latter where the port is no number
         raise StartupError(_UNKNOWN_URL) from error
-    backend = parsed.get_backend_name()
-    if backend == "postgresql":
+    if parsed.drivername == "postgresql+psycopg":
         return None
-    if backend != "sqlite":
+    if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise StartupError(_UNKNOWN_URL)
+    if unknown := set(parsed.query) - _SQLITE_OPTIONS:
+        raise StartupError(f"APP_DATABASE_URL has an option that SQLite does not take here: {min(unknown)}. Remove it.")
     if not parsed.database or parsed.database == ":memory:":
         raise StartupError(
             "APP_DATABASE_URL names a SQLite database in memory, which would be lost at the end. "

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported, but not by its __all__
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from engine.attention.base import AttentionNeeds, LayerShape, PagedMetadata
 from engine.attention.seam import LayerProbe, register
 from engine.errors import ModelLoadError, first_line
+from engine.model.folders import mode_of, refuse_unreadable_weights
 from engine.model.hub import fetch_description, fetch_weights
 from engine.model.quantization import products_for
 from engine.model.replacement import replace_linears
@@ -150,12 +155,16 @@ def find_model(model: str) -> Path | str:
     Raises:
         ModelLoadError: there is no such folder, or it holds no model with safetensors weights.
     """
-    for candidate in (Path(model).expanduser(), PROJECT_ROOT / model):
-        if candidate.is_dir():
-            _refuse_incomplete_folder(candidate)
-            return candidate.resolve()
     path = Path(model).expanduser()
-    if path.is_file():
+    try:
+        for candidate in (path, PROJECT_ROOT / model):
+            if stat.S_ISDIR(mode_of(candidate)):
+                _refuse_incomplete_folder(candidate)
+                return candidate.resolve()
+        is_file = stat.S_ISREG(mode_of(path))
+    except OSError as error:
+        raise ModelLoadError(f"The model folder {model} cannot be read: {error.strerror or error}.") from error
+    if is_file:
         raise ModelLoadError(f"{model} is a file. Give the folder that holds config.json and the weights.")
     looks_like_path = (
         model.startswith((".", "/", "~")) or model.count("/") != 1 or (path.parent.is_dir() and len(path.parts) > 1)
@@ -165,6 +174,10 @@ def find_model(model: str) -> Path | str:
             f"There is no model folder at {model}. Give a folder with config.json and *.safetensors, "
             "or a hub id such as Qwen/Qwen3-0.6B."
         )
+    try:
+        validate_repo_id(model)
+    except HFValidationError as error:
+        raise ModelLoadError(f"'{model}' is neither a model folder nor a hub id such as Qwen/Qwen3-0.6B.") from error
     return model
 
 
@@ -199,11 +212,15 @@ def _read(source: Path | str, settings: EngineSettings, progress: Progress) -> t
 
 
 def _refuse_incomplete_folder(folder: Path) -> None:
-    if not (folder / "config.json").is_file():
+    names = sorted(os.listdir(folder))  # raises where glob would find nothing
+    if "config.json" not in names:
         raise ModelLoadError(f"{folder} has no config.json, so it is not a Hugging Face model folder.")
-    if any(folder.glob("*.safetensors")):
+    weights = [name for name in names if name.endswith(".safetensors")]
+    for name in weights:
+        refuse_unreadable_weights(folder / name)
+    if weights:
         return
-    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
+    pickles = [name for name in names if Path(name).suffix in PICKLE_SUFFIXES]
     if pickles:
         raise ModelLoadError(
             f"{folder} holds only pickle weights ({pickles[0]}), which can run any code when opened. "

@@ -104,8 +104,12 @@ def base_url(url: str) -> str:
     Raises:
         ModelLoadError: it is no address; says what is wrong.
     """
-    parts = urlsplit(url.strip())
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url.strip())
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a bracket that is not closed, a port above 65535
+        is_address = False
+    if not is_address:
         raise ModelLoadError(
             f"ENGINE_REMOTE_URL: '{url}' is no address of a model server. Write it like http://10.0.0.5:8000/v1."
         )

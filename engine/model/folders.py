@@ -1,0 +1,39 @@
+"""Looks at a model folder before anything is loaded from it."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from engine.errors import ModelLoadError, first_line
+
+
+def mode_of(path: Path) -> int:
+    """Its ``st_mode``; 0 where nothing is there. Unlike ``is_dir`` it does not hide what may not be read.
+
+    Raises:
+        OSError: that cannot be found out.
+    """
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return 0
+        raise
+
+
+def refuse_unreadable_weights(file: Path) -> None:
+    """Raises:
+    ModelLoadError: the header of the file cannot be read.
+    """
+    try:
+        with safe_open(file, framework="pt"):  # reads the header alone
+            pass
+    except (SafetensorError, OSError) as error:
+        raise ModelLoadError(
+            f"The weights of {file.parent} cannot be read: {file.name}: {first_line(error)}."
+        ) from error
