@@ -1,4 +1,4 @@
-"""How an error looks on the wire: ``{"error": {"code", "message"}}``, and OpenAI's shape below ``/v1``."""
+"""How an error looks on the wire: ``{"error": {"code", "message"}}``, and OpenAI's shape in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import JSONResponse
+
+#: Routes of vLLM's beside ``/v1``, which the same programs call.
+BESIDE_V1 = frozenset({"/tokenize", "/detokenize", "/version", "/load"})
+
+
+def is_openai_path(path: str) -> bool:
+    """Whether ``path`` belongs to OpenAI's API as vLLM serves it: its callers are programs with an API key."""
+    return path.startswith("/v1/") or path.rstrip("/") in BESIDE_V1
 
 
 def error_response(
@@ -18,11 +26,7 @@ def error_response(
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
     """The error as JSON, in the shape that callers of ``path`` expect."""
-    error: dict[str, Any]
-    if path.startswith("/v1/"):
-        error = openai_error(status, code, message, param)
-    else:
-        error = {"code": code, "message": message}
+    error = openai_error(status, code, message, param) if is_openai_path(path) else {"code": code, "message": message}
     return JSONResponse({"error": error}, status_code=status, headers=dict(headers or {}))
 
 

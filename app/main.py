@@ -16,12 +16,14 @@ from app.api.observe import HttpMetrics, Observer
 from app.api.openai import install_openai
 from app.api.turn_events import OpenStreams
 from app.auth.authenticator import AccountAuthenticator
+from app.auth.cors import CrossOrigin
 from app.auth.guard import Guard
 from app.auth.headers import SecurityHeaders
 from app.auth.identity import Authenticator, LocalUser
 from app.auth.lasting import MAX_LASTING_PER_USER
 from app.auth.origins import own_addresses
 from app.auth.people import People
+from app.auth.static_key import KeyedLocalUser
 from app.domain.ids import LOCAL_USER_ID
 from app.services import Services
 from app.settings import AppSettings
@@ -64,6 +66,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
     )
     app.state.http_metrics = HttpMetrics()
     app.state.open_streams = OpenStreams()
+    cross_origin = CrossOrigin(settings.cors_origins)
     app.add_middleware(
         Guard,
         authenticator=_authenticator(app, settings),
@@ -75,10 +78,11 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         ),
         max_upload_bytes=settings.max_import_mb * 1024 * 1024,
         max_lasting_per_user=MAX_LASTING_PER_USER if settings.accounts else None,
+        cross_origin=cross_origin,
     )
     app.add_middleware(Observer, metrics=app.state.http_metrics)
     https = (settings.public_url or "").startswith("https://")
-    app.add_middleware(SecurityHeaders, https=https)  # added last, so it is outermost
+    app.add_middleware(SecurityHeaders, https=https, cross_origin=cross_origin)  # added last, so it is outermost
     install_error_handlers(app)
     install_openai(app)
     for router in (
@@ -102,7 +106,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
 
 def _authenticator(app: FastAPI, settings: AppSettings) -> Authenticator:
     if not settings.accounts:
-        return LocalUser(LOCAL_USER_ID)
+        return LocalUser(LOCAL_USER_ID) if settings.api_key is None else KeyedLocalUser(LOCAL_USER_ID, settings.api_key)
 
     def people() -> People:
         opened = cast(Services, app.state.services).people

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.auth.cors import origin_of
 from app.auth.secret_strength import HOW_TO_MAKE_ONE, weakness_of
 from app.domain.long_talks import ContextPolicy
 
@@ -49,6 +50,16 @@ class AppSettings(BaseSettings):
         (),
         description="Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, "
         "separated by commas.",
+    )
+    api_key: SecretStr | None = Field(
+        None,
+        description="Without accounts: programs must send it to /v1 as a bearer token, at least 32 characters. The "
+        "page on this machine needs none.",
+    )
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Origins whose pages may call /v1 from a browser, such as https://app.example.com, separated by "
+        "commas; default: none may.",
     )
     metrics_token: SecretStr | None = Field(
         None,
@@ -95,6 +106,11 @@ class AppSettings(BaseSettings):
         ge=1,
         description="Conversations without a message for so many days are deleted, pinned ones too; default: none are.",
     )
+    strict_fields: bool = Field(
+        False,
+        description="Whether /v1 refuses requests with fields that it does not know. Else it ignores the fields, and "
+        "lists them in the header X-Ignored-Fields.",
+    )
     max_message_chars: int = Field(200_000, ge=1, description="Longest message that is accepted, in characters.")
     max_import_mb: int = Field(
         200,
@@ -109,7 +125,7 @@ class AppSettings(BaseSettings):
             raise ValueError("must not contain a question mark: in the database's URL, options would begin there")
         return value
 
-    @field_validator("allowed_hosts", "trusted_proxies", mode="before")
+    @field_validator("allowed_hosts", "trusted_proxies", "cors_origins", mode="before")
     @classmethod
     def _split_at_commas(cls, value: object) -> object:
         if isinstance(value, str):
@@ -118,6 +134,7 @@ class AppSettings(BaseSettings):
 
     @field_validator(
         "secret_key",
+        "api_key",
         "public_url",
         "metrics_token",
         "retention_days",
@@ -128,7 +145,7 @@ class AppSettings(BaseSettings):
     def _empty_is_none(cls, value: object) -> object:
         return None if value == "" else value  # as compose files hand on what is not set
 
-    @field_validator("secret_key", "metrics_token")
+    @field_validator("secret_key", "api_key", "metrics_token")
     @classmethod
     def _cannot_be_guessed(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and (weakness := weakness_of(value.get_secret_value())) is not None:
@@ -145,6 +162,11 @@ class AppSettings(BaseSettings):
             raise ValueError("must be an address without a path, such as https://desk.example.com")
         return f"{parts.scheme}://{parts.netloc}"
 
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(origin_of(one) for one in value)
+
     @field_validator("trusted_proxies")
     @classmethod
     def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -156,9 +178,13 @@ class AppSettings(BaseSettings):
         return value
 
     @model_validator(mode="after")
-    def _accounts_need_a_secret(self) -> AppSettings:
+    def _keys_belong_together(self) -> AppSettings:
         if self.accounts and self.secret_key is None:
             raise ValueError(f"Accounts need a secret: set APP_SECRET_KEY. {HOW_TO_MAKE_ONE}")
+        if self.accounts and self.api_key is not None:
+            raise ValueError(
+                "APP_API_KEY is for a server without accounts: with them each person makes keys at /account. Unset it"
+            )
         return self
 
     @property

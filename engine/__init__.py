@@ -21,6 +21,7 @@ from engine.errors import (
     InvalidRequestError,
     ModelLoadError,
     ReplyInterruptedError,
+    UnsupportedParameterError,
 )
 from engine.interface import ChatEngine, ChatMessage, ModelHost
 from engine.outputs import (
@@ -80,6 +81,7 @@ __all__ = [
     "SamplingParams",
     "Timings",
     "TokenLogprobs",
+    "UnsupportedParameterError",
     "Utilisation",
     "check_context",
     "find_model",

@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from app.error_shapes import error_response
+from app.error_shapes import error_response, is_openai_path
 from app.errors import AppError, TooManyRequests
 
 
@@ -30,7 +30,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
-        status = 400 if request.url.path.startswith("/v1/") else 422
+        status = 400 if is_openai_path(request.url.path) else 422
         message, field = describe_invalid(error.errors())
         return error_response(request.url.path, status, "invalid_input", message, param=field)
 
@@ -40,15 +40,25 @@ def install_error_handlers(app: FastAPI) -> None:
         return error_response(request.url.path, error.status_code, code, str(error.detail), headers=error.headers)
 
 
+#: What the tags of a union of bodies begin with: Pydantic has them in its paths, and callers know nothing of them.
+UNION_TAG = "tag:"
+MAX_PATH_LENGTH = 200
+
+
 def describe_invalid(errors: Sequence[Any]) -> tuple[str, str | None]:
     """Pydantic's list of errors as one sentence, and the name of the field it is about."""
     first = errors[0]
     if first["type"] == "json_invalid":
         return "The body is not valid JSON.", None
-    if first["type"] == "unsupported_parameter":
-        return str(first["msg"]), first["ctx"]["param"]
-    path = [part for part in first["loc"] if part not in ("body", "query", "path", "header")]
+    path = [part for part in first["loc"] if part not in ("body", "query", "path", "header") and not _is_tag(part)]
+    if first["type"] == "unsupported_parameter":  # see app.api.openai.fields.unsupported
+        param = first["ctx"]["param"]
+        if path and path[-1] == param.partition("[")[0].partition(".")[0]:
+            path.pop()  # raised by the field's own validator, which names it, too
+        path.append(param)
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+    if first["type"] == "unsupported_parameter":
+        return str(first["ctx"]["sentence"]).replace("{param}", field[:MAX_PATH_LENGTH]), field
     if not field:
         return f"The request is not as expected: {first['msg']}.", None
     if first["type"] == "missing":
@@ -57,3 +67,7 @@ def describe_invalid(errors: Sequence[Any]) -> tuple[str, str | None]:
         return f"The field '{field}' is not known here.", field
     reason = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
     return f"The field '{field}' is not valid: {reason}.", field
+
+
+def _is_tag(part: object) -> bool:
+    return isinstance(part, str) and part.startswith(UNION_TAG)

@@ -1,20 +1,26 @@
-"""Around everything, the guard included: gives each request an id, counts it, and answers for what nobody foresaw."""
+"""Around everything, the guard included: gives each request an id (the sent ``X-Request-Id``, or one of ours), counts
+it, and answers for what nobody foresaw.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Sequence
 
 import structlog
 import uuid_utils
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.error_shapes import error_response
 
 _log = structlog.get_logger("app.http")
 _stdlib_log = logging.getLogger("app.http")
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
 
 # Seconds.
 DELIVERY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
@@ -61,7 +67,7 @@ class Observer:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = uuid_utils.uuid4().hex
+        request_id = _sent_id(scope) or uuid_utils.uuid4().hex
         started = time.perf_counter()
         status: int | None = None
 
@@ -93,6 +99,12 @@ class Observer:
                     _log.debug(
                         "request", method=scope["method"], path=_loggable(scope["path"]), status=status, ms=milliseconds
                     )
+
+
+def _sent_id(scope: Scope) -> str | None:
+    """The caller's own id for the request, where it fits into a log as one word."""
+    sent = Headers(scope=scope).get("x-request-id", "")
+    return sent if _REQUEST_ID.fullmatch(sent) else None
 
 
 def _loggable(path: str) -> str:

@@ -16,6 +16,7 @@ from starlette.datastructures import Headers
 
 from app.auth.identity import Identity
 from app.auth.people import People
+from app.error_shapes import is_openai_path
 
 #: How often it is written down that somebody is here.
 TOUCH_SECONDS = 300.0
@@ -41,10 +42,14 @@ class AccountAuthenticator:
         StorageUnavailable: the database does not answer, so nobody is known.
         """
         bearer = bearer_of(scope)
-        # Below /v1 what is shown counts alone: a key that is wrong is refused, whatever cookie comes along.
-        if bearer is not None and scope["path"].startswith("/v1/"):
+        # In OpenAI's API what is shown counts alone: a key that is wrong is refused, whatever cookie comes along.
+        if bearer is not None and is_openai_path(scope["path"]):
             return await self._by_key(bearer)
         return await self._by_cookie(scope)
+
+    @property
+    def key_hint(self) -> str:
+        return "Keys are made on your account's page."
 
     def may_read_metrics(self, scope: Mapping[str, Any]) -> bool:
         """Whether the request shows the token for ``/metrics``."""

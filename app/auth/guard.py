@@ -13,8 +13,10 @@ from collections.abc import Iterable
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.auth.cors import CrossOrigin
 from app.auth.identity import Authenticator, Identity, set_identity
 from app.auth.lasting import LastingRequests, run_until
 from app.auth.origins import LOOPBACK_NAMES, SAFE_METHODS, host_name, is_same_origin
@@ -51,6 +53,7 @@ class Guard:
         body_seconds: float = BODY_SECONDS,
         sessions: SessionOwners | None = None,
         max_lasting_per_user: int | None = None,
+        cross_origin: CrossOrigin | None = None,
     ) -> None:
         """``allowed_hosts`` come beside the loopback names; a body has ``body_seconds`` to arrive.
 
@@ -65,6 +68,7 @@ class Guard:
         self._max_upload_bytes = max_upload_bytes
         self._body_seconds = body_seconds
         self._sessions = sessions or SessionOwners()
+        self._cross_origin = cross_origin or CrossOrigin()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -76,6 +80,12 @@ class Guard:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
+            self._check_host(scope)
+            if self._cross_origin.is_preflight(scope):
+                await Response(status_code=204, headers=self._cross_origin.preflight_headers(scope))(
+                    scope, receive, send
+                )
+                return
             rule = self._admit(scope)
             identity = await self._identify(rule, scope)
             body = b""
@@ -111,9 +121,8 @@ class Guard:
         except Refusal as refusal:
             await answer_to(scope, refusal)(scope, receive, send)
 
-    def _admit(self, scope: Scope) -> Rule:
-        headers = Headers(scope=scope)
-        host = headers.get("host")
+    def _check_host(self, scope: Scope) -> None:
+        host = Headers(scope=scope).get("host")
         if host is None:
             raise Refusal(400, "bad_request", "The request has no Host header.")
         if host_name(host) not in self._hosts:
@@ -123,11 +132,17 @@ class Guard:
                 "This server does not answer to that host name. Use http://127.0.0.1 or http://localhost with "
                 "its port, or have the name added to APP_ALLOWED_HOSTS.",
             )
+
+    def _admit(self, scope: Scope) -> Rule:
+        headers = Headers(scope=scope)
         method, path = scope["method"], scope["path"]
         ruling = rule_on("GET" if method == "HEAD" else method, path)
         rule = ruling.rule
         if not is_same_origin(method, headers, linkable=rule is not None and rule.linkable):
-            raise Refusal(403, "cross_site", "Requests from another website are not allowed.")
+            if not self._cross_origin.allows(scope):
+                raise Refusal(403, "cross_site", "Requests from another website are not allowed.")
+            # A browser may send cookies along, and no page of another origin acts by them: a key is needed.
+            scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
         if rule is None and ruling.allowed_methods:
             raise Refusal(
                 405,
@@ -151,6 +166,8 @@ class Guard:
             identity = await self._authenticator.identify(scope)
         except StorageUnavailable as error:
             raise Refusal(error.status, error.code, error.message, **{"Retry-After": "1"}) from error
+        if identity is None:
+            raise not_signed_in(self._authenticator.key_hint)
         _authorize(rule, identity)
         return identity
 
@@ -184,9 +201,7 @@ class Guard:
                 raise Refusal(404, "not_found", "There is nothing at this address.")
 
 
-def _authorize(rule: Rule, identity: Identity | None) -> None:
-    if identity is None:
-        raise not_signed_in()
+def _authorize(rule: Rule, identity: Identity) -> None:
     if identity.key_id is not None and (rule.scope is None or rule.scope not in identity.scopes):
         raise Refusal(
             403, "not_allowed", "This API key was not made for this. Make one that is, on your account's page."

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.auth.cors import CrossOrigin
+from app.error_shapes import BESIDE_V1, is_openai_path
+
 _EVERYWHERE = ("object-src 'none'", "base-uri 'self'", "form-action 'self'", "frame-ancestors 'none'")
 
 #: Gradio compiles templates in the page and styles elements in place, hence the two ``unsafe-``;
@@ -37,7 +40,7 @@ OWN_PAGES_POLICY = "; ".join(
 DATA_POLICY = "; ".join(("default-src 'none'", *_EVERYWHERE))
 
 _OWN_PAGES = ("/sign-in", "/setup", "/account", "/invitation", "/desk")
-_DATA = ("/api", "/v1", "/health", "/ready", "/metrics")
+_DATA = ("/api", "/v1", "/health", "/ready", "/metrics", *BESIDE_V1)
 
 _SECURITY_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -62,13 +65,14 @@ def policy_of(path: str) -> str:
 class SecurityHeaders:
     """The outermost ASGI layer: what it adds is on error answers too.
 
-    It also takes away any CORS permission: nobody but our own page may read an answer, and Gradio
-    would allow whatever origin asks.
+    It also takes away any CORS permission that a route gives: Gradio would allow whatever origin asks. Only
+    ``cross_origin`` says which pages beside our own may read an answer, and of those the guard answers preflights.
     """
 
-    def __init__(self, app: ASGIApp, *, https: bool = False) -> None:
+    def __init__(self, app: ASGIApp, *, https: bool = False, cross_origin: CrossOrigin | None = None) -> None:
         """``https``: people come by it, and browsers are told to come by nothing else."""
         self._app = app
+        self._cross_origin = cross_origin or CrossOrigin()
         everywhere = {**_SECURITY_HEADERS, **(_HTTPS_ONLY if https else {})}
         self._headers = {
             policy: _as_sent({**everywhere, "Content-Security-Policy": policy})
@@ -83,19 +87,25 @@ class SecurityHeaders:
 
         async def send_hardened(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = self._hardened(scope["path"], message.get("headers", []))
+                message["headers"] = self._hardened(scope, message.get("headers", []))
             await send(message)
 
         await self._app(scope, receive, send_hardened)
 
-    def _hardened(self, path: str, given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    def _hardened(self, scope: Scope, given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        path = scope["path"]
         policy = policy_of(path)
+        is_preflight = self._cross_origin.is_preflight(scope)
         kept = [(name.lower(), value) for name, value in given]
-        kept = [one for one in kept if one[0] not in self._names and not one[0].startswith(b"access-control-")]
-        private = path.startswith(("/api/", "/v1/")) or policy == OWN_PAGES_POLICY
+        kept = [
+            one
+            for one in kept
+            if one[0] not in self._names and (is_preflight or not one[0].startswith(b"access-control-"))
+        ]
+        private = path.startswith("/api/") or is_openai_path(path) or policy == OWN_PAGES_POLICY
         if private and not any(name == b"cache-control" for name, _ in kept):
             kept.append((b"cache-control", b"no-store"))
-        return [*kept, *self._headers[policy]]
+        return [*kept, *self._headers[policy], *self._cross_origin.answer_headers(scope)]
 
 
 def _as_sent(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

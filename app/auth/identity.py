@@ -36,6 +36,10 @@ class Authenticator(Protocol):
             StorageUnavailable: that cannot be found out for now.
         """
 
+    @property
+    def key_hint(self) -> str:
+        """Where a program's API key comes from, as a sentence."""
+
     def may_read_metrics(self, scope: Mapping[str, Any]) -> bool:
         """Whether the request may read the process's numbers, which are nobody's."""
 
@@ -51,6 +55,10 @@ class LocalUser:
 
     async def identify(self, scope: Mapping[str, Any]) -> Identity | None:  # noqa: ARG002 - whoever asks
         return self._identity
+
+    @property
+    def key_hint(self) -> str:
+        return "No key is needed here."
 
     def may_read_metrics(self, scope: Mapping[str, Any]) -> bool:  # noqa: ARG002
         return True

@@ -169,6 +169,11 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/v1/chat/completions", _WRITER, scope=Scope.CHAT, lasting=True),
     Rule("POST", "/v1/completions", _WRITER, scope=Scope.CHAT, lasting=True),
     Rule("POST", "/v1/tokenize", _WRITER, scope=Scope.CHAT),
+    # Beside it, as vLLM has them: listed in app.error_shapes, too.
+    Rule("POST", "/tokenize", _WRITER, scope=Scope.CHAT),
+    Rule("POST", "/detokenize", _WRITER, scope=Scope.CHAT),
+    Rule("GET", "/version", _USER, scope=Scope.MODELS),
+    Rule("GET", "/load", _USER, scope=Scope.MODELS),
     # The page's own files.
     Rule("GET", "/ui/options", _USER),
     Rule("GET", "/ui/static/{path:path}", _OPEN),

@@ -11,7 +11,7 @@ from starlette.types import Scope
 
 from app.auth.origins import SAFE_METHODS
 from app.auth.policy import rule_on
-from app.error_shapes import error_response
+from app.error_shapes import error_response, is_openai_path
 
 _NOT_SIGNED_IN = "not_signed_in"
 
@@ -30,6 +30,8 @@ _PAGE = """<!doctype html>
 class Refusal(Exception):
     """Why a request does not reach its route."""
 
+    key_hint = ""  #: to a program that is not known: where its API key comes from
+
     def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
         super().__init__(message)
         self.status = status
@@ -38,9 +40,11 @@ class Refusal(Exception):
         self.headers = headers
 
 
-def not_signed_in() -> Refusal:
+def not_signed_in(key_hint: str = "") -> Refusal:
     """Nobody is known by what the request shows."""
-    return Refusal(401, _NOT_SIGNED_IN, "Sign in first.")
+    refusal = Refusal(401, _NOT_SIGNED_IN, "Sign in first.")
+    refusal.key_hint = key_hint
+    return refusal
 
 
 def answer_to(scope: Scope, refusal: Refusal) -> Response:
@@ -51,14 +55,17 @@ def answer_to(scope: Scope, refusal: Refusal) -> Response:
             return RedirectResponse(f"/sign-in?next={quote(_here(scope), safe='')}", 303)
         if refusal.status == 403 and refusal.code == "not_allowed":
             return HTMLResponse(_PAGE.format(message=escape(refusal.message)), 403)
-    headers, message = refusal.headers, refusal.message
-    if refusal.status == 401 and path.startswith("/v1/"):
+    headers, message, code = refusal.headers, refusal.message, refusal.code
+    if refusal.status == 401 and is_openai_path(path):
         headers = {**headers, "WWW-Authenticate": "Bearer"}
-        message = "Send an API key of yours as Authorization: Bearer KEY. Keys are made on your account's page."
+        if "authorization" in Headers(scope=scope):
+            code, message = "invalid_api_key", f"Incorrect API key. {refusal.key_hint}".rstrip()
+        else:
+            message = f"Send an API key as Authorization: Bearer KEY. {refusal.key_hint}".rstrip()
     elif refusal.status == 401 and path == "/metrics":
         headers = {**headers, "WWW-Authenticate": "Bearer"}
         message = "Send the value of APP_METRICS_TOKEN as Authorization: Bearer TOKEN."
-    return error_response(path, refusal.status, refusal.code, message, headers=headers)
+    return error_response(path, refusal.status, code, message, headers=headers)
 
 
 def _opens_a_page(scope: Scope) -> bool:

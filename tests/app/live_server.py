@@ -91,6 +91,7 @@ def forget(engine: FakeEngine) -> None:
     engine.ready = True
     engine.state = EngineState.READY
     engine.name("fake")
+    engine.serve_as()
     engine.life.clear()
     engine.life_error = None
     engine.deadlines.clear()

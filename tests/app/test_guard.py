@@ -322,6 +322,8 @@ async def test_a_body_that_names_no_session_is_left_to_the_route(client: httpx.A
 class Known:
     """Who comes is who the header says."""
 
+    key_hint = ""
+
     async def identify(self, scope: Mapping[str, Any]) -> Identity | None:
         role = dict(scope["headers"]).get(b"x-role")
         return Identity("someone", Role(role.decode())) if role else None

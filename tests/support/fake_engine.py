@@ -107,7 +107,7 @@ class FakeEngine:
         return self._registry
 
     async def check_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> int:
-        tokens = sum(len(message["content"].split()) + 1 for message in messages)
+        tokens = self._count(messages)
         self._admit(tokens)
         return tokens
 
@@ -120,6 +120,7 @@ class FakeEngine:
         priority: int = 0,
     ) -> AsyncIterator[Delta]:
         tokens = await self.check_chat(messages, params)
+        (params or SamplingParams()).check_logprobs(20)
         self.calls.append((list(messages), params))
         self.deadlines.append(deadline)
         async for delta in self._reply(tokens):
@@ -141,10 +142,10 @@ class FakeEngine:
     async def tokenize(
         self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
     ) -> tuple[int, ...]:
-        """A token for each character, and 0 as the special token before a text."""
+        """Of a text a token for each character, and 0 as the special token before it."""
         if isinstance(prompt, str):
             return (*([0] if add_special_tokens else []), *map(ord, prompt))
-        return tuple(ord(character) for message in prompt for character in message["content"])
+        return tuple(range(self._count(prompt)))
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         return "".join(map(chr, token_ids))
@@ -164,6 +165,10 @@ class FakeEngine:
     def name(self, name: str) -> None:
         """Call the model something else."""
         self._info = replace(self._info, name=name)
+
+    def serve_as(self, *names: str) -> None:
+        """Give the model aliases."""
+        self._info = replace(self._info, served_names=names)
 
     def resize(self, max_model_len: int) -> None:
         """Give the model another context."""
@@ -204,6 +209,9 @@ class FakeEngine:
     async def aclose(self) -> None:
         self.ready = False
 
+    def _count(self, messages: Sequence[ChatMessage]) -> int:
+        return sum(len(message["content"].split()) + 1 for message in messages)
+
     def _admit(self, tokens: int) -> None:
         if not self.ready:
             raise EngineStoppedError("The engine has stopped.")
@@ -229,7 +237,10 @@ class FakeEngine:
             for index, piece in enumerate(script.pieces):
                 await self._hold(script, index)
                 cached = CACHED_PROMPT_TOKENS if index == 0 else None
-                yield Delta(request_id, text=piece, token_ids=(index,), cached_prompt_tokens=cached)
+                total = prompt_tokens if index == 0 else None
+                yield Delta(
+                    request_id, text=piece, token_ids=(index,), prompt_tokens=total, cached_prompt_tokens=cached
+                )
             await self._hold(script, len(script.pieces))
             ended = True
             yield Delta(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import fields
+from itertools import islice
+from types import MappingProxyType
 
+from app.api.openai.fields import Lenient
 from app.errors import AppError
 from engine import (
     ContextLengthError,
@@ -14,6 +19,8 @@ from engine import (
     InvalidRequestError,
     SamplingParams,
 )
+
+_SAME: Mapping[str, str] = MappingProxyType({})
 
 
 class OpenAIError(AppError):
@@ -26,8 +33,13 @@ class OpenAIError(AppError):
         self.param = param
 
 
-def translated(error: EngineError, param: str | None = None) -> OpenAIError:
-    """An engine's error as OpenAI would report it. ``param`` is where the prompt came from."""
+def translated(error: EngineError, param: str | None = None, spelling: Mapping[str, str] = _SAME) -> OpenAIError:
+    """An engine's error as OpenAI would report it.
+
+    Args:
+        param: where the prompt came from.
+        spelling: as for :func:`invalid_value`.
+    """
     match error:
         case ContextLengthError():
             return OpenAIError(400, "context_length_exceeded", str(error), param)
@@ -38,16 +50,45 @@ def translated(error: EngineError, param: str | None = None) -> OpenAIError:
         case DeadlineError():
             return OpenAIError(504, "deadline_exceeded", str(error), "deadline")
         case InvalidRequestError():
-            return invalid_value(error)
+            return invalid_value(error, spelling)
         case _:
             return OpenAIError(500, "engine_error", str(error))
 
 
-def invalid_value(error: ValueError) -> OpenAIError:
-    """A value the engine refuses: its reason begins with the parameter's name, and says what is allowed."""
-    reason = str(error).rstrip(".") + "."
-    name = reason.partition(" ")[0]
-    return OpenAIError(400, "invalid_value", reason, name if name in _PARAMETERS else None)
+def invalid_value(error: ValueError, spelling: Mapping[str, str] = _SAME) -> OpenAIError:
+    """A value the engine refuses: its reason begins with the parameter's name, and says what is allowed.
+
+    Args:
+        spelling: what the caller calls a parameter of the engine, where that is another name.
+    """
+    name, space, rest = (str(error).rstrip(".") + ".").partition(" ")
+    if name not in _PARAMETERS:
+        return OpenAIError(400, "invalid_value", name + space + rest)
+    name = spelling.get(name, name)
+    return OpenAIError(400, "invalid_value", name + space + rest, name)
 
 
-_PARAMETERS = {field.name for field in fields(SamplingParams)} | {"top_logprobs"}
+def check_fields(body: Lenient, *, strict: bool) -> dict[str, str]:
+    """The header that lists what is ignored of a request; empty where nothing is.
+
+    Raises:
+        OpenAIError: there is something that is not known, and ``strict`` refuses it.
+    """
+    unknown = list(islice(body.unknown_fields(), MAX_LISTED))
+    if not unknown:
+        return {}
+    if strict:
+        name = unknown[0][:MAX_FIELD_LENGTH]
+        raise OpenAIError(400, "invalid_input", f"The field '{name}' is not known here. Leave it out.", name)
+    listed = ", ".join(_UNSAFE.sub("?", name[:MAX_FIELD_LENGTH]) for name in unknown)
+    return {IGNORED_FIELDS: listed}
+
+
+IGNORED_FIELDS = "X-Ignored-Fields"
+MAX_LISTED = 20
+"""Upper bound of the names in that header; the others are left out of it."""
+MAX_FIELD_LENGTH = 64
+"""Characters of a name that are told."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
+
+_PARAMETERS = {field.name for field in fields(SamplingParams)} | {"prompt", "top_logprobs"}

@@ -47,7 +47,7 @@ class TextLogprobs:
             told["tokens"].append(_name(one.token))
             told["token_logprobs"].append(_finite(one.token.logprob))
             best = {_name(top): _finite(top.logprob) for top in one.top}
-            if one.top and _name(one.token) not in best:
+            if _name(one.token) not in best:
                 best[_name(one.token)] = _finite(one.token.logprob)
             told["top_logprobs"].append(best if one.token.logprob is not None else None)
             told["text_offset"].append(self._offset)

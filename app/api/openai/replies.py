@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -26,8 +26,9 @@ class Extras:
     logprobs: bool = False
     prompt_logprobs: bool = False
     echo: bool = False  #: the text begins with the prompt
-    prompt_text: str | None = None  #: the prompt when it came as text
-    choices: int = 1
+    prompt_texts: tuple[str | None, ...] = (None,)  #: of each prompt; None for token ids
+    replies: int = 1  #: to each prompt
+    continuous_usage: bool = False
 
     @classmethod
     def asked_by(cls, body: CommonRequest) -> Extras:
@@ -37,24 +38,37 @@ class Extras:
             logprobs=body.reply_logprobs() is not None,
             prompt_logprobs=body.prompt_logprobs is not None,
             echo=echo,
-            choices=body.n or 1,
-            prompt_text=body.echoed_text() if isinstance(body, TextRequest) and echo else None,
+            prompt_texts=tuple(body.echoed_texts()) if isinstance(body, TextRequest) else (None,),
+            replies=body.n or 1,
+            continuous_usage=body.continuous_usage,
         )
+
+    @property
+    def choices(self) -> int:
+        """All replies together."""
+        return len(self.prompt_texts) * self.replies
 
 
 class Reply:
-    """What one request brings on its way out: ``n`` choices."""
+    """What one request brings on its way out: ``n`` choices for each prompt.
 
-    def __init__(self, kind: Kind, model: str, request_id: str, extras: Extras) -> None:
+    Args:
+        model: the name it is served by.
+        request_id: what the id ends with.
+        fingerprint: changes when the same request may have another reply.
+    """
+
+    def __init__(self, kind: Kind, model: str, request_id: str, fingerprint: str, extras: Extras) -> None:
         self._kind = kind
         self._extras = extras
         self._text_logprobs: defaultdict[int, TextLogprobs] = defaultdict(TextLogprobs)
         self._echoed: set[int] = set()  # choices whose text has begun with the prompt
-        self._prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+        self._prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}  # by prompt
         self._head = {
             "id": f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{request_id}",
             "created": int(time.time()),
             "model": model,
+            "system_fingerprint": fingerprint,
         }
 
     async def whole(self, deltas: AsyncIterator[Delta]) -> dict[str, Any]:
@@ -66,12 +80,9 @@ class Reply:
         choices: dict[int, list[Delta]] = {}
         async for delta in deltas:
             choices.setdefault(delta.index, []).append(delta)
-            self._prompt_logprobs = self._prompt_logprobs or delta.prompt_logprobs
-        told = {}
-        if self._extras.prompt_logprobs:
-            told["prompt_logprobs"] = prompt_logprobs_by_id(self._prompt_logprobs)
+            self._keep_prompt_logprobs(delta)
         made = []
-        for _index, parts in sorted(choices.items()):
+        for index, parts in sorted(choices.items()):
             whole = replace(
                 parts[-1],
                 text="".join(part.text for part in parts),
@@ -80,15 +91,16 @@ class Reply:
                 logprobs=tuple(scores for part in parts for scores in part.logprobs),
             )
             if self._kind == "chat":
-                made.append(self._choice(whole, {"message": {"role": "assistant", "content": whole.text}}))
+                message = {"role": "assistant", "content": whole.text, "refusal": None}
+                made.append(self._choice(whole, {"message": message}))
             else:
-                made.append({**self._choice(whole, None), **told})
+                made.append({**self._choice(whole, None), **self._told_prompt_logprobs(index)})
         return {
             **self._head,
             "object": "chat.completion" if self._kind == "chat" else "text_completion",
             "choices": made,
-            "usage": usage([parts[-1].timings for parts in choices.values()]),
-            **(told if self._kind == "chat" else {}),
+            "usage": usage({index: parts[-1].timings for index, parts in choices.items()}, self._extras.replies),
+            **(self._told_prompt_logprobs(0) if self._kind == "chat" else {}),
         }
 
     async def chunks(self, deltas: AsyncIterator[Delta], *, include_usage: bool) -> AsyncGenerator[bytes]:
@@ -96,24 +108,36 @@ class Reply:
 
         An error on the way is sent as an event, in the shape of an error answer.
         """
-        no_usage = {"usage": None} if include_usage else {}
+        so_far = UsageSoFar(self._extras.replies) if self._extras.continuous_usage else None
+
+        def usage_now() -> dict[str, Any]:
+            if not include_usage:
+                return {}
+            return {"usage": None if so_far is None else so_far.told()}
+
         tokens_matter = self._extras.token_ids or self._extras.logprobs or self._extras.echo
+        opened = self._kind != "chat"
         try:
-            if self._kind == "chat":
-                for index in range(self._extras.choices):
-                    opening = Delta(request_id="", index=index)
-                    role = {"delta": {"role": "assistant", "content": ""}}
-                    yield self._chunk([self._choice(opening, role)], no_usage)
-            timings: list[Timings | None] = []
+            timings: dict[int, Timings | None] = {}
             async for delta in deltas:
-                self._prompt_logprobs = self._prompt_logprobs or delta.prompt_logprobs
+                if so_far is not None:
+                    so_far.note(delta, prompt_only=not opened)
+                if not opened:
+                    opened = True
+                    for index in range(self._extras.choices):
+                        opening = Delta(request_id="", index=index)
+                        role = {"delta": {"role": "assistant", "content": "", "refusal": None}}
+                        yield self._chunk([self._choice(opening, role)], usage_now())
+                    if so_far is not None:
+                        so_far.note(delta)
+                self._keep_prompt_logprobs(delta)
                 if delta.finish_reason is not None:
-                    timings.append(delta.timings)
+                    timings[delta.index] = delta.timings
                 if delta.text or (tokens_matter and delta.num_tokens) or delta.finish_reason is not None:
                     content = {"delta": {"content": delta.text} if delta.text else {}}
-                    yield self._chunk([self._choice(delta, content if self._kind == "chat" else None)], no_usage)
+                    yield self._chunk([self._choice(delta, content if self._kind == "chat" else None)], usage_now())
             if include_usage:
-                yield self._chunk([], {"usage": usage(timings)})
+                yield self._chunk([], {"usage": usage(timings, self._extras.replies)})
         except EngineError as error:
             yield error_event(error)
         finally:
@@ -122,10 +146,16 @@ class Reply:
 
     def _choice(self, delta: Delta, content: dict[str, Any] | None) -> dict[str, Any]:
         """``content``: of a chat; a completion has its text."""
-        logprobs = self._logprobs(delta)
+        if self._begins_with_prompt(delta):
+            self._echoed.add(delta.index)
+            content = {"text": self._prompt_text(delta.index) + delta.text}
+            logprobs = self._logprobs(delta, with_prompt=True)
+        else:
+            content = content or {"text": delta.text}
+            logprobs = self._logprobs(delta)
         choice = {
             "index": delta.index,
-            **(content or {"text": self._echo(delta) + delta.text}),
+            **content,
             "logprobs": logprobs,
             **_ending(delta),
         }
@@ -134,29 +164,40 @@ class Reply:
             choice["token_ids"] = None if unknown else list(delta.token_ids)
         return choice
 
-    def _logprobs(self, delta: Delta) -> dict[str, Any] | None:
-        if not self._extras.logprobs or not delta.num_tokens:
+    def _logprobs(self, delta: Delta, *, with_prompt: bool = False) -> dict[str, Any] | None:
+        if not self._extras.logprobs or not (delta.num_tokens or with_prompt):
             return None
         if self._kind == "chat":
             return chat_logprobs(delta.logprobs)
         text_logprobs = self._text_logprobs[delta.index]
-        if not self._extras.echo or delta.index in self._echoed:
+        if not with_prompt:
             return text_logprobs.told(delta.logprobs, begins=delta.text)
-        prompt = text_logprobs.told(self._prompt_logprobs, begins=self._prompt_text())
+        scores = self._prompt_logprobs.get(delta.index // self._extras.replies, ())
+        prompt = text_logprobs.told(scores, begins=self._prompt_text(delta.index))
         reply = text_logprobs.told(delta.logprobs)
         return {name: prompt[name] + reply[name] for name in prompt}
 
-    def _echo(self, delta: Delta) -> str:
-        """The prompt, once for each choice, with its first token."""
-        if not self._extras.echo or delta.index in self._echoed or not delta.num_tokens:
-            return ""
-        self._echoed.add(delta.index)
-        return self._prompt_text()
+    def _begins_with_prompt(self, delta: Delta) -> bool:
+        """The prompt is told once for each choice: with its first token, or with its end where it has none."""
+        tells = delta.num_tokens > 0 or delta.finish_reason is not None
+        return self._extras.echo and tells and delta.index not in self._echoed
 
-    def _prompt_text(self) -> str:
-        if self._extras.prompt_text is not None:
-            return self._extras.prompt_text
-        return b"".join(one.token.data for one in self._prompt_logprobs).decode(errors="replace")
+    def _prompt_text(self, index: int) -> str:
+        number = index // self._extras.replies
+        text = self._extras.prompt_texts[number]
+        if text is not None:
+            return text
+        return b"".join(one.token.data for one in self._prompt_logprobs.get(number, ())).decode(errors="replace")
+
+    def _keep_prompt_logprobs(self, delta: Delta) -> None:
+        if delta.prompt_logprobs:
+            self._prompt_logprobs.setdefault(delta.index // self._extras.replies, delta.prompt_logprobs)
+
+    def _told_prompt_logprobs(self, index: int) -> dict[str, Any]:
+        if not self._extras.prompt_logprobs:
+            return {}
+        scores = self._prompt_logprobs.get(index // self._extras.replies, ())
+        return {"prompt_logprobs": prompt_logprobs_by_id(scores)}
 
     def _chunk(self, choices: list[dict[str, Any]], extra: dict[str, Any]) -> bytes:
         kind = "chat.completion.chunk" if self._kind == "chat" else "text_completion"
@@ -176,16 +217,58 @@ def error_event(error: EngineError) -> bytes:
     return sse_event({"error": openai_error(problem.status, problem.code, problem.message)})
 
 
-def usage(choices: Sequence[Timings | None]) -> dict[str, Any] | None:
-    """Tokens read, once for all choices, found in the cache, and written by all of them."""
-    known = [timings for timings in choices if timings is not None]
+def usage(choices: Mapping[int, Timings | None], replies: int) -> dict[str, Any] | None:
+    """Tokens read, once for all replies to a prompt, found in the cache, and written by all of them.
+
+    Args:
+        choices: by their index.
+        replies: how many each prompt has.
+    """
+    known = {index: timings for index, timings in choices.items() if timings is not None}
     if not known:
         return None
-    prompt_tokens = known[0].prompt_tokens
-    completion_tokens = sum(timings.completion_tokens for timings in known)
+    prompts = {index // replies: timings for index, timings in known.items()}.values()
+    return _usage(
+        sum(timings.prompt_tokens for timings in prompts),
+        sum(timings.completion_tokens for timings in known.values()),
+        sum(timings.cached_prompt_tokens for timings in prompts),
+    )
+
+
+class UsageSoFar:
+    """The usage of a stream while it lasts, as ``continuous_usage_stats`` asks for.
+
+    Args:
+        replies: how many each prompt has.
+    """
+
+    def __init__(self, replies: int) -> None:
+        self._replies = replies
+        self._prompts: dict[int, int] = {}
+        self._cached: dict[int, int] = {}
+        self._written = 0
+
+    def note(self, delta: Delta, *, prompt_only: bool = False) -> None:
+        """``prompt_only``: the tokens that it brings are not told yet."""
+        prompt = delta.index // self._replies
+        total = delta.progress.total if delta.progress is not None else delta.prompt_tokens
+        if delta.timings is not None:
+            total = delta.timings.prompt_tokens
+        if total is not None:
+            self._prompts[prompt] = total
+        if delta.cached_prompt_tokens is not None:
+            self._cached[prompt] = delta.cached_prompt_tokens
+        if not prompt_only:
+            self._written += delta.num_tokens
+
+    def told(self) -> dict[str, Any]:
+        return _usage(sum(self._prompts.values()), self._written, sum(self._cached.values()))
+
+
+def _usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": known[0].cached_prompt_tokens},
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
     }

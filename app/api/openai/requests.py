@@ -1,102 +1,67 @@
-"""What callers send. Names are OpenAI's; those OpenAI lacks are spelled as vLLM spells them.
-
-A parameter that is not built is refused by name unless its value asks for nothing: ignoring it would
-give a reply that is not what was asked for.
-"""
+"""What callers ask for. Names are OpenAI's; those OpenAI lacks are spelled as vLLM spells them."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, model_validator
 
-from engine import ChatMessage, SamplingParams
+from app.api.openai.fields import REQUEST_FIELDS, STREAM_FIELDS, Lenient, unsupported
+from app.api.openai.messages import Conversation
+from engine import SamplingParams
 
-MAX_TOP_LOGPROBS = 20
-
-
-class Strict(BaseModel):
-    """Refuses unknown fields, wrong types, and what is not built."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    #: Parameters that exist but are not built, each with the values that ask for nothing.
-    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_what_is_not_built(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        kept = dict(data)
-        for name in (name for name in data if name in cls.not_built):
-            value = kept.pop(name)
-            if value is not None and not any(
-                type(value) is type(neutral) and value == neutral for neutral in cls.not_built[name]
-            ):
-                raise PydanticCustomError(
-                    "unsupported_parameter",
-                    "The parameter '{param}' is not built yet. Leave it out.",
-                    {"param": name},
-                )
-        return kept
+MAX_CHOICES = 128
+"""Upper bound of the replies to one request, which are its prompts times ``n``."""
 
 
-class StreamOptions(Strict):
-    not_built = {"continuous_usage_stats": (False,), "include_obfuscation": (False,)}
+def _as_whole(value: object) -> object:
+    """JSON has one kind of number, and some clients write 8 as 8.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
-    include_usage: bool = False
+
+Whole = Annotated[int, BeforeValidator(_as_whole)]
 
 
-class CommonRequest(Strict):
+class StreamOptions(Lenient):
+    no_ops = STREAM_FIELDS
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = Field(
+        None, description="With include_usage: every chunk says the usage so far."
+    )
+
+
+class CommonRequest(Lenient):
     """What both kinds of completion take."""
 
-    not_built = {
-        "audio": (),
-        "best_of": (1,),
-        "function_call": ("none",),
-        "functions": ([],),
-        "modalities": (["text"],),
-        "parallel_tool_calls": (True, False),  # without tools it asks for nothing
-        "prediction": (),
-        "reasoning_effort": ("none",),
-        "response_format": ({"type": "text"},),
-        "service_tier": ("auto", "default"),
-        "store": (False,),
-        "suffix": ("",),
-        "tool_choice": ("none",),
-        "tools": ([],),
-        "verbosity": (),
-        "web_search_options": (),
-    }
+    no_ops = REQUEST_FIELDS
+    #: What callers call a parameter of the engine, where that is another name.
+    spelling: ClassVar[Mapping[str, str]] = {}
 
-    model: str
+    model: str | None = Field(None, description="Default: the one that is loaded.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = Field(None, description="Who is asking, for the caller's own records. Changes nothing.")
-    metadata: dict[str, str] | None = Field(None, description="For the caller's own records. Changes nothing.")
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: Whole | None = None
     min_p: float | None = None
     typical_p: float | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
+    max_tokens: Whole | None = None
+    min_tokens: Whole | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
-    seed: int | None = None
+    seed: Whole | None = Field(None, description="Makes the reply's noise reproducible; -1 is random.")
     bad_words: list[str] | None = Field(None, description="Words whose usual tokens are never completed.")
     forbidden_words: list[str] | None = Field(
         None, description="Words the reply never contains, in any casing and however split into tokens."
     )
-    n: int | None = Field(None, description="1 to 16 replies to the same prompt, which is read once.")
+    n: Whole | None = Field(None, description="1 to 16 replies to the same prompt, which is read once.")
     logit_bias: dict[str, float] | None = Field(None, description="Token id → bias.")
     deadline: float | None = Field(
         None,
@@ -104,21 +69,31 @@ class CommonRequest(Strict):
         description="Seconds. A reply that takes longer ends as at its maximum length, with the stop_reason "
         "'deadline'; one that has not begun by then is an error.",
     )
-    priority: int = Field(
+    priority: Whole = Field(
         0, ge=-1000, le=1000, description="Lower comes first: each step counts as arriving a minute earlier."
     )
-    prompt_logprobs: int | None = Field(None, description="How many likeliest tokens to tell for each of the prompt's.")
+    prompt_logprobs: Whole | None = Field(
+        None, description="How many likeliest tokens to tell for each of the prompt's."
+    )
     return_token_ids: bool | None = Field(None, description="Also return each choice's token ids.")
+    request_id: Annotated[str, StringConstraints(pattern=r"^[\w.:-]{1,128}$")] | None = Field(
+        None, description="What the answer's id ends with; default: a number of ours."
+    )
 
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> CommonRequest:
-        if self.stream_options is not None and not self.stream:
+        options = self.stream_options
+        if options is not None and (options.include_usage or options.continuous_usage_stats) and not self.stream:
             raise ValueError("stream_options is for streams: set stream to true, or leave it out")
         return self
 
     @property
     def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+        return bool(self.stream_options is not None and self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        return bool(self.include_usage and self.stream_options and self.stream_options.continuous_usage_stats)
 
     def sampling_params(self) -> SamplingParams:
         """As the engine takes them; what was not sent is the model's default.
@@ -169,69 +144,16 @@ class CommonRequest(Strict):
         return self.prompt_logprobs
 
 
-class TextPart(Strict):
-    type: Literal["text"]
-    text: str
-
-
-class Message(Strict):
-    """One message of the conversation. A reply of ours can be sent back as it came."""
-
-    not_built = {
-        "annotations": ([],),
-        "audio": (),
-        "function_call": (),
-        "name": (),
-        "reasoning_content": ("",),
-        "refusal": (),
-        "tool_calls": ([],),
-    }
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1)]
-
-    def for_engine(self) -> ChatMessage:
-        content = self.content if isinstance(self.content, str) else "\n".join(p.text for p in self.content)
-        return {"role": "system" if self.role == "developer" else self.role, "content": content}
-
-
-class Conversation(Strict):
-    """What a reply is asked for to, or the rest of one."""
-
-    messages: list[Message] = Field(min_length=1)
-    continue_final_message: bool | None = Field(
-        None, description="Go on with the last message, which is a reply, and answer with what is new."
-    )
-    add_generation_prompt: bool | None = Field(None, description="False to continue a reply, true to begin one.")
-
-    @model_validator(mode="after")
-    def _begins_or_continues(self) -> Conversation:
-        continues = bool(self.continue_final_message)
-        if self.add_generation_prompt is continues:
-            raise ValueError("add_generation_prompt must be the opposite of continue_final_message, or left out")
-        if continues and self.messages[-1].role != "assistant":
-            raise ValueError("continue_final_message needs a reply, with the role 'assistant', as the last message")
-        return self
-
-    def for_engine(self) -> list[ChatMessage]:
-        messages = [message.for_engine() for message in self.messages]
-        if self.continue_final_message:
-            messages[-1]["unfinished"] = True
-        return messages
-
-
-class TokenizeRequest(Conversation):
-    model: str
-
-
 class ChatRequest(CommonRequest, Conversation):
-    max_completion_tokens: int | None = None
+    spelling: ClassVar[Mapping[str, str]] = {"logprobs": "top_logprobs"}
+
+    max_completion_tokens: Whole | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, description="0 to 20 likeliest tokens for each of the reply's.")
+    top_logprobs: Whole | None = Field(None, description="How many likeliest tokens to tell for each of the reply's.")
 
     @model_validator(mode="after")
     def _one_limit(self) -> ChatRequest:
-        if None not in (self.max_tokens, self.max_completion_tokens):
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise ValueError("max_tokens and max_completion_tokens are the same limit; send one of them")
         return self
 
@@ -239,24 +161,59 @@ class ChatRequest(CommonRequest, Conversation):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     def reply_logprobs(self) -> int | None:
-        top = self.top_logprobs or 0
-        if not 0 <= top <= MAX_TOP_LOGPROBS:
-            raise ValueError(f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS} (got {top})")
-        if top and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: set logprobs to true, or leave top_logprobs out")
-        return top if self.logprobs else None
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+Prompt = str | list[int]
+
+
+def _prompts(value: object) -> list[Prompt]:
+    """One prompt, a text or token ids, or a list of them."""
+    prompts: list[Any] = [value] if isinstance(value, str) or _is_token_ids(value) else _list_of_prompts(value)
+    for index, prompt in enumerate(prompts):
+        if not (isinstance(prompt, str) or _is_token_ids(prompt)):
+            raise unsupported(f"prompt[{index}]", "The field '{param}' must be a text or a list of token ids.")
+    return prompts
+
+
+def _list_of_prompts(value: object) -> list[Any]:
+    if not isinstance(value, list) or not value:
+        raise unsupported("prompt", "The field '{param}' must be a text, token ids, or a list of such prompts.")
+    return value
+
+
+def _is_token_ids(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)
 
 
 class TextRequest(CommonRequest):
-    prompt: str | list[int] | list[str] = Field(description="One prompt: a text, or token ids.")
-    logprobs: int | None = Field(None, description="0 to 20 likeliest tokens for each of the reply's.")
+    prompt: Annotated[
+        list[Prompt], PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]])
+    ] = Field(
+        description="A text or token ids, or several such prompts; each has n choices, one prompt's after another's."
+    )
+    logprobs: Whole | None = Field(None, description="How many likeliest tokens to tell for each of the reply's.")
     echo: bool | None = Field(None, description="Begin the text with the prompt; with logprobs, tell the prompt's too.")
+    add_special_tokens: bool | None = Field(
+        None, description="False: a prompt's text is read without the special tokens around it, such as BOS."
+    )
 
-    @model_validator(mode="after")
-    def _one_prompt(self) -> TextRequest:
-        if isinstance(self.prompt, list) and self.prompt and isinstance(self.prompt[0], str) and len(self.prompt) > 1:
-            raise ValueError("several prompts in one request are not built yet; send one request for each")
-        return self
+    @property
+    def scores_only(self) -> bool:
+        """Asks for the prompt's own log-probabilities and no reply, as evaluation programs do."""
+        return self.max_tokens == 0 and (bool(self.echo) or self.prompt_logprobs is not None)
+
+    def sampling_params(self) -> SamplingParams:
+        params = super().sampling_params()
+        choices = len(self.prompt) * params.n
+        if choices > MAX_CHOICES:
+            raise ValueError(
+                f"prompt asks for {choices} replies, {len(self.prompt)} prompts with n={params.n}; one request may ask "
+                f"for {MAX_CHOICES}. Send several requests"
+            )
+        return params
 
     def reply_logprobs(self) -> int | None:
         return self.logprobs
@@ -267,19 +224,15 @@ class TextRequest(CommonRequest):
         if self.prompt_logprobs is not None:
             raise ValueError("prompt_logprobs and echo with logprobs ask for the same; send one of them")
         # The text of token ids comes with their log-probabilities.
-        return 0 if self.logprobs is None and self.echoed_text() is None else self.logprobs
+        return 0 if self.logprobs is None and None in self.echoed_texts() else self.logprobs
 
-    def echoed_text(self) -> str | None:
-        """The prompt's text, unless it came as token ids."""
-        prompt = self.single_prompt()
-        return prompt if isinstance(prompt, str) else None
-
-    def single_prompt(self) -> str | list[int]:
-        if isinstance(self.prompt, list) and self.prompt and isinstance(self.prompt[0], str):
-            return self.prompt[0]
-        return self.prompt  # type: ignore[return-value]  # a list of texts was handled above
+    def echoed_texts(self) -> list[str | None]:
+        """Each prompt's text, None for token ids."""
+        return [prompt if isinstance(prompt, str) else None for prompt in self.prompt]
 
     def reply_limit(self) -> int | None:
+        if self.scores_only:
+            return 1  # the engine writes at least one token, which is not told
         return 16 if self.max_tokens is None else self.max_tokens  # OpenAI's own default here
 
 

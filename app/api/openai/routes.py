@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from app.api.deps import Closing, ServicesDep, UserId
-from app.api.openai.errors import OpenAIError, invalid_value, translated
+from app.api.openai import tokens
+from app.api.openai.errors import OpenAIError, check_fields, invalid_value, translated
+from app.api.openai.prompts import merged, without_replies
 from app.api.openai.replies import Extras, Kind, Reply, error_event
-from app.api.openai.requests import ChatRequest, CommonRequest, TextRequest, TokenizeRequest
+from app.api.openai.requests import ChatRequest, CommonRequest, TextRequest
+from app.api.openai.served import check_model, fingerprint, model_card, names_of
 from app.api.sse import EventStream, close
 from app.error_shapes import error_response
-from engine import ChatEngine, ContextLengthError, Delta, EngineError, EngineStoppedError, SamplingParams
+from engine import ChatEngine, Delta, EngineError, EngineStoppedError, SamplingParams
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
 #: What other servers answer for a client that left before its reply: nobody reads it, but logs show it.
 CLIENT_LEFT = 499
-
-#: When this process began: the nearest thing to a date that a folder of weights has.
-STARTED = int(time.time())
 
 #: What OpenAI's clients, which try errors of 500 and above again by themselves, should know before they do.
 _RETRY = {503: {"Retry-After": "1"}, 504: {"x-should-retry": "false"}}
@@ -49,19 +48,21 @@ def install_openai(app: FastAPI) -> None:
         )
 
     app.include_router(router)
+    app.include_router(tokens.router)
 
 
 @router.get("/models")
 async def list_models(services: ServicesDep) -> dict[str, Any]:
-    """The one model that is loaded."""
-    return {"object": "list", "data": [_model_card(services.engine)]}
+    """The one model that is loaded, by each of its names."""
+    info = services.engine.info
+    return {"object": "list", "data": [model_card(name, info) for name in names_of(info)]}
 
 
 @router.get("/models/{model:path}")
 async def get_model(model: str, services: ServicesDep) -> dict[str, Any]:
-    """The loaded model, when that is its name."""
-    _check_model(model, services.engine)
-    return _model_card(services.engine)
+    """The loaded model, when that is a name of it."""
+    check_model(model, services.engine.info)
+    return model_card(model, services.engine.info)
 
 
 @router.post("/chat/completions")
@@ -70,49 +71,51 @@ async def chat_completions(
 ) -> Response:
     """Reply to a conversation."""
     engine = services.engine
-    _check_model(body.model, engine)
+    headers = check_fields(body, strict=services.settings.strict_fields)
+    check_model(body.model, engine.info)
     deltas = engine.chat(body.for_engine(), _sampling(body), deadline=body.deadline, priority=body.priority)
     try:
         deltas = services.admission.metered(user_id, deltas)
-        return await _respond("chat", body, deltas, request, engine, closing)
+        return await _respond("chat", body, deltas, request, engine, closing, headers)
     except EngineError as error:
-        raise translated(error, "messages") from error
+        raise translated(error, "messages", body.spelling) from error
 
 
 @router.post("/completions")
 async def completions(
     body: TextRequest, request: Request, user_id: UserId, services: ServicesDep, closing: Closing
 ) -> Response:
-    """Continue a text, without a chat template."""
+    """Continue a text, or several, without a chat template."""
     engine = services.engine
-    _check_model(body.model, engine)
-    deltas = engine.complete(body.single_prompt(), _sampling(body), deadline=body.deadline, priority=body.priority)
+    headers = check_fields(body, strict=services.settings.strict_fields)
+    check_model(body.model, engine.info)
+    params = _sampling(body)
     try:
+        prompts = await _prompts(body, engine)
+        each = [engine.complete(one, params, deadline=body.deadline, priority=body.priority) for one in prompts]
+        deltas = each[0] if len(each) == 1 else merged(each, params.n)
         deltas = services.admission.metered(user_id, deltas)
-        return await _respond("text", body, deltas, request, engine, closing)
+        if body.scores_only:
+            deltas = without_replies(deltas)
+        return await _respond("text", body, deltas, request, engine, closing, headers)
     except EngineError as error:
-        raise translated(error, "prompt") from error
+        raise translated(error, "prompt", body.spelling) from error
 
 
-@router.post("/tokenize")
-async def count_tokens(body: TokenizeRequest, services: ServicesDep) -> dict[str, int]:
-    """How many tokens a conversation is for the model, and how many it reads at most, its reply included."""
-    engine = services.engine
-    _check_model(body.model, engine)
-    try:
-        count = await engine.check_chat(body.for_engine())
-    except ContextLengthError as error:
-        count = error.prompt_tokens
-    except EngineError as error:
-        raise translated(error, "messages") from error
-    return {"count": count, "max_model_len": engine.info.max_model_len}
+async def _prompts(body: TextRequest, engine: ChatEngine) -> Sequence[str | Sequence[int]]:
+    if body.add_special_tokens is not False:
+        return body.prompt
+    return [
+        await engine.tokenize(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
+        for prompt in body.prompt
+    ]
 
 
 def _sampling(body: CommonRequest) -> SamplingParams:
     try:
         return body.sampling_params()
     except ValueError as error:
-        raise invalid_value(error) from error
+        raise invalid_value(error, body.spelling) from error
 
 
 async def _respond(
@@ -122,6 +125,7 @@ async def _respond(
     request: Request,
     engine: ChatEngine,
     closing: asyncio.Event,
+    headers: Mapping[str, str],
 ) -> Response:
     """Whole or streamed. However it ends, the engine's generator is closed, which aborts the request."""
     streaming = False
@@ -130,14 +134,19 @@ async def _respond(
         first = await _unless_client_leaves(request, _next(deltas))
         if first is None:
             return Response(status_code=CLIENT_LEFT)
-        reply = Reply(kind, engine.info.name, first.request_id, Extras.asked_by(body))
+        info = engine.info
+        reply = Reply(
+            kind, names_of(info)[0], body.request_id or first.request_id, fingerprint(info), Extras.asked_by(body)
+        )
         everything = _chain(first, deltas)
         if body.stream:
             streaming = True
             chunks = reply.chunks(everything, include_usage=body.include_usage)
-            return EventStream(chunks, closing=closing, farewell=error_event(_STOPPING), source=deltas)
+            stream = EventStream(chunks, closing=closing, farewell=error_event(_STOPPING), source=deltas)
+            stream.headers.update(headers)
+            return stream
         whole = await _unless_client_leaves(request, reply.whole(everything))
-        return Response(status_code=CLIENT_LEFT) if whole is None else JSONResponse(whole)
+        return Response(status_code=CLIENT_LEFT) if whole is None else JSONResponse(whole, headers=dict(headers))
     finally:
         if not streaming:
             await close(deltas)
@@ -171,24 +180,3 @@ async def _unless_client_leaves(request: Request, work: Coroutine[Any, Any, T]) 
         for task in (working, leaving):
             task.cancel()
         await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-def _check_model(name: str, engine: ChatEngine) -> None:
-    if name != engine.info.name:
-        raise OpenAIError(
-            404,
-            "model_not_found",
-            f"The model '{name[:200]}' does not exist here. '{engine.info.name}' is loaded.",
-            "model",
-        )
-
-
-def _model_card(engine: ChatEngine) -> dict[str, Any]:
-    info = engine.info
-    return {
-        "id": info.name,
-        "object": "model",
-        "created": STARTED,
-        "owned_by": "deskmate",
-        "max_model_len": info.max_model_len,
-    }

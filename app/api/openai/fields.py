@@ -1,0 +1,239 @@
+"""The fields that ``/v1`` knows and does not act on: one table of the values that ask for nothing.
+
+Names are OpenAI's, vLLM's, llama.cpp's, SGLang's and TGI's. A field that asks for nothing is accepted; one that asks
+for what is not there is refused by name, since ignoring it would give a reply that is not what was asked for. Fields
+in no table are unknown: they are ignored and listed in a header, or refused with ``APP_STRICT_FIELDS``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+_UNSUPPORTED: Final = "is not supported here"
+
+
+@dataclass(frozen=True, slots=True)
+class NoOp:
+    """A field without effect.
+
+    Args:
+        neutral: values beside null that ask for nothing.
+        accepts_any: every value asks for nothing, such as a label for the caller's own records.
+        why: what to say to any other value, after the field's name.
+    """
+
+    neutral: tuple[object, ...] = ()
+    accepts_any: bool = False
+    why: str = _UNSUPPORTED
+
+    def asks_for_nothing(self, value: object) -> bool:
+        return value is None or self.accepts_any or any(_is_same(value, one) for one in self.neutral)
+
+    @property
+    def refusal(self) -> str:
+        """A sentence for a value that asks for something; ``{param}`` stands for the field's path."""
+        neutral = " or ".join(json.dumps(value) for value in self.neutral)
+        instead = f" Leave it out, or send {neutral}." if neutral else " Leave it out."
+        return f"The parameter '{{param}}' {self.why}.{instead}"
+
+
+def _only(*neutral: object, why: str = _UNSUPPORTED) -> NoOp:
+    return NoOp(neutral, why=why)
+
+
+_LABEL: Final = NoOp(accepts_any=True)
+_TOOLS: Final = "asks for tool calls, which are not supported here"
+_SPEECH: Final = "asks for speech, and the model here writes text only"
+_GRAMMAR: Final = "asks for output of a given form, which is not supported here"
+_BEAMS: Final = "asks for beam search, which is not supported here"
+_MEDIA: Final = "is about images, sound or video, and the model here reads text only"
+_TEMPLATE: Final = "changes the model's chat template, which is not supported here"
+_REASONING: Final = "is about separate reasoning, which is not supported here"
+
+REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
+    # OpenAI: for the caller's own records, or hints about where and how long OpenAI keeps a prompt.
+    **dict.fromkeys(("user", "metadata", "safety_identifier", "prompt_cache_key", "session_id", "rid"), _LABEL),
+    "prompt_cache_retention": _only("in_memory", "in-memory"),
+    "service_tier": _only("auto", "default", why="asks for a tier of service, and there is one only"),
+    "store": _only(False, why="asks to keep the reply, and nothing of /v1 is kept here"),
+    # OpenAI: tools, forms of output, other media.
+    "tools": _only([], why=_TOOLS),
+    "tool_choice": _only("none", "auto", why=_TOOLS),
+    "parallel_tool_calls": _only(True, False),
+    "functions": _only([], why=_TOOLS),
+    "function_call": _only("none", "auto", why=_TOOLS),
+    "response_format": _only({"type": "text"}, why=_GRAMMAR),
+    "modalities": _only(["text"], why=_SPEECH),
+    "audio": _only(why=_SPEECH),
+    "prediction": _only(),
+    "web_search_options": _only(),
+    "reasoning_effort": _only("none", why=_REASONING),
+    "verbosity": _only("medium"),
+    "moderation": _only(),
+    # Of the other kind of completion.
+    "best_of": _only(1),
+    "suffix": _only(""),
+    "echo": _only(False),
+    "top_logprobs": _only(0),
+    "prompt_embeds": _only(),
+    # vLLM: sampling and the text of the reply.
+    "use_beam_search": _only(False, why=_BEAMS),
+    "length_penalty": _only(1.0, why=_BEAMS),
+    "early_stopping": _only(False, why=_BEAMS),
+    "include_stop_str_in_output": _only(False),
+    "skip_special_tokens": _only(True),
+    "spaces_between_special_tokens": _only(True),
+    "truncate_prompt_tokens": _only(),
+    "truncation_side": _only("left", "right"),
+    "allowed_token_ids": _only(),
+    "logprob_token_ids": _only(),
+    "watermarking": _only(False),
+    "repetition_detection": _only(),
+    "stream_interval": _only(1),
+    # vLLM: the prompt and its template.
+    "add_special_tokens": _only(False),
+    "documents": _only([], why=_TEMPLATE),
+    "chat_template": _only(why=_TEMPLATE),
+    "chat_template_kwargs": _only({}, why=_TEMPLATE),
+    "media_io_kwargs": _only({}, why=_MEDIA),
+    "mm_processor_kwargs": _only({}, why=_MEDIA),
+    # vLLM and SGLang: forms of output.
+    **dict.fromkeys(
+        (
+            *("structured_outputs", "structural_tag", "guided_json", "guided_regex", "guided_choice"),
+            *("guided_grammar", "guided_decoding_backend", "guided_whitespace_pattern", "regex", "ebnf"),
+        ),
+        _only(why=_GRAMMAR),
+    ),
+    # vLLM and SGLang: what else an answer holds, and where it is computed.
+    "return_tokens_as_token_ids": _only(False),
+    "return_token_offsets": _only(False),
+    "return_prompt_text": _only(False),
+    "return_mm_kwargs": _only(True, why=_MEDIA),
+    "return_hidden_states": _only(False),
+    "return_routed_experts": _only(False),
+    "routed_experts_prompt_start": _only(0),
+    "include_reasoning": _only(True, why=_REASONING),
+    "thinking_token_budget": _only(-1, why=_REASONING),
+    "separate_reasoning": _only(True, False, why=_REASONING),
+    "stream_reasoning": _only(True, False, why=_REASONING),
+    "cache_salt": _only(),
+    "kv_transfer_params": _only({}),
+    "ec_transfer_params": _only({}),
+    "vllm_xargs": _only({}),
+    "lora_path": _only(),
+    "session_params": _only({}),
+    "no_stop_trim": _only(False),
+    "custom_logit_processor": _only(),
+    "data_parallel_rank": _only(),
+    # llama.cpp.
+    "cache_prompt": _only(True),
+    "id_slot": _only(-1),
+    "n_predict": _only(-1, why="is llama.cpp's name of max_tokens, which is the one to send"),
+    "n_keep": _only(0),
+    "n_indent": _only(0),
+    "n_probs": _only(0, why="is llama.cpp's name of logprobs, which are the ones to ask for"),
+    "min_keep": _only(0),
+    "t_max_predict_ms": _only(0, -1, why="is a limit in milliseconds; deadline is one in seconds"),
+    "repeat_penalty": _only(1.0, why="is llama.cpp's name of repetition_penalty, which is the one to send"),
+    "tfs_z": _only(1.0),
+    "mirostat": _only(0),
+    "dynatemp_range": _only(0.0),
+    "xtc_probability": _only(0.0),
+    "dry_multiplier": _only(0.0),
+    "top_n_sigma": _only(-1.0),
+    "grammar": _only("", why=_GRAMMAR),
+    "json_schema": _only({}, why=_GRAMMAR),
+    "samplers": _only(),
+    "lora": _only([]),
+    "post_sampling_probs": _only(False),
+    "timings_per_token": _only(False),
+    "return_tokens": _only(False),
+    "return_progress": _only(False),
+    "response_fields": _only([]),
+    "reasoning_format": _only("none", "auto", why=_REASONING),
+    # Settings of samplers that are off.
+    **dict.fromkeys(
+        (
+            *("repeat_last_n", "mirostat_tau", "mirostat_eta", "dynatemp_exponent", "xtc_threshold", "dry_base"),
+            *("dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
+        ),
+        _LABEL,
+    ),
+    # TGI.
+    "tool_prompt": _only("", why=_TOOLS),
+    "guideline": _only(""),
+}
+
+STREAM_FIELDS: Final[Mapping[str, NoOp]] = {"include_obfuscation": _only(True, False)}
+
+MESSAGE_FIELDS: Final[Mapping[str, NoOp]] = {
+    "annotations": _only([]),
+    "audio": _only(why=_SPEECH),
+    "cache_control": _LABEL,
+    "function_call": _only(why=_TOOLS),
+    "reasoning": _only("", why=_REASONING),
+    "reasoning_content": _only("", why=_REASONING),
+    "refusal": _only(),
+    "tool_call_id": _LABEL,  # of a message whose role is refused
+    "tool_calls": _only([], why=_TOOLS),
+}
+
+PART_FIELDS: Final[Mapping[str, NoOp]] = dict.fromkeys(("annotations", "cache_control", "logprobs"), _LABEL)
+
+
+class Lenient(BaseModel):
+    """A part of a request: checks types and known fields, and keeps unknown ones to be listed."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    #: Fields without effect; one that the model itself has comes first.
+    no_ops: ClassVar[Mapping[str, NoOp]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_no_ops(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        kept = {}
+        for name, value in data.items():
+            known = None if name in cls.model_fields else cls.no_ops.get(name)
+            if known is None:
+                kept[name] = value
+            elif not known.asks_for_nothing(value):
+                raise unsupported(name, known.refusal)
+        return kept
+
+    def unknown_fields(self, prefix: str = "") -> Iterator[str]:
+        """The fields in no table, here and below, by their paths."""
+        for name in self.model_extra or ():
+            yield prefix + name
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, Lenient):
+                yield from value.unknown_fields(f"{prefix}{name}.")
+            elif isinstance(value, list):
+                for index, one in enumerate(value):
+                    if isinstance(one, Lenient):
+                        yield from one.unknown_fields(f"{prefix}{name}[{index}].")
+
+
+def unsupported(param: str, sentence: str) -> PydanticCustomError:
+    """What a validator raises for what is known and not there.
+
+    Args:
+        param: its path from where this is raised.
+        sentence: what to say; ``{param}`` stands for the whole path.
+    """
+    return PydanticCustomError("unsupported_parameter", "{sentence}", {"param": param, "sentence": sentence})
+
+
+def _is_same(value: object, neutral: object) -> bool:
+    """Equal, and not only in Python's eyes: 1 is 1.0, and neither is true."""
+    return value == neutral and isinstance(value, bool) is isinstance(neutral, bool)

@@ -1,0 +1,103 @@
+"""The messages that callers send: text, in the shapes that OpenAI's clients and Anthropic's give it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, PlainValidator, StringConstraints, model_validator
+
+from app.api.openai.fields import MESSAGE_FIELDS, PART_FIELDS, Lenient, unsupported
+from engine import ChatMessage
+
+#: Where the text is, by the type of a part.
+_TEXT_IN: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+#: What the other parts are, by a word in their type.
+_MEDIA: Final = {"image": "an image", "audio": "sound", "video": "a video", "file": "a file", "tool": "a tool's result"}
+
+
+class TextPart(Lenient):
+    """A piece of a message."""
+
+    no_ops = PART_FIELDS
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+def _content(value: object) -> str | list[TextPart]:
+    """A text or a list of parts; null is no text, as vLLM takes it."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise unsupported("content", "The field '{param}' must be a text, a list of parts, or null.")
+    return [_part(f"content[{index}]", part) for index, part in enumerate(value)]
+
+
+def _part(path: str, part: Any) -> TextPart:
+    if isinstance(part, str):
+        return TextPart(text=part)
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(kind, str):
+        raise unsupported(path, 'The field \'{param}\' must be a part such as {"type": "text", "text": "Hello"}.')
+    if kind not in _TEXT_IN:
+        held = next((media for word, media in _MEDIA.items() if word in kind), f"of the type '{kind[:40]}'")
+        raise unsupported(path, f"The part '{{param}}' is {held}, and the model here reads text only. Send its text.")
+    others = {key: value for key, value in part.items() if key not in ("type", _TEXT_IN[kind])}
+    text = part.get(_TEXT_IN[kind])
+    if not isinstance(text, str):
+        raise unsupported(f"{path}.{_TEXT_IN[kind]}", "The field '{param}' must be a text.")
+    return TextPart.model_validate({**others, "text": text})
+
+
+class Message(Lenient):
+    """One message of the conversation. A reply of ours can be sent back as it came."""
+
+    no_ops = MESSAGE_FIELDS
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[
+        str | list[TextPart], PlainValidator(_content, json_schema_input_type=str | list[TextPart] | None)
+    ] = ""
+    name: Annotated[str, StringConstraints(pattern=r"^[\w.@-]{1,64}$")] | None = Field(
+        None, description="Tells apart people of the same role, where the model's chat template shows it."
+    )
+
+    @model_validator(mode="after")
+    def _only_a_reply_may_lack_content(self) -> Message:
+        if "content" not in self.model_fields_set and self.role != "assistant":
+            raise unsupported("content", "The field '{param}' is missing.")
+        return self
+
+    def for_engine(self) -> ChatMessage:
+        content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
+        message: ChatMessage = {"role": "system" if self.role == "developer" else self.role, "content": content}
+        if self.name is not None:
+            message["name"] = self.name
+        return message
+
+
+class Conversation(Lenient):
+    """What a reply is asked for to, or the rest of one."""
+
+    messages: list[Message] = Field(min_length=1)
+    continue_final_message: bool | None = Field(
+        None, description="Go on with the last message, which is a reply, and answer with what is new."
+    )
+    add_generation_prompt: bool | None = Field(None, description="False to continue a reply, true to begin one.")
+
+    @model_validator(mode="after")
+    def _begins_or_continues(self) -> Conversation:
+        continues = bool(self.continue_final_message)
+        if self.add_generation_prompt is continues:
+            raise ValueError("add_generation_prompt must be the opposite of continue_final_message, or left out")
+        if continues and self.messages[-1].role != "assistant":
+            raise ValueError("continue_final_message needs a reply, with the role 'assistant', as the last message")
+        return self
+
+    def for_engine(self) -> list[ChatMessage]:
+        messages = [message.for_engine() for message in self.messages]
+        if self.continue_final_message:
+            messages[-1]["unfinished"] = True
+        return messages

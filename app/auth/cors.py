@@ -1,0 +1,97 @@
+"""CORS for OpenAI's API: pages of listed origins may call ``/v1`` from a browser, with an API key and no cookie.
+
+Off unless ``APP_CORS_ORIGINS`` lists origins. The chat's own API and the page are never open to another origin.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+ALLOWED_METHODS = "GET, POST"
+MAX_AGE_SECONDS = 600
+#: Answer headers that a script may read beside those that it always may.
+EXPOSED_HEADERS = "Retry-After, X-Ignored-Fields, X-Request-Id"
+#: What a preflight asks to send: names of headers. OpenAI's client sends a dozen of its own (``x-stainless-*``).
+_HEADER_NAMES = re.compile(r"[A-Za-z0-9-]{1,64}(\s*,\s*[A-Za-z0-9-]{1,64}){0,49}")
+
+
+def origin_of(url: str) -> str:
+    """``scheme://name[:port]`` as browsers send it.
+
+    Raises:
+        ValueError: it is no single origin; says what one looks like.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise _no_origin(url) from None
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or "*" in url
+        or parts.username is not None
+        or parts.path.strip("/")
+        or parts.query
+        or parts.fragment
+    ):
+        raise _no_origin(url)
+    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    is_default = port is None or port == {"http": 80, "https": 443}[parts.scheme]
+    return f"{parts.scheme}://{name}" if is_default else f"{parts.scheme}://{name}:{port}"
+
+
+def _no_origin(url: str) -> ValueError:
+    return ValueError(
+        f"must be exact origins such as https://app.example.com, without a path or *, and '{url}' is none"
+    )
+
+
+class CrossOrigin:
+    """Says which requests of other origins are allowed, and with which headers they are answered.
+
+    Args:
+        origins: as :func:`origin_of` writes them.
+    """
+
+    def __init__(self, origins: Iterable[str] = ()) -> None:
+        self._origins = frozenset(origins)
+
+    def allows(self, scope: Scope) -> bool:
+        """Whether the request comes from a listed origin and asks for what is open to it."""
+        if not self._origins or not scope["path"].startswith("/v1/"):
+            return False
+        return Headers(scope=scope).get("origin", "") in self._origins
+
+    def is_preflight(self, scope: Scope) -> bool:
+        """Whether a browser asks if it may send an allowed request."""
+        asks = scope["method"] == "OPTIONS" and "access-control-request-method" in Headers(scope=scope)
+        return asks and self.allows(scope)
+
+    def preflight_headers(self, scope: Scope) -> dict[str, str]:
+        """The answer to it, beside :meth:`answer_headers`."""
+        asked = Headers(scope=scope).get("access-control-request-headers", "")
+        wanted = asked if _HEADER_NAMES.fullmatch(asked) else "Authorization, Content-Type"
+        return {
+            "Access-Control-Allow-Methods": ALLOWED_METHODS,
+            "Access-Control-Allow-Headers": wanted,
+            "Access-Control-Max-Age": str(MAX_AGE_SECONDS),
+        }
+
+    def answer_headers(self, scope: Scope) -> list[tuple[bytes, bytes]]:
+        """For every answer below ``/v1``. Credentials are never allowed: no script reads what a cookie opened."""
+        if not self._origins or not scope["path"].startswith("/v1/"):
+            return []
+        headers = [(b"vary", b"Origin, Access-Control-Request-Headers")]
+        if self.allows(scope):
+            origin = Headers(scope=scope)["origin"]
+            headers += [
+                (b"access-control-allow-origin", origin.encode("latin-1")),
+                (b"access-control-expose-headers", EXPOSED_HEADERS.encode()),
+            ]
+        return headers
