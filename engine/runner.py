@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -176,5 +177,6 @@ class Runner:
             layers=self.layers,
             group_of_layer=self._group_of_layer,
             groups=tuple(GroupStep(slots, step) for slots, step in zip(batch.slots, prepared, strict=True)),
+            calls=itertools.count() if self._model.layer_per_call else None,
         )
         return self._model.logits(batch.input_ids, batch.position_ids, batch.logits_rows, metadata, batch.lengths)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -178,3 +178,4 @@ class PagedMetadata:
     layers: Sequence[LayerCache]
     group_of_layer: Sequence[int]
     groups: Sequence[GroupStep]
+    calls: Iterator[int] | None = None  #: counts calls where each has a layer of the cache, see ``LoadedModel.layers``

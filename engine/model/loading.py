@@ -24,6 +24,7 @@ from engine.attention.seam import LayerProbe, register
 from engine.errors import ModelLoadError, first_line
 from engine.model.folders import mode_of, refuse_unreadable_weights
 from engine.model.hub import fetch_description, fetch_weights
+from engine.model.probe import first_step, kept_by_cache, probe_calls
 from engine.model.quantization import products_for
 from engine.model.replacement import replace_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
@@ -36,6 +37,7 @@ from engine.settings import EngineSettings
 log = logging.getLogger(__name__)
 
 SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+STATELESS_LAYER_TYPES = frozenset({"mlp", "moe"})
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +53,8 @@ class LoadedModel:
     config: Any
     device: torch.device
     dtype: torch.dtype
-    layers: tuple[LayerShape, ...]
+    layers: tuple[LayerShape, ...]  #: of the cache
+    layer_per_call: bool  #: each call of attention in a step has a layer of the cache, else each ``layer_idx``
     needs: AttentionNeeds
     max_position_embeddings: int
     vocab_size: int
@@ -109,12 +112,15 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     products = products_for(settings.quantization, device, dtype)
     folder, config, tokenizer = _read(source, settings, progress)
     module = load_weights(folder, settings.model, dtype, device, progress)
-    layers, needs = _probe_layers(module, config, device, settings.model)
+    calls = probe_calls(module, config, device, settings.model)
+    layers, needs = calls.layers, calls.needs
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
     weight_bytes = sum(parameter.nbytes for parameter in module.parameters())
-    decoder = decoder_weights(module, layers, needs, settings, weight_bytes, progress)
+    decoder = None
+    if not calls.layer_per_call:
+        decoder = decoder_weights(module, layers, needs, settings, weight_bytes, progress)
     if products.inner:
-        replaced = replace_linears(module, products, lambda: _first_step(module, device, LayerProbe()))
+        replaced = replace_linears(module, products, lambda: first_step(module, device, LayerProbe()))
         if settings.quantization != "none":
             if not replaced:
                 raise ModelLoadError(
@@ -122,6 +128,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
                 )
             kept = ", ".join(f"{count} in {bits}" for bits, count in replaced.items())
             log.info("linear layers of %s: %s", settings.model, kept)
+        _check_replaced(module, device, settings)
     if device.type == "cpu":
         own_weights(module)
     rotary = replace_length_dependent(module, settings.model)
@@ -136,8 +143,9 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         device=device,
         dtype=dtype,
         layers=layers,
+        layer_per_call=calls.layer_per_call,
         needs=needs,
-        max_position_embeddings=_context_window(text_config),
+        max_position_embeddings=int(min(_context_window(text_config), kept_by_cache(text_config, calls))),
         vocab_size=int(text_config.vocab_size),
         eos_token_ids=_eos_token_ids(generation_config, tokenizer, int(text_config.vocab_size)),
         rotary=rotary,
@@ -147,6 +155,17 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     if decoder is not None and agrees(decoder, model):
         return replace(model, decoder=decoder)
     return model
+
+
+def _check_replaced(module: nn.Module, device: torch.device, settings: EngineSettings) -> None:
+    """Refuse a model that no longer runs: its code may read the weight of a layer that it did not read before."""
+    try:
+        first_step(module, device, LayerProbe())
+    except (AttributeError, TypeError, RuntimeError) as error:
+        other = "dtype=float32" if settings.quantization == "none" else "quantization=none and dtype=float32"
+        raise ModelLoadError(
+            f"{settings.model} cannot run with its linear layers in another form ({first_line(error)}). Use {other}."
+        ) from error
 
 
 def find_model(model: str) -> Path | str:
@@ -298,7 +317,7 @@ def _refuse_what_cannot_run(config: Any, name: str) -> None:
             f"{name} is a {config.model_type} model, which transformers cannot run as a causal language model."
         )
     text_config = config.get_text_config()
-    layer_types = set(getattr(text_config, "layer_types", None) or ()) - SUPPORTED_LAYER_TYPES
+    layer_types = set(getattr(text_config, "layer_types", None) or ()) - SUPPORTED_LAYER_TYPES - STATELESS_LAYER_TYPES
     if layer_types:
         raise ModelLoadError(
             f"{name} has layers of the kind {', '.join(sorted(layer_types))}; Deskmate's cache holds keys and values "
@@ -307,8 +326,8 @@ def _refuse_what_cannot_run(config: Any, name: str) -> None:
     implementation = architecture[0] if isinstance(architecture, tuple) else architecture
     if not implementation._supports_attention_backend:
         raise ModelLoadError(
-            f"{name} ({config.model_type}) cannot run here: its code in transformers has no hook for another "
-            "attention function."
+            f"{name} ({config.model_type}) cannot run here: transformers declares no hook for another attention "
+            "function in its code."
         )
 
 
@@ -317,52 +336,6 @@ def _load_tokenizer(folder: Path, name: str) -> Any:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         raise ModelLoadError(f"The tokenizer of {name} cannot be loaded: {first_line(error)}") from error
-
-
-@torch.inference_mode()
-def _first_step(module: nn.Module, device: torch.device, probe: LayerProbe) -> None:
-    """Run two tokens through the model."""
-    module(
-        input_ids=torch.zeros(1, 2, dtype=torch.int64, device=device),
-        position_ids=torch.arange(2, device=device).unsqueeze(0),
-        use_cache=False,
-        logits_to_keep=torch.tensor([1], device=device),
-        paged=probe,
-    )
-
-
-def _probe_layers(
-    module: nn.Module, config: Any, device: torch.device, name: str
-) -> tuple[tuple[LayerShape, ...], AttentionNeeds]:
-    """Run two tokens through the model and see which layers ask for attention, and how."""
-    probe = LayerProbe()
-    try:
-        _first_step(module, device, probe)
-    except (TypeError, RuntimeError, ValueError, AttributeError) as error:
-        raise ModelLoadError(
-            f"{name} ({config.model_type}) cannot run here: a first step failed ({first_line(error)})."
-        ) from error
-    expected = int(config.get_text_config().num_hidden_layers)
-    if sorted(probe.layers) != list(range(expected)):
-        raise ModelLoadError(
-            f"{name} ({config.model_type}) cannot run here: {len(probe.layers)} of its {expected} layers use the "
-            "attention hook; the others keep their state elsewhere."
-        )
-    if not probe.is_causal:
-        raise ModelLoadError(
-            f"{name} ({config.model_type}) cannot run here: its tokens look at those behind them, as in embedding "
-            "models. Choose a model made to generate text."
-        )
-    layers = tuple(probe.layers[index] for index in range(expected))
-    needs = AttentionNeeds(
-        sliding_window=any(layer.sliding_window is not None for layer in layers),
-        softcap=probe.softcap,
-        sinks=probe.sinks,
-        dtype=next(module.parameters()).dtype,
-        head_dim=max(layer.head_dim for layer in layers),
-        value_head_dim=max(layer.value_head_dim for layer in layers),
-    )
-    return layers, needs
 
 
 def _context_window(text_config: Any) -> int:

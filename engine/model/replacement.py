@@ -1,7 +1,8 @@
 """Puts products in the place of a model's linear layers.
 
 Layers that read the same tensor (queries, keys and values; gate and up) become one product, whatever the
-architecture: a run shows who reads what.
+architecture: a run shows who reads what. A layer whose weight other code reads (some routers multiply with it
+themselves) stays as it is.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import PreTrainedModel
 
 from engine.model.linears import Product
@@ -68,6 +70,18 @@ class _Shared:
         return part
 
 
+class _Watched(nn.Linear):
+    """The class of a linear layer for one run: notes whether other code than its own ``forward`` reads its weight."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.linear(input, cast(Tensor, self._parameters["weight"]), self._parameters["bias"])
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("weight", "bias"):
+            vars(self)["weight_is_read"] = True
+        return super().__getattr__(name)
+
+
 class _Part(nn.Module):
     """Stands in the place of one of several layers that share a product."""
 
@@ -84,21 +98,27 @@ def _readers(module: nn.Module, run: Callable[[], object]) -> list[tuple[str, ..
     """The names of the linear layers that are called: those together that read one tensor one after another."""
     calls: list[tuple[str, Tensor]] = []
     linears = {name: part for name, part in module.named_modules() if type(part) is nn.Linear}
+    biased = {name: linear.bias is not None for name, linear in linears.items()}
 
     def listener(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         return lambda _linear, arguments: calls.append((name, arguments[0]))
 
     hooks = [linear.register_forward_pre_hook(listener(name)) for name, linear in linears.items()]
+    for linear in linears.values():
+        linear.__class__ = _Watched
     try:
         run()
     finally:
         for hook in hooks:
             hook.remove()
+        for linear in linears.values():
+            linear.__class__ = nn.Linear
+    read = {name for name, linear in linears.items() if vars(linear).pop("weight_is_read", False)}
     times = Counter(name for name, _rows in calls)
     groups: dict[tuple[str, ...], None] = {}
     for (_rows, _biased, once), members in groupby(
-        calls, key=lambda call: (id(call[1]), linears[call[0]].bias is None, times[call[0]] == 1)
+        calls, key=lambda call: (id(call[1]), biased[call[0]], times[call[0]] == 1 and call[0] not in read)
     ):
         names = tuple(name for name, _ in members)
-        groups.update(dict.fromkeys([names] if once else [(name,) for name in names]))
+        groups.update(dict.fromkeys([names] if once else [(name,) for name in names if name not in read]))
     return list(groups)

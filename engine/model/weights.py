@@ -39,7 +39,10 @@ def load_weights(folder: Path, name: str, dtype: torch.dtype, device: torch.devi
     except torch.OutOfMemoryError as error:
         raise _too_large(name, device) from error
     except (OSError, ValueError, RuntimeError, ImportError, AttributeError, SafetensorError) as error:
-        raise ModelLoadError(f"The weights of {name} cannot be loaded: {first_line(error)}") from error
+        reason = first_line(error)
+        if "ignore_mismatched_sizes" in reason:  # an option that nobody here can set
+            reason = "some tensors have other sizes than config.json gives them. Fetch both files from one place."
+        raise ModelLoadError(f"The weights of {name} cannot be loaded: {reason}") from error
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
         raise ModelLoadError(

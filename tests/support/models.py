@@ -114,7 +114,7 @@ def make_model(
     }
     model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(known.model_type, **values))
     model.to(torch.float32)
-    _draw_weights(model, seed=seed, std=std)
+    draw_weights(model, seed=seed, std=std)
     if eos is False:  # stating none would make it the tokenizer's
         token_ids["eos_token_id"] = NO_TOKEN
     model.generation_config = GenerationConfig(**token_ids, **(generation or {}))
@@ -123,7 +123,7 @@ def make_model(
     return path
 
 
-def _draw_weights(model: PreTrainedModel, *, seed: int, std: float) -> None:
+def draw_weights(model: PreTrainedModel, *, seed: int, std: float) -> None:
     """N(0, std) for matrices and biases; norm weights stay near 1, N(1, 0.1)."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
