@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers.models.llama.modeling_llama import LlamaMLP
 
 from benchmarks.perplexity import choices, compare, held_out_dialogues, load_guide
 from engine import EngineSettings
 from engine.errors import ModelLoadError
-from engine.model import linears
+from engine.model import linears, replacement
 from engine.model.linears import Int4, Int8, Packed, Product, to_int4
 from engine.model.loading import load_model
 from engine.model.quantization import Products, products_for
@@ -111,6 +112,45 @@ def test_who_reads_the_same_shares_a_product(family: str, per_layer: int, tmp_pa
     plain = load_model(EngineSettings(model=str(path), dtype="float32"), lambda _stage, _fraction: None)
     assert products(plain.module) == []
     assert model.num_parameters == plain.num_parameters == sum(one.numel() for one in plain.module.parameters())
+
+
+class Router(nn.Module):
+    """Two layers that read the same; other code reads the weight of one, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(32, 16), nn.Linear(32, 16)
+        self.to(torch.bfloat16).requires_grad_(False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.one(rows) + self.two(rows.to(self.two.weight.dtype))
+
+
+def test_a_layer_whose_weight_other_code_reads_stays_as_it_is() -> None:
+    net = Router()
+    rows = torch.randn(1, 4, 32).bfloat16()
+    expected = net(rows)
+    assert replace_linears(net, Products((Int8,), ()), lambda: net(rows)) == {"8 bits": 1}
+    assert (type(net.one), type(net.two)) == (Int8, nn.Linear)
+    assert net.two.__dict__.keys() == nn.Linear(1, 1).__dict__.keys()
+    assert (net(rows) - expected).float().norm() < 0.02 * expected.float().norm()
+
+
+def test_a_model_that_does_not_run_with_replaced_layers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = LlamaMLP.forward
+
+    def forward(mlp: LlamaMLP, rows: Tensor) -> Tensor:
+        if type(mlp.gate_proj) not in (nn.Linear, replacement._Watched):
+            mlp.gate_proj.weight  # noqa: B018
+        return plain(mlp, rows)
+
+    monkeypatch.setattr(LlamaMLP, "forward", forward)
+    path = make_model(tmp_path / "model", "llama")
+    settings = EngineSettings(model=str(path), dtype="bfloat16", device="cpu", quantization="int8", native=False)
+    with pytest.raises(ModelLoadError, match=r"no attribute 'weight'.*Use quantization=none"):
+        load_model(settings, lambda _stage, _fraction: None)
 
 
 def test_eight_bits_cost_the_guide_hardly_anything() -> None:
