@@ -100,6 +100,32 @@ def test_a_prompt_is_edited_and_the_file_comes_back_with_a_click(chat: ChatPage,
     expect(desk.get_by_label("Text", exact=True)).to_have_value(re.compile("support desk of {{ company }}"))
 
 
+def test_what_is_not_saved_is_there_after_a_look_at_another_section(desk: Page) -> None:
+    go(desk, "Prompts")
+    desk.get_by_role("button", name="New prompt").click()
+    desk.get_by_label("Title", exact=True).fill("Half a thought")
+    desk.get_by_label("Text", exact=True).fill("You are")
+    go(desk, "Canned replies")
+    go(desk, "Prompts")
+    expect(desk.get_by_label("Title", exact=True)).to_have_value("Half a thought")
+    expect(desk.get_by_label("Text", exact=True)).to_have_value("You are")
+    expect(desk.locator(".dk-said-by-editor")).to_contain_text("not saved yet")
+    asked: list[str] = []
+    desk.once("dialog", lambda dialog: (asked.append(dialog.type), dialog.dismiss()))
+    desk.evaluate("location.reload()")
+    expect(desk.get_by_label("Text", exact=True)).to_have_value("You are")
+    assert asked == ["beforeunload"]
+
+    desk.get_by_role("button", name="Add this prompt").click()
+    expect(desk.get_by_role("alert")).to_have_text("Description must not be empty.")
+    desk.once("dialog", lambda dialog: dialog.accept())
+    desk.locator('[data-name="support-desk"]').click()
+    expect(desk.get_by_label("Title", exact=True)).to_have_value("Support desk")
+    go(desk, "Audit")
+    go(desk, "Prompts")
+    expect(desk.locator(".dk-said-by-editor")).to_be_empty()
+
+
 def test_a_canned_reply_is_put_into_the_box_with_the_keyboard_alone(chat: ChatPage) -> None:
     page = chat.page
     chat.box.press("/")

@@ -153,6 +153,55 @@ def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Se
     expect(ben.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
+SECTIONS = {
+    "admin": ["Usage", "Review", "Prompts", "Canned replies", "People", "Audit"],
+    "agent": ["Prompts", "Canned replies"],
+    "viewer": ["Usage", "Review", "Prompts", "Canned replies"],
+}
+
+
+def test_nobody_is_offered_what_their_role_may_not_do(people_server: Server, new_browser: NewBrowser) -> None:
+    """Each role opens each section of the desk, and the settings: nothing is refused."""
+    hers = new_browser(people_server)
+    ada = hers.new_page()
+    ada.goto(setup_link(people_server))
+    fill_account(ada, "ada", "Ada")
+    at_the_chat(hers, people_server, ada)
+    headers = {"Origin": people_server.url}
+    pages = {"admin": ada}
+    for role in ("agent", "viewer"):
+        invitations = f"{people_server.url}/api/people/invitations"
+        invited = hers.request.post(invitations, data={"role": role, "note": None}, headers=headers)
+        browser = new_browser(people_server)
+        pages[role] = browser.new_page()
+        pages[role].goto(invited.json()["link"])
+        fill_account(pages[role], role, role.title())
+        at_the_chat(browser, people_server, pages[role])
+
+    for role, page in pages.items():
+        refused: list[str] = []
+        page.on(
+            "response", lambda answer, refused=refused: refused.append(answer.url) if answer.status == 403 else None
+        )
+        page.locator("#dm-toggle-settings").click()
+        expect(page.locator("#dm-model-about")).to_contain_text("parameters")
+        may_change = role == "admin"
+        expect(page.get_by_role("button", name="Load", exact=True)).to_be_visible(visible=may_change)
+        expect(page.get_by_role("button", name="Sleep")).to_be_visible(visible=may_change)
+        expect(page.get_by_label("Another model")).to_be_visible(visible=may_change)
+        expect(page.get_by_role("button", name="Reset")).to_be_visible(visible=role != "viewer")
+        page.goto(f"{people_server.url}/desk#people")  # which is not for all of them
+        expect(page.locator(".dk-section[data-ready]:not([aria-busy])")).to_be_visible()
+        page.goto(f"{people_server.url}/desk")
+        for section in SECTIONS[role]:
+            page.get_by_role("link", name=section, exact=True).click()
+            expect(page.get_by_role("heading", level=1, name=section)).to_be_visible()
+            expect(page.locator(".dk-section[data-ready]:not([aria-busy])")).to_be_visible()
+            expect(page.get_by_role("alert")).to_have_count(0)
+        assert page.locator("#dk-nav a").all_inner_texts() == SECTIONS[role]
+        assert refused == []
+
+
 @pytest.mark.full
 def test_ones_own_account(people_server: Server, new_browser: NewBrowser) -> None:
     browser = new_browser(people_server)

@@ -18,17 +18,17 @@ _MODEL = """
   <p id="dm-model-state" role="status"></p>
   <p id="dm-model-about"></p>
   <progress id="dm-model-progress" max="1" value="0" aria-label="Loading the model" hidden></progress>
-  <div id="dm-model-life">
+  <div id="dm-model-life" hidden>
     <label for="dm-model-name">Another model</label>
     <input id="dm-model-name" type="text" autocomplete="off" autocapitalize="off" spellcheck="false"
       aria-describedby="dm-model-info" placeholder="Folder or hub id">
     <p id="dm-model-info">A folder on this machine, or a hub id such as Qwen/Qwen3-0.6B. Conversations stay.</p>
+    <p id="dm-model-error" role="alert"></p>
     <div id="dm-model-buttons">
       <button type="button" id="dm-model-load">Load</button>
       <button type="button" id="dm-model-rest">Sleep</button>
     </div>
   </div>
-  <p id="dm-model-error" role="alert"></p>
 </section>
 """
 
@@ -100,6 +100,7 @@ def _controls() -> dict[str, Component]:
         ),
         "max_tokens": gr.Number(
             label="Maximum length",
+            minimum=1,
             precision=0,
             info="Most tokens in a reply; empty leaves it to the model.",
             elem_id="dm-control-max_tokens",
@@ -113,6 +114,7 @@ def _controls() -> dict[str, Component]:
         ),
         "seed": gr.Number(
             label="Seed",
+            minimum=0,
             precision=0,
             info="The same seed repeats a reply (to the letter in float32); empty draws a new one.",
             elem_id="dm-control-seed",

@@ -1,5 +1,7 @@
 // The chat's JSON API. Every failure is an ApiError whose message is a sentence fit to show.
 
+import { withLabels } from "./labels.js";
+
 export class ApiError extends Error {
   constructor(message, status, code) {
     super(message);
@@ -27,7 +29,7 @@ async function send(path, options) {
     const answer = await response.json().catch(() => null);
     if (response.status === 401 && answer?.error?.code === "not_signed_in") signInAgain();
     const message = answer?.error?.message ?? `The server answered with an error (${response.status}). Try again.`;
-    throw new ApiError(message, response.status, answer?.error?.code ?? "unknown");
+    throw new ApiError(withLabels(message), response.status, answer?.error?.code ?? "unknown");
   }
   return response.status === 204 ? null : response.json();
 }

@@ -11,6 +11,7 @@ import { showMe } from "./me.js";
 import { Model } from "./model.js";
 import { loadOptions } from "./options.js";
 import { Panels } from "./panels.js";
+import { Readiness } from "./readiness.js";
 import { Settings, settingsDrawn } from "./settings.js";
 import { tabs } from "./tabs.js";
 import { Toast } from "./toast.js";
@@ -22,13 +23,17 @@ const TITLE_CHECKS_MS = [1500, 4000, 10_000];
 
 class Page {
   #title = "New chat";
-  #state = "";
-  #looks = { options: 0, ready: 0 }; // only the newest answer counts
+  #optionsLook = 0; // only the newest answer counts
   #focusBefore = null; // what had the focus when the person asked for another conversation
 
   constructor(options, textarea) {
     this.options = options;
     this.panels = new Panels();
+    this.readiness = new Readiness({
+      modelName: () => this.options.model.name,
+      isReplying: () => Boolean(this.chat?.activeTurnId),
+      back: () => this.refreshSoon(),
+    });
     this.composer = new Composer(textarea, {
       send: () => this.send(),
       stop: () => this.stop(),
@@ -47,10 +52,11 @@ class Page {
       renamed: (id, title) => this.#renamed(id, title),
       deleted: (id) => this.#deleted(id),
       failed: (error) => this.failed(error),
-      listFailed: (error) => (error.status === 0 ? this.#showState("not reachable") : this.failed(error)),
+      listFailed: (error) => (error.status === 0 ? this.readiness.show("not reachable") : this.failed(error)),
     });
     this.model = new Model({
       isOpen: () => this.panels.settings.open,
+      mayChange: () => this.options.user.role === "admin",
       changed: () => {
         this.modelChanged();
         tabs.tell("model-changed");
@@ -271,43 +277,33 @@ class Page {
     const focused = document.activeElement;
     if (focused === byId("dm-stop") || focused === byId("dm-send")) this.composer?.focus();
     document.documentElement.classList.toggle("dm-replying", active);
-    this.#showState(active ? "replying" : "ready");
+    this.readiness.show(active ? "replying" : "ready");
     if (active || !this.refreshSoon) return;
     this.refreshSoon();
     if (this.chat.isNew) for (const wait of TITLE_CHECKS_MS) setTimeout(this.refreshSoon, wait);
   }
 
   connection(connected) {
-    if (!connected) this.#showState("not reachable");
-    else this.#showState(this.chat.activeTurnId ? "replying" : "ready");
-  }
-
-  async checkReady() {
-    const look = ++this.#looks.ready;
-    try {
-      await api.ready();
-      if (look === this.#looks.ready) this.connection(true);
-    } catch (error) {
-      if (look === this.#looks.ready) this.#showState(error.status === 0 ? "not reachable" : "not ready");
-    }
+    if (connected) this.readiness.connected();
+    else this.readiness.show("not reachable");
   }
 
   // Another model is loaded, or this one went to sleep or came back.
   async modelChanged() {
-    const look = ++this.#looks.options;
+    const look = ++this.#optionsLook;
     try {
       const options = await api.options();
-      if (look !== this.#looks.options) return;
+      if (look !== this.#optionsLook) return;
       this.options = options;
     } catch (error) {
-      if (look === this.#looks.options) this.failed(error);
+      if (look === this.#optionsLook) this.failed(error);
       return;
     }
     this.settings.useOptions(this.options);
     this.welcome.describe(this.options);
-    this.#state = ""; // the model's name stands beside it
-    if (this.chat.activeTurnId) this.#showState("replying");
-    else await this.checkReady();
+    this.readiness.nameAgain();
+    if (this.chat.activeTurnId) this.readiness.connected();
+    else await this.readiness.check();
   }
 
   missing() {
@@ -323,15 +319,7 @@ class Page {
 
   failed(error) {
     this.composer.complain(error.message);
-    if (error.status === 0) this.#showState("not reachable");
-  }
-
-  #showState(state) {
-    if (state === this.#state) return;
-    this.#state = state;
-    const status = byId("dm-status");
-    status.textContent = `${this.options.model.name} · ${state}`;
-    status.dataset.state = state;
+    this.readiness.failed(error);
   }
 
   // ---- set-up
@@ -366,7 +354,7 @@ class Page {
     document.addEventListener("visibilitychange", () => {
       if (document.visibilityState !== "visible") return;
       this.refreshSoon();
-      this.checkReady();
+      this.readiness.check();
       if (this.panels.settings.open) this.model.look();
     });
   }
@@ -397,7 +385,7 @@ export async function start() {
   const { id, at } = inAddress();
   await page.go(id, { record: false, at });
   if (id === null) page.refreshSoon.cancel(); // the list was asked for just now, and holds no mark to take away
-  page.checkReady();
+  page.readiness.check();
   document.documentElement.classList.add("dm-visible", "dm-ready");
   page.composer.focus(); // what is not visible takes no focus
 }

@@ -23,4 +23,6 @@ export function showMe({ accounts, user }, failed) {
   if (user.role !== "viewer") return;
   document.documentElement.classList.add("dm-reader");
   byId("dm-reader-note").textContent = READER;
+  // The settings of a conversation can be read, and are not the reader's to change.
+  for (const part of document.querySelectorAll("#dm-settings .form, #dm-prompt-about, #dm-reset")) part.inert = true;
 }

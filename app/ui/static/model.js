@@ -31,9 +31,11 @@ export class Model {
   #asking = false; // a button of this tab was pressed and has no answer yet
   #shown = "";
 
-  // `isOpen()`: the panel can be seen; `changed()`: the model or its state is another than before.
-  constructor({ isOpen, changed }) {
+  // `isOpen()`: the panel can be seen; `mayChange()`: this person may load another model; `changed()`: the model or its
+  // state is another than before.
+  constructor({ isOpen, mayChange, changed }) {
     this.isOpen = isOpen;
+    this.mayChange = mayChange;
     this.changed = changed;
     this.input = byId("dm-model-name");
     this.load = byId("dm-model-load");
@@ -110,6 +112,7 @@ export class Model {
 
   #complain(sentence) {
     this.error.textContent = sentence;
+    if (sentence !== "") this.error.scrollIntoView({ block: "nearest" });
   }
 
   #enable(steady) {
@@ -119,7 +122,7 @@ export class Model {
 
   #show({ state, reason, stage, progress, source, remote, model, stats }) {
     this.resting = RESTING.has(state);
-    byId("dm-model-life").hidden = remote; // another server decides about it
+    byId("dm-model-life").hidden = remote || !this.mayChange(); // another server decides about it, or an admin
     if (remote) {
       const elsewhere = `It runs on another server: ${source} (${model.attention}), context of ${model.max_model_len.toLocaleString("en")} tokens. Settings left at the model's default are that server's to choose.`;
       this.#write("dm-model-state", `${model.name} · ${REMOTE_STATES[state] ?? STATES[state] ?? state}`);

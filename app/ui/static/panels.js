@@ -10,7 +10,6 @@ class Panel {
     this.toggle = byId(toggleId);
     this.element.setAttribute("role", role);
     this.element.setAttribute("aria-label", label);
-    this.toggle.addEventListener("click", () => this.set(!this.open));
   }
 
   get open() {
@@ -38,12 +37,23 @@ export class Panels {
       if (NARROW.matches && !event.target.closest("#dm-header")) this.closeOverlays();
     });
     for (const panel of [this.conversations, this.settings]) {
-      panel.element.addEventListener("keydown", (event) => {
-        if (event.key !== "Escape" || event.defaultPrevented || !NARROW.matches) return;
-        event.preventDefault(); // Esc closes the panel and stops no reply
-        panel.set(false);
-      });
+      panel.toggle.addEventListener("click", () => this.#toggle(panel));
     }
+    // Esc closes the panel that lies over the chat, wherever the focus is, and stops no reply; what a panel has open
+    // itself is closed first.
+    document.addEventListener("keydown", (event) => {
+      const open = [this.conversations, this.settings].filter((panel) => panel.open);
+      if (event.key !== "Escape" || event.isComposing || event.defaultPrevented || !NARROW.matches || open.length === 0) return;
+      event.preventDefault();
+      for (const panel of open) panel.set(false);
+    });
+  }
+
+  // One at a time lies over the chat.
+  #toggle(panel) {
+    const open = !panel.open;
+    if (open) this.closeOverlays();
+    panel.set(open);
   }
 
   // On a narrow screen a choice in a panel shows the chat again.

@@ -3,6 +3,7 @@
 
 import { api } from "./api.js";
 import { byId, debounce, drawn, storage } from "./dom.js";
+import { LABELS } from "./labels.js";
 import { PromptAbout } from "./prompt_about.js";
 
 const NEW_CHAT_KEY = "deskmate.new-chat-settings";
@@ -208,11 +209,14 @@ export class Settings {
     return SAMPLING.every((name) => this.value[name] === null);
   }
 
-  // A slider shows the nearest value it has, but reports what was typed.
+  // A slider shows the nearest value it has, and a number what was typed; both report what was typed.
   #isOutOfRange(name, value) {
-    const range = document.querySelector(`#dm-control-${name} input[type=range]`);
-    if (!range || (value >= Number(range.min) && value <= Number(range.max))) return false;
-    this.note.textContent = `This goes from ${range.min} to ${range.max}; ${value} was not taken.`;
+    const input = byId(`dm-control-${name}`)?.querySelector("input[type=range]") ?? byId(`dm-control-${name}`)?.querySelector("input[type=number]");
+    if (!input || value === null || value === undefined || value === "") return false;
+    const [least, most] = [input.min, input.max].map((bound) => (bound === "" ? null : Number(bound)));
+    if ((least === null || value >= least) && (most === null || value <= most)) return false;
+    const allowed = most === null ? `at least ${least}` : `between ${least} and ${most}`;
+    this.note.textContent = `${LABELS[name]} must be ${allowed}. ${value} was not taken.`;
     return true;
   }
 

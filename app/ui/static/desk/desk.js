@@ -45,6 +45,7 @@ class Desk {
   async #show(moveFocus) {
     const id = location.hash.slice(1).split("/")[0];
     const section = this.sections.find((each) => each.id === id) ?? this.sections[0];
+    if (section.id !== id) history.replaceState(null, "", `#${section.id}`); // that one is not for them, or nowhere
     const visit = ++this.#visit;
     this.#leave?.();
     this.#leave = null;

@@ -202,7 +202,7 @@ class Section {
   editor = null; // what somebody works on; null while what was saved is read again
   #loads = 0;
 
-  constructor(kind, place, viewer) {
+  constructor(kind, viewer) {
     this.kind = kind;
     this.viewer = viewer;
     this.path = `/api/desk/templates/${kind}`;
@@ -210,10 +210,10 @@ class Section {
     this.work = make("div", { class: "dk-work" });
     const { lead, noun } = KINDS[kind];
     const add = isAdmin(viewer) ? button(`New ${noun}`, () => this.#new()) : null;
-    place.append(
+    this.parts = [
       make("p", { class: "dk-lead" }, lead),
       make("div", { class: "dk-two" }, make("div", { class: "dk-side" }, add, this.list), this.work),
-    );
+    ];
   }
 
   get names() {
@@ -339,7 +339,21 @@ class Section {
   }
 }
 
-const show = (kind) => (place, viewer) => new Section(kind, place, viewer).load();
+const opened = new Map(); // kind -> its section, to come back to while something in it is not saved
+const isUnsaved = (section) => section?.editor?.changed ?? false;
+
+const show = (kind) => (place, viewer) => {
+  const kept = opened.get(kind);
+  const section = isUnsaved(kept) ? kept : new Section(kind, viewer);
+  opened.set(kind, section);
+  place.append(...section.parts);
+  if (section === kept) section.editor.said.replaceChildren(make("p", {}, "Your changes are still here, and not saved yet."));
+  return section.load();
+};
+
+addEventListener("beforeunload", (event) => {
+  if ([...opened.values()].some(isUnsaved)) event.preventDefault(); // the browser asks
+});
 
 register({ id: "prompts", title: "Prompts", show: show("prompt") });
 register({ id: "canned", title: "Canned replies", show: show("canned") });

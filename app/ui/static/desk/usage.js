@@ -93,4 +93,4 @@ function show(place) {
   return look(range.value).then(() => () => plots.close());
 }
 
-register({ id: "usage", title: "Usage", show });
+register({ id: "usage", title: "Usage", roles: ["admin", "viewer"], show });

@@ -1,0 +1,70 @@
+// The API's sentences name its fields; on the page a field is known by its label.
+
+export const LABELS = {
+  temperature: "Temperature",
+  top_p: "Top-p",
+  top_k: "Top-k",
+  min_p: "Min-p",
+  repetition_penalty: "Repetition penalty",
+  max_tokens: "Maximum length",
+  stop: "Stop strings",
+  seed: "Seed",
+  system_prompt: "Text of the system prompt",
+  system_prompt_name: "System prompt",
+  text: "The message",
+  title: "Title",
+  description: "Description",
+  body: "Text",
+  name: "Name",
+  default: "Default",
+  variables: "Variables",
+  tags: "Tags",
+  comment: "Comment",
+  note: "The note",
+  password: "Password",
+  model: "Another model",
+};
+
+// What the API's validation says of a value, as the end of a sentence that begins with the label.
+const REASONS = [
+  [/^String should have at least 1 character$/, () => "must not be empty"],
+  [/^(?:String|List|Tuple|Dictionary) should have at (least|most) (\d+) (\w+)/, (_, way, count, things) => `must have at ${way} ${count} ${things}`],
+  [/^String should match pattern '\^\[a-z\]\[a-z0-9_\]\*\$'$/, () => "must begin with a lowercase letter and have only lowercase letters, digits and _ in it"],
+  [/^Input should be greater than or equal to (\S+)$/, (_, bound) => `must be at least ${bound}`],
+  [/^Input should be less than or equal to (\S+)$/, (_, bound) => `must be at most ${bound}`],
+  [/^Input should be a valid integer|^Unable to parse input string as an integer/, () => "must be a whole number that is not too large"],
+  [/^Input should be a valid number/, () => "must be a number"],
+  [/^Input should be (.+)$/s, (_, rest) => `must be ${rest}`],
+];
+
+const BOUND = /^(\w+) (must be .*?)(?: \(got .*\))?\.?$/s;
+
+// "template.variables[1].name" is "Name of variable 2". Undefined where the page has no label for it.
+function labelOf(path) {
+  const label = LABELS[/\w+(?=(?:\[\d+\])?$)/.exec(path)?.[0]];
+  const variable = /\bvariables\[(\d+)\]\./.exec(path);
+  return label && variable ? `${label} of variable ${Number(variable[1]) + 1}` : label;
+}
+
+function withReason(label, reason) {
+  for (const [pattern, end] of REASONS) {
+    const match = pattern.exec(reason);
+    if (match) return `${label} ${end(...match)}.`;
+  }
+  const bound = BOUND.exec(reason);
+  return bound ? `${label} ${bound[2]}.` : `${label}: ${reason}.`;
+}
+
+const INVALID = /^The field '([^']+)' is not valid: (.*)\.$/s;
+const MISSING = /^The field '([^']+)' is missing\.$/;
+
+// The sentence with labels for the fields it names; the same where there are none.
+export function withLabels(message) {
+  const invalid = INVALID.exec(message);
+  const missing = MISSING.exec(message);
+  const bound = BOUND.exec(message);
+  const label = labelOf((invalid ?? missing ?? bound)?.[1] ?? "");
+  if (!label) return message;
+  if (invalid) return withReason(label, invalid[2]);
+  return missing ? `${label} is missing.` : `${label} ${bound[2]}.`;
+}
