@@ -9,6 +9,7 @@ from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
 
+from app.auth.authenticator import bearer_of
 from app.auth.origins import SAFE_METHODS
 from app.auth.policy import rule_on
 from app.error_shapes import error_response, is_openai_path
@@ -56,16 +57,26 @@ def answer_to(scope: Scope, refusal: Refusal) -> Response:
         if refusal.status == 403 and refusal.code == "not_allowed":
             return HTMLResponse(_PAGE.format(message=escape(refusal.message)), 403)
     headers, message, code = refusal.headers, refusal.message, refusal.code
-    if refusal.status == 401 and is_openai_path(path):
+    if refusal.status == 401 and (is_openai_path(path) or path == "/metrics"):
         headers = {**headers, "WWW-Authenticate": "Bearer"}
-        if "authorization" in Headers(scope=scope):
-            code, message = "invalid_api_key", f"Incorrect API key. {refusal.key_hint}".rstrip()
-        else:
-            message = f"Send an API key as Authorization: Bearer KEY. {refusal.key_hint}".rstrip()
-    elif refusal.status == 401 and path == "/metrics":
-        headers = {**headers, "WWW-Authenticate": "Bearer"}
-        message = "Send the value of APP_METRICS_TOKEN as Authorization: Bearer TOKEN."
+        if bearer_of(scope) is not None:
+            code = "invalid_api_key"
+        message = _about_key(scope, refusal.key_hint)
     return error_response(path, refusal.status, code, message, headers=headers)
+
+
+def _about_key(scope: Scope, hint: str) -> str:
+    """What is wrong with the key of a request that is refused: it is missing, sent in another way, or wrong."""
+    is_wrong = bearer_of(scope) is not None
+    sent_otherwise = "authorization" in Headers(scope=scope)
+    if scope["path"] == "/metrics":
+        if is_wrong:
+            return "The token that was sent is not the value of APP_METRICS_TOKEN. Check it."
+        return "Send the value of APP_METRICS_TOKEN as Authorization: Bearer TOKEN."
+    if is_wrong:
+        return f"Incorrect API key: it may be misspelt, expired or revoked. {hint}".rstrip()
+    begin = "The Authorization header holds no Bearer key. " if sent_otherwise else ""
+    return f"{begin}Send an API key as Authorization: Bearer KEY. {hint}".rstrip()
 
 
 def _opens_a_page(scope: Scope) -> bool:

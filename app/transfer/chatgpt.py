@@ -7,6 +7,7 @@ from typing import Any
 
 from app.domain.views import Role
 from app.transfer.broken import BrokenConversation
+from app.transfer.chatgpt_marks import without_marks
 from app.transfer.fields import a_list, an_object, parts_text, text_or_none
 from app.transfer.foreign import ForeignConversation, Said, moment
 
@@ -58,11 +59,12 @@ def _said(key: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> Said:
     hidden = metadata.get("is_visually_hidden_from_conversation") is True or metadata.get("is_user_system_message")
     for_people = message.get("recipient") in (None, "all")
     role = {"user": Role.USER, "assistant": Role.ASSISTANT}.get(str(author.get("role")))
+    text = _text(message.get("content"), f"mapping.{key}.message.content")
     return Said(
         key=key,
         parent=parent,
         role=role if for_people and not hidden else None,
-        text=_text(message.get("content"), f"mapping.{key}.message.content"),
+        text=without_marks(text, metadata) if role is Role.ASSISTANT else text,
         at=moment(message.get("create_time")),
         model=text_or_none(metadata, "model_slug"),
         complete=message.get("status") in (None, "finished_successfully"),

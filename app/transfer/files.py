@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from app.errors import BrokenFile, TooLarge
+from app.transfer.kinds import ACCEPTED, other_kind
 
 MIB = 1024 * 1024
 _ARCHIVE_BEGINS = (b"PK\x03\x04", b"PK\x05\x06")
@@ -24,13 +25,15 @@ def json_files(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[str
         max_bytes: most bytes that are taken from the file, and most that come out of an archive.
 
     Raises:
-        BrokenFile: the archive is damaged or locked.
+        BrokenFile: the archive is damaged or locked, or the file is a picture or the like.
         TooLarge: there is more in it.
     """
     data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise too_large(name, max_bytes)
     if not data.startswith(_ARCHIVE_BEGINS):
+        if kind := other_kind(data):
+            raise BrokenFile(f"{name} is {kind}, and holds no conversations. {ACCEPTED} Nothing was imported.")
         yield name, data
         return
     if data.count(_MEMBER) > _MAX_MEMBERS:

@@ -14,12 +14,16 @@ from typing import Any, NoReturn
 
 from app.domain.text import clean_text
 from app.errors import BrokenFile
+from app.transfer.kinds import ACCEPTED
 
 #: Of the object around a list of conversations, the name under which the list stands in our own format.
 LIST_NAME = "conversations"
 
 _TOO_DEEP = "the value that begins here is nested too deeply"
 _PIECE = 2**20
+_BEGINNING = 4096
+#: In no text: a file with one of these that is not UTF-8 is no text in another encoding either.
+_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 _BLANK = re.compile(r"[ \t\n\r]*")
 #: What clean_text would change can only have come into a text in one of these spellings.
 _UNCLEAN = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
@@ -96,6 +100,8 @@ class JsonSource:
             try:
                 decoder.decode(data[begin:end], final=end >= len(data))
             except UnicodeDecodeError as error:
+                if _CONTROL.search(data[:_BEGINNING]):
+                    raise BrokenFile(f"{self._name} is no text file. {ACCEPTED} Nothing was imported.") from error
                 at = min(end, len(data)) - len(error.object) + error.start
                 line = data.count(b"\n", 0, at) + 1
                 raise BrokenFile(

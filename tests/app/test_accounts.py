@@ -493,6 +493,12 @@ async def test_a_key_opens_v1_alone_and_what_it_was_made_for(here: Desk) -> None
         for wrong in ("x", "", both["key"][:-1], both["key"] + "x", "é"):
             answer = await program.get("/v1/models", headers={"Authorization": f"Bearer {wrong}".strip().encode()})
             assert answer.status_code == 401
+            assert ("Incorrect API key" in error_of(answer)["message"]) == bool(wrong)
+            assert error_of(answer)["code"] == ("invalid_api_key" if wrong else "not_signed_in")
+        for headers, said in (({}, "Send an API key"), ({"Authorization": both["key"]}, "holds no Bearer key")):
+            answer = await program.get("/v1/models", headers=headers)
+            assert answer.status_code == 401
+            assert said in error_of(answer)["message"]
     # A key that is wrong is refused, whatever cookie comes along; with none, the cookie counts.
     assert (await http.get("/v1/models", headers={"Authorization": "Bearer wrong"})).status_code == 401
     assert (await http.get("/v1/models")).status_code == 200
@@ -529,8 +535,10 @@ async def test_a_key_ends_and_a_viewers_key_writes_nothing(here: Desk) -> None:
 
 async def test_metrics_want_their_token(here: Desk, tmp_path: Path) -> None:
     async with here.client() as http:
-        assert (await http.get("/metrics")).status_code == 401
-        assert (await http.get("/metrics", headers={"Authorization": "Bearer wrong"})).status_code == 401
+        assert "Send the value" in error_of(await http.get("/metrics"))["message"]
+        refused = await http.get("/metrics", headers={"Authorization": "Bearer wrong"})
+        assert refused.status_code == 401
+        assert "is not the value of APP_METRICS_TOKEN" in error_of(refused)["message"]
         shown = await http.get("/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"})
         assert shown.status_code == 200
         assert "deskmate_http_requests" in shown.text

@@ -136,6 +136,41 @@ def test_chatgpt() -> None:
     assert tip(conversation) == "A dog."
 
 
+CITED = "\ue200cite\ue202turn0search1\ue201"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"It rains {CITED}.", "It rains."),
+        (f"It rains {CITED} a lot.\n\n{CITED}", "It rains a lot.\n\n"),
+        ("One.\ue200cite\ue202turn0search1\ue202turn12news30\ue201 Two.", "One. Two."),
+        ("A \ue203fact\ue204\ue200filecite\ue202turn0file0\ue202L1-L9\ue201!", "A fact!"),
+        ('In \ue200entity\ue202["city","Paris","capital"]\ue201 now', "In Paris now"),
+        ("See \ue200url\ue202Weather today\ue202turn0search3\ue201.", "See Weather today."),
+        ('\ue200image_group\ue202{"query":["cats"]}\ue201Cats.', "Cats."),
+        ("It was cut off \ue200cite\ue202turn0sea", "It was cut off"),
+        ("It rains citeturn0search1turn0news2.", "It rains."),
+        ("It rains\u30104\u2020source\u3011.", "It rains."),
+        ("\ue200entity\ue202[1\ue201x\ue201", "x"),
+        ("I cite turn0 and 【this】 and \uf8ff.", "I cite turn0 and 【this】 and \uf8ff."),
+    ],
+)
+def test_chatgpt_citation_marks_are_taken_out(text: str, shown: str) -> None:
+    (conversation,) = read([chatgpt(node("q", None, "user", text), node("a", "q", "assistant", text))])
+    question, reply = conversation.messages
+    assert reply.content == shown
+    assert question.content == text  # a person's own words stay as they are
+
+
+def test_chatgpt_citations_become_the_links_that_the_export_holds() -> None:
+    alt = "([Weather](https://weather.example/today))"
+    references = [{"matched_text": CITED, "alt": alt}, {"matched_text": " ", "alt": "x"}, {"matched_text": 5}, "?"]
+    reply = node("a", "q", "assistant", f"It rains {CITED}.", metadata={"content_references": references})
+    (conversation,) = read([chatgpt(node("q", None, "user", "Rain?"), reply)])
+    assert conversation.messages[-1].content == f"It rains {alt}."
+
+
 def test_chatgpt_without_what_is_not_needed() -> None:
     (conversation,) = read(
         [
