@@ -11,6 +11,7 @@ from sqlalchemy import exists, or_, select
 from sqlalchemy.orm import Session
 
 from app.domain.ids import new_id
+from app.domain.storage import TEMPORARY_BYTES, StorageLimits
 from app.settings import AppSettings
 from app.store.conversations import Conversations
 from app.store.database import IN_MEMORY, Database
@@ -20,11 +21,13 @@ from app.store.migrate import alembic_config
 from app.store.models import Account, Conversation, Message, Turn
 from app.store.notifications import Notifications
 from app.store.retention import Retention
+from app.store.storage_use import StorageUses
 from app.store.turn_contexts import TurnContexts
 from app.store.turn_records import TurnRecords
 from app.templates import Templates
 from app.turns.admission import Admission, Unlimited
 from app.turns.service import Turns
+from app.turns.storage import StorageRoom
 from engine import ChatEngine
 
 TEMPORARY_HOURS = 24
@@ -113,6 +116,7 @@ class TemporaryChats:
                 self._templates,
                 nobody,
                 admission=self.admission,
+                storage=StorageRoom(StorageUses(database), StorageLimits(max_bytes=TEMPORARY_BYTES, temporary=True)),
                 is_alone=True,
             ),
             deletions=Deletions(database),

@@ -64,6 +64,12 @@ class Conflict(AppError):
     code = "conflict"
 
 
+class LimitReached(Conflict):
+    """Somebody has as much of something as a setting allows; nothing was changed. Deleting some makes room."""
+
+    code = "limit_reached"
+
+
 class Overloaded(AppError):
     status = 503
     code = "overloaded"

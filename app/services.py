@@ -27,6 +27,7 @@ from app.store.leases import Leases
 from app.store.migrate import migrate, sqlite_file
 from app.store.notifications import Notifications
 from app.store.retention import Retention
+from app.store.storage_use import StorageUses
 from app.store.template_versions import TemplateVersions
 from app.store.token_use import TokenUses
 from app.store.transfer import TransferRecords
@@ -37,6 +38,7 @@ from app.templates import Templates
 from app.transfer.service import Transfers
 from app.turns.admission import Admission, Unlimited
 from app.turns.service import Turns
+from app.turns.storage import StorageRoom
 from app.turns.sweeper import sweep_expired
 from app.turns.titles import Titles
 from engine import ChatEngine
@@ -58,6 +60,7 @@ class Services:
     desk: Desk
     people: People | None  #: None without accounts
     admission: Admission
+    storage: StorageRoom
     database: Database
     _quotas: Quotas | None
     _background: BackgroundTasks
@@ -86,7 +89,9 @@ class Services:
             if swept:
                 _log.info("%d replies were interrupted when the server last stopped", swept)
             records = TurnRecords(database, owner, lease_seconds)
-            conversations = Conversations(database)
+            limits = settings.storage_limits
+            conversations = Conversations(database, limits)
+            storage = StorageRoom(StorageUses(database), limits)
             deletions = Deletions(database)
             titles = Titles(engine, conversations) if settings.auto_titles else None
             notifications = Notifications(url)
@@ -116,6 +121,7 @@ class Services:
                 notifications,
                 titles,
                 admission,
+                storage,
                 is_alone=is_alone,
             )
             if not is_alone:
@@ -140,7 +146,7 @@ class Services:
                     feedback=FeedbackRecords(database),
                 ),
                 temporary=temporary,
-                transfers=Transfers(TransferRecords(database), settings.max_import_mb),
+                transfers=Transfers(TransferRecords(database, limits), settings.max_import_mb),
                 templates=templates,
                 audit=Audit(database),
                 desk=Desk.over(
@@ -151,6 +157,7 @@ class Services:
                 ),
                 people=people,
                 admission=admission,
+                storage=storage,
                 database=database,
                 _quotas=quotas,
                 _background=background,

@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from app.auth.cors import origin_of
 from app.auth.secret_strength import HOW_TO_MAKE_ONE, weakness_of
 from app.domain.long_talks import ContextPolicy
+from app.domain.storage import MAX_TAGS, MIB, StorageLimits
 
 
 class AppSettings(BaseSettings):
@@ -77,6 +78,15 @@ class AppSettings(BaseSettings):
         ge=1,
         description="With accounts: most tokens that one person's replies may take in a day (UTC), read and written; "
         "default: no limit.",
+    )
+    storage_mb_per_user: int = Field(
+        1024,
+        ge=0,
+        description="With accounts: most MiB that one person's conversations may take: their texts, and 1 KiB for each "
+        "message; 0 is no limit.",
+    )
+    conversations_per_user: int = Field(
+        20_000, ge=0, description="With accounts: most conversations that are kept for one person; 0 is no limit."
     )
     checkpoint_seconds: float = Field(
         1.5, gt=0, le=60, description="How often a reply in flight is written to the database."
@@ -186,6 +196,17 @@ class AppSettings(BaseSettings):
                 "APP_API_KEY is for a server without accounts: with them each person makes keys at /account. Unset it"
             )
         return self
+
+    @property
+    def storage_limits(self) -> StorageLimits:
+        """What each user may store. Without accounts the one at this computer has all of it."""
+        if not self.accounts:
+            return StorageLimits()
+        return StorageLimits(
+            max_bytes=self.storage_mb_per_user * MIB or None,
+            max_conversations=self.conversations_per_user or None,
+            max_tags=MAX_TAGS,
+        )
 
     @property
     def public_host(self) -> str | None:

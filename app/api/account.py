@@ -86,6 +86,32 @@ async def who_am_i(caller: Caller, services: ServicesDep) -> Me:
     return Me(True, person.id, person.name, person.display_name, person.role)
 
 
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How much one has stored of how much one may; a limit that is null is none."""
+
+    used_bytes: int
+    max_bytes: int | None
+    conversations: int
+    max_conversations: int | None
+    tags: int
+    max_tags: int | None
+
+
+@router.get("/storage")
+async def show_storage(user_id: UserId, services: ServicesDep) -> Storage:
+    """What one's conversations take: their texts, and 1 KiB for each message and conversation beside them."""
+    use, limits = await services.storage.use_of(user_id), services.storage.limits
+    return Storage(
+        used_bytes=use.bytes,
+        max_bytes=limits.max_bytes,
+        conversations=use.conversations,
+        max_conversations=limits.max_conversations,
+        tags=use.tags,
+        max_tags=limits.max_tags,
+    )
+
+
 @router.patch("", status_code=204)
 async def change_account(change: AccountChange, user_id: UserId, people: PeopleDep) -> None:
     """Change what others see of oneself."""

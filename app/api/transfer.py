@@ -42,7 +42,7 @@ async def import_conversations(request: Request, user_id: UserId, services: Serv
     All that are not there yet are added, or, where anything is wrong with the file, none.
     """
     try:
-        with tempfile.TemporaryFile() as file:
+        with services.transfers.receiving(user_id), tempfile.TemporaryFile() as file:
             async for piece in request.stream():
                 file.write(piece)
             file.seek(0)

@@ -123,6 +123,7 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/api/links/use", _OPEN),
     Rule("GET", "/account", _USER, linkable=True),
     Rule("GET PATCH", "/api/account", _USER),
+    Rule("GET", "/api/account/storage", _USER),
     Rule("POST", "/api/account/sign-out", _USER),
     Rule("POST", "/api/account/sign-out-everywhere", _USER),
     Rule("POST", "/api/account/password", _USER),

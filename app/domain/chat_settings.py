@@ -9,6 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.errors import InvalidInput
 from engine import SamplingParams
 
+MAX_SYSTEM_PROMPT_CHARS = 200_000
+"""It is kept with every reply that it was used for."""
+MAX_OTHER_CHARS = 100_000
+"""Of all the other settings together."""
+
 
 class ChatSettings(BaseModel):
     """Saved with the conversation. ``None`` means the model's own default."""
@@ -49,6 +54,17 @@ class ChatSettings(BaseModel):
         Raises:
             InvalidInput: a value is out of range; the message names the field, the value and the range.
         """
+        if len(self.system_prompt) > MAX_SYSTEM_PROMPT_CHARS:
+            raise InvalidInput(
+                f"The system prompt is {len(self.system_prompt):,} characters long; at most "
+                f"{MAX_SYSTEM_PROMPT_CHARS:,} are kept. Shorten it."
+            )
+        others = (self.preset or "", self.system_prompt_name or "", *self.stop)
+        if sum(map(len, others)) > MAX_OTHER_CHARS:
+            raise InvalidInput(
+                f"These settings are longer than {MAX_OTHER_CHARS:,} characters beside the system prompt. Shorten "
+                "the stop strings."
+            )
         try:
             return SamplingParams(**self.sampling())
         except ValueError as error:

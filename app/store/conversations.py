@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
+from app.domain.storage import StorageLimits
 from app.domain.text import MAX_TITLE_CHARS, branch_title, clean_text, one_line
 from app.domain.views import ConversationSummary, ConversationView, MessageStatus, MessageView, Page
 from app.errors import Conflict, InvalidInput, NotFound
@@ -20,19 +21,23 @@ from app.store.models import Conversation, ConversationTag, Message, Turn
 from app.store.rows import message_view, owned_conversation, owned_message
 from app.store.search import Query
 from app.store.search_index import SearchIndex
+from app.store.storage_use import storage_use
 from app.store.tree import copy_path, latest_below, path_to, siblings_of
 
 MAX_PAGE = 500
 CONTEXT_ABOVE = 10  # messages above the one that a search leads to
 MAX_TAGS = 20
 MAX_TAG_CHARS = 50
+_LONG_PROMPT_CHARS = 10_000  # a shorter one makes no difference to what anybody has stored
 
 
 class Conversations:
     """The repository of conversations. Deleting one is :meth:`app.turns.service.Turns.delete_conversation`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, limits: StorageLimits | None = None) -> None:
+        """``limits``: what each user may store; None is any amount."""
         self._database = database
+        self._limits = limits or StorageLimits()
         self.index = SearchIndex(database)
 
     async def list(
@@ -171,6 +176,7 @@ class Conversations:
         Raises:
             NotFound: the message is missing or another user's.
             Conflict: the message is still being written.
+            LimitReached: there is no room for the copy.
         """
         now = datetime.now(UTC)
 
@@ -190,6 +196,7 @@ class Conversations:
             session.add(copied)
             session.flush()
             copied.tip_message_id = copy_path(session, path_to(session, last.id, token_ids=True), copied.id)
+            self._require_kept(session, user_id)
             return copied.id
 
         return await self._database.write(work)
@@ -255,6 +262,8 @@ class Conversations:
             owned_conversation(session, user_id, conversation_id, lock=True)
             session.execute(delete(ConversationTag).where(ConversationTag.conversation_id == conversation_id))
             session.add_all(ConversationTag(conversation_id=conversation_id, tag=tag) for tag in wanted)
+            if wanted:
+                self._require_kept(session, user_id)
 
         await self._database.write(work)
 
@@ -264,7 +273,8 @@ class Conversations:
         NotFound: the conversation is missing or another user's.
         """
         settings.sampling_params()
-        await self._change(user_id, conversation_id, settings=settings_row(settings))
+        is_long = len(settings.system_prompt) > _LONG_PROMPT_CHARS
+        await self._change(user_id, conversation_id, counted=is_long, settings=settings_row(settings))
 
     async def settings_of(self, user_id: str, conversation_id: str) -> ChatSettings:
         """Raises:
@@ -274,13 +284,23 @@ class Conversations:
             lambda session: ChatSettings.model_validate(owned_conversation(session, user_id, conversation_id).settings)
         )
 
-    async def _change(self, user_id: str, conversation_id: str, **values: object) -> None:
+    async def _change(self, user_id: str, conversation_id: str, *, counted: bool = False, **values: object) -> None:
+        """``counted``: what is written may take so much room that it is counted before it is kept."""
+
         def work(session: Session) -> None:
             owned_conversation(session, user_id, conversation_id, lock=True)
             if values:
                 session.execute(update(Conversation).where(Conversation.id == conversation_id).values(**values))
+            if counted:
+                self._require_kept(session, user_id)
 
         await self._database.write(work)
+
+    def _require_kept(self, session: Session, user_id: str) -> None:
+        """Count what this transaction leaves, where there is a limit."""
+        if self._limits != StorageLimits():
+            session.flush()
+            self._limits.require_kept(storage_use(session, user_id))
 
 
 def settings_row(settings: ChatSettings) -> dict[str, object]:

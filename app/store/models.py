@@ -5,12 +5,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import reduce
+from operator import add
 from typing import Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
     CheckConstraint,
+    ColumnClause,
+    Computed,
     Dialect,
     ForeignKey,
     Index,
@@ -20,12 +24,15 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    column,
     false,
     text,
 )
 from sqlalchemy import DateTime as SqlDateTime
 from sqlalchemy.dialects.postgresql import TSVECTOR
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.sql.expression import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
 ID_LENGTH = 36
@@ -62,6 +69,33 @@ class TokenIds(TypeDecorator[tuple[int, ...]]):
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> tuple[int, ...] | None:  # noqa: ARG002
         return struct.unpack(f"<{len(value) // 4}i", value) if value else None
+
+
+class StoredSize(FunctionElement[int]):
+    """Bytes that a text, JSON or blob column takes; 0 for null."""
+
+    inherit_cache = True
+
+
+@compiles(StoredSize, "sqlite")
+def _stored_size_sqlite(element: StoredSize, compiler: Any, **options: Any) -> str:
+    return f"coalesce(length(CAST({compiler.process(element.clauses, **options)} AS BLOB)), 0)"
+
+
+@compiles(StoredSize, "postgresql")
+def _stored_size_postgres(element: StoredSize, compiler: Any, **options: Any) -> str:
+    (column,) = element.clauses
+    cast = "::text" if isinstance(column.type, JSON) else ""
+    return f"coalesce(octet_length({compiler.process(column, **options)}{cast}), 0)"
+
+
+def stored_bytes(*columns: ColumnClause[Any]) -> Computed:
+    """What a row's long columns take. The database computes it, so that no writer can forget it.
+
+    PostgreSQL keeps it in the row (it needs not read a long text for it), SQLite in an index: there it is no part of
+    the row, which may be long.
+    """
+    return Computed(reduce(add, (StoredSize(column) for column in columns)))
 
 
 class Base(DeclarativeBase):
@@ -200,6 +234,7 @@ class Conversation(Base):
         # Importing a file twice finds what the first time made.
         Index("uq_conversation_user_id_imported_from", "user_id", "imported_from", unique=True),
         Index("ix_conversation_created_at", "created_at"),  # what is counted by days is found by this, here and below
+        Index("ix_conversation_user_id_stored_bytes", "user_id", "stored_bytes").ddl_if(dialect="sqlite"),
     )
 
     id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
@@ -237,6 +272,7 @@ class Conversation(Base):
     updated_at: Mapped[datetime] = mapped_column(
         comment="When the last message was sent. Renaming does not count: the list must not jump."
     )
+    stored_bytes: Mapped[int] = mapped_column(stored_bytes(column("settings", JSON)), deferred=True)
 
 
 class Message(Base):
@@ -258,6 +294,7 @@ class Message(Base):
         ),
         # With all that counting asks for: reading each message for it takes a hundred times as long.
         Index("ix_message_created_at", "created_at", "role", "deletion"),
+        Index("ix_message_conversation_id_stored_bytes", "conversation_id", "stored_bytes").ddl_if(dialect="sqlite"),
     )
 
     id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
@@ -286,6 +323,9 @@ class Message(Base):
         comment="Deleted by the deletion of this id (UUIDv7: it tells when), which can be undone for a while. All that "
         "hung on the message has the same.",
     )
+    stored_bytes: Mapped[int] = mapped_column(
+        stored_bytes(column("content", Text), column("token_ids", LargeBinary)), deferred=True
+    )
 
 
 class Turn(Base):
@@ -304,6 +344,7 @@ class Turn(Base):
         ),
         Index("ix_turn_conversation_id", "conversation_id"),
         Index("ix_turn_created_at", "created_at"),
+        Index("ix_turn_conversation_id_stored_bytes", "conversation_id", "stored_bytes").ddl_if(dialect="sqlite"),
         Index(
             "ix_turn_unanswered",
             "created_at",
@@ -348,6 +389,7 @@ class Turn(Base):
     ttft_ms: Mapped[float | None] = mapped_column(comment="From arrival to the first token.")
     itl_ms: Mapped[float | None] = mapped_column(comment="Mean gap between later tokens.")
     tokens_per_second: Mapped[float | None]
+    stored_bytes: Mapped[int] = mapped_column(stored_bytes(column("params", JSON)), deferred=True)
 
 
 class ConversationTag(Base):

@@ -71,7 +71,12 @@ def kinds() -> tuple[Kind, ...]:
 
 def _kind(made: Table) -> Kind:
     # Token ids as they lie there: they need not be understood to be the same.
-    columns = tuple(column(one.name, LargeBinary() if isinstance(one.type, TokenIds) else one.type) for one in made.c)
+    # What the database computes by itself cannot be written, and is the same where the rest is.
+    columns = tuple(
+        column(one.name, LargeBinary() if isinstance(one.type, TokenIds) else one.type)
+        for one in made.c
+        if one.computed is None
+    )
     group = "conversation_id" if "conversation_id" in made.c else "id" if made.name == "conversation" else None
     leading = [name for name in (group, "position") if name is not None and name in made.c]
     identity = [one.name for one in made.primary_key]

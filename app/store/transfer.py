@@ -13,17 +13,21 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
+from app.domain.storage import StorageLimits
 from app.domain.views import MessageStatus, Role
 from app.store.conversations import settings_row
 from app.store.database import Database
 from app.store.models import Account, Base, Conversation, ConversationTag, Message, Turn
 from app.store.rows import owned_conversation
+from app.store.storage_use import storage_use
 from app.transfer.document import ConversationDocument, MessageDocument, TurnDocument
 from app.transfer.shape import latest_tip, positions
 
 Item = TypeVar("Item")
 
-_BATCH = 20  #: conversations that are read at once on the way out
+_BATCH = 20  #: most conversations that are read at once on the way out
+_BATCH_BYTES = 8 * 2**20  #: most that they take together, where there are several
+_INSERT_CHARS = 4 * 2**20  #: of text that is written at once on the way in
 _ROWS = 500  #: in one statement: SQLite takes no endless list of values
 _ATTEMPTS = 3
 #: Instead of the process that wrote a reply; none has this id.
@@ -41,8 +45,10 @@ class ImportCounts:
 class TransferRecords:
     """The repository of exports and imports."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, limits: StorageLimits | None = None) -> None:
+        """``limits``: what each user may store; None is any amount."""
         self._database = database
+        self._limits = limits or StorageLimits()
 
     async def count(self, user_id: str) -> int:
         """How many conversations the user has."""
@@ -68,29 +74,34 @@ class TransferRecords:
         while True:
 
             def work(session: Session, after: str = after) -> list[ConversationDocument]:
+                ids = _next_ids(session, user_id, after)
                 batch = session.scalars(
-                    select(Conversation)
-                    .where(Conversation.user_id == user_id, Conversation.id > after)
-                    .order_by(Conversation.id)
-                    .limit(_BATCH)
+                    select(Conversation).where(Conversation.id.in_(ids)).order_by(Conversation.id)
                 ).all()
                 return list(_documents(session, batch))
 
             documents = await self._database.read(work)
-            for document in documents:
-                yield document
-            if len(documents) < _BATCH:
+            if not documents:
                 return
             after = documents[-1].id
+            for document in documents:
+                yield document
+            del documents, document  # the next ones come in their place, not beside them
 
-    async def add(self, user_id: str, conversations: Sequence[ConversationDocument]) -> ImportCounts:
+    async def add(self, user_id: str, conversations: Iterable[ConversationDocument]) -> ImportCounts:
         """Add conversations that are right (:func:`app.transfer.reading.read_conversations`): all of them, or none.
 
         Those that the user has already are left alone. Ids are kept where nobody has them.
+
+        Args:
+            conversations: read one after the other, and again where that did not succeed.
+
+        Raises:
+            LimitReached: the user has no room for them.
         """
         for attempt in range(_ATTEMPTS):
             try:
-                return await self._database.write(lambda session: _add(session, user_id, conversations))
+                return await self._database.write(lambda session: _add(session, user_id, conversations, self._limits))
             except IntegrityError:
                 # Somebody else has taken one of the ids since we looked. The next look finds it taken.
                 if attempt == _ATTEMPTS - 1:
@@ -162,27 +173,73 @@ def _ended(status: str, unfinished: str) -> Any:
     return "interrupted" if status == unfinished else status
 
 
-def _add(session: Session, user_id: str, conversations: Sequence[ConversationDocument]) -> ImportCounts:
+def _next_ids(session: Session, user_id: str, after: str) -> list[str]:
+    """The conversations that are read next: as many as fit into memory together, one at least."""
+    texts = (
+        select(func.coalesce(func.sum(Message.stored_bytes), 0))
+        .where(Message.conversation_id == Conversation.id)
+        .scalar_subquery()
+    )
+    params = (
+        select(func.coalesce(func.sum(Turn.stored_bytes), 0))
+        .where(Turn.conversation_id == Conversation.id)
+        .scalar_subquery()
+    )
+    found = session.execute(
+        select(Conversation.id, texts + params)
+        .where(Conversation.user_id == user_id, Conversation.id > after)
+        .order_by(Conversation.id)
+        .limit(_BATCH)
+    )
+    ids, total = list[str](), 0
+    for id, size in found:
+        total += int(size)
+        if ids and total > _BATCH_BYTES:
+            break
+        ids.append(id)
+    return ids
+
+
+def _add(
+    session: Session, user_id: str, conversations: Iterable[ConversationDocument], limits: StorageLimits
+) -> ImportCounts:
     # Two imports of one user's wait for each other, so that the second finds what the first has made.
     session.execute(select(Account.id).where(Account.id == user_id).with_for_update(key_share=True)).one()
-    there = _known(session, user_id, conversations)
-    taken = _Taken(session, conversations)
-    imported = 0
+    there = set[str]()  # names that this import has met
+    imported = seen = 0
     rows: dict[type[Base], list[dict[str, Any]]] = {
         table: [] for table in (Conversation, Message, Turn, ConversationTag)
     }
+    for some in _together(conversations):
+        seen += len(some)
+        known = _known(session, user_id, some)
+        taken = _Taken(session, some)
+        for conversation in some:
+            names = {conversation.id, *_origins(conversation)}
+            if not names.isdisjoint(known) or not names.isdisjoint(there):
+                continue
+            there |= names
+            imported += 1
+            for table, values in _rows(user_id, conversation, taken.ids_for(conversation)):
+                rows[table].append(values)
+        _insert(session, rows)
+    if limits != StorageLimits() and imported:
+        limits.require_kept(storage_use(session, user_id))
+    return ImportCounts(imported, seen - imported)
+
+
+def _together(conversations: Iterable[ConversationDocument]) -> Iterator[list[ConversationDocument]]:
+    """Conversations that are written at once: so many, or so much."""
+    some, messages, chars = list[ConversationDocument](), 0, 0
     for conversation in conversations:
-        names = {conversation.id, *_origins(conversation)}
-        if not names.isdisjoint(there):
-            continue
-        there |= names
-        imported += 1
-        for table, values in _rows(user_id, conversation, taken.ids_for(conversation)):
-            rows[table].append(values)
-        if len(rows[Message]) >= _ROWS:
-            _insert(session, rows)
-    _insert(session, rows)
-    return ImportCounts(imported, len(conversations) - imported)
+        some.append(conversation)
+        messages += 1 + len(conversation.messages)
+        chars += sum(len(message.content) for message in conversation.messages)
+        if messages >= _ROWS or chars >= _INSERT_CHARS:
+            yield some
+            some, messages, chars = [], 0, 0
+    if some:
+        yield some
 
 
 def _origins(conversation: ConversationDocument) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from sqlalchemy import CTE, Connection, Row, Select, bindparam, func, literal, select
+from sqlalchemy import CTE, Connection, Row, Select, bindparam, func, insert, literal, select
 from sqlalchemy.orm import Session, aliased, undefer
 
 from app.domain.ids import new_id
@@ -124,17 +124,22 @@ def latest_below(session: Session, message_id: str) -> str:
 def copy_path(session: Session, path: Sequence[MessageRow], conversation_id: str) -> str | None:
     """Copy messages that follow one another, and their turns, into another conversation; returns the last one's id."""
     parent_id = None
+    messages: list[dict[str, object]] = []
+    turns: list[dict[str, object]] = []
     for position, (message, turn) in enumerate(path):
-        copied = Message(**_values(message) | {"id": new_id(), "conversation_id": conversation_id, "indexed": False})
-        copied.parent_id, copied.position = parent_id, position
-        session.add(copied)
-        session.flush()
+        id = new_id()
+        ids = {"id": id, "conversation_id": conversation_id, "parent_id": parent_id, "position": position}
+        messages.append(_values(message) | ids | {"indexed": False})
         if turn is not None:
-            ids = {"id": new_id(), "conversation_id": conversation_id, "message_id": copied.id}
-            session.add(Turn(**_values(turn) | ids))
-        parent_id = copied.id
+            turns.append(_values(turn) | {"id": new_id(), "conversation_id": conversation_id, "message_id": id})
+        parent_id = id
+    for table, rows in ((_MESSAGE, messages), (_TURN, turns)):
+        if rows:
+            session.execute(insert(table), rows)
     return parent_id
 
 
 def _values(row: Message | Turn) -> dict[str, object]:
-    return {column.key: getattr(row, column.key) for column in row.__mapper__.column_attrs}
+    return {
+        column.key: getattr(row, column.key) for column in row.__mapper__.column_attrs if not column.columns[0].computed
+    }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import IO, Any, Protocol
 
 from pydantic import ValidationError
 
+from app.domain.storage import MAX_CONVERSATION_BYTES, MESSAGE_BYTES, MIB, mebibytes
 from app.domain.text import one_line
 from app.errors import BrokenFile
 from app.transfer import chatgpt, open_webui, sharegpt
@@ -20,6 +21,9 @@ from app.transfer.shape import latest_tip, positions
 
 #: Told how much is done, from 0 to 1.
 Progress = Callable[[float], None]
+
+#: Many times what a model writes at once; a longer one would hold up everybody while it is written and searched.
+MAX_MESSAGE_BYTES = 8 * MIB
 
 KNOWN = "Deskmate's own JSON, ChatGPT's export, Open WebUI's export, and ShareGPT"
 
@@ -40,7 +44,14 @@ _Reader = Callable[[Any], ConversationDocument]
 def read_conversations(
     file: IO[bytes], name: str, *, max_bytes: int, now: datetime, progress: Progress | None = None
 ) -> list[ConversationDocument]:
-    """Every conversation in a file.
+    """Every conversation in a file, as :func:`iter_conversations` reads them."""
+    return list(iter_conversations(file, name, max_bytes=max_bytes, now=now, progress=progress))
+
+
+def iter_conversations(
+    file: IO[bytes], name: str, *, max_bytes: int, now: datetime, progress: Progress | None = None
+) -> Iterator[ConversationDocument]:
+    """Every conversation in a file, one after the other.
 
     Args:
         file: JSON, JSON Lines, or an archive with such files in it.
@@ -49,10 +60,9 @@ def read_conversations(
         now: for conversations that do not say when they were.
 
     Raises:
-        BrokenFile: it is no such file, or something in it is wrong; says where.
+        BrokenFile: it is no such file, or something in it is wrong; says where. Those before it were right.
         TooLarge: it is larger than ``max_bytes``.
     """
-    conversations: list[ConversationDocument] = []
     recognised = False
     for called, data in json_files(file, name, max_bytes):
         source = JsonSource(data, called)
@@ -64,17 +74,37 @@ def read_conversations(
         recognised = True
         for index, item in enumerate(source):
             try:
-                conversations.append(read(item.value))
+                conversation = read(item.value)
+                _require_size(conversation)
             except BrokenConversation as error:
                 raise BrokenFile(
                     f"{called} is broken in conversation {index + 1}{_title(item.value)}, which begins in line "
                     f"{item.line}, at {error.field}: {error.reason}. Nothing was imported."
                 ) from error
+            yield conversation
             if progress is not None:
                 progress((index + 1) / len(source))
     if not recognised:
         raise BrokenFile(f"There are no conversations in {name} of a kind that is known here: {KNOWN}.")
-    return conversations
+
+
+def _require_size(conversation: ConversationDocument) -> None:
+    total = 0
+    for index, message in enumerate(conversation.messages):
+        size = len(message.content.encode())
+        if size > MAX_MESSAGE_BYTES:
+            raise BrokenConversation(
+                f"messages[{index}].content",
+                f"the text takes {mebibytes(size)}, and {mebibytes(MAX_MESSAGE_BYTES)} is the most for one message",
+            )
+        total += size + MESSAGE_BYTES
+        if message.turn is not None:
+            total += len(message.turn.params.system_prompt.encode())
+    if total > MAX_CONVERSATION_BYTES:
+        raise BrokenConversation(
+            "messages",
+            f"they take {mebibytes(total)}, and {mebibytes(MAX_CONVERSATION_BYTES)} is the most for one conversation",
+        )
 
 
 def _reader(source: JsonSource, name: str, now: datetime) -> _Reader | None:

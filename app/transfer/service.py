@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, Literal, TypeVar
@@ -14,13 +15,18 @@ from app.store.transfer import ImportCounts, TransferRecords
 from app.transfer.document import ConversationDocument
 from app.transfer.filenames import file_name
 from app.transfer.files import MIB, too_large
+from app.transfer.isolated import read_isolated
 from app.transfer.markdown import as_markdown
+from app.transfer.one_for_each import OneForEach
 from app.transfer.reading import Progress, read_conversations
 from app.transfer.writing import as_document, as_markdown_archive
 
 Item = TypeVar("Item")
 
 ExportFormat = Literal["json", "markdown"]
+
+#: What is not larger, unpacked, is read by this process: starting another one takes longer.
+SMALL_BYTES = MIB
 
 JSON_TYPE = "application/json"
 MARKDOWN_TYPE = "text/markdown; charset=utf-8"
@@ -48,6 +54,8 @@ class Transfers:
         self._max_bytes = max_import_mb * MIB
         # A file takes several times its size in memory while it is read.
         self._one_at_a_time = asyncio.Semaphore(1)
+        self._importing = OneForEach("A file of yours is being imported already. Wait for it to end.")
+        self._exporting = OneForEach("An export of all your conversations is under way. Wait for it to end.")
 
     async def export_one(self, user_id: str, conversation_id: str, format: ExportFormat) -> Export:
         """One conversation as a document, or its shown branch as Markdown.
@@ -63,13 +71,28 @@ class Transfers:
         return Export(name, MARKDOWN_TYPE, _each(as_markdown(conversation).encode()))
 
     async def export_all(self, user_id: str, format: ExportFormat, progress: Progress | None = None) -> Export:
-        """Every conversation as one document, or as an archive of Markdown files. Read while it is written out."""
+        """Every conversation as one document, or as an archive of Markdown files. Read while it is written out.
+
+        Raises:
+            TooManyRequests: another one of the user's is being written out.
+        """
+        self._exporting.require_none(user_id)
         total = await self.records.count(user_id)
         conversations = _followed(self.records.read_all(user_id), total, progress)
         now = datetime.now(UTC)
         if format == "json":
-            return Export(file_name("Deskmate", now, "json"), JSON_TYPE, as_document(conversations))
-        return Export(file_name("Deskmate", now, "zip"), ZIP_TYPE, as_markdown_archive(conversations))
+            pieces = self._exporting.around(user_id, as_document(conversations))
+            return Export(file_name("Deskmate", now, "json"), JSON_TYPE, pieces)
+        pieces = self._exporting.around(user_id, as_markdown_archive(conversations))
+        return Export(file_name("Deskmate", now, "zip"), ZIP_TYPE, pieces)
+
+    def receiving(self, user_id: str) -> AbstractContextManager[None]:
+        """Around the arrival of a file and its import: one of a user's at a time.
+
+        Raises (on entering):
+            TooManyRequests: there is one.
+        """
+        return self._importing.during(user_id)
 
     def too_large(self, name: str = "The file") -> TooLarge:
         """The refusal of a file that is larger than is allowed."""
@@ -88,6 +111,7 @@ class Transfers:
         Raises:
             BrokenFile: something in it is wrong; says where.
             TooLarge: it is larger than is allowed.
+            LimitReached: the user has no room for them.
             StorageUnavailable: the database cannot be written.
         """
         given_up = threading.Event()
@@ -98,15 +122,25 @@ class Transfers:
             if progress is not None:
                 progress(fraction)
 
+        def read_here() -> list[ConversationDocument]:
+            return read_conversations(
+                file, name, max_bytes=min(SMALL_BYTES, self._max_bytes), now=datetime.now(UTC), progress=follow
+            )
+
         async with self._one_at_a_time:
             try:
-                conversations = await asyncio.to_thread(
-                    read_conversations, file, name, max_bytes=self._max_bytes, now=datetime.now(UTC), progress=follow
-                )
+                return await self.records.add(user_id, await asyncio.to_thread(read_here))
             except asyncio.CancelledError:
                 given_up.set()  # a thread that reads on would hold up the end of the process
                 raise
-            return await self.records.add(user_id, conversations)
+            except TooLarge:
+                if self._max_bytes <= SMALL_BYTES:
+                    raise
+            read = await read_isolated(
+                file, name, max_bytes=self._max_bytes, now=datetime.now(UTC), progress=progress or (lambda _: None)
+            )
+            with closing(read):
+                return await self.records.add(user_id, read)
 
 
 async def _each(*items: Item) -> AsyncIterator[Item]:

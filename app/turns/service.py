@@ -28,6 +28,7 @@ from app.turns.questions import Question, Questions
 from app.turns.readers import Changed, OneAhead, TurnReader
 from app.turns.recent import RecentContexts
 from app.turns.starts import Starts
+from app.turns.storage import StorageRoom
 from app.turns.stored import StoredTurns
 from app.turns.titles import Titles
 from engine import ChatEngine
@@ -52,6 +53,7 @@ class Turns:
         notifications: Notifications,
         titles: Titles | None = None,
         admission: Admission | None = None,
+        storage: StorageRoom | None = None,
         *,
         is_alone: bool = False,
     ) -> None:
@@ -59,9 +61,11 @@ class Turns:
 
         Args:
             admission: who may have a reply; None is everybody.
+            storage: who has room for a message; None is everybody.
             is_alone: no other process writes to the same database.
         """
         self._admission = admission or Unlimited()
+        self._storage = storage
         self._titles = titles
         self._settings = settings
         self._engine = engine
@@ -111,6 +115,7 @@ class Turns:
             Overloaded: the engine's queue is full.
             EngineUnavailable: the engine or the server is stopping.
             TooManyRequests: the person has, or has had, as much as anybody may.
+            LimitReached: the person, or the conversation, has no room for more.
             StorageUnavailable: the database does not work.
         """
         return await self._start(
@@ -298,6 +303,8 @@ class Turns:
             if self._closing:
                 raise EngineUnavailable("The server is shutting down. Please send again once it is back.")
             asked = await question()
+            if self._storage is not None:
+                await self._storage.require_for(user_id, asked.conversation_id)
             async with self._admission.sending(user_id):
                 return await self._begin(user_id, turn_id, settings, asked)
 

@@ -83,6 +83,32 @@ const showKeys = list("/api/account/keys", (keys) => {
   );
 });
 
+// A size as people say it; so much that is used is never shown as nothing.
+export function sizeOf(bytes) {
+  const mebibytes = bytes / 2 ** 20;
+  const number = (value, digits) => value.toLocaleString(undefined, { maximumFractionDigits: digits });
+  if (mebibytes >= 1024) return `${number(mebibytes / 1024, 1)} GiB`;
+  if (bytes > 0 && mebibytes < 0.1) return "less than 0.1 MiB";
+  return `${number(mebibytes, mebibytes < 10 ? 1 : 0)} MiB`;
+}
+
+async function showStorage() {
+  const storage = await request("GET", "/api/account/storage");
+  const { used_bytes: used, max_bytes: most, conversations, max_conversations: mostConversations } = storage;
+  const of = (what, limit) => (limit === null ? what : `${what} of ${limit}`);
+  const room = of(sizeOf(used), most === null ? null : sizeOf(most));
+  const number = of(conversations.toLocaleString(), mostConversations === null ? null : mostConversations.toLocaleString());
+  const full = (most !== null && used >= most) || (mostConversations !== null && conversations >= mostConversations);
+  const near = most !== null && used > 0.9 * most;
+  const advice = full ? " Nothing more can be added until you delete some." : near ? " There is little room left." : "";
+  byId("dp-storage-said").textContent = `You use ${room}, in ${number} conversations.${advice}`;
+  const meter = byId("dp-storage");
+  meter.hidden = most === null;
+  if (most === null) return;
+  Object.assign(meter, { max: most, high: 0.9 * most, optimum: 0, value: Math.min(used, most) });
+  meter.textContent = room;
+}
+
 function listen() {
   onSubmit(byId("dp-about"), problem, async () => {
     await request("PATCH", "/api/account", { display_name: byId("dp-display").value });
@@ -132,7 +158,7 @@ async function showMe() {
 await act(async () => {
   byId("dp-base").textContent = `${location.origin}/v1`;
   if (!(await showMe())) return;
-  await Promise.all([showSessions(), showKeys()]);
+  await Promise.all([showStorage(), showSessions(), showKeys()]);
   listen();
   byId("dp-sections").hidden = false;
 });

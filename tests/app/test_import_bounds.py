@@ -1,0 +1,179 @@
+"""Files that would take much memory or time: read in a process of their own, in bounds, all of them or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import zipfile
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from app.domain import storage
+from app.domain.ids import LOCAL_USER_ID as ME
+from app.domain.ids import new_id
+from app.domain.storage import StorageLimits
+from app.errors import BrokenFile, LimitReached, TooLarge, TooManyRequests
+from app.services import Services
+from app.transfer import isolated, reading, service
+from app.transfer.isolated import read_isolated
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+MOMENT = "2026-01-01T00:00:00Z"
+
+
+def conversation(content: str = "hi", tags: tuple[str, ...] = ()) -> dict[str, Any]:
+    message = {"id": new_id(), "role": "user", "created_at": MOMENT, "content": content}
+    about = {"id": new_id(), "title": "T", "created_at": MOMENT, "updated_at": MOMENT, "tags": tags}
+    return {**about, "messages": [message]}
+
+
+def document(*conversations: dict[str, Any]) -> bytes:
+    return json.dumps(
+        {"format": "deskmate.conversations", "version": 1, "conversations": conversations}, ensure_ascii=False
+    ).encode()
+
+
+def packed(data: bytes) -> io.BytesIO:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("conversations.json", data)
+    file.seek(0)
+    return file
+
+
+@pytest.fixture
+def isolate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files are read by another process too."""
+    monkeypatch.setattr(service, "SMALL_BYTES", 10)
+
+
+async def read(data: bytes, max_bytes: int = 2**24) -> list[str]:
+    found = await read_isolated(io.BytesIO(data), "It", max_bytes=max_bytes, now=NOW, progress=lambda _: None)
+    again = [one.messages[0].content for one in found]
+    assert [one.messages[0].content for one in found] == again
+    found.close()
+    return again
+
+
+async def test_what_another_process_reads_is_the_same(isolate: None, services: Services) -> None:
+    texts = ["a", "ü\n{}", "🦜" * 1000]
+    assert await read(packed(document(*map(conversation, texts))).getvalue()) == texts
+    told: list[float] = []
+    counts = await services.transfers.import_file(ME, packed(document(*map(conversation, texts))), progress=told.append)
+    assert (counts.imported, counts.already_there) == (3, 0)
+    assert told[-1] == 1.0
+    assert (await services.conversations.list(ME, query="ü")).items
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "says"),
+    [
+        (b"[1, 2", BrokenFile, "broken in line 1"),
+        (document(conversation("x" * 5000)), TooLarge, "larger than"),
+    ],
+)
+async def test_what_another_process_refuses_is_said_in_its_words(data: bytes, kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=says):
+        await read(data, max_bytes=4000)
+
+
+async def test_memory_that_a_file_takes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a small file that is a hundred times as large in memory."""
+    empty_lists = b'[{"title": "x", "conversations": [' + b"[]," * 3_000_000 + b"[]]}]"
+    run = isolated._run_child
+
+    async def with_little(source: Any, result: Any, name: str, max_bytes: int, *rest: Any) -> None:
+        assert max_bytes == 2**24
+        await run(source, result, name, -(10**8), *rest)  # 112 MiB, file and all
+
+    monkeypatch.setattr(isolated, "_run_child", with_little)
+    with pytest.raises(TooLarge, match="Import it in parts"):
+        await read(empty_lists, max_bytes=2**24)
+
+
+async def test_a_reader_that_is_killed_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolated.sys, "executable", "/bin/false")
+    with pytest.raises(TooLarge, match="Import it in parts"):
+        await read(document(conversation()))
+
+
+async def test_one_message_and_one_conversation_have_a_size(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MAX_MESSAGE_BYTES", 100)
+    with pytest.raises(BrokenFile, match=r"messages\[0\].content: the text takes .* most for one message"):
+        await services.transfers.import_file(ME, io.BytesIO(document(conversation(), conversation("é" * 51))))
+    monkeypatch.setattr(reading, "MAX_CONVERSATION_BYTES", storage.MESSAGE_BYTES + 50)
+    with pytest.raises(BrokenFile, match="most for one conversation"):
+        await services.transfers.import_file(ME, io.BytesIO(document(conversation("é" * 26))))
+    assert not (await services.conversations.list(ME)).items
+
+
+async def test_one_import_and_one_export_of_a_user_at_a_time(services: Services, stranger: str) -> None:
+    transfers = services.transfers
+    with transfers.receiving(ME):
+        with pytest.raises(TooManyRequests, match="being imported already"), transfers.receiving(ME):
+            pass
+        with transfers.receiving(stranger):
+            pass
+    with transfers.receiving(ME):
+        pass
+    await transfers.import_file(ME, io.BytesIO(document(conversation())))
+    first = await transfers.export_all(ME, "json")
+    pieces = aiter(first.pieces)
+    await anext(pieces)
+    with pytest.raises(TooManyRequests, match="is under way"):
+        await transfers.export_all(ME, "markdown")
+    await transfers.export_all(stranger, "json")
+    async for _ in pieces:
+        pass
+    again = await transfers.export_all(ME, "markdown")
+    assert b"".join([piece async for piece in again.pieces])
+
+
+async def test_an_import_that_does_not_fit_leaves_nothing(services: Services) -> None:
+    records = services.transfers.records
+
+    async def refused(limits: StorageLimits, says: str, *conversations: dict[str, Any]) -> None:
+        records._limits = limits
+        with pytest.raises(LimitReached, match=says):
+            await services.transfers.import_file(ME, io.BytesIO(document(*conversations)))
+        assert not (await services.conversations.list(ME)).items
+
+    await refused(StorageLimits(max_bytes=5000), "There isn't enough room", conversation("x" * 3000))
+    await refused(
+        StorageLimits(max_conversations=2), "you would have 3 conversations", *[conversation() for _ in "abc"]
+    )
+    await refused(StorageLimits(max_tags=1), "2 different tags", conversation(tags=("a", "b")))
+    records._limits = StorageLimits(max_bytes=5100, max_conversations=1, max_tags=2)
+    await services.transfers.import_file(ME, io.BytesIO(document(conversation("x" * 3000, tags=("a", "b")))))
+
+
+async def test_a_conversation_that_comes_twice_in_a_file_is_imported_once(services: Services) -> None:
+    one = conversation("x")
+    counts = await services.transfers.import_file(
+        ME, io.BytesIO(document(one, *[conversation() for _ in range(600)], one))
+    )
+    assert (counts.imported, counts.already_there) == (601, 1)
+
+
+async def test_an_import_that_is_given_up_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[asyncio.subprocess.Process] = []
+    begun = asyncio.Event()
+    create = asyncio.create_subprocess_exec
+
+    async def noted(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+        made.append(await create("/bin/sleep", "600", stdout=options["stdout"]))
+        begun.set()
+        return made[0]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
+    reading = asyncio.create_task(read(document(conversation())))
+    await begun.wait()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert made[0].returncode == -9
