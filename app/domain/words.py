@@ -5,7 +5,9 @@ Both databases get words that were cut and folded here, so that both find the sa
 
 from __future__ import annotations
 
+import math
 import re
+import time
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from typing import NamedTuple
 import regex
 
 MAX_WORD_CHARS = 64
+_WORDS_BETWEEN_LOOKS = 200  # at the clock
 SNIPPET_BEFORE = 40
 SNIPPET_AFTER = 100
 
@@ -83,15 +86,22 @@ def phrases(query: str) -> tuple[Phrase, ...]:
     return tuple(found)
 
 
-def snippet(text: str, wanted: Sequence[Phrase]) -> tuple[SnippetPart, ...]:
-    """The surroundings of the first of ``wanted`` in ``text``, on one line, with … where something is cut."""
-    first = next(_spans(text, wanted, 0), (0, 0))
+def snippet(text: str, wanted: Sequence[Phrase], until: float = math.inf) -> tuple[SnippetPart, ...]:
+    """The surroundings of the first of ``wanted`` in ``text``, on one line, with … where something is cut.
+
+    Args:
+        until: on ``time.monotonic``; a place that is not found by then is not looked for further, and the text's
+            beginning is shown.
+    """
+    first = next(_spans(text, wanted, 0, until), (0, 0))
     start, end = _window(text, first)
     return _parts(text, start, end, [span for span in _spans(text[:end], wanted, start) if span[0] >= start])
 
 
-def literal_snippet(text: str, wanted: str) -> tuple[SnippetPart, ...]:
+def literal_snippet(text: str, wanted: str, until: float = math.inf) -> tuple[SnippetPart, ...]:
     """The same for ``wanted`` as it is written, whatever the case."""
+    if time.monotonic() > until:
+        return _parts(text, *_window(text, (0, 0)), [])
     # Folding can lengthen a text (ß becomes ss): what stands at the place is looked at before it is marked.
     at = max(text.casefold().find(wanted.casefold()), 0)
     hit = (at, at + len(wanted))
@@ -99,11 +109,13 @@ def literal_snippet(text: str, wanted: str) -> tuple[SnippetPart, ...]:
     return _parts(text, start, end, [hit] if text[slice(*hit)].casefold() == wanted.casefold() else [])
 
 
-def _spans(text: str, wanted: Sequence[Phrase], start: int) -> Iterator[tuple[int, int]]:
+def _spans(text: str, wanted: Sequence[Phrase], start: int, until: float = math.inf) -> Iterator[tuple[int, int]]:
     """Where in ``text`` one of the phrases stands: first character, and the one after the last."""
     longest = max(map(len, wanted), default=0)
     recent: list[Word] = []
-    for word in words(text, start):
+    for number, word in enumerate(words(text, start)):
+        if number % _WORDS_BETWEEN_LOOKS == 0 and time.monotonic() > until:
+            return
         recent = [*recent[-(longest - 1) :], word] if longest > 1 else [word]
         for phrase in wanted:
             tail = recent[-len(phrase) :]

@@ -21,11 +21,14 @@ from app.store.models import Conversation, ConversationTag, Message, Turn
 from app.store.rows import message_view, owned_conversation, owned_message
 from app.store.search import Query
 from app.store.search_index import SearchIndex
+from app.store.search_queue import SearchQueue
 from app.store.storage_use import storage_use
+from app.store.time_limit import TooSlowError, time_limit
 from app.store.tree import copy_path, latest_below, path_to, siblings_of
 
 MAX_PAGE = 500
 CONTEXT_ABOVE = 10  # messages above the one that a search leads to
+MAX_SEARCH_SECONDS = 5.0
 MAX_TAGS = 20
 MAX_TAG_CHARS = 50
 _LONG_PROMPT_CHARS = 10_000  # a shorter one makes no difference to what anybody has stored
@@ -39,6 +42,7 @@ class Conversations:
         self._database = database
         self._limits = limits or StorageLimits()
         self.index = SearchIndex(database)
+        self._searches = SearchQueue()
 
     async def list(
         self,
@@ -60,17 +64,30 @@ class Conversations:
             archived: the archived ones instead of the others.
 
         Raises:
-            InvalidInput: the limit or the cursor makes no sense.
+            InvalidInput: the limit or the cursor makes no sense, or the search takes too long.
+            TooManyRequests: many searches of the user's wait already.
         """
         _check_limit(limit)
         after = Place.decode(cursor) if cursor else None
         wanted = clean_text(query).strip() if query else ""
-        if wanted:
+        if not wanted:
+            return await self._database.read(
+                lambda session: list_page(session, user_id, limit, after, None, tag=tag, archived=archived)
+            )
+
+        def search(session: Session) -> Page[ConversationSummary]:
+            with time_limit(session, MAX_SEARCH_SECONDS):
+                return list_page(session, user_id, limit, after, Query(user_id, wanted), tag=tag, archived=archived)
+
+        async with self._searches.turn_of(user_id):
             await self.index.catch_up()  # what was just said can be found; a long backlog is not waited for
-        search = Query(user_id, wanted) if wanted else None
-        return await self._database.read(
-            lambda session: list_page(session, user_id, limit, after, search, tag=tag, archived=archived)
-        )
+            try:
+                return await self._database.read(search)
+            except TooSlowError:
+                raise InvalidInput(
+                    f"This search took longer than {MAX_SEARCH_SECONDS:g} seconds and was stopped. Search for fewer or "
+                    "longer words."
+                ) from None
 
     async def tags(self, user_id: str) -> dict[str, int]:
         """The user's tags in alphabetical order, and how many conversations have each."""

@@ -7,6 +7,7 @@ user has written, not what all have.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from sqlalchemy.types import Text
 from app.domain.words import Phrase, SnippetPart, folded, literal_snippet, phrases, snippet
 from app.store.models import Conversation, Message, SearchEntry
 
+SNIPPETS_SECONDS = 1.0
+"""For all snippets of a page: long texts full of nearly what is searched for would take minutes."""
 ENTRY_WORDS = 1000  # PostgreSQL keeps at most a megabyte and 256 places of a word in an entry
 ENTRY_OVERLAP = 20  # longest phrase that is found where two entries of one text meet
 
@@ -37,6 +40,7 @@ class Query:
         self._user_id = user_id
         self._text = text
         self._phrases = phrases(text)
+        self._until: float | None = None  # looking for the places of hits
 
     def hits(self, session: Session) -> Subquery:
         """Of each of the user's conversations that has one: ``conversation_id`` and ``message_id`` of the latest hit.
@@ -52,8 +56,12 @@ class Query:
         )
 
     def snippet(self, content: str) -> tuple[SnippetPart, ...]:
-        """What surrounds the first hit in a message."""
-        return snippet(content, self._phrases) if self._phrases else literal_snippet(content, self._text)
+        """What surrounds the first hit in a message; its beginning, where those before it took long."""
+        if self._until is None:
+            self._until = time.monotonic() + SNIPPETS_SECONDS
+        if self._phrases:
+            return snippet(content, self._phrases, self._until)
+        return literal_snippet(content, self._text, self._until)
 
     def _indexed(self, session: Session) -> Select[tuple[str, str | None]]:
         found = select(SearchEntry.conversation_id, SearchEntry.message_id)

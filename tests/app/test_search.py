@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, Subquery, Text, func, literal, select
+from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.words import SNIPPET_AFTER, SNIPPET_BEFORE, folded, literal_snippet, phrases, snippet, words
+from app.errors import InvalidInput, TooManyRequests
 from app.services import Services
-from app.store import search_index
+from app.store import conversations, search_index, search_queue
 from app.store.database import sqlite_engine
 from app.store.migrate import migrate
-from app.store.models import SearchEntry
-from app.store.search import ENTRY_WORDS
+from app.store.models import Conversation, SearchEntry
+from app.store.search import ENTRY_WORDS, Query
 from tests.app.conftest import add_user
 from tests.app.test_conversations import chat, fill
 from tests.support.fake_engine import FakeEngine
@@ -214,3 +218,72 @@ def test_looking_for_what_is_not_indexed_yet_reads_no_more_than_that(tmp_path: P
         plan = str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}").all())
     engine.dispose()
     assert "_unindexed" in plan
+
+
+async def test_a_search_that_takes_long_is_stopped_with_a_sentence(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On both databases, while a statement is under way; the connection works on."""
+
+    def endless(self: Query, session: Session) -> Subquery:
+        rounds = select(literal(1).label("n")).cte("rounds", recursive=True)
+        rounds = rounds.union_all(select(rounds.c.n + 1).where(rounds.c.n < 10**9))
+        none = select(func.max(rounds.c.n)).scalar_subquery()
+        return (
+            select(Conversation.id.label("conversation_id"), literal(None, Text()).label("message_id"))
+            .where(none < 0)
+            .subquery()
+        )
+
+    await fill(services, messages=1, title="Talk words")
+    with monkeypatch.context() as patched:
+        patched.setattr(Query, "hits", endless)
+        patched.setattr(conversations, "MAX_SEARCH_SECONDS", 0.2)
+        for _ in range(6):  # more than there are connections that read
+            with pytest.raises(InvalidInput, match=r"took longer than 0\.2 seconds and was stopped"):
+                await services.conversations.list(ME, query="words")
+    assert await found(services, "words") == ["Talk words"]
+
+
+async def test_searches_wait_for_one_another_and_leave_threads_for_the_others(
+    services: Services, monkeypatch: pytest.MonkeyPatch, stranger: str
+) -> None:
+    begun, over = threading.Semaphore(0), threading.Event()
+    hits = Query.hits
+    running = most = 0
+
+    def slow(self: Query, session: Session) -> Subquery:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        begun.release()
+        over.wait(30)
+        running -= 1
+        return hits(self, session)
+
+    await fill(services, messages=1, title="Talk words")
+    others = [stranger, await add_user(services.database), await add_user(services.database)]
+    monkeypatch.setattr(Query, "hits", slow)
+    monkeypatch.setattr(search_queue, "MAX_WAITING_PER_USER", 3)
+    under_way = [asyncio.create_task(found(services, "words", who)) for who in [ME, ME, ME, ME, *others]]
+    try:
+        for _ in range(search_queue.MAX_AT_ONCE):
+            assert await asyncio.to_thread(begun.acquire, timeout=30)
+        with pytest.raises(TooManyRequests, match="under way already"):
+            await found(services, "words")
+        assert len((await services.conversations.list(ME)).items) == 1  # which is no search
+    finally:
+        over.set()
+    assert await asyncio.gather(*under_way) == [["Talk words"]] * 4 + [[]] * 3
+    assert most == search_queue.MAX_AT_ONCE
+    assert not services.conversations._searches._locks
+
+
+def test_looking_for_the_place_of_a_hit_ends() -> None:
+    text = "a b " * 200_000 + "a a"
+    wanted = phrases(" ".join(["a-a"] * 40))
+    late = snippet(text, wanted, time.monotonic() - 1)
+    assert late[0].text.startswith("a b a b")
+    assert not any(part.hit for part in late)
+    assert not any(part.hit for part in literal_snippet(text, "a", time.monotonic() - 1))
+    assert any(part.hit for part in snippet("a b " * 50 + "a a", wanted))
