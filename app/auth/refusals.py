@@ -59,7 +59,7 @@ def answer_to(scope: Scope, refusal: Refusal) -> Response:
     headers, message, code = refusal.headers, refusal.message, refusal.code
     if refusal.status == 401 and (is_openai_path(path) or path == "/metrics"):
         headers = {**headers, "WWW-Authenticate": "Bearer"}
-        if bearer_of(scope) is not None:
+        if "authorization" in Headers(scope=scope):
             code = "invalid_api_key"
         message = _about_key(scope, refusal.key_hint)
     return error_response(path, refusal.status, code, message, headers=headers)
