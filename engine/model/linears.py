@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
-from typing import ClassVar
+from typing import ClassVar, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ _GROUPS_AT_ONCE = 2**19 // INT4_GROUP  # that stay in a processor's cache
 _MOST_ROWS_PACKED = 48
 """More are multiplied faster by weights that were spread out for them (measured with AVX-512)."""
 _OUTPUTS_AT_ONCE = 1024
+_HOOKS = {"_forward_hooks", "_forward_pre_hooks"}
 
 
 class Product(nn.Module, ABC):
@@ -160,6 +161,13 @@ def _int4_beside() -> int | None:
         if torch.cat([blocks & 15, blocks >> 4], dim=2).transpose(1, 2).reshape(64, -1).equal(codes.to(torch.uint8)):
             return beside
     return None
+
+
+def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether a module multiplies by its weight, adds its bias and does nothing else, hooks included."""
+    return type(module) is nn.Linear and "forward" not in vars(module) and not _HOOKS.intersection(
+        name for name, value in vars(module).items() if value
+    )
 
 
 def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,7 @@ from engine.attention.seam import LayerProbe, register
 from engine.errors import ModelLoadError, first_line
 from engine.model.folders import mode_of, refuse_unreadable_weights
 from engine.model.hub import fetch_description, fetch_weights
+from engine.model.positions import check_positions
 from engine.model.probe import first_step, kept_by_cache, probe_calls
 from engine.model.quantization import products_for
 from engine.model.replacement import replace_linears
@@ -116,9 +117,11 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     layers, needs = calls.layers, calls.needs
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
     weight_bytes = sum(parameter.nbytes for parameter in module.parameters())
+    text_config = config.get_text_config()
+    context_window = int(min(_context_window(text_config), kept_by_cache(text_config, calls)))
     decoder = None
     if not calls.layer_per_call:
-        decoder = decoder_weights(module, layers, needs, settings, weight_bytes, progress)
+        decoder = decoder_weights(module, layers, needs, settings, weight_bytes, context_window, progress)
     if products.inner:
         replaced = replace_linears(module, products, lambda: first_step(module, device, LayerProbe()))
         if settings.quantization != "none":
@@ -133,7 +136,6 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         own_weights(module)
     rotary = replace_length_dependent(module, settings.model)
     generation_config = module.generation_config
-    text_config = config.get_text_config()
     model = LoadedModel(
         name=Path(settings.model).name if isinstance(source, Path) else settings.model,
         module=module,
@@ -145,13 +147,14 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         layers=layers,
         layer_per_call=calls.layer_per_call,
         needs=needs,
-        max_position_embeddings=int(min(_context_window(text_config), kept_by_cache(text_config, calls))),
+        max_position_embeddings=context_window,
         vocab_size=int(text_config.vocab_size),
         eos_token_ids=_eos_token_ids(generation_config, tokenizer, int(text_config.vocab_size)),
         rotary=rotary,
         num_parameters=num_parameters,
         weight_bytes=weight_bytes,
     )
+    check_positions(model)
     if decoder is not None and agrees(decoder, model):
         return replace(model, decoder=decoder)
     return model

@@ -22,7 +22,8 @@ from engine.attention.base import LayerCache
 from engine.batch import Batch
 from engine.multi_step import Drawn, Reply
 from engine.native.build import library
-from engine.native.weights import LANES, DecoderWeights, Product
+from engine.native.structure import LANES
+from engine.native.weights import DecoderWeights, Product
 
 FEW_ROWS = 64
 """Where the processor does not multiply tiles of numbers (AMX), a longer step has enough to compute for oneDNN, and
@@ -97,7 +98,7 @@ class Decoder:
     """
 
     def __init__(self, weights: DecoderWeights, caches: Sequence[LayerCache], group_of_layer: Sequence[int]) -> None:
-        code = library()
+        code, structure = library(), weights.structure
         self._step = getattr(code, f"deskmate_step_{weights.number_format}")
         self._steps = getattr(code, f"deskmate_steps_{weights.number_format}")
         self._steps.argtypes = [
@@ -119,25 +120,25 @@ class Decoder:
                     group,
                 )
                 for layer, shape, cache, group in zip(
-                    weights.layers, weights.shapes, caches, group_of_layer, strict=True
+                    weights.layers, structure.shapes, caches, group_of_layer, strict=True
                 )
             )
         )
         self._model = _Model(
             self._layers,
-            *map(_address, (weights.embedding, weights.norm, weights.frequencies)),
+            *map(_address, (weights.embedding, weights.norm, structure.frequencies)),
             _matrix(weights.head),
             len(weights.layers),
-            weights.hidden,
-            weights.intermediate,
-            weights.num_heads,
-            weights.num_kv_heads,
-            weights.head_dim,
-            weights.vocab_size,
+            structure.hidden,
+            structure.intermediate,
+            structure.num_heads,
+            structure.num_kv_heads,
+            structure.head_dim,
+            structure.vocab_size,
             caches[0].keys.shape[1],
-            weights.epsilon,
-            weights.attention_scale,
-            weights.rotary_scale,
+            structure.epsilon,
+            structure.attention_scale,
+            structure.rotary_scale,
         )
 
     @property
@@ -147,7 +148,7 @@ class Decoder:
 
     def logits(self, batch: Batch) -> Tensor:
         """Store the keys and values of a step, and return float32 ``[len(batch.logits_rows), vocab_size]``."""
-        logits = torch.empty(len(batch.logits_rows), self._weights.vocab_size)
+        logits = torch.empty(len(batch.logits_rows), self._weights.structure.vocab_size)
         self._step(ctypes.byref(self._model), ctypes.byref(_step_of(batch, logits)))
         return logits
 
@@ -161,7 +162,7 @@ class Decoder:
         """
         count = len(replies)
         assert count == len(batch.logits_rows), "each row of logits is sampled"
-        logits = torch.empty(count, self._weights.vocab_size)
+        logits = torch.empty(count, self._weights.structure.vocab_size)
         stops = {reply.stop_token_ids: array("q", reply.stop_token_ids) for reply in replies}
         tokens, seconds = (ctypes.c_int64 * (most_steps * count))(), (ctypes.c_double * most_steps)()
         num_steps = self._steps(

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import logging
 
-from torch import nn
+from transformers import PreTrainedModel
 
 from engine.attention.base import AttentionNeeds, LayerShape
 from engine.memory import available_memory
+from engine.model.positions import spread_positions
 from engine.model.weights import Progress
 from engine.native.build import NotCompiled, is_compiled, library
-from engine.native.weights import DecoderWeights, Unfit
+from engine.native.parts import check_parts
+from engine.native.proof import check_sample
+from engine.native.structure import Structure, Unfit
+from engine.native.weights import DecoderWeights
 from engine.settings import EngineSettings
 
 log = logging.getLogger(__name__)
 
 
 def decoder_weights(
-    module: nn.Module,
+    module: PreTrainedModel,
     layers: tuple[LayerShape, ...],
     needs: AttentionNeeds,
     settings: EngineSettings,
     weight_bytes: int,
+    context_window: int,
     progress: Progress,
 ) -> DecoderWeights | None:
     """What C++ needs to run steps; None where it cannot, or need not."""
@@ -39,7 +44,10 @@ def decoder_weights(
         if not is_compiled():
             progress("Compiling for this processor", 0.0)
         library()
-        return DecoderWeights(module, layers, number_format)
+        structure = Structure.of(module, layers)
+        check_parts(module, structure, spread_positions(context_window, module.config.get_text_config()))
+        check_sample(module, structure)
+        return DecoderWeights(module, structure, number_format)
     except (NotCompiled, Unfit) as reason:
         log.info("every step of %s runs through transformers: %s", settings.model, reason)
         return None

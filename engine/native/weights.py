@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from engine.attention.base import LayerShape
 from engine.model.linears import INT4_GROUP, to_int4, to_int8
-from engine.model.rope import LENGTH_DEPENDENT
+from engine.native.structure import LANES, Structure, Unfit
 
-LANES = 16
-"""Outputs that lie beside one another; numbers that are taken at once."""
 TILE_WORDS = 16
 """Words of 32 bits in a row of a tile; a row of weights or numbers takes whole ones."""
 
@@ -31,11 +27,6 @@ _CACHE_DTYPES = {
 
 _ALIGNMENT = 64  #: bytes, a cache line
 _ROOM_FOR_FILLING_UP = 2**20
-_OF_EACH_LAYER = ("layer_idx", "layer_type", "attention_type", "sliding_window", "is_sliding")
-
-
-class Unfit(Exception):
-    """A model is not of the known build; says where."""
 
 
 class HugePages:
@@ -108,103 +99,49 @@ class DecoderWeights:
 
     Args:
         model: a causal language model, as transformers made it.
-        shapes: of its layers.
+        structure: of that model.
         number_format: of the products: ``float32``, ``bfloat16``, ``int8``, or ``int4`` but for the output layer.
 
     Raises:
-        Unfit: the model has other parts than the known ones.
+        Unfit: there is no code for the number format, or for these sizes in it.
     """
 
-    def __init__(self, model: Any, shapes: Sequence[LayerShape], number_format: str) -> None:
-        _expect(model, {"model", "lm_head"})
-        body = model.model
-        _expect(body, {"embed_tokens", "layers", "norm", "rotary_emb"})
-        for layer in body.layers:
-            _expect(layer, {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"})
-            _expect(layer.self_attn, {"q_proj", "k_proj", "v_proj", "o_proj"}, optional={"q_norm", "k_norm"})
-            _expect(layer.mlp, {"gate_proj", "up_proj", "down_proj", "act_fn"})
-        for name in ("self_attn", "mlp"):
-            _expect_alike([getattr(layer, name) for layer in body.layers])
-        attention = body.layers[0].self_attn
+    def __init__(self, model: Any, structure: Structure, number_format: str) -> None:
+        self.structure = structure
         self.number_format = number_format
+        body = model.model
+        if body.embed_tokens.weight.dtype is not _CACHE_DTYPES.get(number_format):
+            raise Unfit(f"there is no code for {number_format} beside {body.embed_tokens.weight.dtype}")
         # The output layer may be the embedding once more, and narrow rows are filled up to whole tiles.
         self._pages = HugePages(4 * sum(part.nbytes for part in model.parameters()) + _ROOM_FOR_FILLING_UP)
-        self.shapes = tuple(shapes)
-        self.head_dim = self.shapes[0].head_dim
-        self.num_kv_heads = self.shapes[0].num_kv_heads
-        expected = (self.num_kv_heads, self.head_dim, self.head_dim)
-        if any((one.num_kv_heads, one.head_dim, one.value_head_dim) != expected for one in shapes):
-            raise Unfit("its layers differ in their heads")
-        self.num_heads = attention.q_proj.out_features // self.head_dim
-        self.hidden = body.embed_tokens.embedding_dim
-        self.intermediate = body.layers[0].mlp.gate_proj.out_features
-        self.vocab_size = body.embed_tokens.num_embeddings
-        if any(width % LANES for width in (self.head_dim, self.hidden, self.intermediate)):
-            raise Unfit(f"its rows or heads are no multiple of {LANES} numbers wide")
-        rope_type = getattr(body.rotary_emb, "rope_type", None)
-        if not isinstance(rope_type, str) or rope_type in LENGTH_DEPENDENT:
-            raise Unfit("its layers turn positions differently, or by the length of the text")
-        self.frequencies = body.rotary_emb.inv_freq.detach().float().clone()
-        if len(self.frequencies) * 2 != self.head_dim:
-            raise Unfit("positions turn only a part of each head")
-        self.rotary_scale = float(body.rotary_emb.attention_scaling)
-        self.attention_scale = float(getattr(attention, "scaling", self.head_dim**-0.5))
-        self.epsilon: float = getattr(body.norm, "variance_epsilon", math.nan)
         self.embedding = body.embed_tokens.weight.detach().clone()
-        if self.embedding.dtype is not _CACHE_DTYPES.get(number_format):
-            raise Unfit(f"there is no code for {number_format} beside {self.embedding.dtype}")
-        self.norm = _norm(body.norm, self.epsilon, self.hidden)
+        self.norm = _weight(body.norm)
         self.layers = tuple(self._layer(layer) for layer in body.layers)
         # Nothing behind the output layer evens its errors out.
         of_head = "int8" if number_format == "int4" else number_format
-        self.head = self._product(self.hidden, self.vocab_size, model.lm_head, number_format=of_head)
-
-    def _product(
-        self, inputs: int, outputs: int, *linears: Any, number_format: str | None = None, by_turns: bool = False
-    ) -> Product:
-        if any(type(linear) is not nn.Linear for linear in linears):
-            raise Unfit("it multiplies with something else than linear layers")
-        if any(linear.in_features != inputs for linear in linears) or outputs != sum(
-            linear.out_features for linear in linears
-        ):
-            raise Unfit("its layers differ in their sizes")
-        return Product.of(linears, number_format or self.number_format, self._pages, by_turns=by_turns)
+        self.head = Product.of([model.lm_head], of_head, self._pages)
 
     def _layer(self, layer: Any) -> LayerWeights:
         attention, mlp = layer.self_attn, layer.mlp
-        query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
-        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         return LayerWeights(
-            attention_norm=_norm(layer.input_layernorm, self.epsilon, self.hidden),
-            query_norm=None if query_norm is None else _norm(query_norm, self.epsilon, self.head_dim),
-            key_norm=None if key_norm is None else _norm(key_norm, self.epsilon, self.head_dim),
-            mlp_norm=_norm(layer.post_attention_layernorm, self.epsilon, self.hidden),
-            qkv=self._product(self.hidden, queries + 2 * keys, attention.q_proj, attention.k_proj, attention.v_proj),
-            output=self._product(queries, self.hidden, attention.o_proj),
-            gate_up=self._product(self.hidden, 2 * self.intermediate, mlp.gate_proj, mlp.up_proj, by_turns=True),
-            down=self._product(self.intermediate, self.hidden, mlp.down_proj),
+            attention_norm=_weight(layer.input_layernorm),
+            query_norm=_weight(attention.q_norm) if hasattr(attention, "q_norm") else None,
+            key_norm=_weight(attention.k_norm) if hasattr(attention, "k_norm") else None,
+            mlp_norm=_weight(layer.post_attention_layernorm),
+            qkv=self._product(attention.q_proj, attention.k_proj, attention.v_proj),
+            output=self._product(attention.o_proj),
+            gate_up=self._product(mlp.gate_proj, mlp.up_proj, by_turns=True),
+            down=self._product(mlp.down_proj),
         )
 
-
-def _expect(module: Any, names: set[str], optional: set[str] | None = None) -> None:
-    """A module has these parts, and no others."""
-    parts = {name for name, _part in module.named_children()}
-    if parts - (optional or set()) != names:
-        raise Unfit(f"{type(module).__name__} consists of {', '.join(sorted(parts))}")
+    def _product(self, *linears: nn.Linear, by_turns: bool = False) -> Product:
+        return Product.of(linears, self.number_format, self._pages, by_turns=by_turns)
 
 
-def _expect_alike(modules: Sequence[Any]) -> None:
-    """Nothing is switched on in one layer and off in another, but what a layer's shape tells."""
-
-    def switches(module: Any) -> dict[str, object]:
-        return {
-            name: value
-            for name, value in vars(module).items()
-            if isinstance(value, bool | int | float | str) and name not in _OF_EACH_LAYER
-        }
-
-    if any(switches(module) != switches(modules[0]) for module in modules):
-        raise Unfit(f"one {type(modules[0]).__name__} computes otherwise than another")
+def _weight(norm: Any) -> Tensor:
+    """An RMS norm's, in float32."""
+    weight: Tensor = norm.weight.detach().float().clone()
+    return weight
 
 
 def _by_turns(parts: Sequence[Tensor]) -> Tensor:
@@ -239,10 +176,3 @@ def _in_groups(scales: Tensor) -> Tensor:
     scales = nn.functional.pad(scales, (0, -scales.shape[1] % (TILE_WORDS * 4 // INT4_GROUP)))
     return scales.view(len(scales) // LANES, LANES, -1).transpose(1, 2).to(torch.bfloat16)
 
-
-def _norm(module: Any, epsilon: float, width: int) -> Tensor:
-    """An RMS norm's weight in float32."""
-    if getattr(module, "variance_epsilon", None) != epsilon or module.weight.shape != (width,):
-        raise Unfit("its norms are of another kind, or differ")
-    weight: Tensor = module.weight.detach().float().clone()
-    return weight
