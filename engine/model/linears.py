@@ -165,8 +165,10 @@ def _int4_beside() -> int | None:
 
 def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether a module multiplies by its weight, adds its bias and does nothing else, hooks included."""
-    return type(module) is nn.Linear and "forward" not in vars(module) and not _HOOKS.intersection(
-        name for name, value in vars(module).items() if value
+    return (
+        type(module) is nn.Linear
+        and "forward" not in vars(module)
+        and not _HOOKS.intersection(name for name, value in vars(module).items() if value)
     )
 
 

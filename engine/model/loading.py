@@ -122,6 +122,10 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     decoder = None
     if not calls.layer_per_call:
         decoder = decoder_weights(module, layers, needs, settings, weight_bytes, context_window, progress)
+    rotary = replace_length_dependent(module, settings.model)
+    check_positions(module, rotary, context_window, settings.model)
+    if rotary is not None:
+        rotary.lengths = torch.tensor([1, 2], device=device)  # of the step by which linear layers are found
     if products.inner:
         replaced = replace_linears(module, products, lambda: first_step(module, device, LayerProbe()))
         if settings.quantization != "none":
@@ -134,7 +138,6 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         _check_replaced(module, device, settings)
     if device.type == "cpu":
         own_weights(module)
-    rotary = replace_length_dependent(module, settings.model)
     generation_config = module.generation_config
     model = LoadedModel(
         name=Path(settings.model).name if isinstance(source, Path) else settings.model,
@@ -154,7 +157,6 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         num_parameters=num_parameters,
         weight_bytes=weight_bytes,
     )
-    check_positions(model)
     if decoder is not None and agrees(decoder, model):
         return replace(model, decoder=decoder)
     return model

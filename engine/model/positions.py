@@ -7,22 +7,28 @@ and wrong here, and may be so only far into the context.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
 
 from engine.attention.seam import LayerProbe
-from engine.errors import ModelLoadError
+from engine.errors import ModelLoadError, first_line
+from engine.model.forwards import one_thread, replaced_forwards
+from engine.model.linears import is_plain
+from engine.model.rope import LengthDependentRotary
 
-if TYPE_CHECKING:
-    from engine.model.loading import LoadedModel
+log = logging.getLogger(__name__)
 
 _MAX_ERROR = 0.03
 """Relative, of a query or key: several times bfloat16's rounding, less than any scale by position seen so far."""
 _NUM_EVEN = 24
+_FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def spread_positions(context_window: int, config: Any) -> Tensor:
@@ -44,27 +50,53 @@ def shuffled(count: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(count))
 
 
-def check_positions(model: LoadedModel) -> None:
+@one_thread()
+@torch.inference_mode()
+def check_positions(
+    module: PreTrainedModel, rotary: LengthDependentRotary | None, context_window: int, name: str
+) -> None:
     """Refuse a model whose queries or keys follow anything but their own token and its position.
 
-    The model reads tokens spread over its context, then half of them in another order; last, every
-    ``torch.arange`` over the rows counts from the context's middle on. No query and no key may change.
+    The model reads tokens spread over its context, then the nearer half of them, in order. On a processor, every
+    ``torch.arange`` over the rows meanwhile counts from the context's middle on; on a GPU, a row's number that
+    indexes something would then end the process. No query and no key may change. Linear layers are cut out, so that
+    this takes no time and no rounding.
+
+    Args:
+        module: as transformers made it, but for its rotary embedding.
+        rotary: stands in the place of that embedding, where it depends on the sequence's length.
 
     Raises:
-        ModelLoadError: one does.
+        ModelLoadError: a query or a key changes.
     """
-    positions = spread_positions(model.max_position_embeddings, model.config.get_text_config())
-    positions = positions[shuffled(len(positions))].to(model.device)
-    whole = _read(model, positions)
-    few = shuffled(len(positions))[: len(positions) // 2]
-    few = few[positions[few.to(model.device)].argsort().cpu()]  # in order, and without most others
-    _compare(model.name, whole, _read(model, positions[few.to(model.device)]), few)
-    try:
-        with _ShiftedRows(len(positions), model.max_position_embeddings // 2):
-            elsewhere = _read(model, positions)
-    except (IndexError, RuntimeError, ValueError):
-        return  # the numbers of the rows index something, and are not positions
-    _compare(model.name, whole, elsewhere, torch.arange(len(positions)))
+    device = next(module.parameters()).device
+    positions = spread_positions(context_window, module.config.get_text_config())
+    positions = positions[shuffled(len(positions))].to(device)
+    rows = positions.argsort()[: -(-len(positions) // 2)]
+    linears = [part for part in module.modules() if is_plain(part)]
+    with replaced_forwards((linear, _columns(linear)) for linear in linears):
+        try:
+            whole = _read(module, rotary, positions)
+        except _FAILURES as error:
+            log.warning("whether %s keeps to the positions of its tokens is not known: %s", name, first_line(error))
+            return
+        try:
+            with _ShiftedRows(len(rows), context_window // 2 if device.type == "cpu" else 0):
+                half = _read(module, rotary, positions[rows])
+        except _FAILURES:  # the number of a row indexes something, and is no position
+            half = _read(module, rotary, positions[rows])
+    for expected, found in zip(whole, half, strict=True):
+        _compare(name, expected, found, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attended:
+    """What one layer attends with, ``[num_tokens, heads, head_dim]`` each."""
+
+    layer: int
+    query: Tensor
+    key: Tensor
+    value: Tensor
 
 
 class _Reading(LayerProbe):
@@ -72,12 +104,12 @@ class _Reading(LayerProbe):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[tuple[int, Tensor, Tensor, Tensor]] = []  #: layer, ``[num_tokens, heads, head_dim]`` each
+        self.seen: list[_Attended] = []
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, sliding_window: int | None
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, _scale: float, _sliding_window: int | None
     ) -> Tensor:
-        self.seen.append((layer, *(part[0].transpose(0, 1).clone() for part in (query, key, value))))
+        self.seen.append(_Attended(layer, *(part[0].transpose(0, 1).clone() for part in (query, key, value))))
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2)
 
 
@@ -96,38 +128,43 @@ class _ShiftedRows(TorchFunctionMode):
         return result
 
 
-@torch.inference_mode()
-def _read(model: LoadedModel, positions: Tensor) -> list[tuple[int, Tensor, Tensor, Tensor]]:
+def _columns(linear: nn.Linear) -> Callable[[Tensor], Tensor]:
+    """Numbers of the row itself, as many as the layer has outputs."""
+    columns = torch.arange(linear.out_features, device=linear.weight.device) % linear.in_features
+    return lambda rows: rows.index_select(-1, columns)
+
+
+def _read(module: PreTrainedModel, rotary: LengthDependentRotary | None, positions: Tensor) -> list[_Attended]:
+    if rotary is not None:
+        rotary.lengths = positions + 1
     reading = _Reading()
-    tokens = positions * 7919 % model.vocab_size
-    rows = torch.tensor([0], device=positions.device)
-    model.logits(tokens.unsqueeze(0), positions.unsqueeze(0), rows, reading, positions + 1)
+    module(
+        input_ids=(positions * 7919 % module.config.get_text_config().vocab_size).unsqueeze(0),
+        position_ids=positions.unsqueeze(0),
+        use_cache=False,
+        logits_to_keep=torch.tensor([0], device=positions.device),
+        paged=reading,
+    )
     return reading.seen
 
 
-def _compare(
-    name: str,
-    whole: list[tuple[int, Tensor, Tensor, Tensor]],
-    part: list[tuple[int, Tensor, Tensor, Tensor]],
-    rows: Tensor,
-) -> None:
-    for (layer, *expected), (_layer, *found) in zip(whole, part, strict=True):
-        query, key, value = (
-            _errors(one, other[rows.to(other.device)]) for one, other in zip(found, expected, strict=True)
-        )
-        is_comparable = value <= _MAX_ERROR  # what reaches the layer is the same, so positions alone can differ
-        for words, errors in (("queries", query), ("keys", key)):
-            if bool((is_comparable & ~(errors <= _MAX_ERROR)).any()):
-                raise ModelLoadError(
-                    f"{name} cannot run here: the {words} of its layer {layer} do not follow the position of their "
-                    "own token alone, and in a step that serves several requests they would be wrong."
-                )
+def _compare(name: str, expected: _Attended, found: _Attended, rows: Tensor) -> None:
+    # Where the same value reaches the layer, positions alone can make a difference.
+    is_comparable = _errors(found.value, expected.value[rows]) <= _MAX_ERROR
+    for words, own, right in (("queries", found.query, expected.query), ("keys", found.key, expected.key)):
+        errors = _errors(own, right[rows])
+        if bool((is_comparable & (errors > _MAX_ERROR)).any()):
+            raise ModelLoadError(
+                f"{name} cannot run here: the {words} of its layer {expected.layer} do not follow the position of "
+                "their own token alone, and in a step that serves several requests they would be wrong."
+            )
 
 
 def _errors(found: Tensor, expected: Tensor) -> Tensor:
     """``[num_tokens]``, relative."""
     found, expected = found.flatten(1).float(), expected.flatten(1).float()
-    return (found - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-30)
+    errors: Tensor = (found - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-30)
+    return errors
 
 
 def _around(number: int) -> tuple[int, int, int]:

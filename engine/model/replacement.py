@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from engine.model.linears import Product
+from engine.model.linears import Product, is_plain
 from engine.model.quantization import Products
 
 
@@ -96,12 +97,12 @@ class _Part(nn.Module):
 
 def _readers(module: nn.Module, run: Callable[[], object]) -> list[tuple[str, ...]]:
     """The names of the linear layers that are called: those together that read one tensor one after another."""
-    calls: list[tuple[str, Tensor]] = []
-    linears = {name: part for name, part in module.named_modules() if type(part) is nn.Linear}
+    calls: list[tuple[str, Tensor, Tensor]] = []  #: name, what it read, and that tensor's numbers at the time
+    linears = {name: part for name, part in module.named_modules() if is_plain(part)}
     biased = {name: linear.bias is not None for name, linear in linears.items()}
 
     def listener(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda _linear, arguments: calls.append((name, arguments[0]))
+        return lambda _linear, arguments: calls.append((name, arguments[0], arguments[0].clone()))
 
     hooks = [linear.register_forward_pre_hook(listener(name)) for name, linear in linears.items()]
     for linear in linears.values():
@@ -114,11 +115,23 @@ def _readers(module: nn.Module, run: Callable[[], object]) -> list[tuple[str, ..
         for linear in linears.values():
             linear.__class__ = nn.Linear
     read = {name for name, linear in linears.items() if vars(linear).pop("weight_is_read", False)}
-    times = Counter(name for name, _rows in calls)
+    times = Counter(name for name, _rows, _numbers in calls)
     groups: dict[tuple[str, ...], None] = {}
-    for (_rows, _biased, once), members in groupby(
-        calls, key=lambda call: (id(call[1]), biased[call[0]], times[call[0]] == 1 and call[0] not in read)
+    versions = _versions([(rows, numbers) for _name, rows, numbers in calls])
+    of_version = zip([name for name, _rows, _numbers in calls], versions, strict=True)
+    for (_version, _biased, once), members in groupby(
+        of_version, key=lambda call: (call[1], biased[call[0]], times[call[0]] == 1 and call[0] not in read)
     ):
         names = tuple(name for name, _ in members)
         groups.update(dict.fromkeys([names] if once else [(name,) for name in names if name not in read]))
     return list(groups)
+
+
+def _versions(reads: Sequence[tuple[Tensor, Tensor]]) -> list[int]:
+    """A number for each read of a tensor, the same as before where it reads the same tensor unchanged."""
+    versions: list[int] = []
+    for index, (rows, numbers) in enumerate(reads):
+        before = reads[index - 1] if index else (None, None)
+        is_same = rows is before[0] and before[1] is not None and torch.equal(numbers, before[1])
+        versions.append(versions[-1] if is_same else index)
+    return versions

@@ -9,7 +9,6 @@ only PyTorch's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.attention.seam import LayerProbe
+from engine.errors import first_line
+from engine.model.forwards import one_thread, replaced_forwards
 from engine.model.positions import shuffled
 from engine.native.structure import Structure, Unfit
 
@@ -30,6 +31,7 @@ _NUM_LOGITS = 2
 _SHIFT, _SHIFTS = 97, 9973  #: primes, so that no two layers get the same rows soon
 
 
+@one_thread()
 @torch.inference_mode()
 def check_parts(model: Any, structure: Structure, positions: Tensor) -> None:
     """Run a model beside the formulas of the decoder.
@@ -45,15 +47,19 @@ def check_parts(model: Any, structure: Structure, positions: Tensor) -> None:
     tokens = positions * 7919 % structure.vocab_size
     rows = torch.arange(_NUM_LOGITS)
     check = _Check(model, structure, tokens, positions)
-    with _replaced_forwards(check.forwards()) as count:
-        output = model(
-            input_ids=tokens.unsqueeze(0),
-            position_ids=positions.unsqueeze(0),
-            use_cache=False,
-            logits_to_keep=rows,
-            paged=check,
-        )
-    check.finish(output.logits, count - 1)  # all but the embedding
+    forwards = list(check.forwards())
+    try:
+        with replaced_forwards(forwards):
+            output = model(
+                input_ids=tokens.unsqueeze(0),
+                position_ids=positions.unsqueeze(0),
+                use_cache=False,
+                logits_to_keep=rows,
+                paged=check,
+            )
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise Unfit(f"its parts cannot be run one by one ({first_line(error)})") from error
+    check.finish(output.logits, len(forwards) - 1)  # all but the embedding
 
 
 class _Check(LayerProbe):
@@ -173,7 +179,8 @@ class _Check(LayerProbe):
 
     def _normalized(self, rows: Tensor, module: Any) -> Tensor:
         squares = rows.square().mean(-1, keepdim=True)
-        return rows * torch.rsqrt(squares + self._structure.epsilon) * module.weight.detach().float()
+        normalized: Tensor = rows * torch.rsqrt(squares + self._structure.epsilon) * module.weight.detach().float()
+        return normalized
 
     def _compare_turned(self, words: str, found: Tensor, output: Tensor, norm: nn.Module | None) -> None:
         heads = output.view(len(output), -1, self._structure.head_dim)
@@ -205,19 +212,6 @@ class _RandomRows:
         count = self._num_tokens if count is None else count
         self._shift = (self._shift + _SHIFT) % _SHIFTS
         return self._numbers[self._shift : self._shift + count * width].view(count, width)
-
-
-@contextmanager
-def _replaced_forwards(forwards: Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]) -> Iterator[int]:
-    """Yields how many modules compute something else until the end."""
-    replaced = list(forwards)
-    try:
-        for module, forward in replaced:
-            module.forward = forward
-        yield len(replaced)
-    finally:
-        for module, _forward in replaced:
-            vars(module).pop("forward", None)
 
 
 def _by_token(heads: Tensor) -> Tensor:

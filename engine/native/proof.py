@@ -60,7 +60,7 @@ def check_sample(model: Any, structure: Structure) -> None:
         expected = _logits(sample, batch, dict(zip(chosen, theirs, strict=True)), len(structure.shapes))
         error = float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max())
         if not error <= _SAMPLE_ERROR:  # so for NaN, too
-            raise Unfit(f"its layers, put together, are not what the C++ decoder computes (logits differ by {error:.1e})")
+            raise Unfit(f"its layers together are not what the C++ decoder computes (logits differ by {error:.1e})")
         start = stop
 
 

@@ -175,4 +175,3 @@ def _in_groups(scales: Tensor) -> Tensor:
     """``[outputs, groups]`` as bfloat16 ``[outputs / 16, groups, 16]``, with zeros up to whole tiles."""
     scales = nn.functional.pad(scales, (0, -scales.shape[1] % (TILE_WORDS * 4 // INT4_GROUP)))
     return scales.view(len(scales) // LANES, LANES, -1).transpose(1, 2).to(torch.bfloat16)
-
