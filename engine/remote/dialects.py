@@ -125,11 +125,14 @@ _NEUTRAL: Final[Mapping[str, object]] = {
     "stop_token_ids": (),
     "ignore_eos": False,
     "n": 1,
+    "logit_bias": {},
     "bad_words": (),
     "forbidden_words": (),
 }
 #: Parameters whose neutral value is also what an unset one has: it is never sent.
-_UNSET: Final = ("min_tokens", "stop", "stop_token_ids", "ignore_eos", "n", "bad_words", "forbidden_words")
+_UNSET: Final = (
+    *("min_tokens", "stop", "stop_token_ids", "ignore_eos", "n", "logit_bias", "bad_words", "forbidden_words"),
+)
 _SAMPLING: Final = (
     "temperature",
     "top_p",

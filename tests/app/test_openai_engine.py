@@ -272,3 +272,81 @@ async def test_several_choices_of_a_text_each_with_its_prompt(door: Door) -> Non
         assert choice.text.startswith("hello")
         assert choice.logprobs is not None
         assert choice.logprobs.token_logprobs[0] is None
+
+
+async def test_several_prompts_are_scored_as_alone(door: Door) -> None:
+    """As lm-eval's local-completions asks, and with max_tokens 0 for the prompts alone."""
+    prompts = [door.reference.tokenizer.encode(text) for text in ("The quick fox", "a", "hello there, you")]
+    asked: dict[str, Any] = {"model": MODEL, "temperature": 0, "logprobs": 1, "seed": 1234, "echo": True}
+    scored = await door.client.completions.create(prompt=prompts, max_tokens=1, **asked)
+    bare = await door.client.completions.create(prompt=prompts, max_tokens=0, **asked)
+    assert [choice.index for choice in scored.choices] == [choice.index for choice in bare.choices] == [0, 1, 2]
+    assert scored.usage is not None
+    assert bare.usage is not None
+    total = sum(map(len, prompts))
+    assert (scored.usage.prompt_tokens, scored.usage.completion_tokens) == (total, 3)
+    assert (bare.usage.prompt_tokens, bare.usage.completion_tokens) == (total, 0)
+    for prompt, choice, alone in zip(prompts, scored.choices, bare.choices, strict=True):
+        expected = door.reference.logprobs(prompt)
+        told, only = choice.logprobs, alone.logprobs
+        assert told is not None
+        assert only is not None
+        assert told.token_logprobs is not None
+        assert len(told.token_logprobs) == len(prompt) + 1
+        assert only.token_logprobs == told.token_logprobs[:-1]
+        assert only.top_logprobs == (told.top_logprobs or [])[:-1]
+        assert alone.text == door.reference.tokenizer.decode(prompt)
+        assert alone.finish_reason == "length"
+        for position in range(1, len(prompt)):
+            right = float(expected[position - 1][prompt[position]])
+            assert told.token_logprobs[position] == pytest.approx(right, abs=2e-4)
+
+
+async def test_a_scored_prompt_streams_and_needs_no_text(door: Door) -> None:
+    stream = await door.client.completions.create(
+        model=MODEL, prompt=[70, 71, 72], max_tokens=0, echo=True, logprobs=0, stream=True
+    )
+    chunks = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].text for chunk in chunks) == door.reference.tokenizer.decode([70, 71, 72])
+    assert [chunk.choices[0].finish_reason for chunk in chunks] == ["length"]
+    told = await door.client.completions.create(
+        model=MODEL, prompt=[70, 71, 72], max_tokens=0, extra_body={"prompt_logprobs": 0}
+    )
+    assert told.choices[0].text == ""
+    assert len((told.choices[0].model_extra or {})["prompt_logprobs"]) == 3
+
+
+async def test_no_likeliest_tokens_still_tell_the_token_itself(door: Door) -> None:
+    answer = await door.client.completions.create(model=MODEL, prompt="a", max_tokens=2, logprobs=0, temperature=0)
+    told = answer.choices[0].logprobs
+    assert told is not None
+    assert told.tokens is not None
+    assert told.token_logprobs is not None
+    expected = [{token: value} for token, value in zip(told.tokens, told.token_logprobs, strict=True)]
+    assert told.top_logprobs == expected
+
+
+async def test_a_prompt_is_read_without_its_special_tokens_where_that_is_asked(door: Door) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "prompt": "The quick fox", "max_tokens": 1, "echo": True}
+    answer = await door.client.completions.create(**asked, extra_body={"add_special_tokens": False})
+    assert answer.usage is not None
+    bare = door.reference.tokenizer.encode("The quick fox", add_special_tokens=False)
+    assert answer.usage.prompt_tokens == len(bare)
+    assert answer.choices[0].text.startswith("The quick fox")
+
+
+async def test_a_token_that_the_model_does_not_have_is_said_of_the_prompt(door: Door) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await door.client.completions.create(model=MODEL, prompt=[[1], [10**20]], max_tokens=1)
+    body: Any = caught.value.body
+    assert body["param"] == "prompt"
+
+
+@pytest.mark.parametrize("asked", [{"logprobs": True, "top_logprobs": 21}, {"extra_body": {"prompt_logprobs": 21}}])
+async def test_log_probabilities_beyond_the_servers_limit_name_the_callers_field(
+    door: Door, asked: dict[str, Any]
+) -> None:
+    with pytest.raises(openai.BadRequestError, match="ENGINE_MAX_LOGPROBS") as caught:
+        await door.client.chat.completions.create(model=MODEL, messages=HELLO, **asked)
+    body: Any = caught.value.body
+    assert body["param"] == ("top_logprobs" if "logprobs" in asked else "prompt_logprobs")

@@ -26,6 +26,7 @@ from engine import (
     SamplingParams,
 )
 from tests.app.live_server import Live, live_server, serving
+from tests.app.test_openai_fields import NEUTRAL, NEUTRAL_CHAT
 from tests.support.models import make_model
 from tests.support.upstream import ScriptedServer
 from tests.support.waiting import eventually
@@ -116,11 +117,36 @@ async def test_a_reply_is_stopped_and_goes_on(pair: Pair) -> None:
     assert messages[-1] == {"role": "assistant", "content": "one", "unfinished": True}
 
 
+async def test_fields_that_ask_for_nothing_are_accepted_and_not_handed_on(pair: Pair) -> None:
+    body = {"messages": [{**HI[0], "name": "Ann"}], **NEUTRAL, **NEUTRAL_CHAT, "unheard_of": 1}
+    answer = await pair.front.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-ignored-fields"] == "unheard_of"
+    assert pair.back.engine.calls == [([{**HI[0], "name": "Ann"}], SamplingParams(max_tokens=8))]
+    several = await pair.front.post("/v1/completions", json={"prompt": ["a b", [1, 2, 3]], **NEUTRAL})
+    assert [choice["text"] for choice in several.json()["choices"]] == ["Hello, world."] * 2
+    assert several.json()["usage"]["prompt_tokens"] == 5
+    for asked, param in (({"use_beam_search": True}, "use_beam_search"), ({"echo": True}, "echo")):
+        refused = await pair.front.post("/v1/chat/completions", json={"messages": HI, **asked})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+async def test_tokens_are_told_by_the_server_that_has_the_model(pair: Pair) -> None:
+    for path in ("/tokenize", "/v1/tokenize"):
+        told = (await pair.front.post(path, json={"prompt": "hi", "add_special_tokens": False})).json()
+        assert told == {"count": 2, "max_model_len": 4096, "tokens": [104, 105], "token_strs": None}
+    assert (await pair.front.post("/detokenize", json={"tokens": [104, 105]})).json() == {"prompt": "hi"}
+    bare = {"prompt": "hi", "add_special_tokens": False, "max_tokens": 2}
+    assert (await pair.front.post("/v1/completions", json=bare)).json()["usage"]["prompt_tokens"] == 2
+    strings = await pair.front.post("/tokenize", json={"prompt": "hi", "return_token_strs": True})
+    assert (strings.status_code, strings.json()["error"]["param"]) == (400, "return_token_strs")
+
+
 async def test_tokens_are_counted_there(pair: Pair) -> None:
     assert await pair.engine.check_chat(HI) == 3
     pair.back.engine.resize(3)
     answer = await pair.back.http.post("/v1/tokenize", json={"model": "fake", "messages": HI})
-    assert answer.json() == {"count": 3, "max_model_len": 3}
+    assert answer.json() == {"count": 3, "max_model_len": 3, "tokens": [0, 1, 2], "token_strs": None}
     with pytest.raises(ContextLengthError, match="3 tokens long"):
         async for _ in pair.engine.chat(HI):
             pass

@@ -50,20 +50,21 @@ def translated(error: EngineError, param: str | None = None, spelling: Mapping[s
         case DeadlineError():
             return OpenAIError(504, "deadline_exceeded", str(error), "deadline")
         case InvalidRequestError():
-            return invalid_value(error, spelling)
+            return invalid_value(error, spelling, param)
         case _:
             return OpenAIError(500, "engine_error", str(error))
 
 
-def invalid_value(error: ValueError, spelling: Mapping[str, str] = _SAME) -> OpenAIError:
+def invalid_value(error: ValueError, spelling: Mapping[str, str] = _SAME, otherwise: str | None = None) -> OpenAIError:
     """A value the engine refuses: its reason begins with the parameter's name, and says what is allowed.
 
     Args:
         spelling: what the caller calls a parameter of the engine, where that is another name.
+        otherwise: the parameter that a reason without a name is about.
     """
     name, space, rest = (str(error).rstrip(".") + ".").partition(" ")
     if name not in _PARAMETERS:
-        return OpenAIError(400, "invalid_value", name + space + rest)
+        return OpenAIError(400, "invalid_value", name + space + rest, otherwise)
     name = spelling.get(name, name)
     return OpenAIError(400, "invalid_value", name + space + rest, name)
 
@@ -91,4 +92,4 @@ MAX_FIELD_LENGTH = 64
 """Characters of a name that are told."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
-_PARAMETERS = {field.name for field in fields(SamplingParams)} | {"prompt", "top_logprobs"}
+_PARAMETERS = {field.name for field in fields(SamplingParams)} | {"prompt", "return_token_strs", "top_logprobs"}
