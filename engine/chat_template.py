@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import TemplateError
 
 from engine.beginnings import Beginnings, Rendered
-from engine.errors import InvalidRequestError
+from engine.content_format import ContentFormat, detect_content_format
+from engine.errors import InvalidRequestError, ModelLoadError
 from engine.interface import ChatMessage
 from engine.reply_tokens import Reply, ReplyTokens, TextOnly, sentinels, split_at
 
@@ -56,9 +57,23 @@ class ChatTemplate:
         usual = inspect.getattr_static(PreTrainedTokenizerBase, "apply_chat_template")
         self._shows_text = inspect.getattr_static(type(tokenizer), "apply_chat_template") is usual
         self._text_only = TextOnly(tokenizer)
+        self._format = detect_content_format(self._render_text) if self._shows_text else ContentFormat()
         self._beginnings = Beginnings()
         # Encoding switches settings of the tokenizer forth and back: one at a time.
         self._lock = threading.Lock()
+
+    def check(self, name: str) -> None:
+        """Refuse a template that leaves out what users write.
+
+        Raises:
+            ModelLoadError: it does; ``name`` is the model's.
+        """
+        if "user" in self._format.left_out:
+            raise ModelLoadError(
+                f"The chat template of {name} leaves out what users write, as text and as a list of parts. Correct "
+                "the template in the model's folder (chat_template.jinja, or chat_template in tokenizer_config.json), "
+                "or remove it: then conversations are written as plain dialogues."
+            )
 
     def is_soon_rendered(self, messages: Sequence[ChatMessage]) -> bool:
         """It takes less time than having a thread do it; nobody else is at it, either."""
@@ -85,6 +100,7 @@ class ChatTemplate:
             InvalidRequestError: there are no messages, one is malformed, or the model's template refuses them.
         """
         check_messages(messages)
+        self._refuse_left_out(messages)
         extra = ("token_ids", "unfinished")
         conversation = [{key: value for key, value in message.items() if key not in extra} for message in messages]
         replies = [
@@ -95,7 +111,7 @@ class ChatTemplate:
         try:
             with self._lock:
                 if self._shows_text:
-                    text = self._text_only.render(conversation, **self._options)
+                    text = self._render_text(self._format.convert(conversation))
                     tokens = self._from_beginning(text, messages, replies)
                     if tokens is None:
                         tokens = self._with_replies(text, conversation, replies) or self._tokenize(text)
@@ -134,6 +150,22 @@ class ChatTemplate:
             **sanitize,
         }
 
+    def _render_text(self, conversation: list[dict[str, Any]]) -> str:
+        return self._text_only.render(conversation, **self._options)
+
+    def _refuse_left_out(self, messages: Sequence[ChatMessage]) -> None:
+        left_out = [message["role"] for message in messages if message["role"] in self._format.left_out]
+        if "system" in left_out:
+            raise InvalidRequestError(
+                "The model's chat template leaves out system messages, so that the model would never see this one. "
+                "Write it into the first user message instead."
+            )
+        if left_out:
+            raise InvalidRequestError(
+                "The model's chat template leaves out earlier replies, so that the model cannot go on with a "
+                "conversation. Start a new one for each question."
+            )
+
     def _from_beginning(
         self, rendered: str, messages: Sequence[ChatMessage], replies: Sequence[Reply]
     ) -> list[int] | None:
@@ -162,7 +194,7 @@ class ChatTemplate:
         masked = list(conversation)
         for reply, word in zip(replies, words, strict=True):
             masked[reply.index] = {**conversation[reply.index], "content": word}
-        segments = split_at(self._text_only.render(masked, **self._options), words)
+        segments = split_at(self._render_text(self._format.convert(masked)), words)
         places = list(self._replies.places(rendered, segments, replies)) if segments else []
         if not places:
             return None

@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from engine.attention.base import AttentionNeeds, LayerShape, PagedMetadata
 from engine.attention.seam import LayerProbe, register
+from engine.chat_template import ChatTemplate
 from engine.errors import ModelLoadError, first_line
 from engine.model.folders import mode_of, refuse_unreadable_weights
 from engine.model.hub import fetch_description, fetch_weights
@@ -229,6 +230,7 @@ def _read(source: Path | str, settings: EngineSettings, progress: Progress) -> t
     config = _load_config(folder, name)
     _refuse_what_cannot_run(config, name)
     tokenizer = _load_tokenizer(folder, name)
+    ChatTemplate(tokenizer).check(name)
     progress(f"Reading {name}", 1.0)
     if folder is not source:
         fetch_weights(name, folder, progress)  # last: what cannot run is not worth gigabytes
