@@ -93,7 +93,7 @@ class Services:
             conversations = Conversations(database, limits)
             storage = StorageRoom(StorageUses(database), limits)
             deletions = Deletions(database)
-            titles = Titles(engine, conversations) if settings.auto_titles else None
+            titles = Titles(engine, conversations, accounts=settings.accounts) if settings.auto_titles else None
             notifications = Notifications(url)
             background = BackgroundTasks()
             is_alone = sqlite_file(url) is not None  # else there may be other processes

@@ -23,7 +23,7 @@ from engine.errors import (
     ReplyInterruptedError,
     UnsupportedParameterError,
 )
-from engine.interface import ChatEngine, ChatMessage, ModelHost
+from engine.interface import Caller, ChatEngine, ChatMessage, ModelHost
 from engine.outputs import (
     Completion,
     Delta,
@@ -38,7 +38,7 @@ from engine.outputs import (
     Timings,
     TokenLogprobs,
 )
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import MAX_PRIORITY, SamplingParams
 from engine.settings import EngineSettings
 from engine.utilisation import Utilisation
 
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BYTES_PER_WEIGHT",
+    "MAX_PRIORITY",
+    "Caller",
     "ChatEngine",
     "ChatMessage",
     "Completion",

@@ -11,7 +11,7 @@ from engine.interface import ChatMessage
 MOST_CHARACTERS = 2_000_000
 """Of all that is kept; with the token ids that is some tens of megabytes."""
 
-_Key = tuple[tuple[str, str, tuple[int, ...]], ...]
+_Key = tuple[bytes, tuple[tuple[str, str, tuple[int, ...]], ...]]
 
 
 class Rendered(NamedTuple):
@@ -33,9 +33,9 @@ class Beginnings:
         self._kept: OrderedDict[_Key, Rendered] = OrderedDict()
         self._characters = 0
 
-    def keep(self, messages: Sequence[ChatMessage], rendered: Rendered) -> None:
-        """``rendered`` is what ``messages`` became."""
-        key = _key(messages)
+    def keep(self, messages: Sequence[ChatMessage], rendered: Rendered, salt: bytes = b"") -> None:
+        """``rendered`` is what ``messages`` became; only found again with an equal salt."""
+        key = _key(messages, salt)
         if key is None or len(rendered.text) > self._most:
             return
         self._characters += len(rendered.text)
@@ -46,17 +46,18 @@ class Beginnings:
             _, oldest = self._kept.popitem(last=False)
             self._characters -= len(oldest.text)
 
-    def find(self, messages: Sequence[ChatMessage]) -> Rendered | None:
+    def find(self, messages: Sequence[ChatMessage], salt: bytes = b"") -> Rendered | None:
         """What these messages became, if that is still known."""
-        key = _key(messages)
+        key = _key(messages, salt)
         if key is None or (rendered := self._kept.get(key)) is None:
             return None
         self._kept.move_to_end(key)
         return rendered
 
 
-def _key(messages: Sequence[ChatMessage]) -> _Key | None:
+def _key(messages: Sequence[ChatMessage], salt: bytes) -> _Key | None:
     """None where there is more to a message than what is compared."""
-    if any(message.keys() - {"role", "content", "token_ids"} for message in messages):
+    if any(message.keys() - {"role", "content", "token_ids", "shared"} for message in messages):
         return None
-    return tuple((message["role"], message["content"], tuple(message.get("token_ids", ()))) for message in messages)
+    said = [(message["role"], message["content"], tuple(message.get("token_ids", ()))) for message in messages]
+    return salt, tuple(said)

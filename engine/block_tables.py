@@ -7,6 +7,7 @@ block where no later token looks any more: positions stay what they are, and the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from engine.cache_layout import blocks_for_sequence
 from engine.kv_cache import NULL_BLOCK, BlockCopy, BlockPool, hash_block
@@ -51,15 +52,23 @@ class BlockTables:
         self._hash_known_tokens(request)
         size = self.pool.block_size
         full, tables = self._longest_match(request, reusable // size)
-        parent = request.block_hashes[full - 1] if full else request.cache_salt
         rest = request.token_ids[full * size : min(reusable, (full + 1) * size)]
-        found = [self.pool.find_beginning(group, parent, rest) for group in range(len(self.windows))]
+        found = [self._find_beginning(request, group, full, rest) for group in range(len(self.windows))]
         rows = min(rows for _block, rows in found)
         sources = [block for block, _rows in found] if rows else []
         copies = self._take(request, tables, full, sources, rows, budget)
         if copies is None and sources:  # a source that nobody holds stands in the way of its own copy
             copies = self._take(request, tables, full, [], 0, budget)
         return copies
+
+    def _find_beginning(self, request: Request, group: int, index: int, token_ids: list[int]) -> tuple[int, int]:
+        """See :meth:`BlockPool.find_beginning`; of another user's block the shared tokens alone."""
+        best = self.pool.find_beginning(group, _parent(request, index, self.pool.block_size), token_ids)
+        if not _is_divided(request, index, self.pool.block_size):
+            return best
+        shared = token_ids[: request.num_shared_tokens - index * self.pool.block_size]
+        other = self.pool.find_beginning(group, _shared_parent(request, index), shared)
+        return max(best, other, key=itemgetter(1))
 
     def _longest_match(self, request: Request, most: int) -> tuple[int, list[list[int]]]:
         """The longest prefix of full blocks that every group has as far as it looks, and the tables for it."""
@@ -167,18 +176,21 @@ class BlockTables:
 
     def advance(self, request: Request, num_computed_tokens: int) -> None:
         """Tokens were computed: make full blocks findable, and give back what no later token sees."""
-        request.num_computed_tokens = num_computed_tokens
         size = self.pool.block_size
+        crosses = request.num_computed_tokens < request.num_shared_tokens <= num_computed_tokens
+        request.num_computed_tokens = num_computed_tokens
         full = num_computed_tokens // size
         if full > request.num_registered_blocks and self.pool.enable_prefix_caching:
             self._hash_known_tokens(request)
             for index in range(request.num_registered_blocks, full):
-                parent = request.block_hashes[index - 1] if index else request.cache_salt
+                parent = _parent(request, index, size)
                 tokens = request.token_ids[index * size : (index + 1) * size]
                 for group, table in enumerate(request.tables):
                     if table[index] != NULL_BLOCK:
                         self.pool.register(table[index], group, parent, tokens, request.block_hashes[index])
             request.num_registered_blocks = full
+        if crosses:
+            self._register_shared(request)
         if not self._any_window:
             return
         for window, table in zip(self.windows, request.tables, strict=True):
@@ -191,13 +203,25 @@ class BlockTables:
                     index -= 1
                 self.pool.free(unseen)
 
+    def _register_shared(self, request: Request) -> None:
+        """Let every user find the shared tokens in the block that goes on with the user's own."""
+        size = self.pool.block_size
+        index, rows = divmod(request.num_shared_tokens, size)
+        if not (rows and _is_divided(request, index, size)):
+            return
+        self._hash_known_tokens(request)
+        tokens = request.token_ids[index * size : request.num_shared_tokens]
+        for group, table in enumerate(request.tables):
+            if table[index] != NULL_BLOCK:
+                self.pool.register_shared(table[index], group, _shared_parent(request, index), tokens)
+
     # -- ending -------------------------------------------------------------------------------------------
 
     def release(self, request: Request, *, keep: bool = True) -> None:
         """Give back every block. With ``keep``, the last, not quite full one stays findable until it is reused."""
         at, rows = divmod(request.num_computed_tokens, self.pool.block_size)
         if keep and rows and request.tables and self.pool.enable_prefix_caching:
-            parent = request.block_hashes[at - 1] if at else request.cache_salt
+            parent = _parent(request, at, self.pool.block_size)
             tokens = request.token_ids[at * self.pool.block_size : request.num_computed_tokens]
             for group, table in enumerate(request.tables):
                 self.pool.register_beginning(table[at], group, parent, tokens)
@@ -219,7 +243,25 @@ class BlockTables:
         hashes = request.block_hashes
         tokens = request.token_ids
         for end in range((len(hashes) + 1) * size, len(tokens) + 1, size):
-            hashes.append(hash_block(hashes[-1] if hashes else request.cache_salt, tokens[end - size : end]))
+            hashes.append(hash_block(_parent(request, len(hashes), size), tokens[end - size : end]))
+
+
+def _parent(request: Request, index: int, block_size: int) -> bytes:
+    """What the hash of a request's block is chained to: the block before it.
+
+    The first block with a token of the user's is chained to the user's salt as well, and so are all behind it.
+    """
+    parent = _shared_parent(request, index)
+    return hash_block(parent + request.private_salt, ()) if _is_divided(request, index, block_size) else parent
+
+
+def _shared_parent(request: Request, index: int) -> bytes:
+    return request.block_hashes[index - 1] if index else request.cache_salt
+
+
+def _is_divided(request: Request, index: int, block_size: int) -> bool:
+    """It is the block in which the shared tokens end and the user's own begin."""
+    return bool(request.private_salt) and index == request.num_shared_tokens // block_size
 
 
 def held_blocks(request: Request) -> list[int]:

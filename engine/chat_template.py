@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
@@ -24,6 +25,9 @@ FALLBACK_TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
 """For models without a chat template: a plain dialogue, which any language model can continue."""
+
+MAX_SHARED = 64
+"""Beginnings of conversations whose shared tokens are remembered."""
 
 SOON_RENDERED = 4000
 """So many characters take a millisecond or two at the most, and less where the conversation was seen before."""
@@ -59,6 +63,7 @@ class ChatTemplate:
         self._text_only = TextOnly(tokenizer)
         self._format = detect_content_format(self._render_text) if self._shows_text else ContentFormat()
         self._beginnings = Beginnings()
+        self._shared: dict[tuple[object, ...], list[int]] = {}  # by the shared messages and the next one's role
         # Encoding switches settings of the tokenizer forth and back: one at a time.
         self._lock = threading.Lock()
 
@@ -93,16 +98,18 @@ class ChatTemplate:
         """Strings that end a reply beside the model's own tokens: without a template it would go on as the user."""
         return ("\nUser:",) if self.is_fallback else ()
 
-    def render(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def render(self, messages: Sequence[ChatMessage], salt: bytes = b"") -> list[int]:
         """Token ids of a conversation, up to where the reply begins.
+
+        Args:
+            salt: what was kept of a conversation serves those with an equal salt.
 
         Raises:
             InvalidRequestError: there are no messages, one is malformed, or the model's template refuses them.
         """
         check_messages(messages)
         self._refuse_left_out(messages)
-        extra = ("token_ids", "unfinished")
-        conversation = [{key: value for key, value in message.items() if key not in extra} for message in messages]
+        conversation = _plain(messages)
         replies = [
             Reply(index, tuple(message.get("token_ids", ())))
             for index, message in enumerate(messages)
@@ -112,10 +119,10 @@ class ChatTemplate:
             with self._lock:
                 if self._shows_text:
                     text = self._render_text(self._format.convert(conversation))
-                    tokens = self._from_beginning(text, messages, replies)
+                    tokens = self._from_beginning(text, messages, replies, salt)
                     if tokens is None:
                         tokens = self._with_replies(text, conversation, replies) or self._tokenize(text)
-                    self._beginnings.keep(messages, Rendered(text, tokens))
+                    self._beginnings.keep(messages, Rendered(text, tokens), salt)
                 else:
                     tokens = self._tokenizer.apply_chat_template(conversation, **self._options)
         except (TemplateError, TypeError, ValueError, KeyError) as error:
@@ -124,6 +131,42 @@ class ChatTemplate:
                 f"The model's chat template does not accept this conversation: {error}"
             ) from error
         return [int(token) for token in tokens]
+
+    def num_shared(self, messages: Sequence[ChatMessage], token_ids: Sequence[int]) -> int:
+        """How many of a conversation's first token ids depend on no user's text.
+
+        They are those of the template and of the messages marked ``shared``, up to the first message that is not: what
+        two conversations with nothing else in common both begin with.
+
+        Args:
+            messages: the conversation.
+            token_ids: what it was rendered to.
+        """
+        if not self._shows_text:
+            return 0
+        shared = list(takewhile(lambda message: message.get("shared", False), messages))
+        role = messages[len(shared)]["role"] if len(shared) < len(messages) else "user"
+        key = role, *((message["role"], message["content"]) for message in shared)
+        with self._lock:
+            known = self._shared.get(key)
+            if known is None:
+                if len(self._shared) >= MAX_SHARED:
+                    self._shared.clear()
+                known = self._shared[key] = self._render_shared(shared, role)
+        return _num_common(known, token_ids)
+
+    def _render_shared(self, shared: Sequence[ChatMessage], role: str) -> list[int]:
+        """Token ids that conversations with these first messages begin with, whatever the next message says."""
+        texts: list[str] = []
+        for content in ("0", "a"):
+            conversation = [*_plain(shared), {"role": role, "content": content}]
+            try:
+                texts.append(self._render_text(self._format.convert(conversation)))
+            except (TemplateError, TypeError, ValueError, KeyError):
+                return []
+        # Tokens reach over the end of what is common, and differ by what follows: those that never do are shared.
+        common = self._tokenize(texts[0][: _num_common(*texts)])
+        return common[: min(_num_common(common, self._tokenize(text)) for text in texts)]
 
     def begun_reply(self, reply: ChatMessage) -> list[int]:
         """Token ids of a reply that goes on, to stand behind a rendered conversation: its own where they spell it."""
@@ -167,12 +210,12 @@ class ChatTemplate:
             )
 
     def _from_beginning(
-        self, rendered: str, messages: Sequence[ChatMessage], replies: Sequence[Reply]
+        self, rendered: str, messages: Sequence[ChatMessage], replies: Sequence[Reply], salt: bytes
     ) -> list[int] | None:
         """Token ids of a prompt from those of the turn before; None where it is not that with the reply behind it."""
         if not replies or replies[-1].index != len(messages) - 2:
             return None
-        known = self._beginnings.find(messages[:-2])
+        known = self._beginnings.find(messages[:-2], salt)
         if known is None:
             return None
         start, reply = len(known.text), messages[-2]["content"]
@@ -241,6 +284,18 @@ class ChatTemplate:
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         """Each token as the vocabulary spells it, empty where only the model knows it."""
         return [str(token or "") for token in self._tokenizer.convert_ids_to_tokens(list(token_ids))]
+
+
+def _plain(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """The messages as templates take them, without what only this engine knows."""
+    extra = ("token_ids", "unfinished", "shared")
+    return [{key: value for key, value in message.items() if key not in extra} for message in messages]
+
+
+def _num_common(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many of their first items are equal."""
+    differing = (index for index, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
+    return next(differing, min(len(one), len(other)))
 
 
 def check_messages(messages: Sequence[ChatMessage]) -> None:

@@ -17,7 +17,7 @@ from engine.core import EngineCore
 from engine.deltas import Deltas
 from engine.errors import EngineStoppedError
 from engine.intake import Intake
-from engine.interface import ChatMessage
+from engine.interface import Caller, ChatMessage
 from engine.model.weights import Progress
 from engine.outputs import Completion, Delta, EngineState, EngineStats, EngineStatus, Health, ModelInfo
 from engine.reader import Listener, Reader
@@ -184,6 +184,7 @@ class Engine:
         *,
         deadline: float | None = None,
         priority: int = 0,
+        caller: Caller | None = None,
     ) -> Deltas:
         """Stream a reply to a conversation. Leaving the loop aborts the request.
 
@@ -192,13 +193,14 @@ class Engine:
             params: default: the model's own.
             deadline: seconds. A reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text.
             priority: lower comes first: each step counts as arriving a minute earlier.
+            caller: on whose behalf. None shares the prefix cache, and its turn, with every request without one.
 
         Raises:
             ContextLengthError, InvalidRequestError, EngineOverloadedError, EngineStoppedError: before the first
                 delta; :class:`EngineStoppedError` also later, when the engine fails or stops.
             DeadlineError: the deadline passed before the first token.
         """
-        asked = messages, params, deadline, priority
+        asked = messages, params, deadline, priority, caller
         return Deltas(self._chat(*asked), partial(self._tell, *asked))
 
     async def complete(
@@ -208,24 +210,29 @@ class Engine:
         *,
         deadline: float | None = None,
         priority: int = 0,
+        caller: Caller | None = None,
     ) -> AsyncGenerator[Delta]:
         """Stream a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
         worker = self._supervisor.running_worker()
         tokens, resolved = await asyncio.to_thread(worker.core.intake.encode, prompt, params)
-        async with aclosing(self._stream(worker, tokens, resolved, deadline, priority)) as deltas:
+        async with aclosing(
+            self._stream(worker, RenderedChat(tokens, resolved, []), deadline, priority, caller)
+        ) as deltas:
             async for delta in deltas:
                 yield delta
 
-    async def check_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> int:
+    async def check_chat(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, *, caller: Caller | None = None
+    ) -> int:
         """Would :meth:`chat` accept this now? Returns the prompt's length in tokens, or raises as it would.
 
         A :meth:`chat` with the same messages and parameters right after it does not tokenize them again.
         """
         worker = self._supervisor.running_worker()
         intake = worker.core.intake
-        chat = await _render(intake, messages, params)
+        chat = await _render(intake, messages, params, caller)
         worker.admit(chat.token_ids)
-        intake.checked.keep(messages, params, chat)
+        intake.checked.keep(messages, params, chat, caller)
         return len(chat.token_ids)
 
     async def tokenize(
@@ -290,7 +297,7 @@ class Engine:
             async with room:
                 worker = self._supervisor.running_worker()
                 tokens, resolved = worker.core.intake.encode(prompt, chosen)
-                deltas = [delta async for delta in self._stream(worker, tokens, resolved)]
+                deltas = [delta async for delta in self._stream(worker, RenderedChat(tokens, resolved, []))]
             bar.update()
             return [_completion(tokens, index, deltas) for index in range(resolved.n)]
 
@@ -304,11 +311,16 @@ class Engine:
         return self._supervisor.running_worker().core
 
     async def _chat(
-        self, messages: Sequence[ChatMessage], params: SamplingParams | None, deadline: float | None, priority: int
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None,
+        deadline: float | None,
+        priority: int,
+        caller: Caller | None,
     ) -> AsyncGenerator[Delta]:
         worker = self._supervisor.running_worker()
-        chat = await self._rendered(worker, messages, params)
-        stream = self._stream(worker, chat.token_ids, chat.params, deadline, priority, chat.begun)
+        chat = await self._rendered(worker, messages, params, caller)
+        stream = self._stream(worker, chat, deadline, priority, caller)
         async with aclosing(stream) as deltas:
             async for delta in deltas:
                 yield delta
@@ -319,11 +331,12 @@ class Engine:
         params: SamplingParams | None,
         deadline: float | None,
         priority: int,
+        caller: Caller | None,
         take: Callable[[Delta], None],
     ) -> None:
         worker = self._supervisor.running_worker()
-        chat = await self._rendered(worker, messages, params)
-        submission = self._submission(worker, chat.token_ids, chat.params, deadline, priority, chat.begun)
+        chat = await self._rendered(worker, messages, params, caller)
+        submission = self._submission(worker, chat, deadline, priority, caller)
         listener = Listener(submission.stream_id, asyncio.get_running_loop(), take)
         worker.submit(submission, listener)
         try:
@@ -333,22 +346,21 @@ class Engine:
                 worker.abort(listener.request_id)
 
     async def _rendered(
-        self, worker: Worker, messages: Sequence[ChatMessage], params: SamplingParams | None
+        self, worker: Worker, messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None
     ) -> RenderedChat:
         intake = worker.core.intake
-        known = intake.checked.take(messages, params)
-        return known if known is not None else await _render(intake, messages, params)
+        known = intake.checked.take(messages, params, caller)
+        return known if known is not None else await _render(intake, messages, params, caller)
 
     async def _stream(
         self,
         worker: Worker,
-        prompt: Sequence[int],
-        params: SamplingParams,
+        chat: RenderedChat,
         deadline: float | None = None,
         priority: int = 0,
-        begun: Sequence[int] = (),
+        caller: Caller | None = None,
     ) -> AsyncGenerator[Delta]:
-        submission = self._submission(worker, prompt, params, deadline, priority, begun)
+        submission = self._submission(worker, chat, deadline, priority, caller)
         reader = Reader(submission.stream_id, asyncio.get_running_loop())
         worker.submit(submission, reader)
         try:
@@ -362,22 +374,26 @@ class Engine:
                 worker.abort(reader.request_id)
 
     def _submission(
-        self,
-        worker: Worker,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        deadline: float | None,
-        priority: int,
-        begun: Sequence[int],
+        self, worker: Worker, chat: RenderedChat, deadline: float | None, priority: int, caller: Caller | None
     ) -> Submission:
-        request_id = f"req-{next(self._ids)}"
-        return worker.core.intake.submission(request_id, prompt, params, deadline, priority, begun)
+        return worker.core.intake.submission(
+            f"req-{next(self._ids)}",
+            chat.token_ids,
+            chat.params,
+            deadline,
+            priority,
+            chat.begun,
+            num_shared=chat.num_shared,
+            caller=caller,
+        )
 
 
-async def _render(intake: Intake, messages: Sequence[ChatMessage], params: SamplingParams | None) -> RenderedChat:
+async def _render(
+    intake: Intake, messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None
+) -> RenderedChat:
     if intake.is_soon_rendered(messages, params):
-        return intake.render_chat(messages, params)
-    return await asyncio.to_thread(intake.render_chat, messages, params)
+        return intake.render_chat(messages, params, caller)
+    return await asyncio.to_thread(intake.render_chat, messages, params, caller)
 
 
 def _completion(prompt: Sequence[int], index: int, everyone: Sequence[Delta]) -> Completion:

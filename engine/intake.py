@@ -14,7 +14,7 @@ from engine.bad_words import TokenSequenceBan, token_sequences
 from engine.chat_template import ChatTemplate, check_messages
 from engine.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from engine.forbidden_words import WordBan, WordLists, read_word_list
-from engine.interface import ChatMessage
+from engine.interface import Caller, ChatMessage
 from engine.logprobs import named
 from engine.model.loading import LoadedModel
 from engine.outputs import TokenLogprobs
@@ -51,26 +51,30 @@ class Intake:
         self._word_lists = _word_lists(self.vocabulary, settings)
         self.checked = RenderedChats()
 
-    def render_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None) -> RenderedChat:
+    def render_chat(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None = None
+    ) -> RenderedChat:
         """Prompt tokens of a conversation, and the parameters its reply is sampled with.
 
         Raises:
             InvalidRequestError: the template or :meth:`resolve` refuses it.
         """
-        prompt, begun = self._render(messages)
+        prompt, begun = self._render(messages, caller)
+        num_shared = self._template.num_shared(messages, prompt) if caller is not None else 0
         params = self.resolve(prompt, params)
         if self._template.stop:
             params = replace(params, stop=(*params.stop, *self._template.stop))
-        return RenderedChat(prompt, params, begun)
+        return RenderedChat(prompt, params, begun, num_shared)
 
-    def _render(self, messages: Sequence[ChatMessage]) -> tuple[list[int], list[int]]:
+    def _render(self, messages: Sequence[ChatMessage], caller: Caller | None = None) -> tuple[list[int], list[int]]:
         """Token ids of a conversation, and the last of them that are a reply to go on with."""
         begun: list[int] = []
         if messages and messages[-1].get("unfinished"):
             check_messages(messages)
             *messages, reply = messages
             begun = self._template.begun_reply(reply)
-        return [*self._template.render(messages), *begun], begun
+        salt = b"" if caller is None else caller.salt
+        return [*self._template.render(messages, salt), *begun], begun
 
     def tokenize(self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool) -> list[int]:
         """Token ids of a text or a conversation, however long.
@@ -155,6 +159,9 @@ class Intake:
         deadline: float | None = None,
         priority: int = 0,
         begun: Sequence[int] = (),
+        *,
+        num_shared: int = 0,
+        caller: Caller | None = None,
     ) -> Submission:
         """Wrap up a request whose parameters went through :meth:`resolve`.
 
@@ -162,6 +169,7 @@ class Intake:
             begun: token ids of the prompt that the reply's text goes on from.
             deadline: seconds from now, after which the reply is ended where it stands.
             priority: lower comes first, see ``Request.rank``.
+            num_shared: of the prompt's first tokens, those that depend on no user's text.
 
         Raises:
             InvalidRequestError: the deadline or the priority is out of range.
@@ -184,6 +192,8 @@ class Intake:
             deadline=None if deadline is None else arrival + deadline,
             priority=priority,
             cache_salt=self._rotary.cache_salt(len(prompt)) if self._rotary is not None else b"",
+            num_shared_tokens=num_shared,
+            caller=caller,
         )
         if params.prompt_logprobs is not None:
             submission.prompt_logprobs.append(TokenLogprobs(named(self.vocabulary, prompt[0], None), None, ()))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import NotRequired, Protocol, TypedDict, runtime_checkable
 
 from prometheus_client import CollectorRegistry
@@ -21,6 +23,9 @@ class ChatMessage(TypedDict):
     ``name`` tells apart people of the same role, where the model's template shows it.
 
     ``unfinished``, of a last message that is a reply: the model goes on with it, and its deltas are what is new.
+
+    ``shared``, of the first messages: the text belongs to no caller (a system prompt of the desk's), so what the prefix
+    cache holds of it serves every caller.
     """
 
     role: str
@@ -28,6 +33,27 @@ class ChatMessage(TypedDict):
     name: NotRequired[str]
     token_ids: NotRequired[Sequence[int]]
     unfinished: NotRequired[bool]
+    shared: NotRequired[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """On whose behalf a request is made.
+
+    The prefix cache serves a caller's own text to equal callers only, and the scheduler divides steps among users.
+
+    Args:
+        user: id of the user.
+        cache_salt: further separates what one user's requests find in the cache, as vLLM's field of this name.
+    """
+
+    user: str
+    cache_salt: str = ""
+
+    @property
+    def salt(self) -> bytes:
+        """Separates block hashes: 16 bytes."""
+        return blake2b(f"{len(self.user)} {self.user}{self.cache_salt}".encode(), digest_size=16).digest()
 
 
 class ChatEngine(Protocol):
@@ -53,6 +79,7 @@ class ChatEngine(Protocol):
         *,
         deadline: float | None = None,
         priority: int = 0,
+        caller: Caller | None = None,
     ) -> AsyncIterator[Delta]:
         """Stream a reply to a conversation. Raises on the first ``anext`` what :meth:`check_chat` raises.
 
@@ -62,6 +89,7 @@ class ChatEngine(Protocol):
             deadline: seconds; a reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text, one
                 that has not begun by then raises ``DeadlineError``.
             priority: lower comes first.
+            caller: None shares everything with every other request without one.
         """
         ...
 
@@ -72,11 +100,14 @@ class ChatEngine(Protocol):
         *,
         deadline: float | None = None,
         priority: int = 0,
+        caller: Caller | None = None,
     ) -> AsyncIterator[Delta]:
         """Stream a continuation of ``prompt``, without a chat template."""
         ...
 
-    async def check_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> int:
+    async def check_chat(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, *, caller: Caller | None = None
+    ) -> int:
         """Would :meth:`chat` accept this now? Returns the prompt's length in tokens.
 
         Raises:

@@ -78,6 +78,8 @@ class BlockPool:
         self.keep_together = keep_together
         self._ref_counts = [0] * num_blocks
         self._content: list[_Content | None] = [None] * num_blocks
+        # What every user may find of a block whose other rows are one user's; see :meth:`register_shared`.
+        self._shared: list[_Content | None] = [None] * num_blocks
         self._block_of: dict[tuple[int, bytes], int] = {}
         self._behind: dict[tuple[int, bytes], dict[int, None]] = {}  # by parent, oldest first
         # Least recently freed first: those are reused, and lose their content, first.
@@ -119,6 +121,8 @@ class BlockPool:
         best, most = NULL_BLOCK, 0
         for block in islice(reversed(self._behind.get((group, parent), {})), MOST_CANDIDATES):
             content = self._content[block]
+            if content is None or content.parent != parent:
+                content = self._shared[block]
             assert content is not None
             rows = 0
             for ours, theirs in zip(token_ids, content.token_ids, strict=False):
@@ -153,8 +157,11 @@ class BlockPool:
         if self._ref_counts[block] or content is None or content.address or len(content.token_ids) != num_rows:
             return False
         del self._free[block]
+        shared = self._shared[block]
         self._forget(block)
         self._ref_counts[block] = 1
+        if shared is not None:  # those rows stay as they are
+            self._remember_shared(block, shared)
         return True
 
     def allocate(self, count: int) -> list[int]:
@@ -260,7 +267,7 @@ class BlockPool:
         """Index a full block under its address. The first block with a given content stays the indexed one."""
         if not self.enable_prefix_caching or (group, address) in self._block_of:
             return
-        self._forget(block)  # what was known of its first rows
+        self._forget_own(block)  # what was known of its first rows
         self._remember(block, _Content(group, parent, tuple(token_ids), address))
         self._block_of[group, address] = block
 
@@ -271,8 +278,17 @@ class BlockPool:
             return
         _block, rows = self.find_beginning(group, parent, token_ids)
         if rows < len(token_ids):
-            self._forget(block)
+            self._forget_own(block)
             self._remember(block, _Content(group, parent, tuple(token_ids), None))
+
+    def register_shared(self, block: int, group: int, parent: bytes, token_ids: Sequence[int]) -> None:
+        """Make the first rows of a block findable under a parent of their own, unless another offers as much.
+
+        For a block that begins with tokens that every user may find, and goes on with those of one user.
+        """
+        _block, rows = self.find_beginning(group, parent, token_ids)
+        if self.enable_prefix_caching and rows < len(token_ids) and self._shared[block] is None:
+            self._remember_shared(block, _Content(group, parent, tuple(token_ids), None))
 
     def discard(self, blocks: Iterable[int]) -> list[int]:
         """Forget the content of those blocks that nobody holds any more, and return them."""
@@ -286,19 +302,34 @@ class BlockPool:
         self._block_of.clear()
         self._behind.clear()
         self._content = [None] * self.num_blocks
+        self._shared = [None] * self.num_blocks
 
     def _remember(self, block: int, content: _Content) -> None:
         if self.enable_prefix_caching:
             self._content[block] = content
             self._behind.setdefault((content.group, content.parent), {})[block] = None
 
+    def _remember_shared(self, block: int, content: _Content) -> None:
+        self._shared[block] = content
+        self._behind.setdefault((content.group, content.parent), {})[block] = None
+
     def _forget(self, block: int) -> None:
+        self._forget_own(block)
+        shared = self._shared[block]
+        if shared is not None:
+            self._shared[block] = None
+            self._unlist(block, shared)
+
+    def _forget_own(self, block: int) -> None:
         content = self._content[block]
         if content is None:
             return
         self._content[block] = None
         if content.address is not None:
             del self._block_of[content.group, content.address]
+        self._unlist(block, content)
+
+    def _unlist(self, block: int, content: _Content) -> None:
         siblings = self._behind[content.group, content.parent]
         del siblings[block]
         if not siblings:
@@ -330,7 +361,12 @@ class BlockPool:
             content = self._content[block]
             if content is None or (content.group, content.address) != (group, address):
                 raise IntegrityError(f"the index points at block {block}, which holds something else")
-        known = {block for block, content in enumerate(self._content) if content is not None}
-        listed = [block for blocks in self._behind.values() for block in blocks]
+        known = {
+            (content.group, content.parent, block)
+            for contents in (self._content, self._shared)
+            for block, content in enumerate(contents)
+            if content is not None
+        }
+        listed = [(*key, block) for key, blocks in self._behind.items() for block in blocks]
         if len(listed) != len(known) or set(listed) != known:
             raise IntegrityError("the lists of blocks behind one another do not hold what is known")

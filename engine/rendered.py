@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from engine.interface import ChatMessage
+from engine.interface import Caller, ChatMessage
 from engine.sampling_params import SamplingParams
 
 CAPACITY = 64
@@ -20,27 +20,39 @@ class RenderedChat(NamedTuple):
     token_ids: list[int]
     params: SamplingParams
     begun: list[int]  #: the last of the token ids, where they are a reply that goes on
+    num_shared: int = 0  #: so many of the first token ids depend on no user's text
+
+
+_Asked = tuple[list[ChatMessage], SamplingParams | None, Caller | None]
 
 
 class RenderedChats:
     """Keeps them until they are taken. Callable from any thread."""
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[list[ChatMessage], SamplingParams | None, RenderedChat]] = deque(maxlen=CAPACITY)
+        self._kept: deque[tuple[_Asked, RenderedChat]] = deque(maxlen=CAPACITY)
         self._lock = threading.Lock()
 
-    def keep(self, messages: Sequence[ChatMessage], params: SamplingParams | None, chat: RenderedChat) -> None:
-        """``chat`` is what ``messages`` and ``params`` became."""
+    def keep(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None,
+        chat: RenderedChat,
+        caller: Caller | None = None,
+    ) -> None:
+        """``chat`` is what ``messages`` and ``params`` became for this caller."""
         with self._lock:
-            self._kept.append(([message.copy() for message in messages], params, chat))
+            self._kept.append((([message.copy() for message in messages], params, caller), chat))
 
-    def take(self, messages: Sequence[ChatMessage], params: SamplingParams | None) -> RenderedChat | None:
+    def take(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None = None
+    ) -> RenderedChat | None:
         """What was kept of exactly these; once."""
-        asked = list(messages)
+        asked = list(messages), params, caller
         with self._lock:
             # Compared, not looked up: what people pass may be malformed, and then it is like nothing that was rendered.
-            for index, (kept_messages, kept_params, chat) in enumerate(self._kept):
-                if kept_params == params and kept_messages == asked:
+            for index, (kept, chat) in enumerate(self._kept):
+                if kept == asked:
                     del self._kept[index]
                     return chat
         return None

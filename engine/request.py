@@ -35,6 +35,9 @@ class Request:
         deadline: on the same clock, when the reply must have ended; None for no limit.
         priority: lower comes first, see :attr:`rank`.
         cache_salt: only requests with equal salt share what is cached.
+        private_salt: the same for what lies behind the shared tokens; empty shares it with every request without one.
+        num_shared_tokens: so many of the first tokens depend on no user's text.
+        user: the scheduler divides steps among users; None for requests of no user.
     """
 
     id: str
@@ -47,6 +50,9 @@ class Request:
     deadline: float | None = None
     priority: int = 0
     cache_salt: bytes = b""
+    private_salt: bytes = b""
+    num_shared_tokens: int = 0
+    user: str | None = None
 
     status: RequestStatus = RequestStatus.WAITING
     token_ids: list[int] = field(init=False)  #: prompt, then what was generated

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from engine.interface import Caller
 from engine.outputs import TokenLogprobs
 from engine.request import Request
 from engine.sampler import SamplingRow, TokenBan
@@ -41,12 +42,15 @@ def submit(
     deadline: float | None,
     priority: int,
     cache_salt: bytes,
+    num_shared_tokens: int = 0,
+    caller: Caller | None = None,
 ) -> Submission:
     """Wrap up ``params.n`` replies to one prompt: the first, which computes it, with the others as its forks.
 
     Args:
         bans: makes what keeps tokens out of one reply.
         text: makes what turns the tokens of one reply into text.
+        num_shared_tokens: of the prompt's first tokens, those that depend on no user's text.
     """
     seed = params.seed if params.seed is not None else secrets.randbits(63)
     siblings: list[Submission] = []
@@ -62,6 +66,9 @@ def submit(
             deadline=deadline,
             priority=priority,
             cache_salt=cache_salt,
+            private_salt=b"" if caller is None else caller.salt,
+            num_shared_tokens=num_shared_tokens,
+            user=None if caller is None else caller.user,
         )
         sampling = SamplingRow(
             request.id,

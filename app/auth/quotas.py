@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from app.auth.throttle import Rate, Throttle, too_many
-from app.errors import StorageUnavailable
+from app.errors import InvalidInput, StorageUnavailable
 from app.settings import AppSettings
 from app.store.token_use import TokenUses, seconds_until_tomorrow
 from engine import Delta
@@ -60,13 +60,13 @@ class Quotas:
         self._closing = asyncio.Event()
 
     @asynccontextmanager
-    async def sending(self, user_id: str) -> AsyncIterator[None]:
+    async def sending(self, user_id: str, replies: int = 1) -> AsyncIterator[None]:
         """See :class:`app.turns.admission.Admission`."""
         gate = self._gates.setdefault(user_id, _Gate())
         gate.waiting += 1
         try:
             async with gate.lock:
-                await self._check(user_id)
+                await self._check(user_id, replies)
                 yield
         finally:
             gate.waiting -= 1
@@ -80,12 +80,12 @@ class Quotas:
             if self._writing is None:
                 self._writing = asyncio.create_task(self._write(), name="count tokens")
 
-    async def metered(self, user_id: str, deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
+    async def metered(self, user_id: str, deltas: AsyncIterator[Delta], replies: int = 1) -> AsyncGenerator[Delta]:
         """See :class:`app.turns.admission.Admission`."""
         read = written = 0
         try:
-            async with self.sending(user_id):
-                self._unsaved[user_id] += 1
+            async with self.sending(user_id, replies):
+                self._unsaved[user_id] += replies
             try:
                 async for delta in deltas:
                     written += len(delta.token_ids)
@@ -93,7 +93,7 @@ class Quotas:
                         read = delta.timings.prompt_tokens
                     yield delta
             finally:
-                self._unsaved[user_id] -= 1
+                self._unsaved[user_id] -= replies
                 if not self._unsaved[user_id]:
                     del self._unsaved[user_id]
                 self.spent(user_id, read + written)
@@ -107,7 +107,7 @@ class Quotas:
         if self._writing is not None:
             await self._writing
 
-    async def _check(self, user_id: str) -> None:
+    async def _check(self, user_id: str, replies: int) -> None:
         if self._most_tokens is not None:
             counted = await self._uses.of_today(user_id)
             if counted + self._spent[user_id] >= self._most_tokens:
@@ -117,9 +117,13 @@ class Quotas:
         if self._most_replies is not None:
             under_way = 0 if self._is_alone else await self._uses.replies_under_way(user_id)
             under_way += self._replies_here(user_id) + self._unsaved[user_id]
-            if under_way >= self._most_replies:
-                replies = "1 reply is" if under_way == 1 else f"{under_way} replies are"
-                raise too_many(f"{replies} being written for you already. Wait for one to end.", BUSY_SECONDS)
+            if replies > self._most_replies:
+                raise InvalidInput(
+                    f"This request asks for {replies} replies at a time; you may have {self._most_replies}. Lower n."
+                )
+            if under_way + replies > self._most_replies:
+                said = "1 reply is" if under_way == 1 else f"{under_way} replies are"
+                raise too_many(f"{said} being written for you already. Wait for one to end.", BUSY_SECONDS)
         self._throttle.count(self._rates, user_id, "You have sent many messages within a minute.")
 
     async def _write(self) -> None:

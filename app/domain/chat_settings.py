@@ -40,6 +40,13 @@ class ChatSettings(BaseModel):
         """The model is told something before the conversation."""
         return self.system_prompt_name is not None or bool(self.system_prompt.strip())
 
+    @property
+    def has_shared_system_prompt(self) -> bool:
+        """The system prompt is the desk's as it stands: the user wrote and filled in nothing of it."""
+        return (
+            self.system_prompt_name is not None and not self.system_prompt.strip() and not self.system_prompt_variables
+        )
+
     def sampling(self) -> dict[str, Any]:
         """Keyword arguments for ``engine.SamplingParams``; unset fields are left out."""
         fields = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed")

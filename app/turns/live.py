@@ -21,6 +21,7 @@ from app.turns.buffer import ReplyBuffer
 from app.turns.events import TurnEnd, TurnNotice, TurnProgress
 from app.turns.measure import ReplyMeasure, stats_from
 from engine import (
+    Caller,
     ChatEngine,
     ChatMessage,
     Delta,
@@ -72,6 +73,7 @@ class LiveTurn:
         engine: ChatEngine,
         messages: Sequence[ChatMessage],
         params: SamplingParams,
+        caller: Caller | None = None,
         prompt_tokens: int,
         records: TurnRecords,
         notifications: Notifications,
@@ -94,6 +96,7 @@ class LiveTurn:
         self._engine = engine
         self._messages = messages
         self._params = params
+        self._caller = caller
         self._records = records
         self._notifications = notifications
         self._renewal_seconds = lease_seconds / 3
@@ -142,7 +145,7 @@ class LiveTurn:
             await self._settled.wait()
 
     async def _generate(self) -> None:
-        deltas = self._engine.chat(self._messages, self._params)
+        deltas = self._engine.chat(self._messages, self._params, caller=self._caller)
         if isinstance(deltas, Deltas):
             await deltas.tell(self._take)
         else:

@@ -9,7 +9,7 @@ from app.domain.prompting import PathMessage, chat_messages, past_turns
 from app.errors import ContextTooLong
 from app.store.turn_contexts import TurnContext
 from app.turns.refusals import as_app_error, context_too_long
-from engine import ChatEngine, ChatMessage, ContextLengthError, EngineError, SamplingParams
+from engine import Caller, ChatEngine, ChatMessage, ContextLengthError, EngineError, SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,14 @@ class Prompter:
         text: str,
         params: SamplingParams,
         begun: PathMessage | None = None,
+        *,
+        caller: Caller | None = None,
+        shares_system_prompt: bool = False,
     ) -> Prompt:
         """The prompt for a reply to ``text``, which follows ``context``; or for the rest of one that has ``begun``.
+
+        Args:
+            shares_system_prompt: it is the desk's, word for word, and no user's text.
 
         Raises:
             ContextTooLong: it does not fit, whatever is left out; or something would have to be, and the policy is
@@ -48,11 +54,14 @@ class Prompter:
         counted: dict[int, int] = {}
 
         def messages(left_out: int) -> list[ChatMessage]:
-            return chat_messages(system_prompt, turns[left_out:], text, begun)
+            made = chat_messages(system_prompt, turns[left_out:], text, begun)
+            if caller is not None and shares_system_prompt and made[0]["role"] == "system":
+                made[0]["shared"] = True
+            return made
 
         async def count(left_out: int) -> int:
             if left_out not in counted:
-                counted[left_out] = await self._count(messages(left_out), params)
+                counted[left_out] = await self._count(messages(left_out), params, caller)
             return counted[left_out]
 
         context_length = self._engine.info.max_model_len
@@ -70,9 +79,9 @@ class Prompter:
             messages=messages(left_out), tokens=tokens, omitted_messages=2 * left_out, context_length=context_length
         )
 
-    async def _count(self, messages: list[ChatMessage], params: SamplingParams) -> int:
+    async def _count(self, messages: list[ChatMessage], params: SamplingParams, caller: Caller | None = None) -> int:
         try:
-            return await self._engine.check_chat(messages, params)
+            return await self._engine.check_chat(messages, params, caller=caller)
         except ContextLengthError as error:
             return error.prompt_tokens
         except (EngineError, ValueError) as error:

@@ -20,7 +20,7 @@ from app.store.notifications import Notifications
 from app.store.turn_contexts import BUSY, TurnContext, TurnContexts
 from app.store.turn_records import NewTurn, TurnRecords
 from app.templates import Templates
-from app.turns.admission import Admission, Unlimited
+from app.turns.admission import Admission, Unlimited, caller_of
 from app.turns.events import TurnEnd, TurnEvent, TurnSnapshot
 from app.turns.live import LiveTurn, TurnRef
 from app.turns.prompter import Prompter
@@ -317,12 +317,15 @@ class Turns:
         used = settings if settings is not None else context.settings
         params = used.sampling_params()
         begun = asked.begun
+        caller = caller_of(user_id, accounts=self._settings.accounts)
         prompt = await self._prompter.prompt(
             await self._system_prompt(used),
             context,
             asked.text,
             params,
             PathMessage(Role.ASSISTANT, begun.text, begun.token_ids) if begun else None,
+            caller=caller,
+            shares_system_prompt=used.has_shared_system_prompt,
         )
         ref = TurnRef(
             turn_id=begun.turn_id if begun else turn_id,
@@ -339,6 +342,7 @@ class Turns:
             engine=self._engine,
             messages=prompt.messages,
             params=params,
+            caller=caller,
             prompt_tokens=prompt.tokens,
             records=self._records,
             notifications=self._notifications,

@@ -8,7 +8,8 @@ import logging
 from app.domain.text import as_title
 from app.errors import AppError
 from app.store.conversations import Conversations
-from engine import ChatEngine, ChatMessage, EngineError, FinishReason, SamplingParams
+from app.turns.admission import caller_of
+from engine import Caller, ChatEngine, ChatMessage, EngineError, FinishReason, SamplingParams
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +28,8 @@ Answer: {reply}"""
 class Titles:
     """Asks for titles, one task per conversation."""
 
-    def __init__(self, engine: ChatEngine, conversations: Conversations) -> None:
+    def __init__(self, engine: ChatEngine, conversations: Conversations, *, accounts: bool = False) -> None:
+        self._accounts = accounts
         self._engine = engine
         self._conversations = conversations
         self._tasks: set[asyncio.Task[None]] = set()
@@ -49,18 +51,20 @@ class Titles:
     async def _entitle(self, user_id: str, conversation_id: str, message: str, reply: str) -> None:
         request = _REQUEST.format(message=message[:READ_CHARS], reply=reply[:READ_CHARS])
         try:
-            said = await self._say(request)
+            said = await self._say(request, caller_of(user_id, accounts=self._accounts))
             title = as_title(said, about=f"{message} {reply}") if said else None
             if title is not None:
                 await self._conversations.entitle(user_id, conversation_id, title)
         except (AppError, EngineError, ValueError) as error:  # it keeps the title it has
             _log.info("no title for conversation %s: %s", conversation_id, error)
 
-    async def _say(self, request: str) -> str:
+    async def _say(self, request: str, caller: Caller | None) -> str:
         """What the model says; empty where it did not come to an end, as a title does."""
         text, ended = "", False
         messages = [ChatMessage(role="user", content=request)]
-        async for delta in self._engine.chat(messages, _PARAMS, deadline=_DEADLINE_SECONDS, priority=_PRIORITY):
+        async for delta in self._engine.chat(
+            messages, _PARAMS, deadline=_DEADLINE_SECONDS, priority=_PRIORITY, caller=caller
+        ):
             text += delta.text
             ended = ended or delta.finish_reason is FinishReason.STOP
         return text if ended else ""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from engine.errors import InvalidRequestError, UnsupportedParameterError
-from engine.interface import ChatMessage
+from engine.interface import Caller, ChatMessage
 from engine.sampling_params import SamplingParams
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -39,6 +39,7 @@ class Dialect:
         token_ids: the server tells the token ids of a reply when asked to.
         usage: the server tells the usage at the end of a stream when asked to.
         priority: the server takes one.
+        cache_salt: the server takes one, and shares what it cached of a prompt among requests with an equal salt.
     """
 
     title: str
@@ -51,6 +52,7 @@ class Dialect:
     token_ids: bool = False
     usage: bool = True
     priority: bool = False
+    cache_salt: bool = False
 
 
 def _same(*names: str) -> dict[str, str]:
@@ -73,6 +75,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
             continuing=_CONTINUE,
             counting=Counting.VLLM,
             token_ids=True,
+            cache_salt=True,
         ),
         "sglang": Dialect(title="SGLang", spelling=_VLLM, values=_NO_TOP_K, continuing=_CONTINUE),
         "deskmate": Dialect(
@@ -82,6 +85,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
             counting=Counting.DESKMATE,
             token_ids=True,
             priority=True,
+            cache_salt=True,
         ),
         "llama.cpp": Dialect(
             title="llama.cpp",
@@ -166,6 +170,7 @@ class Question:
     prompt: str | Sequence[int] | None = None
     params: SamplingParams = field(default_factory=SamplingParams)
     priority: int = 0
+    caller: Caller | None = None
 
     @property
     def path(self) -> str:
@@ -192,6 +197,8 @@ class Question:
             body["return_token_ids"] = True
         if dialect.priority and self.priority:
             body["priority"] = self.priority
+        if dialect.cache_salt and self.caller is not None:
+            body["cache_salt"] = self.caller.salt.hex()
         if self.messages is not None:
             body |= chat_fields(self.messages, dialect)
         elif isinstance(self.prompt, str):

@@ -24,7 +24,7 @@ from engine.errors import (
     ModelLoadError,
     UnsupportedParameterError,
 )
-from engine.interface import ChatMessage
+from engine.interface import Caller, ChatMessage
 from engine.outputs import (
     Delta,
     EngineState,
@@ -237,6 +237,7 @@ class RemoteEngine:
         *,
         deadline: float | None = None,
         priority: int = 0,
+        caller: Caller | None = None,
     ) -> AsyncGenerator[Delta]:
         """Stream a reply to a conversation. Leaving the loop closes the connection, which aborts the request there.
 
@@ -248,7 +249,7 @@ class RemoteEngine:
             DeadlineError: the deadline passed before the first token.
         """
         check_messages(messages)
-        question = Question(messages=messages, params=self._checked(params), priority=priority)
+        question = Question(messages=messages, params=self._checked(params), priority=priority, caller=caller)
         async with aclosing(self._stream(question, deadline)) as deltas:
             async for delta in deltas:
                 yield delta
@@ -260,16 +261,23 @@ class RemoteEngine:
         *,
         deadline: float | None = None,
         priority: int = 0,
+        caller: Caller | None = None,
     ) -> AsyncGenerator[Delta]:
         """Stream a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
         if not prompt:
             raise InvalidRequestError("The prompt is empty: send at least one token.")
-        question = Question(prompt=prompt, params=self._checked(params), priority=priority)
+        question = Question(prompt=prompt, params=self._checked(params), priority=priority, caller=caller)
         async with aclosing(self._stream(question, deadline)) as deltas:
             async for delta in deltas:
                 yield delta
 
-    async def check_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> int:
+    async def check_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None = None,
+        *,
+        caller: Caller | None = None,  # noqa: ARG002 - nothing is kept
+    ) -> int:
         """Would :meth:`chat` accept this now? Returns the prompt's length in tokens.
 
         Where the server does not count, that is an estimate, which never refuses: the server has the last word.

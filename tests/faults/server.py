@@ -25,7 +25,7 @@ import app.main
 import app.serving
 import engine
 from app.cli import main as deskmate
-from engine import ChatMessage, Delta, SamplingParams
+from engine import Caller, ChatMessage, Delta, SamplingParams
 from tests.faults.words import reply_to, whole_reply
 from tests.support.fake_engine import FakeEngine, Script
 
@@ -44,6 +44,7 @@ class Talker(FakeEngine):
         *,
         deadline: float | None = None,
         priority: int = 0,
+        caller: Caller | None = None,
     ) -> AsyncIterator[Delta]:
         tokens = await self.check_chat(messages, params)
         question = next(message["content"] for message in reversed(messages) if message["role"] == "user")

@@ -11,6 +11,7 @@ from itertools import count
 from prometheus_client import CollectorRegistry
 
 from engine import (
+    Caller,
     ChatMessage,
     ContextLengthError,
     Delta,
@@ -106,7 +107,9 @@ class FakeEngine:
     def registry(self) -> CollectorRegistry:
         return self._registry
 
-    async def check_chat(self, messages: Sequence[ChatMessage], params: SamplingParams | None = None) -> int:
+    async def check_chat(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, *, caller: Caller | None = None
+    ) -> int:
         tokens = self._count(messages)
         self._admit(tokens)
         return tokens
@@ -118,6 +121,7 @@ class FakeEngine:
         *,
         deadline: float | None = None,
         priority: int = 0,
+        caller: Caller | None = None,
     ) -> AsyncIterator[Delta]:
         tokens = await self.check_chat(messages, params)
         (params or SamplingParams()).check_logprobs(20)
@@ -133,6 +137,7 @@ class FakeEngine:
         *,
         deadline: float | None = None,
         priority: int = 0,
+        caller: Caller | None = None,
     ) -> AsyncIterator[Delta]:
         tokens = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
         self._admit(tokens)

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, 
 
 from app.api.openai.fields import REQUEST_FIELDS, STREAM_FIELDS, Lenient, unsupported
 from app.api.openai.messages import Conversation
-from engine import SamplingParams
+from engine import MAX_PRIORITY, SamplingParams
 
 MAX_CHOICES = 128
 """Upper bound of the replies to one request, which are its prompts times ``n``."""
@@ -70,7 +70,16 @@ class CommonRequest(Lenient):
         "'deadline'; one that has not begun by then is an error.",
     )
     priority: Whole = Field(
-        0, ge=-1000, le=1000, description="Lower comes first: each step counts as arriving a minute earlier."
+        0,
+        ge=-MAX_PRIORITY,
+        le=MAX_PRIORITY,
+        description="Lower comes first: each step counts as arriving a minute earlier. Below 0 is for admins.",
+    )
+    cache_salt: str | None = Field(
+        None,
+        max_length=256,
+        description="Only requests with an equal salt find this one's text in the prefix cache. With accounts, another "
+        "user's never do.",
     )
     prompt_logprobs: Whole | None = Field(
         None, description="How many likeliest tokens to tell for each of the prompt's."

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from app.api.deps import Closing, ServicesDep, UserId
+from app.api.deps import Caller as Identified
+from app.api.deps import Closing, ServicesDep
 from app.api.openai import tokens
 from app.api.openai.errors import OpenAIError, check_fields, invalid_value, translated
 from app.api.openai.prompts import merged, without_replies
@@ -17,7 +18,11 @@ from app.api.openai.replies import Extras, Kind, Reply, error_event
 from app.api.openai.requests import ChatRequest, CommonRequest, TextRequest
 from app.api.openai.served import check_model, fingerprint, model_card, names_of
 from app.api.sse import EventStream, close
+from app.auth.identity import Identity
+from app.domain.roles import Role
 from app.error_shapes import error_response
+from app.services import Services
+from app.turns.admission import caller_of
 from engine import ChatEngine, Delta, EngineError, EngineStoppedError, SamplingParams
 
 router = APIRouter(prefix="/v1", tags=["openai"])
@@ -67,15 +72,16 @@ async def get_model(model: str, services: ServicesDep) -> dict[str, Any]:
 
 @router.post("/chat/completions")
 async def chat_completions(
-    body: ChatRequest, request: Request, user_id: UserId, services: ServicesDep, closing: Closing
+    body: ChatRequest, request: Request, identity: Identified, services: ServicesDep, closing: Closing
 ) -> Response:
     """Reply to a conversation."""
     engine = services.engine
     headers = check_fields(body, strict=services.settings.strict_fields)
     check_model(body.model, engine.info)
-    deltas = engine.chat(body.for_engine(), _sampling(body), deadline=body.deadline, priority=body.priority)
+    params = _sampling(body)
+    deltas = engine.chat(body.for_engine(), params, **_options(body, identity, services))
     try:
-        deltas = services.admission.metered(user_id, deltas)
+        deltas = services.admission.metered(identity.user_id, deltas, params.n)
         return await _respond("chat", body, deltas, request, engine, closing, headers)
     except EngineError as error:
         raise translated(error, "messages", body.spelling) from error
@@ -83,7 +89,7 @@ async def chat_completions(
 
 @router.post("/completions")
 async def completions(
-    body: TextRequest, request: Request, user_id: UserId, services: ServicesDep, closing: Closing
+    body: TextRequest, request: Request, identity: Identified, services: ServicesDep, closing: Closing
 ) -> Response:
     """Continue a text, or several, without a chat template."""
     engine = services.engine
@@ -92,9 +98,10 @@ async def completions(
     params = _sampling(body)
     try:
         prompts = await _prompts(body, engine)
-        each = [engine.complete(one, params, deadline=body.deadline, priority=body.priority) for one in prompts]
+        options = _options(body, identity, services)
+        each = [engine.complete(one, params, **options) for one in prompts]
         deltas = each[0] if len(each) == 1 else merged(each, params.n)
-        deltas = services.admission.metered(user_id, deltas)
+        deltas = services.admission.metered(identity.user_id, deltas, len(each) * params.n)
         if body.scores_only:
             deltas = without_replies(deltas)
         return await _respond("text", body, deltas, request, engine, closing, headers)
@@ -109,6 +116,23 @@ async def _prompts(body: TextRequest, engine: ChatEngine) -> Sequence[str | Sequ
         await engine.tokenize(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
         for prompt in body.prompt
     ]
+
+
+def _options(body: CommonRequest, identity: Identity, services: Services) -> dict[str, Any]:
+    """How and on whose behalf the engine is asked.
+
+    Raises:
+        OpenAIError: the priority is not the caller's to ask for.
+    """
+    if body.priority < 0 and identity.role is not Role.ADMIN:
+        raise OpenAIError(
+            403,
+            "priority_not_allowed",
+            f"A priority below 0 overtakes other users, which is for admins (got {body.priority}). Send 0 or more.",
+            "priority",
+        )
+    caller = caller_of(identity.user_id, accounts=services.settings.accounts, cache_salt=body.cache_salt or "")
+    return {"deadline": body.deadline, "priority": body.priority, "caller": caller}
 
 
 def _sampling(body: CommonRequest) -> SamplingParams:
