@@ -123,7 +123,6 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
     "thinking_token_budget": _only(-1, why=_REASONING),
     "separate_reasoning": _only(True, False, why=_REASONING),
     "stream_reasoning": _only(True, False, why=_REASONING),
-    "cache_salt": _only(),
     "kv_transfer_params": _only({}),
     "ec_transfer_params": _only({}),
     "vllm_xargs": _only({}),
