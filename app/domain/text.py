@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+from app.domain.markdown_marks import without_marks
 from app.domain.words import folded
 
 TITLE_CHARS = 60
 MAX_TITLE_CHARS = 200
+MAX_FIRST_LINE_CHARS = 1000  # of which a title is made
 MAX_TITLE_WORDS = 10
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -21,8 +23,9 @@ def clean_text(text: str) -> str:
 
 
 def title_from(message: str) -> str:
-    """A title for a conversation that begins with ``message``: its first line, cut at a word's end."""
-    line = next((line for line in map(one_line, message.splitlines()) if line), "New chat")
+    """A title for a conversation that begins with ``message``: its first line without marks, cut at a word's end."""
+    lines = (one_line(without_marks(line[:MAX_FIRST_LINE_CHARS])) for line in message.splitlines())
+    line = next((line for line in lines if line), "New chat")
     if len(line) <= TITLE_CHARS:
         return line
     cut = line[:TITLE_CHARS]
@@ -40,7 +43,7 @@ def as_title(said: str, about: str) -> str | None:
     lines = said.strip().splitlines()
     if len(lines) != 1:
         return None
-    title = one_line(clean_text(_TITLE_MARK.sub("", lines[0]))).strip("\"'“”„«»‘’*_#` ")
+    title = one_line(without_marks(clean_text(_TITLE_MARK.sub("", lines[0])))).strip("\"'“”„«»‘’*_#` ")
     if not title or len(title) > TITLE_CHARS or title[-1] in ".!?:;。！？：；…":
         return None
     if len(title.split()) > MAX_TITLE_WORDS:

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import regex
 
+from app.domain.markdown_marks import mark_positions
+
 MAX_WORD_CHARS = 64
 _WORDS_BETWEEN_LOOKS = 200  # at the clock
 SNIPPET_BEFORE = 40
@@ -133,12 +135,17 @@ def _window(text: str, hit: tuple[int, int]) -> tuple[int, int]:
 
 
 def _parts(text: str, start: int, end: int, spans: Sequence[tuple[int, int]]) -> tuple[SnippetPart, ...]:
+    marks = mark_positions(text, start, end)
+
+    def plain(first: int, last: int) -> SnippetPart:
+        return SnippetPart("".join(text[at] for at in range(first, last) if at not in marks))
+
     parts = [SnippetPart("…")] if start else []
     at = start
     for first, last in spans:
         if first < at:  # it overlaps the one before
             continue
-        parts += [SnippetPart(text[at:first]), SnippetPart(text[first:last], hit=True)]
+        parts += [plain(at, first), SnippetPart(text[first:last], hit=True)]
         at = last
-    parts += [SnippetPart(text[at:end]), SnippetPart("…" if end < len(text) else "")]
+    parts += [plain(at, end), SnippetPart("…" if end < len(text) else "")]
     return tuple(SnippetPart(_SPACE.sub(" ", part.text), part.hit) for part in parts if part.text)

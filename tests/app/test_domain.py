@@ -118,6 +118,9 @@ def test_titles_are_one_short_line(text: str) -> None:
         ("x" * 100, "x" * 60 + "…"),
         ("a " + "x" * 100, "a " + "x" * 58 + "…"),
         (" \n ", "New chat"),
+        ("## **Sort** `list` ~~fast~~\nhow?", "Sort list fast"),
+        ("```\nprint(1)\n```", "print(1)"),
+        ("What does **kwargs do?", "What does **kwargs do?"),
     ],
 )
 def test_titles_end_at_words(message: str, title: str) -> None:

@@ -181,7 +181,26 @@ def test_snippets_are_short_and_say_what_the_text_says(text: str, query: str) ->
         shown = "".join(part.text for part in parts)
         longest = max((word.end - word.start for word in words(text)), default=0) * max(1, len(words_of(query)))
         assert len(shown) <= SNIPPET_BEFORE + SNIPPET_AFTER + max(longest, len(query)) * 3 + 2
-        assert re.sub(r"\s|…", "", shown) in re.sub(r"\s|…", "", text)
+        ignored = r"[\s…*~`#>]"  # Markdown's marks are left out
+        assert re.sub(ignored, "", shown) in re.sub(ignored, "", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "shown"),
+    [
+        ("A **walrus** swims", "walrus", "A walrus swims"),
+        ("## Head\n\n> The **big walrus** and `code` ~~not~~", "walrus", "Head The big walrus and code not"),
+        ("f(**walrus) and 2 ** 3, __init__ *x", "walrus", "f(**walrus) and 2 ** 3, __init__ *x"),
+        ("```python\nwalrus = 1\n```", "walrus", "python walrus = 1 "),
+        ("**" + "a " * 60 + "walrus" + " b" * 60 + "**", "walrus", "…" + "a " * 20 + "walrus" + " b" * 50 + "…"),
+        ("**50 % walrus**", "**", "**50 % walrus"),
+    ],
+)
+def test_excerpts_show_no_marks_of_markdown(text: str, query: str, shown: str) -> None:
+    found = phrases(query)
+    parts = snippet(text, found) if found else literal_snippet(text, query)
+    assert "".join(part.text for part in parts) == shown
+    assert any(part.hit for part in parts)
 
 
 def words_of(text: str) -> list[str]:
