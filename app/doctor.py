@@ -15,7 +15,15 @@ from app.settings import AppSettings
 from app.store.check import database_state
 from app.store.folders import file_exists, try_folder
 from app.store.migrate import sqlite_file
-from engine import EngineError, EngineSettings, EngineStatus, RemoteEngine, find_model, prepare_model
+from engine import (
+    EngineError,
+    EngineSettings,
+    EngineStatus,
+    RemoteEngine,
+    find_model,
+    has_unused_adapter,
+    prepare_model,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,4 +107,5 @@ def _model(settings: EngineSettings) -> str:
     if isinstance(found, str):
         return f"{found}, from the Hugging Face hub or its local cache"
     prepare_model(settings, lambda _stage, _fraction: None)  # a folder's configuration and tokenizer; no weights yet
-    return f"folder {found}"
+    adapter = ", without the LoRA adapter that lies in it: merge it into the weights to use it"
+    return f"folder {found}{adapter if has_unused_adapter(found) else ''}"

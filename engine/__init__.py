@@ -44,6 +44,7 @@ from engine.utilisation import Utilisation
 
 if TYPE_CHECKING:
     from engine.engine import Engine
+    from engine.model.adapters import has_unused_adapter
     from engine.model.loading import find_model, prepare_model
     from engine.remote.engine import RemoteEngine
     from engine.sizing import BYTES_PER_WEIGHT, ModelSize, check_context, model_size
@@ -87,6 +88,7 @@ __all__ = [
     "Utilisation",
     "check_context",
     "find_model",
+    "has_unused_adapter",
     "model_size",
     "prepare_model",
 ]
@@ -97,7 +99,7 @@ def __getattr__(name: str) -> Any:
         from engine.engine import Engine
 
         return Engine
-    if name in ("find_model", "prepare_model"):
+    if name in ("find_model", "has_unused_adapter", "prepare_model"):
         from engine.model import loading
 
         return getattr(loading, name)

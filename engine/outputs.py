@@ -143,6 +143,7 @@ class ModelInfo:
     attention: str  #: the attention kernel in use
     num_parameters: int
     has_chat_template: bool
+    has_unused_adapter: bool = False  #: a LoRA adapter lies beside the weights; adapters are not applied
     served_names: tuple[str, ...] = ()  #: what ``/v1/models`` lists instead of ``name``, where there are any
 
 

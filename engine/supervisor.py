@@ -314,6 +314,7 @@ class Supervisor:
             attention=core.kernel.name,
             num_parameters=model.num_parameters,
             has_chat_template=bool(model.tokenizer.chat_template),
+            has_unused_adapter=model.has_unused_adapter,
             served_names=settings.served_model_name,
         )
         self.info, self.default_params = info, core.intake.default_params
@@ -335,6 +336,12 @@ class Supervisor:
             stats.kv_block_size,
             info.max_model_len,
         )
+        if info.has_unused_adapter:
+            log.warning(
+                "the folder of model %s holds a LoRA adapter, which is not applied: the model answers without it. "
+                "Merge it into the weights with PEFT (merge_and_unload), or remove it.",
+                info.name,
+            )
         if not info.has_chat_template:
             log.warning(
                 "model %s has no chat template: it reads conversations as a plain dialogue of User and Assistant, and "

@@ -23,6 +23,7 @@ from huggingface_hub.errors import (
 from tqdm.auto import tqdm
 
 from engine.errors import ModelLoadError, first_line
+from engine.model.adapters import adapter_alone, is_adapter_only
 from engine.model.weights import Progress
 
 T = TypeVar("T")
@@ -66,6 +67,8 @@ def fetch_description(model: str, revision: str | None, progress: Progress) -> P
 
     folder = _fetched(model, fetch, lambda: progress(f"Reading {model}", 0.0))
     if not (folder / "config.json").is_file():
+        if is_adapter_only(folder):
+            raise adapter_alone(model, folder)
         raise ModelLoadError(
             f"{model} has no config.json, so it is no model for transformers. GGUF files are not read."
         )

@@ -23,6 +23,7 @@ from engine.attention.base import AttentionNeeds, LayerShape, PagedMetadata
 from engine.attention.seam import LayerProbe, register
 from engine.chat_template import ChatTemplate
 from engine.errors import ModelLoadError, first_line
+from engine.model.adapters import adapter_alone, has_unused_adapter, is_adapter_only
 from engine.model.folders import mode_of, refuse_unreadable_weights
 from engine.model.hub import fetch_description, fetch_weights
 from engine.model.positions import check_positions
@@ -64,6 +65,7 @@ class LoadedModel:
     rotary: LengthDependentRotary | None  #: where the rotary embedding depends on the sequence's length
     num_parameters: int
     weight_bytes: int
+    has_unused_adapter: bool = False  #: a LoRA adapter lies beside the weights
     decoder: DecoderWeights | None = None  #: the same weights once more, where steps run in C++
     draft: LoadedModel | None = None  #: the model that guesses for this one, see :mod:`engine.speculation`
 
@@ -157,6 +159,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         rotary=rotary,
         num_parameters=num_parameters,
         weight_bytes=weight_bytes,
+        has_unused_adapter=has_unused_adapter(folder),
     )
     if decoder is not None and agrees(decoder, model):
         return replace(model, decoder=decoder)
@@ -238,6 +241,8 @@ def _read(source: Path | str, settings: EngineSettings, progress: Progress) -> t
 
 
 def _refuse_incomplete_folder(folder: Path) -> None:
+    if is_adapter_only(folder):
+        raise adapter_alone(str(folder), folder)
     names = sorted(os.listdir(folder))  # raises where glob would find nothing
     if "config.json" not in names:
         raise ModelLoadError(f"{folder} has no config.json, so it is not a Hugging Face model folder.")

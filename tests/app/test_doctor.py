@@ -200,3 +200,12 @@ def test_a_check_that_fails_itself_is_reported_with_the_others(tmp_path: Path, m
     assert found["database"].text == "This cannot be checked: something unforeseen."
     assert found["database"].serious
     assert "model" in found
+
+
+def test_an_adapter_that_is_not_applied_is_named(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model")
+    assert "LoRA" not in _findings(tmp_path, model=str(model))["model"].text
+    (model / "adapter_config.json").write_text("{}")
+    found = _findings(tmp_path, model=str(model))["model"]
+    assert "without the LoRA adapter that lies in it: merge it" in found.text
+    assert not found.serious

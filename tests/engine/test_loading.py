@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import (
     BertConfig,
     BloomConfig,
@@ -18,7 +19,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from engine import EngineSettings, ModelLoadError
+from engine import Engine, EngineSettings, ModelLoadError
 from engine.core import EngineCore
 from engine.model.loading import LoadedModel, load_model
 from tests.support.models import make_model
@@ -71,6 +72,42 @@ def test_pickle_weights(copy: Path) -> None:
     sentence = refusal(copy)
     assert "pickle weights (pytorch_model.bin)" in sentence
     assert "safetensors" in sentence
+
+
+def add_adapter(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "some/base"}')
+    save_file({"lora_A.weight": torch.zeros(1, 1)}, folder / "adapter_model.safetensors")
+
+
+async def test_an_adapter_beside_the_weights_is_named_where_the_model_is(
+    copy: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for is_there in (False, True):
+        if is_there:
+            add_adapter(copy)
+        caplog.clear()
+        async with Engine(EngineSettings(model=str(copy), dtype="float32", device="cpu", native=False)) as engine:
+            assert engine.info.has_unused_adapter is is_there
+        assert ("holds a LoRA adapter, which is not applied" in caplog.text) is is_there
+
+
+@pytest.mark.parametrize("with_config", [True, False])
+def test_an_adapter_without_its_model(copy: Path, *, with_config: bool) -> None:
+    add_adapter(copy)
+    (copy / "model.safetensors").unlink()
+    if not with_config:
+        (copy / "config.json").unlink()
+    sentence = refusal(copy)
+    assert "holds a LoRA adapter for some/base and not a whole model" in sentence
+    assert "merge_and_unload()" in sentence
+
+
+def test_an_adapter_whose_configuration_is_damaged(copy: Path) -> None:
+    add_adapter(copy)
+    (copy / "model.safetensors").unlink()
+    for damaged in ("not json", "[]", '{"base_model_name_or_path": 3}', '{"base_model_name_or_path": "a\\nb"}'):
+        (copy / "adapter_config.json").write_text(damaged)
+        assert "holds a LoRA adapter and not a whole model" in refusal(copy)
 
 
 def test_damaged_config(copy: Path) -> None:

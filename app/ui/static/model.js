@@ -133,10 +133,11 @@ export class Model {
     this.#write("dm-model-state", `${model.name} · ${STATES[state] ?? state}`);
     const about = `${number.format(model.num_parameters)} parameters, ${model.dtype} on ${model.device}, context of ${model.max_model_len.toLocaleString("en")} tokens.`;
     const plain = model.has_chat_template ? "" : "It has no chat template: it reads a plain dialogue, and may answer poorly.";
+    const adapter = model.has_unused_adapter ? "The LoRA adapter in its folder is not applied. Merge it into the weights to use it." : "";
     const used = stats.utilisation;
     const work = `In the last minute it computed ${percent(used.device_busy)} of the time, ${Math.round(used.generation_tokens_per_second * 60)} tokens.`;
     const doing = stage ? `${stage} …` : null;
-    this.#write("dm-model-about", doing ?? (state === "ready" ? [about, plain, work].filter(Boolean).join(" ") : (reason ?? "")));
+    this.#write("dm-model-about", doing ?? (state === "ready" ? [about, plain, adapter, work].filter(Boolean).join(" ") : (reason ?? "")));
     byId("dm-model-progress").hidden = doing === null;
     byId("dm-model-progress").value = progress ?? 0;
     this.rest.textContent = this.resting ? "Wake up" : "Sleep";

@@ -1,0 +1,43 @@
+"""LoRA adapters in a model's folder, which are not applied here: that is said, never passed over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from transformers.utils import is_peft_available
+
+from engine.errors import ModelLoadError
+
+_CONFIG = "adapter_config.json"
+_WEIGHTS = "adapter_model*.safetensors"
+
+
+def has_unused_adapter(folder: Path) -> bool:
+    """Whether the folder holds an adapter. With PEFT installed, transformers applies it while it loads."""
+    return (any(folder.glob(_WEIGHTS)) or (folder / _CONFIG).is_file()) and not is_peft_available()
+
+
+def is_adapter_only(folder: Path) -> bool:
+    """Whether the folder holds an adapter and no model."""
+    has_adapter = any(folder.glob(_WEIGHTS)) or (folder / _CONFIG).is_file()
+    has_weights = set(folder.glob("*.safetensors")) > set(folder.glob(_WEIGHTS))
+    return has_adapter and not ((folder / "config.json").is_file() and has_weights)
+
+
+def adapter_alone(name: str, folder: Path) -> ModelLoadError:
+    """The refusal of an adapter without its model."""
+    base = _base_model(folder)
+    return ModelLoadError(
+        f"{name} holds a LoRA adapter{f' for {base}' if base else ''} and not a whole model, and adapters are not "
+        "applied here. Merge it into its base model with PEFT, AutoPeftModelForCausalLM.from_pretrained(adapter)"
+        ".merge_and_unload().save_pretrained(folder), save the tokenizer there too, and give that folder."
+    )
+
+
+def _base_model(folder: Path) -> str | None:
+    try:
+        told = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return told if isinstance(told, str) and told.isprintable() and len(told) < 200 else None
