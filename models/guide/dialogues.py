@@ -14,6 +14,12 @@ from models.guide.topics import OFF_TOPIC, FollowUp, GuideData, Topic
 Message = dict[str, str]
 OFF_TOPIC_SHARE = 0.2
 SYSTEMS = 0.33  #: how often a talk has a system message
+STAYS = 0.7  #: how often a question is about the reply before, where there is one
+_GREETED_AGAIN = 0.12  #: how often another topic in mid-chat is one that people begin a chat with
+_ASKED_AGAIN = 0.12  #: how often it is one that the talk had before
+_POINTED = 0.3  #: how often a talk of several turns comes to a topic that has answers to "when should i lower it?"
+_ONE_WAY = 0.5  #: how often a follow-up on such a topic is of that kind
+_BEGINNINGS = frozenset({"hello", "what-can-you-do", "who-are-you"})
 FIRST_ANSWER = 0.5  #: how often the first answer of a topic is taken before all are drawn from alike
 _OFTEN = {"small_talk": 1.5}  #: area -> how much more often than others its topics come up
 
@@ -34,30 +40,30 @@ class Dialogues:
     _word: re.Pattern[str] = field(init=False, repr=False)  #: finds any of those words
     _small: frozenset[str] = field(init=False, repr=False)
     _chances: tuple[float, ...] = field(init=False, repr=False)  #: of each topic, and of those before it
+    _beginnings: tuple[Topic, ...] = field(init=False, repr=False)
+    _pointed: tuple[Topic, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        items = (*self.data.topics, *self.data.follow_ups)
         others = {word: group for group in self.data.wording.synonyms for word in group}
         longest_first = sorted(others, key=lambda word: (-len(word), word))
         fixed = {
-            "_held_out": frozenset(
-                normalise(question)
-                for questions in (*(item.held_out for item in items), *self.data.strangers.values())
-                for question in questions
-            ),
+            "_held_out": frozenset(map(normalise, self.data.kept())),
             "_others": others,
             "_word": re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-])"),
             "_small": frozenset(self.data.wording.small_words),
             "_chances": chances(self.data.topics),
+            "_beginnings": tuple(topic for topic in self.data.topics if topic.name in _BEGINNINGS),
+            "_pointed": tuple(topic for topic in self.data.topics if topic.directions),
         }
         for name, value in fixed.items():
             object.__setattr__(self, name, value)  # a frozen class fills its own fields this way
 
-    def draw(self, rng: random.Random, turns: int, systems: float = SYSTEMS) -> list[Message]:
+    def draw(self, rng: random.Random, turns: int, systems: float = SYSTEMS, stays: float = STAYS) -> list[Message]:
         """A conversation of ``turns`` questions and replies, with or without a system message.
 
         A reply's ``topic`` is what the talk is about, if it is about anything yet. ``systems`` is how often there is a
-        system message; one in four of them asks for brevity.
+        system message; one in four of them asks for brevity. ``stays`` is how often a question is about the reply
+        before; the others begin another topic.
         """
         wording = self.data.wording
         messages: list[Message] = []
@@ -67,13 +73,15 @@ class Dialogues:
             kind = wording.brief_systems if brief else wording.plain_systems
             messages.append({"role": "system", "content": rng.choice(kind)})
         topic: Topic | None = None
+        told: list[Topic] = []
         reply = ""
         for _ in range(turns):
-            if rng.random() < (0.7 if topic else 0.02):
+            if rng.random() < (stays if topic else 0.02):
                 follow_up = self._follow_up(rng, topic)
                 question, reply = rng.choice(follow_up.questions), follow(rng, follow_up, topic, reply)
             else:
-                topic = self._topic(rng)
+                topic = self._topic(rng) if turns == 1 else self._topic_of_talk(rng, told)
+                told.append(topic)
                 question = ask(rng, topic)
                 reply = topic.short if brief and topic.short else answer(rng, topic)
             messages.append({"role": "user", "content": self.vary(rng, question)})
@@ -118,13 +126,27 @@ class Dialogues:
     def _topic(self, rng: random.Random) -> Topic:
         return rng.choices(self.data.topics, cum_weights=self._chances)[0]
 
+    def _topic_of_talk(self, rng: random.Random, told: Sequence[Topic]) -> Topic:
+        """The next topic of a talk that had those ``told``.
+
+        In mid-chat people greet, ask what it can do, and come back to what they had: left to chance, that would
+        hardly ever be practised, and the model would learn that it is no question of its own there.
+        """
+        kind = rng.random()
+        if told and kind < _GREETED_AGAIN and self._beginnings:
+            return rng.choice(self._beginnings)
+        if told and kind < _GREETED_AGAIN + _ASKED_AGAIN:
+            return rng.choice(told)
+        if kind > 1 - _POINTED and self._pointed:
+            return rng.choice(self._pointed)
+        return self._topic(rng)
+
     def _follow_up(self, rng: random.Random, topic: Topic | None) -> FollowUp:
         """Mostly one that the topic has an answer of its own to: those are many, and each is to be learned."""
-        if topic is not None and rng.random() < 0.6:
-            own = {"why": topic.why, "shorter": topic.short, "example": topic.example, "more": topic.more}
-            if known := [one for one in self.data.follow_ups if own.get(one.name)]:
-                return rng.choice(known)
-        return rng.choice(self.data.follow_ups)
+        if topic is not None and topic.directions and rng.random() < _ONE_WAY:
+            return rng.choice([one for one in self.data.follow_ups if one.name in topic.directions])
+        known = [one for one in self.data.follow_ups if topic is not None and topic.own_answers(one.name)]
+        return rng.choice(known if known and rng.random() < 0.6 else self.data.follow_ups)
 
 
 def chances(topics: Sequence[Topic]) -> tuple[float, ...]:
@@ -169,17 +191,12 @@ def follow(rng: random.Random, follow_up: FollowUp, topic: Topic | None, reply: 
     match follow_up.name:
         case "again":
             return reply
-        case "shorter" if topic.short and topic.short != reply:
-            return topic.short
         case "differently" if other := [answer for answer in topic.answers if answer != reply]:
             return rng.choice(other)
-        case "why" if topic.why:
-            return rng.choice(topic.why)
-        case "example" if topic.example:
-            return rng.choice(topic.example)
-        case "more" if topic.more:
-            return rng.choice(topic.more)
-    return rng.choice(follow_up.fallback)
+    own = topic.own_answers(follow_up.name)
+    if follow_up.name == "shorter" and reply in own:
+        own = ()
+    return rng.choice(own or follow_up.fallback)
 
 
 def mistype(rng: random.Random, text: str) -> str:

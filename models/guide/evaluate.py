@@ -1,7 +1,8 @@
 """Measures the guide on questions it was never trained on, and prints the table of README.md.
 
-Every held-out wording is asked alone, greedily. A reply counts when it holds the topic's key facts *and* lies closer
-to that topic's answers than to any other's (words in common), and when it ended by itself.
+Every held-out wording is asked alone, greedily; some are asked again after a talk about other things. A reply counts
+when it holds the topic's key facts *and* lies closer to that topic's answers than to any other's (words in common),
+and when it ended by itself.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script,
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from engine import Engine, EngineSettings, FinishReason, SamplingParams
-from models.guide.dialogues import Message
+from models.guide.dialogues import Message, answer
 from models.guide.dialogues import ask as question_about
 from models.guide.topics import OFF_TOPIC, GuideData, Topic, load
 
 HERE = Path(__file__).resolve().parent
 MOST_TOKENS = 400
+DIRECTIONS = ("raise", "lower", "enable", "disable", "avoid")
+_TURNS_BEFORE = (5, 6, 7)  # a question in mid-chat
+_MID_CHAT_CASES = 200  # of held-out questions; half as many of topics that come back
+_CONTEXTS = 5  # talks before which each greeting is asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +86,86 @@ def cases(data: GuideData, seed: int) -> Iterator[Case]:
         group = "Off-topic questions declined" if topic.area == OFF_TOPIC else "Held-out questions answered"
         # The many filled patterns of an off-topic topic say the same thing over and over; six of them will do.
         for question in topic.held_out if len(topic.held_out) <= 6 else rng.sample(topic.held_out, 6):
-            yield Case(group, ({"role": "user", "content": question},), topic)
+            yield Case(group, (user(question),), topic)
     for topic in data.topics:
         for question in data.strangers.get(topic.name, ()):
-            yield Case("Strangers' questions answered", ({"role": "user", "content": question},), topic)
+            yield Case("Strangers' questions answered", (user(question),), topic)
     declining = next(topic for topic in data.topics if topic.area == OFF_TOPIC)  # any of them will do
     for question in data.strangers.get(OFF_TOPIC, ()):
-        yield Case("Strangers' off-topic questions declined", ({"role": "user", "content": question},), declining)
-    own = {"why": "why", "shorter": "short", "example": "example"}
+        yield Case("Strangers' off-topic questions declined", (user(question),), declining)
     for follow_up in data.follow_ups:
         for topic in data.topics:
-            if follow_up.name not in own or not (wanted := getattr(topic, own[follow_up.name])):
+            if follow_up.name not in ("why", "shorter", "example") or not (
+                expected := topic.own_answers(follow_up.name)
+            ):
                 continue
-            expected = (wanted,) if isinstance(wanted, str) else wanted
             messages = (
-                {"role": "user", "content": question_about(rng, topic)},
-                {"role": "assistant", "content": rng.choice(topic.answers)},
-                {"role": "user", "content": rng.choice(follow_up.held_out)},
+                user(question_about(rng, topic)),
+                assistant(rng.choice(topic.answers)),
+                user(rng.choice(follow_up.held_out)),
             )
             yield Case(f'Follow-up "{follow_up.name}" answered', messages, topic, expected)
+
+
+def mid_chat_cases(data: GuideData, seed: int) -> Iterator[Case]:
+    """Greetings, held-out questions and topics that come back, each after five to seven turns of other things."""
+    rng = random.Random(seed)
+    topics = {topic.name: topic for topic in data.topics}
+    for name, questions in data.held_out["mid_chat"].items():
+        for question in questions:
+            for _ in range(_CONTEXTS):
+                talk = unrelated_talk(rng, data, topics[name])
+                yield Case("Greeting or ability question in mid-chat answered", (*talk, user(question)), topics[name])
+    known = [(topic, one) for topic in data.topics if topic.area != OFF_TOPIC for one in topic.held_out]
+    for topic, question in rng.sample(known, _MID_CHAT_CASES):
+        yield Case("Held-out question in mid-chat answered", (*unrelated_talk(rng, data, topic), user(question)), topic)
+    for topic, question in rng.sample(known, _MID_CHAT_CASES // 2):
+        first = (user(question_about(rng, topic)), assistant(answer(rng, topic)))
+        yield Case(
+            "Topic that comes back in mid-chat answered",
+            (*first, *unrelated_talk(rng, data, topic), user(question)),
+            topic,
+        )
+
+
+def opposite_cases(data: GuideData, seed: int) -> Iterator[Case]:
+    """Follow-ups that point one way, each of a topic that answers the other way otherwise; and negated questions."""
+    rng = random.Random(seed)
+    follow_ups = [follow_up for follow_up in data.follow_ups if follow_up.name in DIRECTIONS]
+    for topic in data.topics:
+        for follow_up in follow_ups:
+            if own := topic.own_answers(follow_up.name):
+                before = (user(question_about(rng, topic)), assistant(answer(rng, topic)))
+                question = user(rng.choice(follow_up.held_out))
+                yield Case("Follow-up that points one way answered", (*before, question), topic, own)
+    topics = {topic.name: topic for topic in data.topics}
+    for name, questions in data.held_out["negated"].items():
+        for question in questions:
+            yield Case("Negated question answered", (user(question),), topics[name])
+
+
+def unrelated_talk(rng: random.Random, data: GuideData, topic: Topic) -> list[Message]:
+    """Some turns about anything but ``topic``; now and then one goes on with the topic before it."""
+    others = [other for other in data.topics if other is not topic]
+    talk: list[Message] = []
+    about = rng.choice(others)
+    for turn in range(rng.choice(_TURNS_BEFORE)):
+        own = [one for one in data.follow_ups if about.own_answers(one.name)]
+        if turn and own and rng.random() < 0.25:
+            follow_up = rng.choice(own)
+            talk += [user(rng.choice(follow_up.questions)), assistant(rng.choice(about.own_answers(follow_up.name)))]
+        else:
+            about = rng.choice(others)
+            talk += [user(question_about(rng, about)), assistant(answer(rng, about))]
+    return talk
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> Message:
+    return {"role": "assistant", "content": text}
 
 
 def ask(
@@ -143,7 +209,7 @@ def main() -> None:
     data = load()
     judge = Judge(data)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    asked = list(cases(data, options.seed))
+    asked = [one for made in (cases, mid_chat_cases, opposite_cases) for one in made(data, options.seed)]
     engine = Engine(EngineSettings(model=str(options.model), dtype=options.dtype))
     replies = ask(engine, tokenizer, asked, 0.0)
 
@@ -153,6 +219,11 @@ def main() -> None:
         row(group, sum(judge.right(reply) for reply in of_group), len(of_group))
     row("Replies that end by themselves", sum(reply.ended for reply in replies), len(replies))
 
+    # As the page draws before anybody moves a control (generation_config.json).
+    for group in ("Greeting or ability question in mid-chat answered", "Follow-up that points one way answered"):
+        of_group = [case for case in asked if case.group == group]
+        drawn = ask(engine, tokenizer, of_group, 0.6, top_p=0.9, top_k=40)
+        row(f"{group}, drawn at temperature 0.6", sum(map(judge.right, drawn)), len(drawn))
     known = frozenset().union(*(words(text) for text in data.texts()))
     single = [case for case in asked if len(case.messages) == 1]
     drawn = ask(engine, tokenizer, single, 0.7)

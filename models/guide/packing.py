@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from models.guide import tokenizer as pieces
-from models.guide.dialogues import SYSTEMS, Dialogues, Message
+from models.guide.dialogues import STAYS, SYSTEMS, Dialogues, Message
 from models.guide.recipe import CONTEXT, Recipe
 
 IGNORED = -100  # label of a position that is not learned
@@ -143,15 +143,20 @@ class Packer:
 
     def _draw_talk(self, length: int) -> Encoded:
         kind = self._rng.random()
-        if kind < 0.65:  # a follow-up's reply hangs on the reply before, and is decided by its first words, too
-            return self._that_fits(length, self._rng.choice((2, 2, 2, 3)), opening=True)
+        if kind < 0.5:  # a follow-up's reply hangs on the reply before, and is decided by its first words, too
+            return self._that_fits(length, self._rng.choice((2, 2, 2, 3)), opening=self._rng.random() < 0.5)
+        if kind < 0.8:  # what people come to after many turns hangs on nothing before, whatever was said there
+            turns = self._rng.randint(4, max(4, length // 48))
+            return self._that_fits(length, turns, opening=True, stays=self._rng.choice((0.0, 0.3, 0.5)))
         # Mostly short talks; some go on for as long as the row, so that late positions are learned as well.
-        return self._that_fits(length, self._rng.choice((1, 1, 1, 2, 2, 3, 4)) if kind < 0.9 else length // 64)
+        return self._that_fits(length, self._rng.choice((1, 1, 1, 2, 2, 3, 4)) if kind < 0.95 else length // 64)
 
-    def _that_fits(self, length: int, turns: int, opening: bool = False, systems: float = SYSTEMS) -> Encoded:
+    def _that_fits(
+        self, length: int, turns: int, opening: bool = False, systems: float = SYSTEMS, stays: float = STAYS
+    ) -> Encoded:
         """A conversation of as many turns as there is room for, ``turns`` at most."""
         while True:
-            conversation = self.encode(self._dialogues.draw(self._rng, turns, systems), opening)
+            conversation = self.encode(self._dialogues.draw(self._rng, turns, systems, stays), opening)
             if len(conversation.ids) <= length:
                 return conversation
             turns = max(1, turns * 3 // 4)

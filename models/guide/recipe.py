@@ -21,8 +21,8 @@ class Recipe:
     steps: int = 5400
     opening_rows: int = 20  #: rows of a step that openings are packed into: questions with a reply's first words
     opening_row: int = 128  #: tokens of such a row
-    talk_rows: int = 8  #: rows of a step for everything longer
-    talk_row: int = 256
+    talk_rows: int = 4  #: rows of a step for everything longer
+    talk_row: int = 512  #: room for about ten turns
     long_every: int = 8  #: every so many steps, the talks lie in rows as long as the context, for late positions
     opening_tokens: int = 6  #: words of a reply that decide what it is about
     topic_weight: float = 2.0  #: of naming a reply's topic where it begins, beside one token's 1

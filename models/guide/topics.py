@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,19 @@ class Topic:
     why: tuple[str, ...]
     example: tuple[str, ...]
     more: tuple[str, ...]
+    directions: Mapping[str, tuple[str, ...]]  #: a follow-up that points one way, such as "lower" -> answers to it
     facts: tuple[re.Pattern[str], ...]  #: each must be found in a right answer
 
     @property
     def num_questions(self) -> int:
         """That may be trained on."""
         return len(self.written) + len(self.filled)
+
+    def own_answers(self, follow_up: str) -> tuple[str, ...]:
+        """What belongs to this topic alone as an answer to the follow-up of that name; empty where nothing does."""
+        short = (self.short,) if self.short else ()
+        known = {"why": self.why, "shorter": short, "example": self.example, "more": self.more}
+        return known.get(follow_up) or self.directions.get(follow_up, ())
 
     def knows(self, reply: str) -> bool:
         """Does ``reply`` contain every key fact of this topic?"""
@@ -88,6 +95,15 @@ class GuideData:
     follow_ups: tuple[FollowUp, ...]
     wording: Wording
     strangers: Mapping[str, tuple[str, ...]]  #: kept for the evaluation too: a topic's name, or OFF_TOPIC -> questions
+    held_out: Mapping[str, Mapping[str, tuple[str, ...]]]  #: what is hard about them -> a topic's name -> questions
+
+    def kept(self) -> Iterator[str]:
+        """Every question for the evaluation alone."""
+        for item in (*self.topics, *self.follow_ups):
+            yield from item.held_out
+        for by_topic in (self.strangers, *self.held_out.values()):
+            for questions in by_topic.values():
+                yield from questions
 
     def texts(self) -> list[str]:
         """What the guide may read or write, each text once, in a fixed order; none that is held out.
@@ -107,6 +123,7 @@ class GuideData:
                 topic.why,
                 topic.example,
                 topic.more,
+                *topic.directions.values(),
             ):
                 texts.update(dict.fromkeys(group))
         for follow_up in self.follow_ups:
@@ -136,12 +153,18 @@ def load(data: Path = DATA) -> GuideData:
         raise DataError(f"wording.yaml: {error}") from error
     systems = _read(data / "systems.yaml")
     words = _read(data / "words.yaml")
-    strangers = {name: _texts(questions) for name, questions in _read(data / "strangers.yaml").items()}
-    kept = {normalise(question) for questions in strangers.values() for question in questions}
+    strangers = _questions(_read(data / "strangers.yaml"))
+    held_out = {kind: _questions(by_topic) for kind, by_topic in _read(data / "held_out.yaml").items()}
+    evaluated = (strangers, *held_out.values())
+    kept = {normalise(one) for by_topic in evaluated for questions in by_topic.values() for one in questions}
+    directions = {
+        name: {direction: _texts(answers) for direction, answers in entry.items()}
+        for name, entry in _read(data / "directions.yaml").items()
+    }
     topics: list[Topic] = []
     for file in sorted((data / "topics").glob("*.yaml")):
         for entry in _read(file):
-            topics.append(_topic(entry, file, patterns, wording, words, kept))
+            topics.append(_topic(entry, file, patterns, wording, words, kept, directions.get(entry.get("topic"), {})))
     follow_ups = tuple(
         FollowUp(
             name=name,
@@ -153,10 +176,20 @@ def load(data: Path = DATA) -> GuideData:
         for name, entry in _read(data / "follow_ups.yaml").items()
     )
     _refuse_duplicates(topics, follow_ups, patterns)
-    if unknown := strangers.keys() - {OFF_TOPIC, *(topic.name for topic in topics)}:
-        raise DataError(f"strangers.yaml: {sorted(unknown)} are no topics.")
+    named = {topic.name for topic in topics}
+    for file_name, names, known in (
+        ("strangers.yaml", strangers.keys(), {OFF_TOPIC, *named}),
+        ("held_out.yaml", {name for by_topic in held_out.values() for name in by_topic}, named),
+        ("directions.yaml", directions.keys(), named),
+    ):
+        if unknown := names - known:
+            raise DataError(f"{file_name}: {sorted(unknown)} are no topics.")
+    pointed = {direction for entry in directions.values() for direction in entry}
+    if unknown := pointed - {follow_up.name for follow_up in follow_ups}:
+        raise DataError(f"directions.yaml: {sorted(unknown)} are no follow-ups.")
     return GuideData(
         strangers=strangers,
+        held_out=held_out,
         topics=tuple(topics),
         follow_ups=follow_ups,
         wording=Wording(
@@ -177,6 +210,7 @@ def _topic(
     wording: Mapping[str, Any],
     words: Mapping[str, Any],
     kept: Set[str],
+    directions: Mapping[str, tuple[str, ...]],
 ) -> Topic:
     """``kept``: normalised questions that no topic may be trained on."""
     name = entry.get("topic")
@@ -212,6 +246,7 @@ def _topic(
         why=_texts(entry.get("why")),
         example=_texts(entry.get("example")),
         more=_texts(entry.get("more")),
+        directions=directions,
         facts=tuple(re.compile(rf"(?<!\w)(?:{fact})", re.IGNORECASE) for fact in _texts(entry["facts"])),
     )
 
@@ -272,6 +307,10 @@ def _read(file: Path) -> Any:
         return yaml.load(file.read_text(encoding="utf-8"), Loader=_LOADER)
     except (OSError, yaml.YAMLError) as error:
         raise DataError(f"{file} cannot be read: {error}") from error
+
+
+def _questions(by_topic: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {name: _texts(questions) for name, questions in by_topic.items()}
 
 
 def _texts(value: Any) -> tuple[str, ...]:

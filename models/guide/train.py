@@ -115,8 +115,8 @@ def summed_losses(learner: Learner, compiled: bool) -> Callable[[Batch], tuple[T
     """What computes the losses of a batch, of its tokens and of its topics, each summed over what is learned in it."""
     model = learner.model
     device = model.device
-    # Without matrix tiles, bf16 is slower than float32 on a processor.
-    bf16 = device.type != "cpu" or torch.cpu._is_amx_tile_supported()
+    # Where a processor cannot multiply bf16 by itself, that is slower than float32.
+    bf16 = device.type != "cpu" or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     # On short rows, PyTorch's fused attention takes a third of a step on a processor: its backward pass is slow there.
     model.set_attn_implementation("eager")
     body: Callable[..., Any] = torch.compile(model.model, dynamic=False) if compiled else model.model
@@ -291,6 +291,10 @@ def main() -> None:
     parser.add_argument("--draft-steps", type=int, default=DRAFT.steps)
     parser.add_argument("--minutes", type=float, help="let the clock end the guide's training, not its steps")
     parser.add_argument("--learning-rate", type=float, default=GUIDE.learning_rate, help="of the guide")
+    parser.add_argument(
+        "--opening-rows", type=int, default=GUIDE.opening_rows,
+        help="rows of single questions in a step of the guide; with --start, fewer leave more time for new talks",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=GUIDE.seed)
     parser.add_argument("--threads", type=int, default=None, help="processor threads; default: all cores")
     parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")
@@ -305,7 +309,13 @@ def main() -> None:
     work: Path = options.work / f"worker-{workers.rank}" if workers.rank else options.work
     shop = Workshop(data, work, options.out, options.save_every, options.compile, workers, options.minutes)
     if not options.only_draft:
-        recipe = replace(GUIDE, steps=options.steps, learning_rate=options.learning_rate, seed=options.seed)
+        recipe = replace(
+            GUIDE,
+            steps=options.steps,
+            learning_rate=options.learning_rate,
+            seed=options.seed,
+            opening_rows=options.opening_rows,
+        )
         tokenizer = shop.tokenizer(options.start, recipe.vocabulary)
         torch.manual_seed(options.seed)
         if options.start:  # after adding to the data, a short training on top of an earlier one is enough

@@ -27,12 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 _OF_DOCKER = {"--build", "--rm", "--wait"}  # of `docker compose`
 
 
-def kept(data: GuideData) -> list[str]:
-    """What only the evaluation asks."""
-    held_out = [question for item in (*data.topics, *data.follow_ups) for question in item.held_out]
-    return held_out + [question for questions in data.strangers.values() for question in questions]
-
-
 def test_there_is_enough_to_learn(data: GuideData) -> None:
     assert len(data.topics) >= 150
     assert all(topic.num_questions >= 8 for topic in data.topics), "a topic needs eight ways to ask for it"
@@ -42,7 +36,7 @@ def test_there_is_enough_to_learn(data: GuideData) -> None:
 def test_held_out_questions_are_never_trained_on(data: GuideData) -> None:
     items = (*data.topics, *data.follow_ups)
     assert all(item.held_out for item in items)
-    held_out = {normalise(q) for q in kept(data)}
+    held_out = {normalise(q) for q in data.kept()}
     rng = random.Random(0)
     trained = {normalise(q) for follow_up in data.follow_ups for q in follow_up.questions}
     trained |= {normalise(q) for topic in data.topics for q in (*topic.common, *topic.written, *topic.filled.whole)}
@@ -52,7 +46,7 @@ def test_held_out_questions_are_never_trained_on(data: GuideData) -> None:
 
 @pytest.mark.full
 def test_of_all_that_patterns_make_nothing_is_held_out_or_another_topics(data: GuideData) -> None:
-    held_out = {normalise(q) for q in kept(data)}
+    held_out = {normalise(q) for q in data.kept()}
     owner: dict[str, str] = {}
     for topic in data.topics:
         for question in map(normalise, (*topic.written, *topic.filled)):
@@ -64,15 +58,27 @@ def few_topics(tmp_path: Path) -> Path:
     """A copy of the data to be made wrong, with few topics: all of them take a while to read."""
     others = {file.name for file in (DATA / "topics").iterdir()} - {"more.yaml", "engine.yaml"}
     copy = Path(shutil.copytree(DATA, tmp_path / "data", ignore=lambda _folder, names: others.intersection(names)))
-    (copy / "strangers.yaml").write_text("{}\n", encoding="utf-8")
+    for about_topics in ("strangers", "held_out", "directions"):
+        (copy / f"{about_topics}.yaml").write_text("{}\n", encoding="utf-8")
     load(copy)
     return copy
 
 
-def test_strangers_ask_for_topics_that_there_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "text", "reason"),
+    [
+        ("strangers.yaml", 'no-such-topic: ["who are they"]', "no-such-topic.*no topics"),
+        ("held_out.yaml", 'mid_chat: {no-such-topic: ["who are they"]}', "no-such-topic.*no topics"),
+        ("directions.yaml", "no-such-topic: {lower: less}", "no-such-topic.*no topics"),
+        ("directions.yaml", "empty-message: {sideways: less}", "sideways.*no follow-ups"),
+    ],
+)
+def test_what_names_a_topic_or_a_follow_up_that_is_not_there_is_refused(
+    tmp_path: Path, file: str, text: str, reason: str
+) -> None:
     copy = few_topics(tmp_path)
-    (copy / "strangers.yaml").write_text('no-such-topic: ["who are they"]\n', encoding="utf-8")
-    with pytest.raises(DataError, match=r"strangers\.yaml.*no-such-topic"):
+    (copy / file).write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=rf"{re.escape(file)}.*{reason}"):
         load(copy)
 
 
@@ -166,6 +172,34 @@ def test_follow_ups_stay_with_their_topic(data: GuideData) -> None:
     assert follow(rng, of["why"], None, "") in of["why"].alone
 
 
+@pytest.mark.parametrize(("one", "other"), [("raise", "lower"), ("enable", "disable")])
+def test_a_follow_up_that_points_one_way_gets_its_own_answer(data: GuideData, one: str, other: str) -> None:
+    rng = random.Random(0)
+    of = {follow_up.name: follow_up for follow_up in data.follow_ups}
+    both = [topic for topic in data.topics if {one, other} <= topic.directions.keys()]
+    assert len(both) >= 10
+    for topic in both:
+        said = {name: follow(rng, of[name], topic, topic.answers[0]) for name in (one, other)}
+        assert said[one] in topic.directions[one]
+        assert said[other] in topic.directions[other]
+        assert said[one] != said[other]
+    silent = next(topic for topic in data.topics if not topic.directions)
+    assert follow(rng, of[one], silent, silent.answers[0]) in of[one].fallback
+
+
+def test_talks_greet_in_the_middle_and_come_back_to_what_they_had(data: GuideData) -> None:
+    dialogues, rng = Dialogues(data), random.Random(0)
+    turns = greeted = returned = 0
+    for _ in range(200):
+        about = [one.get("topic") for one in dialogues.draw(rng, 8, stays=0.0) if one["role"] == "assistant"]
+        assert len(about) == 8
+        turns += 7
+        greeted += sum(topic in ("hello", "what-can-you-do") for topic in about[1:])
+        returned += sum(topic in about[:place] for place, topic in enumerate(about))
+    assert greeted > 0.05 * turns  # drawn as they are alone, they would be one in a hundred
+    assert returned > 0.1 * turns
+
+
 def test_slips_of_the_finger_leave_the_text_readable() -> None:
     rng = random.Random(0)
     for _ in range(300):
@@ -178,7 +212,8 @@ def replies(data: GuideData) -> list[str]:
     return [
         text
         for topic in data.topics
-        for text in (*topic.answers, topic.short or "", *topic.why, *topic.example, *topic.more)
+        for texts in (topic.answers, topic.why, topic.example, topic.more, *topic.directions.values())
+        for text in (*texts, topic.short or "")
     ]
 
 
@@ -193,7 +228,7 @@ def commands_by_name() -> dict[str, click.Command]:
 
 def test_no_variation_is_a_held_out_question(data: GuideData) -> None:
     dialogues, rng = Dialogues(data), random.Random(1)
-    held_out = {normalise(q) for q in kept(data)}
+    held_out = {normalise(q) for q in data.kept()}
     # Wordings that an opener, another word or a left-out word turns into one that is held out, with some luck.
     close = [q for topic in data.topics for q in topic.written if f"hey, {q}" in topic.held_out]
     close += ["what exactly is the kv cache", "how are you doing today", "what's the effect of top-p"]

@@ -109,6 +109,21 @@ def test_only_replies_are_learned_and_an_opening_is_cut(data: GuideData, tokeniz
     assert len(short) - 1 - max(i for i, token in enumerate(short) if token == reply) <= TINY.opening_tokens
 
 
+def test_many_talks_go_on_for_several_turns(data: GuideData, tokenizer: PreTrainedTokenizerFast) -> None:
+    packer = Packer(Dialogues(data), tokenizer, GUIDE)
+    reply, begin = tokenizer.convert_tokens_to_ids(["<|assistant|>", "<|begin|>"])
+    talks: list[int] = []  # replies of each
+    for _ in range(10):
+        for row in packer.talks(GUIDE.talk_rows, GUIDE.talk_row).tokens.tolist():
+            for token in row:
+                if token == begin:
+                    talks.append(0)
+                elif token == reply:
+                    talks[-1] += 1
+    in_long_ones = sum(turns for turns in talks if turns >= 5)
+    assert in_long_ones > 0.25 * sum(talks)
+
+
 def test_where_a_reply_begins_its_topic_is_to_be_named(data: GuideData, tokenizer: PreTrainedTokenizerFast) -> None:
     packer = Packer(Dialogues(data), tokenizer, TINY)
     rng = random.Random(4)
