@@ -78,6 +78,8 @@ class Learner(nn.Module):
         super().__init__()
         self.model = model
         self.topic_head = nn.Linear(model.config.hidden_size, topics, bias=False)
+        # From zero it pushes nothing before it has learned something: a model that goes on keeps what it knows.
+        nn.init.zeros_(self.topic_head.weight)
 
 
 def build_optimizers(learner: Learner, recipe: Recipe) -> list[torch.optim.Optimizer]:
