@@ -179,7 +179,7 @@ async def readers(attacker: Attacker) -> None:
     opened: list[asyncio.StreamWriter] = []
 
     async def open_one(request: str) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", attacker.port, limit=16)
+        reader, writer = await asyncio.open_connection("127.0.0.1", attacker.port, limit=1024)
         opened.append(writer)
         writer.write(request.encode())
         if request.endswith("\r\n\r\n"):
@@ -269,7 +269,7 @@ def resident_mib(pid: int) -> float:
     for one in family(pid):
         try:
             total += machine.resident_bytes(one)
-        except OSError:
+        except (OSError, StopIteration):  # it has just ended
             continue
     return total / MIB
 

@@ -53,6 +53,8 @@ class ApiKeys:
         """
 
         def work(session: Session) -> KeyView:
+            # Several at once wait for each other, so that each finds what the one before has made.
+            session.execute(select(Account.id).where(Account.id == user_id).with_for_update(key_share=True)).one()
             held = select(func.count()).select_from(ApiKey).where(ApiKey.user_id == user_id)
             if (session.scalar(held) or 0) >= MAX_KEYS:
                 raise Conflict(f"You have {MAX_KEYS} keys. Revoke one that is not used any more first.")

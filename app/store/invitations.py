@@ -13,13 +13,15 @@ from app.domain.audit import AuditAction
 from app.domain.ids import LOCAL_USER_ID, new_id
 from app.domain.people import LinkView, Person, Purpose
 from app.domain.roles import Role
-from app.errors import Conflict, NotFound
+from app.errors import Conflict, LimitReached, NotFound
 from app.store.accounts import add_account, change_password, has_admin, person_of
 from app.store.audit import add_event
 from app.store.database import Database
 from app.store.local_history import take_over
 from app.store.models import Account, Conversation, Invitation
 
+MAX_INVITATIONS = 500
+"""That can still be used, of all admins together: the page lists them all."""
 NO_SUCH_LINK = "This link does not work. It was used already, has expired, or was taken back. Ask for a new one."
 HAS_ADMIN = "There is an admin already. Ask for an invitation, or sign in."
 
@@ -43,9 +45,20 @@ class Invitations:
     async def invite(
         self, token_hash: str, role: Role, *, actor_id: str, lasting: timedelta, note: str | None = None
     ) -> LinkView:
-        """Let somebody make an account."""
+        """Let somebody make an account.
+
+        Raises:
+            LimitReached: there are as many open invitations as there may be.
+        """
 
         def work(session: Session) -> LinkView:
+            unused = select(func.count()).select_from(Invitation)
+            number = session.scalar(unused.where(Invitation.purpose == Purpose.INVITATION.value, *_usable())) or 0
+            if number >= MAX_INVITATIONS:
+                raise LimitReached(
+                    f"There are {number:,} open invitations, and {MAX_INVITATIONS:,} is the most. Take back some that "
+                    "are not needed any more."
+                )
             made = _add(session, Purpose.INVITATION, token_hash, role, lasting, created_by=actor_id, note=note)
             add_event(session, actor_id, AuditAction.INVITED, made.id, role=role.value)
             return _view(made)

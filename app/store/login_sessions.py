@@ -19,6 +19,8 @@ from app.store.database import Database
 from app.store.models import Account, LoginSession, table_of
 from app.store.prepared import Prepared
 
+MAX_SESSIONS = 100
+"""Of one user. With one more, the one that was used longest ago ends."""
 MAX_USER_AGENT = 200
 MAX_ADDRESS = 45
 
@@ -64,6 +66,18 @@ class LoginSessions:
             address=address[:MAX_ADDRESS],
         )
         session.add(made)
+        session.flush()
+        surplus = (
+            select(LoginSession.id)
+            .where(LoginSession.user_id == user_id)
+            .order_by(LoginSession.last_seen_at.desc(), LoginSession.id.desc())
+            .offset(MAX_SESSIONS)
+        )
+        session.execute(
+            delete(LoginSession)
+            .where(LoginSession.id.in_(session.scalars(surplus).all()))
+            .execution_options(synchronize_session=False)
+        )
         session.execute(update(Account).where(Account.id == user_id).values(last_seen_at=now))
         add_event(session, user_id, AuditAction.SIGNED_IN, made.id, address=made.address)
         return made.id

@@ -14,11 +14,14 @@ from app.auth.clients import TrustedProxies
 from app.auth.cookies import SessionCookie
 from app.auth.headers import SecurityHeaders
 from app.domain.ids import LOCAL_USER_ID, new_id
-from app.domain.people import Purpose
+from app.domain.people import Purpose, Scope
 from app.domain.roles import Role
 from app.errors import Conflict, NotFound
 from app.services import Services
+from app.store import api_keys, login_sessions
+from app.store import invitations as invitations_module
 from app.store.accounts import Accounts
+from app.store.api_keys import ApiKeys
 from app.store.invitations import Invitations
 from app.store.login_sessions import LoginSessions
 from app.store.models import Conversation, LoginSession
@@ -112,6 +115,37 @@ async def test_sessions_hold_until_they_end(services: Services) -> None:
     await accounts.set_disabled(person.id, True, actor_id=None)
     await accounts.set_disabled(person.id, False, actor_id=None)
     assert await sessions.holding(ids) == set()
+
+
+async def test_keys_sessions_and_invitations_have_a_number(
+    services: Services, monkeypatch: pytest.MonkeyPatch, stranger: str
+) -> None:
+    """On both databases, also where many are made at once."""
+    for module in (api_keys, login_sessions, invitations_module):
+        for name in ("MAX_KEYS", "MAX_SESSIONS", "MAX_INVITATIONS"):
+            monkeypatch.setattr(module, name, 3, raising=False)
+    accounts, keys = Accounts(services.database), ApiKeys(services.database)
+    sessions, invitations = LoginSessions(services.database, days=14), Invitations(services.database)
+    person = await accounts.create("one", "One", Role.ADMIN, "hash")
+
+    async def key(user_id: str, token: str) -> None:
+        await keys.create(user_id, token, name="k", beginning="dmk_", scopes={Scope.CHAT}, expires_at=None)
+
+    made = await asyncio.gather(*(key(person.id, f"key {n}") for n in range(8)), return_exceptions=True)
+    refused = [one for one in made if one is not None]
+    assert len(refused) == 5
+    assert all(isinstance(one, Conflict) and "You have 3 keys" in one.message for one in refused)
+    await key(stranger, "another's")
+
+    theirs = await sessions.create(stranger, "theirs", user_agent="x", address="::1")
+    ids = [await sessions.create(person.id, f"session {n}", user_agent="x", address="::1") for n in range(5)]
+    assert await sessions.holding([*ids, theirs]) == {*ids[2:], theirs}
+
+    open_ones = [await invitations.invite(f"link {n}", Role.AGENT, actor_id=person.id, lasting=HOUR) for n in range(3)]
+    with pytest.raises(Conflict, match="There are 3 open invitations"):
+        await invitations.invite("one more", Role.AGENT, actor_id=person.id, lasting=HOUR)
+    await invitations.take_back(open_ones[0].id, actor_id=person.id)
+    await invitations.invite("one more", Role.AGENT, actor_id=person.id, lasting=HOUR)
 
 
 async def test_tokens_add_up_though_many_are_counted_at_once(services: Services, stranger: str) -> None:

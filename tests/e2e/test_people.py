@@ -212,6 +212,11 @@ def test_ones_own_account(people_server: Server, new_browser: NewBrowser) -> Non
     page.goto(f"{people_server.url}/account")
     expect(page.get_by_text("Signed in as ada, admin.")).to_be_visible()
     expect(page.locator("#dp-sessions")).to_contain_text("Chrome on")
+    storage = page.get_by_role("region", name="Storage")
+    expect(storage).to_contain_text(
+        re.compile(r"You use (0|less than 0\.1) MiB of 1 GiB, in \d of 20,000 conversations\.")
+    )
+    expect(storage.get_by_role("meter", name="Storage")).to_have_attribute("max", str(2**30))
     page.get_by_label("What the key is for").fill("a <i>tool</i>")
     page.get_by_role("button", name="Make a key").click()
     expect(page.locator("#dp-key")).to_have_text(re.compile(r"^dmk_\S{40,}$"))
