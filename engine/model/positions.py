@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from transformers import PreTrainedModel
 
 from engine.attention.seam import LayerProbe
 from engine.errors import ModelLoadError, first_line
-from engine.model.forwards import one_thread, replaced_forwards
+from engine.model.forwards import FAILURES, one_thread, replaced_forwards
 from engine.model.linears import is_plain
 from engine.model.rope import LengthDependentRotary
 
@@ -28,19 +29,21 @@ log = logging.getLogger(__name__)
 _MAX_ERROR = 0.03
 """Relative, of a query or key: several times bfloat16's rounding, less than any scale by position seen so far."""
 _NUM_EVEN = 24
-_FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+_MAX_NUMBERS = 64
+"""Of a configuration, which may hold long lists; more of them are not looked at."""
 
 
 def spread_positions(context_window: int, config: Any) -> Tensor:
     """int64 positions over the whole context, first and last included, in ascending order.
 
-    They lie evenly, at and before the powers of two, and around every number that the configuration names: whatever
-    begins at a position begins at one of these.
+    They lie evenly, around the powers of two and around the numbers that the configuration names, where whatever begins
+    at a position begins.
     """
     last = context_window - 1
     found = {0, 1, 2, 3, last, *torch.linspace(0, last, _NUM_EVEN).long().tolist()}
     found.update(position for exponent in range(2, last.bit_length()) for position in _around(1 << exponent))
-    for number in _numbers(config.to_dict()):
+    numbers = dict.fromkeys(number for number in _numbers(config.to_dict()) if 0 < number <= last)
+    for number in islice(numbers, _MAX_NUMBERS):
         found.update(_around(number))
     return torch.tensor(sorted(position for position in found if 0 <= position <= last))
 
@@ -77,13 +80,13 @@ def check_positions(
     with replaced_forwards((linear, _columns(linear)) for linear in linears):
         try:
             whole = _read(module, rotary, positions)
-        except _FAILURES as error:
+        except FAILURES as error:
             log.warning("whether %s keeps to the positions of its tokens is not known: %s", name, first_line(error))
             return
         try:
             with _ShiftedRows(len(rows), context_window // 2 if device.type == "cpu" else 0):
                 half = _read(module, rotary, positions[rows])
-        except _FAILURES:  # the number of a row indexes something, and is no position
+        except FAILURES:  # the number of a row indexes something, and is no position
             half = _read(module, rotary, positions[rows])
     for expected, found in zip(whole, half, strict=True):
         _compare(name, expected, found, rows)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from engine.attention.seam import LayerProbe
 from engine.errors import first_line
-from engine.model.forwards import one_thread, replaced_forwards
+from engine.model.forwards import FAILURES, one_thread, replaced_forwards
 from engine.model.positions import shuffled
 from engine.native.structure import Structure, Unfit
 
@@ -57,7 +57,7 @@ def check_parts(model: Any, structure: Structure, positions: Tensor) -> None:
                 logits_to_keep=rows,
                 paged=check,
             )
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except FAILURES as error:
         raise Unfit(f"its parts cannot be run one by one ({first_line(error)})") from error
     check.finish(output.logits, len(forwards) - 1)  # all but the embedding
 

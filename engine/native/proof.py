@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,8 @@ from engine.attention.base import GroupStep, LayerCache, PagedMetadata, Sequence
 from engine.attention.cpu import CpuKernel
 from engine.attention.seam import LayerProbe
 from engine.batch import Batch
+from engine.errors import first_line
+from engine.model.forwards import FAILURES
 from engine.native.decoder import Decoder
 from engine.native.structure import Structure, Unfit
 from engine.native.weights import DecoderWeights
@@ -47,21 +50,12 @@ def check_sample(model: Any, structure: Structure) -> None:
     Raises:
         Unfit: their logits differ.
     """
-    windows = [shape.sliding_window for shape in structure.shapes]
-    chosen = sorted(windows.index(window) for window in set(windows))
-    sample = _sample(model, chosen)
-    weights = DecoderWeights(sample, Structure.of(sample, [structure.shapes[index] for index in chosen]), "float32")
-    ours, theirs = _caches(weights.structure), _caches(weights.structure)
-    decoder = Decoder(weights, ours, [0] * len(ours))
-    start = 0
-    for stop in _SAMPLE_STOPS:
-        batch = _batch(start, stop, weights.structure.vocab_size)
-        found = decoder.logits(batch)
-        expected = _logits(sample, batch, dict(zip(chosen, theirs, strict=True)), len(structure.shapes))
-        error = float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max())
-        if not error <= _SAMPLE_ERROR:  # so for NaN, too
-            raise Unfit(f"its layers together are not what the C++ decoder computes (logits differ by {error:.1e})")
-        start = stop
+    try:
+        error = _sample_error(model, structure)
+    except FAILURES as failure:
+        raise Unfit(f"a copy of its layers cannot be run ({first_line(failure)})") from failure
+    if not error <= _SAMPLE_ERROR:  # so for NaN, too
+        raise Unfit(f"its layers together are not what the C++ decoder computes (logits differ by {error:.1e})")
 
 
 @torch.inference_mode()
@@ -79,6 +73,23 @@ def agrees(weights: DecoderWeights, model: LoadedModel) -> bool:
         return True
     log.info("every step of %s runs through transformers: it computes otherwise (by %.1e)", model.name, error)
     return False
+
+
+def _sample_error(model: Any, structure: Structure) -> float:
+    """Of the worst row of logits, relative."""
+    windows = [shape.sliding_window for shape in structure.shapes]
+    chosen = sorted(windows.index(window) for window in set(windows))
+    sample = _sample(model, chosen)
+    weights = DecoderWeights(sample, Structure.of(sample, [structure.shapes[index] for index in chosen]), "float32")
+    ours, theirs = _caches(weights.structure), _caches(weights.structure)
+    decoder = Decoder(weights, ours, [0] * len(ours))
+    errors = []
+    for start, stop in pairwise((0, *_SAMPLE_STOPS)):
+        batch = _batch(start, stop, weights.structure.vocab_size)
+        found = decoder.logits(batch)
+        expected = _logits(sample, batch, dict(zip(chosen, theirs, strict=True)), len(structure.shapes))
+        errors.append((found - expected).norm(dim=1) / expected.norm(dim=1))
+    return float(torch.cat(errors).max())
 
 
 def _sample(model: Any, chosen: Sequence[int]) -> Any:

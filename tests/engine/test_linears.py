@@ -95,6 +95,31 @@ def test_a_tensor_that_was_written_again_is_read_again() -> None:
     assert after[..., :16].count_nonzero() == 0
 
 
+def test_a_tensor_that_changes_between_its_readers_is_no_company() -> None:
+    class Changing(Net):
+        def forward(self, rows: Tensor) -> Tensor:
+            read = rows.clone()
+            first = self.one(read)
+            read.mul_(2)
+            return torch.cat([first, self.three(read)], dim=-1)
+
+    net = Changing((False, False, False))
+    rows = torch.randn(1, 4, 32).bfloat16()
+    expected = net(rows)
+    assert replace_linears(net, Products((Packed,), ()), lambda: net(rows)).total() == 2
+    assert (net(rows).float() - expected.float()).norm() <= 0.01 * expected.float().norm()
+
+
+def test_a_linear_layer_that_does_more_stays_as_it_is() -> None:
+    net = Net((False, False, False))
+    net.alone.register_forward_hook(lambda _module, _rows, output: output * 2)
+    rows = torch.randn(1, 4, 32).bfloat16()
+    expected = net(rows)
+    replace_linears(net, Products((Packed,), ()), lambda: net(rows))
+    assert type(net.alone) is nn.Linear
+    assert (net(rows).float() - expected.float()).norm() <= 0.01 * expected.float().norm()
+
+
 @pytest.mark.parametrize(
     ("family", "per_layer"),
     [
