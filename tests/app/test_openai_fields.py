@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,9 +16,11 @@ from app.api.openai.errors import IGNORED_FIELDS, MAX_LISTED
 from app.api.openai.fields import REQUEST_FIELDS
 from app.api.openai.requests import ChatRequest, TextRequest
 from tests.app.live_server import Live, forget, live_server
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+HALF = "\ud800"
 CHAT: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hello there"}]}
 TEXT: dict[str, Any] = {"model": "fake", "prompt": "hello there"}
 #: The fields that strangers' programs were seen to send at these values, and had refused.
@@ -170,6 +173,40 @@ async def test_contents(live: Live, content: Any, text: str) -> None:
     assert live.engine.calls[0][0] == [{"role": "user", "content": text}]
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"messages": [{"role": "user", "content": HALF}]},
+        {"messages": [{"role": "user", "content": [HALF]}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": HALF}]}]},
+        {"messages": [{"role": "user", "content": [{"type": HALF}]}]},
+        {"messages": [{"role": HALF, "content": "x"}]},
+        {"messages": [{"role": "user", "content": "x", "name": HALF}]},
+        {"model": HALF},
+        {"stop": HALF},
+        {"request_id": HALF},
+        {"tools": [HALF]},
+        {"prompt": HALF},
+        {"prompt": ["a", HALF]},
+        {"logit_bias": {HALF: 1}},
+        {"forbidden_words": [HALF]},
+    ],
+)
+async def test_half_a_surrogate_pair_is_no_text(live: Live, asked: dict[str, Any]) -> None:
+    """JSON can write it, and no answer could repeat it."""
+    body = json.dumps((TEXT if "prompt" in asked else CHAT) | asked)
+    path = "/v1/completions" if "prompt" in asked else "/v1/chat/completions"
+    answer = await live.http.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400, answer.text
+    assert live.engine.calls == []
+
+
+async def test_half_a_surrogate_pair_in_a_name_is_listed_safely(live: Live) -> None:
+    body = json.dumps(CHAT | {HALF: 1})
+    answer = await live.http.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.headers[IGNORED_FIELDS]) == (200, "?")
+
+
 async def test_names_reach_the_model_and_a_reply_may_lack_its_content(live: Live) -> None:
     messages = [{"role": "user", "content": "hi", "name": "Ann-1"}, {"role": "assistant"}, *CHAT["messages"]]
     assert (await ask(live, CHAT | {"messages": messages})).status_code == 200
@@ -279,6 +316,20 @@ async def test_one_prompt_that_fails_ends_the_others(live: Live) -> None:
     answer = await ask(live, TEXT | {"prompt": ["a", "word " * 5000, "b"]})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
     assert live.engine.running == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_ends_the_replies_to_all_its_prompts(live: Live, stream: bool) -> None:
+    live.engine.default.gates = gates = {1: asyncio.Event()}  # type: ignore[assignment]
+    asking = asyncio.create_task(ask(live, TEXT | {"prompt": ["a", "b", "c"], "n": 1, "stream": stream}))
+    try:
+        await eventually(lambda: live.engine.running == 3)
+        asking.cancel()
+        await eventually(lambda: live.engine.running == 0)
+        assert live.engine.aborted == 3
+    finally:
+        gates[1].set()
+        live.engine.default.gates = {}
 
 
 async def test_tokens_as_vllm_tells_them(live: Live) -> None:

@@ -79,7 +79,7 @@ def check_fields(body: Lenient, *, strict: bool) -> dict[str, str]:
     if not unknown:
         return {}
     if strict:
-        name = unknown[0][:MAX_FIELD_LENGTH]
+        name = _UNSAFE.sub("?", unknown[0][:MAX_FIELD_LENGTH])
         raise OpenAIError(400, "invalid_input", f"The field '{name}' is not known here. Leave it out.", name)
     listed = ", ".join(_UNSAFE.sub("?", name[:MAX_FIELD_LENGTH]) for name in unknown)
     return {IGNORED_FIELDS: listed}

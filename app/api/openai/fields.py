@@ -217,7 +217,7 @@ class Lenient(BaseModel):
             value = getattr(self, name)
             if isinstance(value, Lenient):
                 yield from value.unknown_fields(f"{prefix}{name}.")
-            elif isinstance(value, list):
+            elif isinstance(value, list) and value and not isinstance(value[0], int | str):  # may be a million tokens
                 for index, one in enumerate(value):
                     if isinstance(one, Lenient):
                         yield from one.unknown_fields(f"{prefix}{name}[{index}].")
@@ -231,6 +231,19 @@ def unsupported(param: str, sentence: str) -> PydanticCustomError:
         sentence: what to say; ``{param}`` stands for the whole path.
     """
     return PydanticCustomError("unsupported_parameter", "{sentence}", {"param": param, "sentence": sentence})
+
+
+def checked_text(param: str, value: str) -> str:
+    """``value``, where it is text.
+
+    Raises:
+        PydanticCustomError: it holds half of a surrogate pair, which JSON can write and nothing can read.
+    """
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise unsupported(param, "The field '{param}' is not text: it holds half of a surrogate pair.") from None
+    return value
 
 
 def _is_same(value: object, neutral: object) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PlainValidator, StringConstraints, model_validator
 
-from app.api.openai.fields import MESSAGE_FIELDS, PART_FIELDS, Lenient, unsupported
+from app.api.openai.fields import MESSAGE_FIELDS, PART_FIELDS, Lenient, checked_text, unsupported
 from engine import ChatMessage
 
 #: Where the text is, by the type of a part.
@@ -29,7 +29,7 @@ def _content(value: object) -> str | list[TextPart]:
     if value is None:
         return ""
     if isinstance(value, str):
-        return value
+        return checked_text("content", value)
     if not isinstance(value, list):
         raise unsupported("content", "The field '{param}' must be a text, a list of parts, or null.")
     return [_part(f"content[{index}]", part) for index, part in enumerate(value)]
@@ -37,18 +37,18 @@ def _content(value: object) -> str | list[TextPart]:
 
 def _part(path: str, part: Any) -> TextPart:
     if isinstance(part, str):
-        return TextPart(text=part)
+        return TextPart(text=checked_text(path, part))
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str):
         raise unsupported(path, 'The field \'{param}\' must be a part such as {"type": "text", "text": "Hello"}.')
     if kind not in _TEXT_IN:
-        held = next((media for word, media in _MEDIA.items() if word in kind), f"of the type '{kind[:40]}'")
+        held = next((media for word, media in _MEDIA.items() if word in kind), f"of the type {kind[:40]!a}")
         raise unsupported(path, f"The part '{{param}}' is {held}, and the model here reads text only. Send its text.")
     others = {key: value for key, value in part.items() if key not in ("type", _TEXT_IN[kind])}
     text = part.get(_TEXT_IN[kind])
     if not isinstance(text, str):
         raise unsupported(f"{path}.{_TEXT_IN[kind]}", "The field '{param}' must be a text.")
-    return TextPart.model_validate({**others, "text": text})
+    return TextPart.model_validate({**others, "text": checked_text(f"{path}.{_TEXT_IN[kind]}", text)})
 
 
 class Message(Lenient):

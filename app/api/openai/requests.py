@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, model_validator
 
-from app.api.openai.fields import REQUEST_FIELDS, STREAM_FIELDS, Lenient, unsupported
+from app.api.openai.fields import REQUEST_FIELDS, STREAM_FIELDS, Lenient, checked_text, unsupported
 from app.api.openai.messages import Conversation
 from engine import MAX_PRIORITY, SamplingParams
 
@@ -182,7 +182,9 @@ def _prompts(value: object) -> list[Prompt]:
     """One prompt, a text or token ids, or a list of them."""
     prompts: list[Any] = [value] if isinstance(value, str) or _is_token_ids(value) else _list_of_prompts(value)
     for index, prompt in enumerate(prompts):
-        if not (isinstance(prompt, str) or _is_token_ids(prompt)):
+        if isinstance(prompt, str):
+            checked_text(f"prompt[{index}]", prompt)
+        elif not _is_token_ids(prompt):
             raise unsupported(f"prompt[{index}]", "The field '{param}' must be a text or a list of token ids.")
     return prompts
 
