@@ -26,6 +26,8 @@ def error_response(
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
     """The error as JSON, in the shape that callers of ``path`` expect."""
+    # JSON can write half of a surrogate pair, and no answer can repeat it.
+    message = message.encode(errors="replace").decode()
     error = openai_error(status, code, message, param) if is_openai_path(path) else {"code": code, "message": message}
     return JSONResponse({"error": error}, status_code=status, headers=dict(headers or {}))
 

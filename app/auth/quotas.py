@@ -82,21 +82,23 @@ class Quotas:
 
     async def metered(self, user_id: str, deltas: AsyncIterator[Delta], replies: int = 1) -> AsyncGenerator[Delta]:
         """See :class:`app.turns.admission.Admission`."""
-        read = written = 0
+        read: dict[str, int] = {}  # by request: there is one for each prompt
+        written = 0
         try:
             async with self.sending(user_id, replies):
                 self._unsaved[user_id] += replies
             try:
                 async for delta in deltas:
                     written += len(delta.token_ids)
-                    if delta.timings is not None:
-                        read = delta.timings.prompt_tokens
+                    tokens = delta.prompt_tokens if delta.timings is None else delta.timings.prompt_tokens
+                    if tokens is not None:
+                        read[delta.request_id] = tokens
                     yield delta
             finally:
                 self._unsaved[user_id] -= replies
                 if not self._unsaved[user_id]:
                     del self._unsaved[user_id]
-                self.spent(user_id, read + written)
+                self.spent(user_id, sum(read.values()) + written)
         finally:
             if isinstance(deltas, AsyncGenerator):
                 await deltas.aclose()
@@ -119,7 +121,8 @@ class Quotas:
             under_way += self._replies_here(user_id) + self._unsaved[user_id]
             if replies > self._most_replies:
                 raise InvalidInput(
-                    f"This request asks for {replies} replies at a time; you may have {self._most_replies}. Lower n."
+                    f"This request asks for {replies} replies at a time; you may have {self._most_replies}. "
+                    "Lower n, or send fewer prompts in one request."
                 )
             if under_way + replies > self._most_replies:
                 said = "1 reply is" if under_way == 1 else f"{under_way} replies are"

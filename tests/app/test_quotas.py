@@ -127,6 +127,18 @@ async def test_tokens_of_a_day_are_kept_through_a_restart_and_a_deletion(
         await ended(more)
 
 
+async def test_every_prompt_of_a_request_is_a_reply_and_its_tokens_are_counted(tmp_path: Path) -> None:
+    async with desk(tmp_path, gradio=False, concurrent_replies=4) as here:
+        ben = await here.add("ben", Role.AGENT)
+        asked = {"prompt": ["one two", [1, 2, 3]], "n": 1}
+        assert (await ben.post("/v1/completions", json=asked)).status_code == 200
+        await here.services._quotas.close()  # type: ignore[union-attr]  # until it is written
+        assert await TokenUses(here.services.database).of_today(here.ids["ben"]) == 2 + 3 + 2 * 4
+        many = await ben.post("/v1/completions", json={"prompt": ["a"] * 3, "n": 2})
+        assert many.status_code in (400, 422)
+        assert "6 replies" in many.json()["error"]["message"]
+
+
 @pytest.mark.full
 async def test_without_accounts_nobody_counts(tmp_path: Path) -> None:
     async with (

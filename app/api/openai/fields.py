@@ -204,6 +204,9 @@ class Lenient(BaseModel):
         for name, value in data.items():
             known = None if name in cls.model_fields else cls.no_ops.get(name)
             if known is None:
+                for text in value if isinstance(value, list) and value and isinstance(value[0], str) else [value]:
+                    if isinstance(text, str):
+                        checked_text(name, text)
                 kept[name] = value
             elif not known.asks_for_nothing(value):
                 raise unsupported(name, known.refusal)
