@@ -204,8 +204,12 @@ async def readers(attacker: Attacker) -> None:
 async def exports(attacker: Attacker) -> None:
     """f. Exports of everything, one after the other, eight at a time. First there is something to export."""
     text = "some words of a long talk " * 7000
-    turns = ",".join(f'{{"from":"human","value":"{text}"}}' for _ in range(20))
-    body = "[" + ",".join(f'{{"id":"e{number}","conversations":[{turns}]}}' for number in range(20)) + "]"
+    roles = ("human", "gpt")
+
+    def turns(number: int) -> str:
+        return ",".join(f'{{"from":"{roles[turn % 2]}","value":"{number} {text}"}}' for turn in range(20))
+
+    body = "[" + ",".join(f'{{"id":"e{number}","conversations":[{turns(number)}]}}' for number in range(20)) + "]"
     attacker.note(await attacker.http.post("/api/import", content=body.encode(), headers=UPLOAD, timeout=120))
 
     async def export(number: int) -> None:

@@ -72,14 +72,13 @@ class StorageLimits:
         """
         if self.max_bytes is not None and use.bytes > self.max_bytes:
             raise LimitReached(
-                f"There isn't enough room: with this, {mebibytes(use.bytes)} of your {mebibytes(self.max_bytes)} would "
-                "be used. Nothing was added. Delete conversations that you don't need any more, or ask an admin for "
-                "more room."
+                f"There isn't enough room: with this, more than your {mebibytes(self.max_bytes)} would be used. "
+                "Nothing was added. Delete conversations that you don't need any more, or ask an admin for more room."
             )
         if self.max_conversations is not None and use.conversations > self.max_conversations:
             raise LimitReached(
-                f"With this you would have {use.conversations:,} conversations, and {self.max_conversations:,} is the "
-                "most that is kept for one person. Nothing was added."
+                f"With this you would have more than {self.max_conversations:,} conversations, the most that are kept "
+                "for one person. Nothing was added. Delete some that you don't need any more."
             )
         if self.max_tags is not None and use.tags > self.max_tags:
             raise LimitReached(

@@ -13,7 +13,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
-from app.domain.storage import StorageLimits
+from app.domain.storage import CONVERSATION_BYTES, MESSAGE_BYTES, StorageLimits, StorageUse
 from app.domain.views import MessageStatus, Role
 from app.store.conversations import settings_row
 from app.store.database import Database
@@ -99,6 +99,9 @@ class TransferRecords:
         Raises:
             LimitReached: the user has no room for them.
         """
+        if self._limits != StorageLimits():
+            # Before the writing, which others wait for: they need not wait for what is refused in the end.
+            await self._database.read(lambda session: _require_room(session, user_id, conversations, self._limits))
         for attempt in range(_ATTEMPTS):
             try:
                 return await self._database.write(lambda session: _add(session, user_id, conversations, self._limits))
@@ -198,6 +201,23 @@ def _next_ids(session: Session, user_id: str, after: str) -> list[str]:
             break
         ids.append(id)
     return ids
+
+
+def _require_room(
+    session: Session, user_id: str, conversations: Iterable[ConversationDocument], limits: StorageLimits
+) -> None:
+    """Whether the new ones among these would fit, by their texts alone."""
+    use = storage_use(session, user_id)
+    limits.require_room(use)
+    size, number = use.bytes, use.conversations
+    for some in _together(conversations):
+        known = _known(session, user_id, some)
+        for conversation in some:
+            if known.isdisjoint({conversation.id, *_origins(conversation)}):
+                number += 1
+                size += CONVERSATION_BYTES
+                size += sum(MESSAGE_BYTES + len(message.content.encode()) for message in conversation.messages)
+        limits.require_kept(StorageUse(size, number, 0))
 
 
 def _add(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -22,7 +23,7 @@ class OneForEach:
 
     def __init__(self, sentence: str) -> None:
         self._sentence = sentence
-        self._busy: set[str] = set()
+        self._busy: dict[str, asyncio.Event] = {}  # set when the work has ended
 
     def require_none(self, user_id: str) -> None:
         """Raises:
@@ -35,14 +36,17 @@ class OneForEach:
     def during(self, user_id: str) -> Iterator[None]:
         """Around the work. Raises as :meth:`require_none`."""
         self.require_none(user_id)
-        self._busy.add(user_id)
+        ended = self._busy[user_id] = asyncio.Event()
         try:
             yield
         finally:
-            self._busy.discard(user_id)
+            del self._busy[user_id]
+            ended.set()
 
     async def around(self, user_id: str, items: AsyncIterator[Item]) -> AsyncGenerator[Item]:
-        """The same items, which are the work; it begins with the first. Raises as :meth:`require_none`."""
+        """The same items, which are the work; it begins with the first, once the work under way has ended."""
+        while (under_way := self._busy.get(user_id)) is not None:
+            await under_way.wait()
         with self.during(user_id):
             async for item in items:
                 yield item

@@ -23,7 +23,7 @@ from app.transfer.shape import latest_tip, positions
 Progress = Callable[[float], None]
 
 #: Many times what a model writes at once; a longer one would hold up everybody while it is written and searched.
-MAX_MESSAGE_BYTES = 8 * MIB
+MAX_MESSAGE_BYTES = 2 * MIB
 
 KNOWN = "Deskmate's own JSON, ChatGPT's export, Open WebUI's export, and ShareGPT"
 

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import zipfile
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +18,7 @@ from app.domain.ids import new_id
 from app.domain.storage import StorageLimits
 from app.errors import BrokenFile, LimitReached, TooLarge, TooManyRequests
 from app.services import Services
+from app.store import transfer
 from app.transfer import isolated, reading, service
 from app.transfer.isolated import read_isolated
 
@@ -145,11 +147,37 @@ async def test_an_import_that_does_not_fit_leaves_nothing(services: Services) ->
 
     await refused(StorageLimits(max_bytes=5000), "There isn't enough room", conversation("x" * 3000))
     await refused(
-        StorageLimits(max_conversations=2), "you would have 3 conversations", *[conversation() for _ in "abc"]
+        StorageLimits(max_conversations=2), "you would have more than 2 conversations", *[conversation() for _ in "abc"]
     )
     await refused(StorageLimits(max_tags=1), "2 different tags", conversation(tags=("a", "b")))
     records._limits = StorageLimits(max_bytes=5100, max_conversations=1, max_tags=2)
     await services.transfers.import_file(ME, io.BytesIO(document(conversation("x" * 3000, tags=("a", "b")))))
+
+
+async def test_what_does_not_fit_is_refused_before_anybody_waits_for_it(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing is one transaction, for which SQLite's other writers wait."""
+    services.transfers.records._limits = StorageLimits(max_bytes=20_000, max_conversations=3)
+    with monkeypatch.context() as patched:
+        patched.setattr(transfer, "_add", lambda *_: pytest.fail("it was written"))
+        for conversations in ([conversation() for _ in range(4)], [conversation("x" * 20_000)]):
+            with pytest.raises(LimitReached):
+                await services.transfers.import_file(ME, io.BytesIO(document(*conversations)))
+    fits = [conversation() for _ in range(3)]
+    await services.transfers.import_file(ME, io.BytesIO(document(*fits)))
+    again = await services.transfers.import_file(ME, io.BytesIO(document(*fits)))
+    assert again.already_there == 3
+
+
+async def test_two_exports_that_begin_at_once_come_one_after_the_other(services: Services) -> None:
+    await services.transfers.import_file(ME, io.BytesIO(document(conversation("hello"))))
+    exports = [await services.transfers.export_all(ME, "json") for _ in range(3)]
+
+    async def text(pieces: AsyncIterator[bytes]) -> bytes:
+        return b"".join([piece async for piece in pieces])
+
+    assert all(b"hello" in one for one in await asyncio.gather(*(text(export.pieces) for export in exports)))
 
 
 async def test_a_conversation_that_comes_twice_in_a_file_is_imported_once(services: Services) -> None:
