@@ -46,7 +46,12 @@ def settings_panel() -> None:
             apply_default_css=False,
             js_on_load=None,
         )
-        gr.HTML('<p id="dm-settings-note" role="status"></p>', apply_default_css=False, js_on_load=None)
+        gr.HTML(
+            '<p id="dm-settings-note" role="status"></p>',
+            elem_id="dm-settings-note-frame",
+            apply_default_css=False,
+            js_on_load=None,
+        )
         controls = _controls()
         reset = gr.Button("Reset to the model's defaults", elem_id="dm-reset")
         gr.HTML(_MODEL, apply_default_css=False, js_on_load=None)

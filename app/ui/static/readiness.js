@@ -12,7 +12,8 @@ export class Readiness {
   #newest = 0; // only the newest answer counts
   #timer = null;
   #pause = FIRST_PAUSE_MS;
-  #complaint = null; // what is shown of a server that does not answer: over once it does
+  #complaint = null; // what the page says of a server that cannot be reached, or is not ready
+  #wasDown = false; // seen since: the complaint is about more than one request, and over once the server is back
 
   // `modelName()`, `isReplying()`; `back()`: the server can be reached again.
   constructor({ modelName, isReplying, back }) {
@@ -35,7 +36,9 @@ export class Readiness {
       this.#withdrawComplaint();
       if (wasAway) this.back();
     } catch (error) {
-      if (mine === this.#newest) this.show(error.status === 0 ? "not reachable" : "not ready");
+      if (mine !== this.#newest) return;
+      this.#wasDown = true;
+      this.show(error.status === 0 ? "not reachable" : "not ready");
     }
   }
 
@@ -47,6 +50,7 @@ export class Readiness {
   failed(error) {
     if (error.status !== 0 && error.code !== "engine_unavailable") return;
     this.#complaint = error.message;
+    this.#wasDown ||= error.status === 0;
     this.show(error.status === 0 ? "not reachable" : "not ready");
   }
 
@@ -70,8 +74,9 @@ export class Readiness {
 
   #withdrawComplaint() {
     const alert = byId("dm-alert");
-    if (this.#complaint !== null && alert.textContent === this.#complaint) alert.textContent = "";
+    if (this.#wasDown && alert.textContent === this.#complaint) alert.textContent = "";
     this.#complaint = null;
+    this.#wasDown = false;
   }
 
   #askAgain() {

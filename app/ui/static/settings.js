@@ -211,7 +211,8 @@ export class Settings {
 
   // A slider shows the nearest value it has, and a number what was typed; both report what was typed.
   #isOutOfRange(name, value) {
-    const input = byId(`dm-control-${name}`)?.querySelector("input[type=range]") ?? byId(`dm-control-${name}`)?.querySelector("input[type=number]");
+    const control = byId(`dm-control-${name}`);
+    const input = control?.querySelector("input[type=range]") ?? control?.querySelector("input[type=number]");
     if (!input || value === null || value === undefined || value === "") return false;
     const [least, most] = [input.min, input.max].map((bound) => (bound === "" ? null : Number(bound)));
     if ((least === null || value >= least) && (most === null || value <= most)) return false;
