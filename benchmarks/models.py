@@ -62,6 +62,25 @@ def make_m(path: Path) -> Path:
     return path
 
 
+def make_smollm2(path: Path) -> Path:
+    """The shape of SmolLM2-135M, tied embeddings, bfloat16; a tokenizer for the first 16,000 of its ids."""
+    config = LlamaConfig(
+        vocab_size=49_152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=8192,
+        rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    return _on_device(LlamaForCausalLM, config, path)
+
+
 def make_qwen3_06b(path: Path) -> Path:
     """The shape of Qwen3-0.6B, tied embeddings, bfloat16; a tokenizer for the first 16,000 of its ids."""
     config = Qwen3Config(

@@ -1,0 +1,63 @@
+"""How long the checks of a model take at start: processor seconds of each, and of the whole load.
+
+    python -m benchmarks.start_checks                      # random weights in SmolLM2-135M's shape, and model M
+    python -m benchmarks.start_checks models/guide
+
+One thread, three loads each; processor time, because other programs on the machine do not change it much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import torch
+
+from benchmarks.models import make_m, make_smollm2
+from engine import EngineSettings
+from engine.model import loading
+from engine.native import preparation
+
+CHECKS = {
+    loading: ("check_positions", "agrees"),
+    preparation: ("check_parts", "check_sample", "DecoderWeights"),
+}
+LOADS = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", type=Path, help="folders; made when none is given")
+    folders: list[Path] = parser.parse_args().models
+    torch.set_num_threads(1)
+    seconds: dict[str, float] = {}
+    for owner, names in CHECKS.items():
+        for name in names:
+            setattr(owner, name, _timed(getattr(owner, name), name, seconds))
+    with tempfile.TemporaryDirectory() as scratch:
+        for folder in folders or [make_smollm2(Path(scratch) / "SmolLM2-135M"), make_m(Path(scratch) / "M")]:
+            for _ in range(LOADS):
+                seconds.clear()
+                begin = process_time()
+                loading.load_model(EngineSettings(model=str(folder), device="cpu"), lambda _stage, _fraction: None)
+                parts = ", ".join(f"{name} {spent:.2f}" for name, spent in seconds.items())
+                print(f"{folder.name}: load {process_time() - begin:.2f} s ({parts})", flush=True)
+
+
+def _timed(function: Callable[..., Any], name: str, seconds: dict[str, float]) -> Callable[..., Any]:
+    def timed(*arguments: Any, **named: Any) -> Any:
+        begin = process_time()
+        try:
+            return function(*arguments, **named)
+        finally:
+            seconds[name] = process_time() - begin
+
+    return timed
+
+
+if __name__ == "__main__":
+    main()
