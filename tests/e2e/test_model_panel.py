@@ -19,7 +19,10 @@ LOADING_MS = 60_000
 
 @pytest.fixture(scope="module")
 def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("models") / "other", "qwen3", eos=False, max_position_embeddings=1024)
+    folder = tmp_path_factory.mktemp("models") / "other"
+    make_model(folder, "qwen3", eos=False, max_position_embeddings=1024)
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,9 @@ def test_another_model_is_loaded_while_the_chat_stays_up(
     first = chat.ask("to the first model")
     state, error = page.locator("#dm-model-state"), page.locator("#dm-model-error")
     expect(state).to_have_text("endless · ready")
-    expect(page.locator("#dm-model-about")).to_contain_text("parameters, float32 on cpu")
+    about = page.locator("#dm-model-about")
+    expect(about).to_contain_text("parameters, float32 on cpu")
+    expect(about).not_to_contain_text("LoRA")
 
     # One that cannot be loaded: the sentence, and the model as before.
     name, load = page.get_by_label("Another model"), page.get_by_role("button", name="Load", exact=True)
@@ -77,6 +82,7 @@ def test_another_model_is_loaded_while_the_chat_stays_up(
     name.fill(str(other_model))
     name.press("Enter")
     expect(state).to_have_text("other · ready", timeout=LOADING_MS)
+    expect(about).to_contain_text("The LoRA adapter in its folder is not applied.")
     expect(error).to_be_empty()
     expect(name).to_have_value("")
     expect(page.locator("#dm-status")).to_have_text("other · ready")
