@@ -86,6 +86,24 @@ def test_held_out_questions_are_mostly_answered(
     assert sum(right) >= 0.88 * len(right)  # the card says 95 % over all topics
 
 
+# Strict: when weights that learned the extended data are here, these pass, and the marks have to go.
+@pytest.mark.xfail(strict=True, reason="the weights are older than the follow-ups that point one way")
+def test_raise_and_lower_are_not_mistaken(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: GuideData
+) -> None:
+    topic = next(topic for topic in data.topics if topic.name == "temperature")
+    about = (user("What is temperature?"), {"role": "assistant", "content": topic.answers[0]})
+    for way in ("lower", "raise"):
+        assert reply(model, tokenizer, *about, user(f"when should I {way} it?")) in topic.directions[way]
+
+
+@pytest.mark.xfail(strict=True, reason="the weights are older than this answer")
+def test_how_to_use_another_model_names_the_settings_panel(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    assert "settings panel" in reply(model, tokenizer, user("How do I use another model?"))
+
+
 def test_it_stops_when_drawing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     torch.manual_seed(0)
     prompt = tokenizer.apply_chat_template([user("hello")], add_generation_prompt=True, return_tensors="pt").input_ids

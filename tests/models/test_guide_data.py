@@ -20,6 +20,7 @@ from app.settings import AppSettings
 from engine import Engine
 from engine.settings import EngineSettings
 from models.guide.dialogues import Dialogues, ask, follow, mistype
+from models.guide.evaluate import mid_chat_cases, opposite_cases
 from models.guide.patterns import Filled, Patterns, normalise
 from models.guide.topics import DATA, DataError, GuideData, load
 
@@ -198,6 +199,24 @@ def test_talks_greet_in_the_middle_and_come_back_to_what_they_had(data: GuideDat
         returned += sum(topic in about[:place] for place, topic in enumerate(about))
     assert greeted > 0.05 * turns  # drawn as they are alone, they would be one in a hundred
     assert returned > 0.1 * turns
+
+
+def test_the_measures_of_long_talks_ask_what_is_held_out_after_other_things(data: GuideData) -> None:
+    kept = {normalise(question) for question in data.kept()}
+    of_topic = {answer: topic.name for topic in data.topics for answer in topic.answers}
+    returning = 0
+    for case in mid_chat_cases(data, seed=0):
+        *before, question = case.messages
+        assert normalise(question["content"]) in kept
+        assert len(before) >= 10
+        told = [of_topic.get(message["content"]) for message in before if message["role"] == "assistant"]
+        assert case.topic.name not in told[1:]
+        returning += told[0] == case.topic.name
+    assert returning == 100
+    for case in opposite_cases(data, seed=0):
+        assert normalise(case.messages[-1]["content"]) in kept
+        others = [texts for texts in case.topic.directions.values() if texts != case.expected]
+        assert not case.expected or all(set(case.expected).isdisjoint(texts) for texts in others)
 
 
 def test_slips_of_the_finger_leave_the_text_readable() -> None:
