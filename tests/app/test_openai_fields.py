@@ -353,6 +353,19 @@ async def test_tokens_as_vllm_tells_them(live: Live) -> None:
     assert other.json()["error"]["code"] == "model_not_found"
 
 
+async def test_a_text_too_long_to_be_tokenized_at_once_is_refused(live: Live) -> None:
+    """The one tokenizer would be busy with it for half a minute."""
+    long = "a b " * 50_001
+    for path, body in (
+        ("/tokenize", {"prompt": long}),
+        ("/v1/tokenize", {"messages": [{"role": "user", "content": long}]}),
+    ):
+        answer = await live.http.post(path, json=body)
+        assert answer.status_code == 400
+        assert "APP_MAX_MESSAGE_CHARS" in answer.json()["error"]["message"]
+        assert answer.json()["error"]["param"] in body
+
+
 async def test_the_version_is_the_projects() -> None:
     import tomllib
     from pathlib import Path

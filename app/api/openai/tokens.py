@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag
 from app import __version__
 from app.api.deps import ServicesDep
 from app.api.errors import UNION_TAG
-from app.api.openai.errors import check_fields, translated
+from app.api.openai.errors import OpenAIError, check_fields, translated
 from app.api.openai.fields import REQUEST_FIELDS, Lenient
 from app.api.openai.messages import Conversation
 from app.api.openai.served import check_model
@@ -58,6 +58,8 @@ async def tokenize(body: TokenizeRequest, services: ServicesDep) -> Response:
     headers = check_fields(body, strict=services.settings.strict_fields)
     check_model(body.model, engine.info)
     is_chat = isinstance(body, TokenizeChatRequest)
+    param = "messages" if is_chat else "prompt"
+    _check_length(body, param, services.settings.max_message_chars)
     try:
         if isinstance(body, TokenizeChatRequest):
             told = await _chat_tokens(engine, body)
@@ -67,10 +69,24 @@ async def tokenize(body: TokenizeRequest, services: ServicesDep) -> Response:
         if body.return_token_strs:
             told["token_strs"] = await engine.token_strings(told["tokens"] or ())
     except EngineError as error:
-        raise translated(error, "messages" if is_chat else "prompt") from error
+        raise translated(error, param) from error
     answer = {"max_model_len": engine.info.max_model_len, "token_strs": None, **told}
     # FastAPI's own encoder would look at each of a million tokens in Python, and nobody else were served meanwhile.
     return Response(orjson.dumps(answer), headers=headers, media_type="application/json")
+
+
+def _check_length(body: TokenizeTextRequest | TokenizeChatRequest, param: str, limit: int) -> None:
+    """The tokenizer reads one text at a time, and replies wait for it meanwhile."""
+    texts = [body.prompt] if isinstance(body, TokenizeTextRequest) else [one["content"] for one in body.for_engine()]
+    length = sum(map(len, texts))
+    if length > limit:
+        raise OpenAIError(
+            400,
+            "invalid_value",
+            f"{param} is {length} characters long; at most {limit}, the APP_MAX_MESSAGE_CHARS of this server, are read "
+            "at once. Send it in pieces.",
+            param,
+        )
 
 
 async def _chat_tokens(engine: ChatEngine, body: TokenizeChatRequest) -> dict[str, Any]:
