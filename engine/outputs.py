@@ -36,7 +36,9 @@ class Timings:
     """What was achieved for one request. Seconds, measured on the engine's monotonic clock."""
 
     prompt_tokens: int
-    cached_prompt_tokens: int  #: prompt tokens whose KV came from the prefix cache
+    cached_prompt_tokens: (
+        int | None
+    )  #: prompt tokens whose KV came from the prefix cache; None where a server does not say
     completion_tokens: int
     queue_seconds: float  #: from arrival until first scheduled
     time_to_first_token_seconds: float  #: from arrival until the first token was sampled
@@ -144,6 +146,7 @@ class ModelInfo:
     num_parameters: int
     has_chat_template: bool
     has_unused_adapter: bool = False  #: a LoRA adapter lies beside the weights; adapters are not applied
+    can_continue: bool = True  #: a reply that was cut off can go on
     served_names: tuple[str, ...] = ()  #: what ``/v1/models`` lists instead of ``name``, where there are any
 
 

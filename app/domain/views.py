@@ -34,12 +34,12 @@ class ReplyStats:
     """The line under a reply."""
 
     prompt_tokens: int
-    cached_prompt_tokens: int
+    cached_prompt_tokens: int | None  #: None where the model server does not say
     completion_tokens: int
     ttft_ms: float
     itl_ms: float
     tokens_per_second: float
-    finish_reason: str  #: stop | length | abort | error
+    finish_reason: str  #: stop | stop_string | length | abort | error | deadline
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ def reply_stats(turn: Turn) -> ReplyStats | None:
         return None
     return ReplyStats(
         prompt_tokens=turn.prompt_tokens or 0,
-        cached_prompt_tokens=turn.cached_prompt_tokens or 0,
+        cached_prompt_tokens=turn.cached_prompt_tokens,
         completion_tokens=turn.completion_tokens or 0,
         ttft_ms=turn.ttft_ms or 0.0,
         itl_ms=turn.itl_ms or 0.0,

@@ -189,6 +189,8 @@ def resumable_turn(session: Session, message: Message) -> Turn:
     if not message.content.strip():
         raise InvalidInput("This reply has no text to go on from. Ask for another one.")
     # Of one that another program wrote nobody knows the reason.
+    if message.status == MessageStatus.COMPLETE and turn.finish_reason == "stop_string":
+        raise InvalidInput("A stop string ended this reply; there is nothing to continue.")
     if message.status == MessageStatus.COMPLETE and turn.finish_reason in (None, "stop"):
         raise InvalidInput("This reply has ended by itself; there is nothing to continue.")
     if session.scalar(select(exists().where(Message.parent_id == message.id, Message.deletion.is_(None)))):

@@ -83,7 +83,9 @@ class TurnDocument(_Part):
         None, description="Messages at the beginning of the conversation that the model's context had no room for."
     )
     context_length: Count | None = Field(None, description="Most tokens the model could read, its reply included.")
-    finish_reason: str | None = Field(None, max_length=16, description="Why it ended: stop, length, abort or error.")
+    finish_reason: str | None = Field(
+        None, max_length=16, description="Why it ended: stop, stop_string, length, abort, error or deadline."
+    )
     error: str | None = Field(None, description="A sentence that says what went wrong.")
     prompt_tokens: Count | None = None
     cached_prompt_tokens: Count | None = None

@@ -19,7 +19,7 @@ from app.store.turn_contexts import BegunReply
 from app.store.turn_records import TurnRecords
 from app.turns.buffer import ReplyBuffer
 from app.turns.events import TurnEnd, TurnNotice, TurnProgress
-from app.turns.measure import ReplyMeasure, stats_from
+from app.turns.measure import ReplyMeasure, ending_of, stats_from
 from engine import (
     Caller,
     ChatEngine,
@@ -269,7 +269,7 @@ class LiveTurn:
         last = self._last
         if last is not None and last.finish_reason in _ENDS:
             # Whatever happened after the end, a stop that came too late included, takes nothing back.
-            reason = last.finish_reason
+            reason = ending_of(last, self._params.stop)
             stats = stats_from(last.timings, reason) if last.timings else self._measure.cut(reason)
             return TurnOutcome(text=text, status=MessageStatus.COMPLETE, stats=stats)
         failure = None if generation.cancelled() else generation.exception()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from app.domain.views import ReplyStats
 from engine import Delta, FinishReason, Timings
+
+#: Beside the engine's :class:`FinishReason`: a string that the conversation's settings name ended the reply.
+STOP_STRING = "stop_string"
 
 
 class ReplyMeasure:
@@ -16,7 +20,7 @@ class ReplyMeasure:
         self._started = time.monotonic()
         self._first = self._last = self._started
         self._tokens = 0
-        self._cached_prompt_tokens = 0
+        self._cached_prompt_tokens: int | None = None
 
     def see(self, delta: Delta) -> None:
         if delta.num_tokens:
@@ -32,7 +36,7 @@ class ReplyMeasure:
         """Read and written so far."""
         return self._prompt_tokens + self._tokens
 
-    def cut(self, reason: FinishReason) -> ReplyStats:
+    def cut(self, reason: FinishReason | str) -> ReplyStats:
         """The numbers of a reply that did not reach its end."""
         gap = (self._last - self._first) / (self._tokens - 1) if self._tokens > 1 else 0.0
         return ReplyStats(
@@ -42,11 +46,22 @@ class ReplyMeasure:
             ttft_ms=1000 * (self._first - self._started),
             itl_ms=1000 * gap,
             tokens_per_second=1 / gap if gap > 0 else 0.0,
-            finish_reason=reason.value,
+            finish_reason=str(reason),
         )
 
 
-def stats_from(timings: Timings, reason: FinishReason) -> ReplyStats:
+def ending_of(delta: Delta, stop: Sequence[str]) -> str:
+    """Why a reply has ended, as people are told it. The engine calls the model's own end and a stop string alike.
+
+    Args:
+        stop: the stop strings that it was asked with.
+    """
+    assert delta.finish_reason is not None
+    by_string = delta.finish_reason is FinishReason.STOP and delta.stop_reason in stop
+    return STOP_STRING if by_string else str(delta.finish_reason)
+
+
+def stats_from(timings: Timings, reason: str) -> ReplyStats:
     """The engine's own numbers."""
     return ReplyStats(
         prompt_tokens=timings.prompt_tokens,
@@ -55,5 +70,5 @@ def stats_from(timings: Timings, reason: FinishReason) -> ReplyStats:
         ttft_ms=1000 * timings.time_to_first_token_seconds,
         itl_ms=1000 * timings.inter_token_latency_seconds,
         tokens_per_second=timings.tokens_per_second,
-        finish_reason=reason.value,
+        finish_reason=reason,
     )

@@ -26,6 +26,7 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
         "model": {
             "name": info.name,
             "max_model_len": info.max_model_len,
+            "can_continue": info.can_continue,
             "remote": not isinstance(services.engine, ModelHost),
         },
         "defaults": {

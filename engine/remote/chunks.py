@@ -121,7 +121,7 @@ class Assembly:
     prompt_tokens: int
     arrival: float
     metrics: EngineMetrics
-    cached_tokens: int = 0
+    cached_tokens: int | None = None  #: None until the server says
     began: bool = False
     counted: bool = False  #: the server has told the prompt's tokens itself
     _completion_tokens: int | None = None
@@ -159,7 +159,7 @@ class Assembly:
         if usage.completion_tokens is not None:
             self._completion_tokens = usage.completion_tokens
         if usage.prompt_tokens_details is not None:
-            self.cached_tokens = usage.prompt_tokens_details.cached_tokens or 0
+            self.cached_tokens = usage.prompt_tokens_details.cached_tokens
 
     def _take(self, choice: _Choice) -> Iterable[Delta]:
         reply = self._replies.get(choice.index)

@@ -175,6 +175,7 @@ class RemoteEngine:
             attention=served[0].dialect.title if served else "unknown",
             num_parameters=0,
             has_chat_template=True,
+            can_continue=all(one.dialect.continuing is not None for one in served or ()),
             served_names=self.settings.served_model_name,
         )
 
@@ -405,7 +406,7 @@ class RemoteEngine:
         self._totals = replace(
             self._totals,
             prompt_tokens=self._totals.prompt_tokens + (assembly.prompt_tokens if assembly.began else 0),
-            cached_prompt_tokens=self._totals.cached_prompt_tokens + assembly.cached_tokens,
+            cached_prompt_tokens=self._totals.cached_prompt_tokens + (assembly.cached_tokens or 0),
             generation_tokens=self._totals.generation_tokens + assembly.tokens,
             requests_finished={**ended, finished.value: ended[finished.value] + 1},
         )

@@ -28,7 +28,7 @@ from engine import (
 from tests.app.live_server import Live, live_server, serving
 from tests.app.test_openai_fields import NEUTRAL, NEUTRAL_CHAT
 from tests.support.models import make_model
-from tests.support.upstream import ScriptedServer
+from tests.support.upstream import DONE, ScriptedServer, chunk, reply, usage
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +82,29 @@ async def test_a_chat_whose_model_is_elsewhere(pair: Pair) -> None:
     assert (await pair.front.get("/ready")).json() == {"status": "ready", "model": "fake"}
     (messages, _params) = pair.back.engine.calls[0]
     assert messages == [{"role": "user", "content": "hi"}]
+
+
+async def test_only_what_a_model_server_can_and_tells_is_said_of_a_reply(tmp_path: Path) -> None:
+    async with ScriptedServer(owned_by="somebody") as back:
+        engine = remote(back.url)
+        async with serving(tmp_path, engine, gradio=False) as (_url, _app, front):
+            assert not engine.info.can_continue
+            back.say(reply(chunk(), chunk("Hello"), chunk(None, "stop", stop_reason="END"), usage(7, 1), DONE))
+            asked = {"text": "hi", "settings": {"stop": ["END"]}}
+            said = await ended(front, (await front.post("/api/turns", json=asked)).json())
+            assert said["stats"]["finish_reason"] == "stop_string"
+            assert said["stats"]["cached_prompt_tokens"] is None
+            refused = await front.post(f"/api/messages/{said['id']}/continue", json={})
+            assert "A stop string ended this reply" in refused.json()["error"]["message"]
+            said = await ended(front, (await front.post("/api/turns", json={"text": "hi"})).json())
+            assert said["stats"]["finish_reason"] == "stop"
+            completed = await front.post("/v1/chat/completions", json={"model": "m", "messages": HI})
+            assert completed.json()["usage"]["prompt_tokens_details"] is None
+            back.say(reply(chunk(), chunk("Hello"), chunk(None, "stop"), usage(7, 1, cached=0), DONE))
+            said = await ended(front, (await front.post("/api/turns", json={"text": "hi"})).json())
+            assert said["stats"]["cached_prompt_tokens"] == 0
+    async with ScriptedServer() as back, remote(back.url) as engine:
+        assert engine.info.can_continue
 
 
 async def test_the_panel_is_told_where_the_model_is(pair: Pair) -> None:

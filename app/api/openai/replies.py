@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -231,7 +231,7 @@ def usage(choices: Mapping[int, Timings | None], replies: int) -> dict[str, Any]
     return _usage(
         sum(timings.prompt_tokens for timings in prompts),
         sum(timings.completion_tokens for timings in known.values()),
-        sum(timings.cached_prompt_tokens for timings in prompts),
+        _total_cached(prompts),
     )
 
 
@@ -265,10 +265,16 @@ class UsageSoFar:
         return _usage(sum(self._prompts.values()), self._written, sum(self._cached.values()))
 
 
-def _usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
+def _total_cached(prompts: Iterable[Timings]) -> int | None:
+    """None where a model server does not say."""
+    counts = [timings.cached_prompt_tokens for timings in prompts]
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def _usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None) -> dict[str, Any]:
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        "prompt_tokens_details": {"cached_tokens": cached_tokens} if cached_tokens is not None else None,
     }

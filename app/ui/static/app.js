@@ -45,7 +45,9 @@ class Page {
       failed: (error) => this.failed(error),
       left: (typed) => (typed === "" ? this.composer.focus() : this.composer.insert(typed)),
     });
-    this.settings = new Settings(options, (id, settings, leaving) => api.changeConversation(id, { settings }, leaving));
+    this.settings = new Settings(options, (id, settings, leaving) => api.changeConversation(id, { settings }, leaving), {
+      notSaved: (error) => this.toast.show(`The settings of the chat you left were not saved. Open it to try again. ${error.message}`),
+    });
     this.conversations = new Conversations({
       open: (id, messageId) => this.go(id, { at: messageId }),
       listed: (items) => this.#listed(items),
@@ -64,6 +66,7 @@ class Page {
     });
     this.toast = new Toast();
     this.welcome = new Welcome(options, (text) => this.composer.fill(text));
+    this.#offerContinue();
     this.chat = new Chat(this);
     this.refreshSoon = debounce(150, () => this.conversations.refresh());
     this.#listen();
@@ -100,6 +103,7 @@ class Page {
       const sent = await this.chat.send(text, settings, from === null && this.welcome.temporary);
       if (!sent) return;
       this.composer.taken(text, from);
+      if (!sent.left) this.welcome.hide();
       if (sent.left) {
         this.refreshSoon(); // nothing else here tells of it
         return;
@@ -263,7 +267,7 @@ class Page {
 
   shown(conversation, { again = false, asked } = {}) {
     byId("dm-temporary-mark").hidden = !conversation?.temporary;
-    if (conversation === null) this.welcome.show();
+    if (conversation === null || conversation.messages.length === 0) this.welcome.show({ exists: conversation !== null });
     else this.welcome.hide();
     this.#entitle(conversation?.title ?? "New chat");
     if (again) return; // the person may be writing, or changing the settings
@@ -300,10 +304,16 @@ class Page {
       return;
     }
     this.settings.useOptions(this.options);
+    this.#offerContinue();
     this.welcome.describe(this.options);
     this.readiness.nameAgain();
     if (this.chat.activeTurnId) this.readiness.connected();
     else await this.readiness.check();
+  }
+
+  // Not every model server can go on with a reply that was cut off.
+  #offerContinue() {
+    document.documentElement.classList.toggle("dm-cannot-continue", !this.options.model.can_continue);
   }
 
   missing() {
@@ -384,7 +394,8 @@ export async function start() {
   page.conversations.refresh();
   const { id, at } = inAddress();
   await page.go(id, { record: false, at });
-  if (id === null) page.refreshSoon.cancel(); // the list was asked for just now, and holds no mark to take away
+  page.refreshSoon.cancel(); // the list was asked for just now
+  page.conversations.tellListed(); // it may have come before the conversation, which it calls unread
   page.readiness.check();
   document.documentElement.classList.add("dm-visible", "dm-ready");
   page.composer.focus(); // what is not visible takes no focus

@@ -209,6 +209,7 @@ export class Chat {
     this.page.replying(true);
     const followDown = () => this.messages.followDown();
     let lost = false;
+    let doubtful = false; // the connection was lost: after a crash, another tab may have continued the reply from fewer words
     const listener = {
       text: (text) => reply.append(text, followDown),
       progress: (progress) => reply.progress(progress),
@@ -220,7 +221,7 @@ export class Chat {
         reply.end(end);
         this.#finished(turnId);
         followDown();
-        if (end.offset !== codePoints(reply.source)) this.reopen(); // a crash lost the last words
+        if (doubtful || end.offset !== codePoints(reply.source)) this.reopen(); // a crash lost the last words
       },
       gone: () => {
         this.#finished(turnId);
@@ -231,7 +232,9 @@ export class Chat {
         if (connected && lost) reply.notice("");
         if (!connected) reply.notice("The connection was lost. Trying to continue …");
         lost = !connected;
+        doubtful ||= lost;
         followDown();
+        if (connected && doubtful) this.reopen();
       },
     };
     const unfollow = turnEvents.follow(turnId, codePoints(reply.source), listener, told);

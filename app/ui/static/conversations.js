@@ -75,6 +75,11 @@ export class Conversations {
     this.#show(items, cursor);
   }
 
+  // Says again what the list holds.
+  tellListed() {
+    this.actions.listed(this.#items);
+  }
+
   // Marks the open conversation.
   mark(id) {
     this.#current = id;

@@ -9,7 +9,8 @@ import { userMessage } from "./user_message.js";
 
 const SPOKEN_CHARACTERS = 1000; // of a finished reply, to a screen reader
 
-const ENDINGS = { stop: "ended by itself", length: "reached its maximum length", abort: "stopped", error: "failed", deadline: "its time was over" };
+const ENDINGS = { stop: "ended by itself", stop_string: "ended at a stop string", length: "reached its maximum length", abort: "stopped", error: "failed", deadline: "its time was over" };
+const ENDED = new Set(["stop", "stop_string"]); // there is nothing to continue
 
 const number = new Intl.NumberFormat("en");
 const plural = (count, word) => `${number.format(count)} ${word}${count === 1 ? "" : "s"}`;
@@ -25,7 +26,9 @@ function statsLine(stats, contextLength) {
   const parts = [plural(stats.completion_tokens, "token")];
   if (stats.completion_tokens > 0) parts.push(`first after ${(stats.ttft_ms / 1000).toFixed(2)} s`);
   if (stats.tokens_per_second > 0) parts.push(`${stats.tokens_per_second.toFixed(1)} tokens/s`);
-  parts.push(`${number.format(stats.cached_prompt_tokens)} of ${plural(stats.prompt_tokens, "prompt token")} cached`);
+  const read = plural(stats.prompt_tokens, "prompt token");
+  // Not every model server says what it had in its cache.
+  parts.push(stats.cached_prompt_tokens === null ? read : `${number.format(stats.cached_prompt_tokens)} of ${read} cached`);
   parts.push(whyEnded(stats, contextLength));
   return parts.join(" · ");
 }
@@ -131,7 +134,7 @@ export class Reply {
     this.notice(ending(status, error, this.source === ""));
     this.stats.textContent = stats ? statsLine(stats, this.contextLength) : "";
     this.copy.hidden = this.source === "";
-    const ended = status === "complete" && (!stats || stats.finish_reason === "stop");
+    const ended = status === "complete" && (!stats || ENDED.has(stats.finish_reason));
     this.resume.hidden = ended || this.source.trim() === "";
     this.foot.hidden = false;
   }

@@ -47,13 +47,16 @@ export class Settings {
   #choicesShown = false;
   #saves = Promise.resolve(); // one at a time: of two under way, the older one might arrive last
   #unanswered = new Map(); // conversation id -> its settings that the server has not confirmed yet
+  #failed = new Map(); // conversation id -> its settings that could not be saved: tried again when it is opened
   #confirmed = new Map(); // conversation id -> {value, when} of the last that it has
   #filled = null; // the chosen prompt with its variables: {key, text}
 
   // `save(conversationId, settings, leaving)` sends them to the server; `leaving`: the page goes away behind it.
-  constructor(options, save) {
+  // `notSaved(error)`: those of a conversation that is not shown any more could not be saved.
+  constructor(options, save, { notSaved }) {
     this.options = options;
     this.save = save;
+    this.notSaved = notSaved;
     this.note = byId("dm-settings-note");
     this.value = EMPTY;
     this.unsaved = false;
@@ -65,8 +68,8 @@ export class Settings {
     this.fillSoon = debounce(400, () => this.#fill());
     this.showSoon = debounce(600, () => this.#show()); // not while a number is being typed
     addEventListener("pagehide", () => {
-      if (!this.unsaved || !this.#conversationId) return;
-      this.save(this.#conversationId, this.value, true).catch(() => {}); // there is nobody left to tell
+      if (this.unsaved && this.#conversationId) this.#failed.set(this.#conversationId, this.value);
+      for (const [id, value] of this.#failed) this.save(id, value, true).catch(() => {}); // there is nobody left to tell
     });
   }
 
@@ -78,9 +81,11 @@ export class Settings {
     const unanswered = this.#unanswered.get(conversationId); // newer than what the server said
     const confirmed = this.#confirmed.get(conversationId); // perhaps while it said something older
     const newer = unanswered ?? (confirmed?.when >= asked ? confirmed.value : undefined);
-    this.value = conversationId === null ? newChatSettings() : (newer ?? { ...EMPTY, ...settings });
-    this.unsaved = unanswered !== undefined;
+    const failed = unanswered === undefined ? this.#failed.get(conversationId) : undefined;
+    this.value = conversationId === null ? newChatSettings() : (failed ?? newer ?? { ...EMPTY, ...settings });
+    this.unsaved = unanswered !== undefined || failed !== undefined;
     this.note.textContent = this.unsaved ? SAVING : "";
+    if (failed !== undefined) this.saveSoon();
     this.#show();
   }
 
@@ -273,6 +278,7 @@ export class Settings {
     const value = this.value;
     const conversationId = this.#conversationId;
     this.#unanswered.set(conversationId, value);
+    this.#failed.delete(conversationId);
     this.#saves = this.#saves.then(() => this.#send(conversationId, value));
   }
 
@@ -283,6 +289,10 @@ export class Settings {
       this.#confirmed.set(conversationId, { value, when: performance.now() });
     } catch (error) {
       if (conversationId === this.#conversationId) this.note.textContent = error.message;
+      else if (error.status !== 404 && this.#unanswered.get(conversationId) === value) {
+        this.#failed.set(conversationId, value); // a deleted conversation needs no settings
+        this.notSaved(error);
+      }
       return;
     } finally {
       if (this.#unanswered.get(conversationId) === value) this.#unanswered.delete(conversationId);

@@ -22,9 +22,11 @@ export class Welcome {
     this.describe(options);
   }
 
-  // Every new chat is kept, unless the person chooses otherwise for this one.
-  show() {
+  // Every new chat is kept, unless the person chooses otherwise for this one. `exists`: the conversation is there already,
+  // and has no messages any more.
+  show({ exists = false } = {}) {
     this.element.hidden = false;
+    byId("dm-temporary").hidden = exists;
     this.#makeTemporary(false);
   }
 
