@@ -189,7 +189,7 @@ class BlockTables:
                     if table[index] != NULL_BLOCK:
                         self.pool.register(table[index], group, parent, tokens, request.block_hashes[index])
             request.num_registered_blocks = full
-        if crosses:
+        if crosses and self.pool.enable_prefix_caching:
             self._register_shared(request)
         if not self._any_window:
             return

@@ -6,7 +6,8 @@ somebody is reading; prompts fill what is left, in order of arrival, as far as t
 
 Order is the fairness: requests are ranked by arrival and priority (see ``Request.rank``), blocks are taken in that
 order, nobody in the queue is overtaken by a later rank, and when blocks run out the latest rank gives way. So the
-earliest request always advances, and every request is the earliest one day.
+earliest request always advances, and every request is the earliest one day. Where several users have requests, users
+come before ranks: see :mod:`engine.fairness`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from time import monotonic
 from typing import NamedTuple, Protocol
 
 from engine.block_tables import BlockTables
+from engine.fairness import FairShare
 from engine.in_flight import InFlight
 from engine.kv_cache import BlockCopy, BlockPool
 from engine.outputs import FinishReason
@@ -152,6 +154,7 @@ class Scheduler:
         self._tables = tables
         self._waiting: list[Request] = []  # by rank
         self._running: list[Request] = []  # by rank
+        self._fair_share = FairShare()
         self.in_flight = InFlight(tables)
 
     @property
@@ -199,6 +202,7 @@ class Scheduler:
             )
         insort(self._waiting, request, key=_rank)
         self._requests[request.id] = request
+        self._fair_share.enter(request)
 
     def plan(self, steps: int = 1) -> StepPlan:
         """Choose the next step and take the blocks it needs. Empty only when nothing is in flight, or not landed.
@@ -212,13 +216,38 @@ class Scheduler:
         copies: list[BlockCopy] = []
         num_decodes = 0
         short = False
+        is_queue_open = True
+        waits_again: set[Request] = set()  # who gave way in this step
 
-        running = [(request, request.num_uncomputed_tokens) for request in self._running]
-        reserved = sum([uncomputed == 1 for _request, uncomputed in running])  # a token for each decode to come
+        reserved = sum([request.num_uncomputed_tokens == 1 for request in self._running])  # a token for each decode
         readable = most = self._most_prompt_tokens(reserved, steps)
-        for request, uncomputed in running:
-            if request.status is not RequestStatus.RUNNING:
+        order, turns = self._order(reserved)
+        for request in order:
+            if request.status is RequestStatus.WAITING:
+                # Blocks that somebody lacks are for those who run, not for the next in the queue.
+                room = min(budget - reserved, readable)
+                if short or not is_queue_open or room <= 0 or request in waits_again:
+                    continue
+                if request.scores_prompt and scorable == 0:
+                    is_queue_open = bool(turns)  # other users have their turn
+                    continue
+                given_way = self._make_room(request, room, order, turns)
+                reserved -= given_way.num_decodes
+                waits_again |= given_way.requests
+                short |= given_way.must_land
+                if given_way.copies is None:
+                    is_queue_open = False
+                    continue
+                copies += given_way.copies
+                self._waiting.remove(request)
+                length = self._chunk_length(request, room, scorable)
+                chunks.append(self._chunk(request, request.num_computed_tokens + length))
+                self._fair_share.charge(request, length)
+                budget -= length
+                readable -= length
+                scorable -= length * request.scores_prompt
                 continue
+            uncomputed = request.num_uncomputed_tokens
             if uncomputed == 1:
                 reserved -= 1
                 length = 1 if scorable or not request.scores_prompt else 0
@@ -233,6 +262,7 @@ class Scheduler:
                     if missing:
                         copies += self._tables.grow(request, end)
                     chunks.append(self._chunk(request, end))
+                    self._fair_share.charge(request, length)
                     budget -= length
                     if uncomputed == 1:
                         num_decodes += 1
@@ -244,26 +274,9 @@ class Scheduler:
                 short = True
                 if self.in_flight:
                     break
-                victim = self._running[-1]  # none of those in this step: they come earlier
+                victim = _last_running(order)  # none of those in this step: they come earlier
                 reserved -= victim is not request and victim.num_uncomputed_tokens == 1
                 self._preempt(victim)
-
-        # Blocks that somebody lacks are for those who run, not for the next in the queue.
-        room = min(budget, readable)
-        while self._waiting and not short and room > 0 and len(self._running) < self.max_num_seqs:
-            request = self._waiting[0]
-            if request.scores_prompt and scorable == 0:
-                break
-            made = self._admit(request, room)
-            if made is None:
-                break
-            copies += made
-            del self._waiting[0]
-            length = self._chunk_length(request, room, scorable)
-            chunks.append(self._chunk(request, request.num_computed_tokens + length))
-            room -= length
-            readable -= length
-            scorable -= length * request.scores_prompt
 
         self.counters.steps += bool(chunks)
         is_short = short and bool(self.in_flight)
@@ -307,6 +320,7 @@ class Scheduler:
         request = self._requests.pop(request_id, None)
         if request is None:
             return None
+        self._fair_share.leave(request)
         (self._running if request.status is RequestStatus.RUNNING else self._waiting).remove(request)
         keep = reason is not FinishReason.ERROR  # what made a request fail may be in its blocks
         self.in_flight.release(request, keep=keep)
@@ -328,6 +342,7 @@ class Scheduler:
             request.status = RequestStatus.WAITING
         self.in_flight.abandon(requests)
         self._requests.clear()
+        self._fair_share.clear()
         self._running.clear()
         self._waiting.clear()
         return requests
@@ -337,6 +352,41 @@ class Scheduler:
         self._tables.check([*self._requests.values(), *self.in_flight.leaving])
 
     # -- inner workings ---------------------------------------------------------------------------------
+
+    def _order(self, decodes: int) -> tuple[Sequence[Request], dict[str, float]]:
+        """Requests in the order in which a step serves them, and the turn of each, where there are several users.
+
+        Args:
+            decodes: so many of those who run continue a reply.
+        """
+        divides = self._waiting or decodes < len(self._running) or self.pool.num_free < len(self._running)
+        if not (divides and self._fair_share.has_several_users):
+            return (*self._running, *self._waiting), {}
+        everyone = (*self._running, *self._waiting)
+        turns = self._fair_share.turns(everyone, self._clock())
+        return self._fair_share.in_order(everyone, turns), turns
+
+    def _make_room(
+        self, request: Request, budget: int, order: Sequence[Request], turns: Mapping[str, float]
+    ) -> _GivenWay:
+        """Start a waiting request; where seats or blocks are lacking, requests with later turns give theirs up.
+
+        No request gives way to one with the same turn or a later one, so no two take each other's seat.
+        """
+        given_way: set[Request] = set()
+        num_decodes = 0
+        while True:
+            copies = self._admit(request, budget) if len(self._running) < self.max_num_seqs else None
+            if copies is not None or not turns or not self._running:
+                return _GivenWay(given_way, num_decodes, copies)
+            last = _last_running(order)
+            if turns[last.id] <= turns[request.id]:
+                return _GivenWay(given_way, num_decodes, None)
+            if self.in_flight:
+                return _GivenWay(given_way, num_decodes, None, must_land=True)
+            num_decodes += last.num_uncomputed_tokens == 1
+            self._preempt(last)
+            given_way.add(last)
 
     def _most_prompt_tokens(self, decodes: int, steps: int) -> int:
         seats = self.max_num_seqs - len(self._running)
@@ -363,6 +413,7 @@ class Scheduler:
     def _begin(self, fork: Request, parent: Request) -> None:
         """Start a fork with all that its parent has computed; without a seat it waits, and finds that cached."""
         self._requests[fork.id] = fork
+        self._fair_share.enter(fork)
         fork.first_scheduled = parent.first_scheduled
         fork.num_cached_tokens = parent.num_cached_tokens
         fork.num_scored_tokens = parent.num_scored_tokens
@@ -422,6 +473,20 @@ class Scheduler:
             end == len(request.token_ids) + request.num_awaited_tokens,
             scored,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenWay:
+    """What it took to start a waiting request."""
+
+    requests: set[Request]  #: wait again
+    num_decodes: int  #: of these, how many were to continue a reply
+    copies: list[BlockCopy] | None  #: that its first step needs; None where it was not started
+    must_land: bool = False  #: nobody can give way before the steps that were launched have landed
+
+
+def _last_running(order: Sequence[Request]) -> Request:
+    return next(request for request in reversed(order) if request.status is RequestStatus.RUNNING)
 
 
 def _rank(request: Request) -> float:

@@ -116,6 +116,8 @@ class SimulatedCache:
 
 
 class SchedulerMachine(RuleBasedStateMachine):
+    users: ClassVar[tuple[str | None, ...]] = (None,)
+
     @initialize(
         num_blocks=st.integers(6, 20),
         block_size=st.sampled_from([1, 2, 3, 4]),
@@ -167,9 +169,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.sampled_from([0, 0, 0, -1, 1]),
         num_forks=st.sampled_from([0, 0, 0, 1, 3]),
         prompt_logprobs=st.sampled_from([None, None, 0]),
+        user_number=st.integers(0, 9),
     )
     def add(
-        self, data: st.DataObject, max_tokens: int, priority: int, num_forks: int, prompt_logprobs: int | None
+        self,
+        data: st.DataObject,
+        max_tokens: int,
+        priority: int,
+        num_forks: int,
+        prompt_logprobs: int | None,
+        user_number: int,
     ) -> None:
         # Two tokens only, so that prompts often begin alike; many are the next turn of an earlier one.
         earlier = data.draw(st.sampled_from(self.known)) if self.known and data.draw(st.booleans()) else []
@@ -183,6 +192,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             length = min(max_tokens, self.max_len - len(prompt))
             one = make_request(name, prompt, length, self.clock, prompt_logprobs=prompt_logprobs)
             one.priority = priority
+            one.user = self.users[user_number % len(self.users)]
+            one.private_salt = (one.user or "").encode()
+            one.num_shared_tokens = min(user_number, len(prompt))
             self.known.append(one.token_ids)
             family.append(one)
         family[0].forks = family[1:]
@@ -209,7 +221,11 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _step(self, next_token) -> None:
         before = list(self.scheduler._running)
-        first = min(self.scheduler.requests, key=lambda request: request.rank)
+        requests, fair_share = self.scheduler.requests, self.scheduler._fair_share
+        if fair_share.has_several_users:
+            first = fair_share.in_order(requests, fair_share.turns(requests, self.scheduler._clock()))[0]
+        else:
+            first = min(requests, key=lambda request: request.rank)
         preemptions = first.num_preemptions
         decodes = {request.id for request in before if request.num_uncomputed_tokens == 1}
         if self.pace is not None:
@@ -223,7 +239,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert first.num_preemptions == preemptions, "the earliest gave way"
         planned = {chunk.request.id for chunk in plan.chunks}
         left_out = [request.id for request in before if request.id not in planned]
-        if left_out and plan.num_tokens < self.scheduler.max_batched_tokens:
+        if left_out and plan.num_tokens < self.scheduler.max_batched_tokens and len(self.users) == 1:
             assert planned <= {request.id for request in before}, f"others came in while {left_out} lacked blocks"
         assert plan.num_tokens <= self.scheduler.max_batched_tokens
         assert self.scheduler.num_running <= self.scheduler.max_num_seqs
@@ -280,6 +296,24 @@ TestSchedulerMachine = SchedulerMachine.TestCase
 TestSchedulerMachine.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+class SeveralUsersMachine(SchedulerMachine):
+    users = ("ann", "bob", "carl", None)
+
+
+TestSeveralUsersMachine = SeveralUsersMachine.TestCase
+TestSeveralUsersMachine.settings = settings(
+    max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+class TestSeveralUsersMachineLong(SeveralUsersMachine.TestCase):
+    settings = settings(
+        max_examples=800, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
+    )
 
 
 @pytest.mark.full
