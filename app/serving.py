@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 import uvicorn
 
 from app.errors import StartupError
-from app.http_protocol import HttpProtocol
+from app.http_protocol import allow_connections, protocol_for
 from app.processors import keep_to_one
 from app.settings import AppSettings
 from engine import ChatEngine
@@ -97,7 +97,7 @@ async def serve(
     app = create_app(settings, _beside(engine))
     config = uvicorn.Config(
         app,
-        http=HttpProtocol,
+        http=protocol_for(allow_connections()),
         lifespan="off",  # ours, below: its errors must reach the command line as they are
         log_config=None,
         access_log=False,
