@@ -75,7 +75,8 @@ def test_a_model_with_another_part_runs_through_transformers(
     tmp_path: Path, family: str, config: dict[str, Any], part: str, dtype: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, logger="engine"):
-        assert load(make_model(tmp_path / "model", family, config=config), dtype).decoder is None
+        path = make_model(tmp_path / "model", family, std=0.05, config=config)  # whose logits alone hardly tell
+        assert load(path, dtype).decoder is None
     (line,) = [line for line in caplog.messages if "runs through transformers" in line]
     assert re.search(f"transformers: {part}.* is not the one that the C\\+\\+ decoder computes", line)
 
