@@ -70,7 +70,7 @@ class CrossOrigin:
 
     def is_preflight(self, scope: Scope) -> bool:
         """Whether a browser asks if it may send an allowed request."""
-        asks = scope["method"] == "OPTIONS" and "access-control-request-method" in Headers(scope=scope)
+        asks = scope.get("method") == "OPTIONS" and "access-control-request-method" in Headers(scope=scope)
         return asks and self.allows(scope)
 
     def preflight_headers(self, scope: Scope) -> dict[str, str]:
