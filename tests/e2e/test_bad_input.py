@@ -32,14 +32,13 @@ def test_too_long_for_the_context(chat: ChatPage) -> None:
     expect(chat.users).to_have_count(0)
 
 
-@pytest.mark.parametrize(("label", "value", "name"), [("Seed", "-5", "seed"), ("Maximum length", "0", "max_tokens")])
-def test_parameter_out_of_range(chat: ChatPage, label: str, value: str, name: str) -> None:
+@pytest.mark.parametrize(("label", "value"), [("Seed", "-5"), ("Maximum length", "0")])
+def test_parameter_out_of_range(chat: ChatPage, label: str, value: str) -> None:
     chat.open_settings()
     chat.set_number(label, value)
     chat.box.fill("with a wrong setting")
     chat.box.press("Enter")
-    expect(chat.alert).to_contain_text(name)
-    expect(chat.alert).to_contain_text(value)
+    expect(chat.alert).to_contain_text(f"{label} must be ")
     expect(chat.box).to_have_value("with a wrong setting")
     expect(chat.users).to_have_count(0)
 

@@ -11,7 +11,6 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.e2e.chat_page import ChatPage
-from tests.e2e.conftest import NewTab
 from tests.e2e.test_desk import short_replies
 
 CONVERSATION = re.compile(r"/api/conversations/[^/?]+(\?.*)?$")
@@ -160,12 +159,12 @@ def test_a_reply_that_was_continued_elsewhere_after_a_crash_is_not_joined_to_wha
 
 
 def test_a_page_that_is_opened_at_a_conversation_asks_for_the_list_and_its_tags_once(
-    short: ChatPage, new_tab: NewTab
+    short: ChatPage,
 ) -> None:
     short.ask("asked once")
     asked: list[str] = []
     address = f"{short.url}/?c={short.conversation_id}"
-    page = new_tab().page
+    page = short.page.context.new_page()  # which has not asked for anything yet
     page.on("request", lambda request: asked.append(request.url.removeprefix(short.url).partition("?")[0]))
     page.goto(address)
     ChatPage(page, short.url).ready()

@@ -11,6 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from engine import (
+    Caller,
     ChatMessage,
     ContextLengthError,
     Delta,
@@ -250,9 +251,11 @@ async def test_a_conversation_is_rendered_once_for_its_check_and_its_reply(
     intake, rendered = engine._core.intake, list[str]()
     render = intake.render_chat
 
-    def counted(messages: Sequence[ChatMessage], params: SamplingParams | None) -> RenderedChat:
+    def counted(
+        messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None = None
+    ) -> RenderedChat:
         rendered.append(messages[-1]["content"])
-        return render(messages, params)
+        return render(messages, params, caller)
 
     monkeypatch.setattr(intake, "render_chat", counted)
     hello: list[ChatMessage] = [{"role": "user", "content": "hello"}]

@@ -84,7 +84,7 @@ async def test_sleep_gives_the_memory_back_and_wake_answers_as_before(tmp_path: 
         await engine.sleep()
         asleep = resident_memory()
         # What the allocator keeps of a process that has run many tests is not the model's: that would be all of it.
-        assert asleep - before < 0.3 * weights, f"{(asleep - before) / MIB:.0f} MiB stayed of {weights / MIB:.0f}"
+        assert asleep - before < 0.5 * weights, f"{(asleep - before) / MIB:.0f} MiB stayed of {weights / MIB:.0f}"
         await engine.wake()
         assert await reply(engine) == expected
         await unread.aclose()
@@ -237,7 +237,7 @@ async def test_a_model_that_cannot_be_loaded_leaves_the_old_one_serving(
     load = supervisor_module.load_model
     monkeypatch.setattr(supervisor_module, "load_model", lambda s, p: loaded.append(Path(s.model).name) or load(s, p))
     expected = await reply(engine)
-    with pytest.raises(ModelLoadError, match=r"There is no model folder|cannot be loaded|Lower max_model_len"):
+    with pytest.raises(ModelLoadError, match=r"There is no model folder|cannot be read|Lower max_model_len"):
         await engine.swap(fault(two))
     assert engine.health().ready
     assert engine.info.name == "one"

@@ -130,11 +130,7 @@ export class Settings {
     if (name === "preset") this.#choosePreset(shown.preset);
     else if (name === "system_prompt_name") this.#choosePrompt(shown.system_prompt_name);
     else if (name === "system_prompt") this.#writePrompt(shown.system_prompt ?? "");
-    else if (this.#isOutOfRange(name, shown[name])) this.showSoon();
-    else {
-      this.#change({ ...this.value, ...this.#read(name, shown[name]), preset: this.#presetAfter(name) });
-      if (this.#shown().preset !== shown.preset) this.#show();
-    }
+    else this.#setNumber(name, shown);
   }
 
   // What Gradio puts into the controls.
@@ -214,16 +210,28 @@ export class Settings {
     return SAMPLING.every((name) => this.value[name] === null);
   }
 
-  // A slider shows the nearest value it has, and a number what was typed; both report what was typed.
-  #isOutOfRange(name, value) {
+  // A slider shows the nearest value it has, but reports what was typed, which is then not taken. A plain field shows
+  // what was typed: that is kept, and a message with it is refused, until it is mended.
+  #setNumber(name, shown) {
+    const complaint = this.#complaint(name, shown[name]);
+    if (complaint !== null && SAMPLING.includes(name)) {
+      this.note.textContent = `${complaint} ${shown[name]} was not taken.`;
+      this.showSoon();
+      return;
+    }
+    this.#change({ ...this.value, ...this.#read(name, shown[name]), preset: this.#presetAfter(name) });
+    if (complaint !== null) this.note.textContent = complaint;
+    if (this.#shown().preset !== shown.preset) this.#show();
+  }
+
+  // A sentence where a value is out of its control's range, else null.
+  #complaint(name, value) {
     const control = byId(`dm-control-${name}`);
     const input = control?.querySelector("input[type=range]") ?? control?.querySelector("input[type=number]");
-    if (!input || value === null || value === undefined || value === "") return false;
+    if (!input || value === null || value === undefined || value === "") return null;
     const [least, most] = [input.min, input.max].map((bound) => (bound === "" ? null : Number(bound)));
-    if ((least === null || value >= least) && (most === null || value <= most)) return false;
-    const allowed = most === null ? `at least ${least}` : `between ${least} and ${most}`;
-    this.note.textContent = `${LABELS[name]} must be ${allowed}. ${value} was not taken.`;
-    return true;
+    if ((least === null || value >= least) && (most === null || value <= most)) return null;
+    return `${LABELS[name]} must be ${most === null ? `at least ${least}` : `between ${least} and ${most}`}.`;
   }
 
   // Length, stop strings and seed are no part of a preset.
