@@ -196,15 +196,15 @@ def test_settings_are_saved_in_their_order_however_slow_the_first(short: ChatPag
 
 def test_settings_saved_while_an_older_answer_is_under_way_stay(short: ChatPage) -> None:
     answers: list[tuple[Route, APIResponse]] = []
-    short.ask("somewhere else")
+    short.ask("left for")
     short.go(None)
     short.set_number("Maximum length", "10")
     short.ask("changed and left")
     here = short.conversation_id
     saving = Held(short, f"**/api/conversations/{here}", "seed")
     short.set_number("Seed", "5")
-    short.row("somewhere else").locator("a").click()
-    expect(short.users).to_have_text(["somewhere else"])
+    short.row("left for").locator("a").click()
+    expect(short.users).to_have_text(["left for"])
     saving.wait()
     short.page.route(re.compile(rf"/api/conversations/{here}\?"), lambda route: answers.append((route, route.fetch())))
     short.row("changed and left").locator("a").click()
