@@ -1,0 +1,213 @@
+"""How long a user waits for a first token while other users ask for as much as they can.
+
+    .venv/bin/python -m benchmarks.fairness            # about two minutes
+    .venv/bin/python -m benchmarks.fairness --seconds 10 all
+
+A victim asks the bundled model short questions, one after another. Beside it attackers send the costliest requests:
+``n: 16``, long prompts, log-probabilities of reply and prompt, biases, forbidden words, and all of these together. Each
+load runs with 1 attacker, with 10, and with 10 whose requests carry the victim's own user id: the scheduler then has
+one user and serves requests by arrival, as it did before it divided steps among users.
+
+The victim's time to first token is printed as median and maximum, and as the ratio to its median alone. ``steps`` is
+the largest number of steps that the scheduler planned from a question's arrival there to its first token; the number
+behind "of" is the most that it guarantees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import count
+from statistics import median
+from time import perf_counter
+from typing import Any, ClassVar
+
+from benchmarks import machine
+from benchmarks.history import RESULTS
+from engine import Caller, Engine, EngineError, EngineSettings, SamplingParams, core
+from engine.request import Request
+from engine.scheduler import Scheduler
+
+VOCABULARY = 3000
+LONG_PROMPT = 1900
+SHORT_PROMPT = 20
+REPLY_TOKENS = 100
+MIN_QUESTIONS = 3
+CELL_TIMEOUT_SECONDS = 25.0
+QUESTION_TOKENS = 4
+VICTIM = "victim"
+
+FORBIDDEN = tuple(f"{a}{b}{c}e" for a in "bcdfghlm" for b in "aeio" for c in "dlmnprst")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What every attacker asks for, again and again."""
+
+    prompt_tokens: int = SHORT_PROMPT
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+N = {"n": 16}
+LOGPROBS = {"logprobs": 20, "prompt_logprobs": 20}
+BIASES = {"logit_bias": dict.fromkeys(range(100, 1124), 1.0)}
+WORDS = {"forbidden_words": FORBIDDEN}
+LOADS = {
+    "n": Load(params=N),
+    "prompts": Load(prompt_tokens=LONG_PROMPT),
+    "logprobs": Load(prompt_tokens=LONG_PROMPT, params=LOGPROBS),
+    "biases": Load(params=N | BIASES),
+    "words": Load(params=N | WORDS),
+    "all": Load(prompt_tokens=LONG_PROMPT, params=N | LOGPROBS | BIASES | WORDS),
+}
+
+
+class CountedScheduler(Scheduler):
+    """Notes after how many steps the victim's questions had their first tokens."""
+
+    waits: ClassVar[list[int]] = []
+    arrived: ClassVar[dict[str, int]] = {}
+
+    def add(self, request: Request) -> None:
+        super().add(request)
+        if request.user == VICTIM and request.max_tokens == QUESTION_TOKENS:
+            self.arrived[request.id] = self.counters.steps
+
+    def _append(self, request: Request, token: int, now: float) -> None:
+        if request.first_token is None and request.id in self.arrived:
+            self.waits.append(self.counters.steps - self.arrived.pop(request.id))
+        super()._append(request, token, now)
+
+
+class Bench:
+    """One engine, with the victim and its attackers."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._numbers = count()
+        self._refusals = 0
+        self._prompt_tokens = 0
+
+    async def attack(self, user: str, load: Load) -> None:
+        """Send one request after another until cancelled. No two prompts begin alike."""
+        params = SamplingParams(max_tokens=REPLY_TOKENS, ignore_eos=True, temperature=1.0, **load.params)
+        while True:
+            number = next(self._numbers)
+            prompt = [100 + (number * 7919 + position * 31) % VOCABULARY for position in range(load.prompt_tokens)]
+            try:
+                async with aclosing(self._engine.complete(prompt, params, caller=Caller(user))) as deltas:
+                    async for _ in deltas:
+                        pass
+            except EngineError:
+                self._refusals += 1
+                await asyncio.sleep(0.05)
+
+    async def ask(self) -> float:
+        """Seconds until the first token of one question."""
+        text = f"Question {next(self._numbers)}: how do I change the temperature?"
+        params = SamplingParams(max_tokens=QUESTION_TOKENS, ignore_eos=True)
+        began, seconds = perf_counter(), 0.0
+        chat = self._engine.chat([{"role": "user", "content": text}], params, caller=Caller(VICTIM))
+        async with aclosing(chat) as deltas:
+            async for delta in deltas:
+                if delta.num_tokens and not seconds:
+                    seconds = perf_counter() - began
+                    self._prompt_tokens = max(self._prompt_tokens, delta.prompt_tokens or 0)
+        return seconds
+
+    async def measure(self, load: Load | None, users: Sequence[str], seconds: float) -> dict[str, Any]:
+        """The victim's waits beside attackers with these user ids."""
+        self._refusals = 0
+        attackers = [asyncio.create_task(self.attack(user, load)) for user in users if load is not None]
+        waits: list[float] = []
+        CountedScheduler.waits.clear()
+        cut = False
+        mark = machine.CpuMark.now()
+        began = perf_counter()
+        try:
+            await asyncio.sleep(1.0 if attackers else 0.0)  # they have filled the seats
+            began = perf_counter()
+            async with asyncio.timeout(CELL_TIMEOUT_SECONDS):
+                while perf_counter() - began < seconds or len(waits) < MIN_QUESTIONS:
+                    waits.append(await self.ask())
+        except TimeoutError:  # the question that was cut off counts with the time it has waited
+            cut = True
+            waits.append(perf_counter() - began - sum(waits))
+        finally:
+            for one in attackers:
+                one.cancel()
+            await asyncio.gather(*attackers, return_exceptions=True)
+        while self._engine.stats().num_requests_running:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        return {
+            "questions": len(waits),
+            "ttft_ms": {
+                "median": round(1000 * median(waits), 1),
+                "max": round(1000 * max(waits), 1),
+            },
+            "max_steps": max(CountedScheduler.waits, default=None),
+            "last_question_cut_off": cut,
+            "attackers_refused": self._refusals,
+            "others_share_of_cpu": round(mark.others_share(), 2),
+        }
+
+    def bound(self, users: int) -> int:
+        """Most steps until the victim's first token, as ``tests/engine/test_fairness.py`` proves it by example."""
+        settings = self._engine.settings
+        chunk = settings.max_batched_tokens - settings.max_num_seqs
+        return users * (-(-self._prompt_tokens // chunk) + 1) + 1
+
+
+async def run(names: Sequence[str], seconds: float) -> dict[str, Any]:
+    core.Scheduler = CountedScheduler  # type: ignore[misc,attr-defined]
+    async with Engine(EngineSettings(model="models/guide")) as engine:
+        bench = Bench(engine)
+        await bench.ask()
+        alone = await bench.measure(None, (), seconds)
+        print(f"alone: {alone['ttft_ms']}", flush=True)
+        many = [f"attacker {number}" for number in range(10)]
+        loads: dict[str, Any] = {}
+        for name in names:
+            loads[name] = {}
+            for way, users in (("1", many[:1]), ("10", many), ("10 as one user", [VICTIM] * 10)):
+                row = await bench.measure(LOADS[name], users, seconds)
+                row["times_alone"] = round(row["ttft_ms"]["median"] / alone["ttft_ms"]["median"], 1)
+                divided = "one user" not in way
+                row["bound_steps"] = bench.bound(1 + len(users)) if divided else None
+                loads[name][way] = row
+                print(line(name, way, row), flush=True)
+        return {"prompt_tokens": bench._prompt_tokens, "alone": alone, "loads": loads}
+
+
+def line(name: str, way: str, row: Mapping[str, Any]) -> str:
+    ttft, bound = row["ttft_ms"], row["bound_steps"]
+    return (
+        f"{name:9} {way:15} ttft ms median {ttft['median']:8} max {ttft['max']:8}  {row['times_alone']:6} x alone  "
+        f"steps {row['max_steps']}"
+        + (f" of {bound}" if bound else "")
+        + (" (cut off)" if row["last_question_cut_off"] else "")
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("loads", nargs="*", help=f"of {', '.join(LOADS)}; default: all of them")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of questions for each line")
+    parser.add_argument("--name", help="of the file; default: DATE-fairness")
+    args = parser.parse_args()
+    names = args.loads or list(LOADS)
+    if unknown := [name for name in names if name not in LOADS]:
+        parser.error(f"There is no load '{unknown[0]}'. There are: {', '.join(LOADS)}.")
+    about = machine.describe()
+    found = asyncio.run(run(names, args.seconds))
+    output = RESULTS / f"{args.name or str(about['date'])[:10] + '-fairness'}.json"
+    output.write_text(json.dumps({"machine": about, **found}, indent=1) + "\n")
+    print(f"written to {output}")
+
+
+if __name__ == "__main__":
+    main()
