@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from typing import IO
 
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
@@ -41,20 +42,29 @@ async def import_conversations(request: Request, user_id: UserId, services: Serv
 
     All that are not there yet are added, or, where anything is wrong with the file, none.
     """
-    try:
-        with services.transfers.receiving(user_id), tempfile.TemporaryFile() as file:
+    with services.transfers.receiving(user_id), _put_aside() as file:
+        try:
             async for piece in request.stream():
                 file.write(piece)
             file.seek(0)
-            return await services.transfers.import_file(user_id, file)
-    except TooLarge as error:
-        raise services.transfers.too_large() from error
-    except ClientDisconnect as error:
-        raise InvalidInput("The file ended before all of it had come. Nothing was imported.") from error
+        except TooLarge as error:  # the guard's, which speaks of requests
+            raise services.transfers.too_large() from error
+        except ClientDisconnect as error:
+            raise InvalidInput("The file ended before all of it had come. Nothing was imported.") from error
+        except OSError as error:
+            raise _no_room(error) from error
+        return await services.transfers.import_file(user_id, file)
+
+
+def _put_aside() -> IO[bytes]:
+    try:
+        return tempfile.TemporaryFile()
     except OSError as error:
-        raise StorageUnavailable(
-            f"The file could not be put aside for reading ({error.strerror}). Nothing was imported."
-        ) from error
+        raise _no_room(error) from error
+
+
+def _no_room(error: OSError) -> StorageUnavailable:
+    return StorageUnavailable(f"The file could not be put aside for reading ({error.strerror}). Nothing was imported.")
 
 
 def _download(export: Export) -> StreamingResponse:

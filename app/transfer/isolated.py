@@ -8,22 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import resource
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime
+from pathlib import Path
 from typing import IO, Any
 
+import app
 from app.errors import AppError, BrokenFile, StorageUnavailable, TooLarge
 from app.transfer.document import ConversationDocument, MessageDocument
 from app.transfer.files import MIB
 from app.transfer.reading import Progress, iter_conversations
 
-MAX_SECONDS = 600
+_log = logging.getLogger(__name__)
+
+MAX_SECONDS = 600  # of processor time
+#: Ends a process that neither reads nor gets processor time, for which other imports would wait without end.
+MAX_WALL_SECONDS = 900
+_MAX_LOGGED_BYTES = 4096
 _BASE_BYTES = 512 * MIB  # Python itself, and the largest conversation
 _TIMES_OF_FILE = 4  # the file, its text, and the value that is being read
 
@@ -55,14 +63,19 @@ async def read_isolated(
     Raises:
         BrokenFile, TooLarge: as there; also where it takes more memory to read than there is for it.
         StorageUnavailable: there is no room for what was read.
+        AppError: the process failed by a fault that is not the file's; the log says which.
     """
-    result: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by who gets it
     try:
-        with await asyncio.to_thread(_with_descriptor, file) as source:
-            await _run_child(source, result, name, max_bytes, now, progress)
-    except BaseException:
-        result.close()
-        raise
+        with ExitStack() as on_failure:
+            result = on_failure.enter_context(tempfile.TemporaryFile())
+            with tempfile.TemporaryFile() as errors, await asyncio.to_thread(_with_descriptor, file) as source:
+                async with asyncio.timeout(MAX_WALL_SECONDS):
+                    await _run_child(source, result, errors, name, max_bytes, now, progress)
+            on_failure.pop_all()
+    except TimeoutError as error:
+        raise too_much(name) from error
+    except OSError as error:
+        raise _no_room(name, error) from error
     return ReadConversations(result)
 
 
@@ -79,17 +92,29 @@ def _with_descriptor(file: IO[bytes]) -> IO[bytes]:
 
 
 async def _run_child(
-    source: IO[bytes], result: IO[bytes], name: str, max_bytes: int, now: datetime, progress: Progress
+    source: IO[bytes],
+    result: IO[bytes],
+    errors: IO[bytes],
+    name: str,
+    max_bytes: int,
+    now: datetime,
+    progress: Progress,
 ) -> None:
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app.transfer.isolated", str(result.fileno()), str(max_bytes), now.isoformat(), name),
-        stdin=source,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        pass_fds=(result.fileno(),),
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        limit=MIB,
-    )
+    max_memory_bytes = _BASE_BYTES + _TIMES_OF_FILE * max_bytes
+    arguments = (str(result.fileno()), str(max_bytes), str(max_memory_bytes), now.isoformat(), name)
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "app.transfer.isolated", *arguments),
+            stdin=source,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            pass_fds=(result.fileno(),),
+            env=os.environ | {"PYTHONPATH": _search_path()},
+            limit=MIB,
+        )
+    except OSError as error:
+        _log.exception("The process that reads a file to import could not be started")
+        raise _failed(name) from error
     try:
         assert child.stdout is not None
         said: dict[str, Any] = {}
@@ -104,10 +129,41 @@ async def _run_child(
                 child.kill()
             await child.wait()
     if "error" in said:
-        kinds: dict[str, type[AppError]] = {"BrokenFile": BrokenFile, "StorageUnavailable": StorageUnavailable}
-        raise kinds.get(said["kind"], TooLarge)(said["error"])
-    if not said.get("done"):  # it was killed: by the system, or by its own limit of time
+        kinds: dict[str, type[AppError]] = {kind.__name__: kind for kind in (BrokenFile, StorageUnavailable, TooLarge)}
+        raise kinds.get(said["kind"], AppError)(said["error"])
+    if said.get("done"):
+        return
+    last = _end_of(errors)
+    _log.error("The process that reads a file to import ended with status %s: %s", child.returncode, last or "no words")
+    # A signal is the system's, short of memory, or that of the limit of time.
+    ended_by_signal = child.returncode is not None and child.returncode < 0
+    if ended_by_signal or last.rpartition("\n")[2].startswith("MemoryError"):
         raise too_much(name)
+    raise _failed(name)
+
+
+def _search_path() -> str:
+    """Where this process finds modules, in the same order, for another one: less the current folder, in which there may
+    be files of any name, unless it holds this program."""
+    here, home = os.getcwd(), str(Path(app.__file__).parents[1])
+    folders = [folder or here for folder in sys.path if not folder or os.path.isabs(folder)]
+    return os.pathsep.join(folder for folder in folders if folder != here or folder == home)
+
+
+def _end_of(errors: IO[bytes]) -> str:
+    errors.seek(max(0, errors.seek(0, os.SEEK_END) - _MAX_LOGGED_BYTES))
+    return errors.read().decode(errors="replace").strip()
+
+
+def _failed(name: str) -> AppError:
+    return AppError(
+        f"{name} could not be read: the process that reads large files failed. Nothing was imported. Try again; if it "
+        "fails again, ask an admin to look into the server's log."
+    )
+
+
+def _no_room(name: str, error: OSError) -> StorageUnavailable:
+    return StorageUnavailable(f"{name} could not be put aside for reading ({error.strerror}). Nothing was imported.")
 
 
 def too_much(name: str) -> TooLarge:
@@ -120,10 +176,10 @@ def _say(**said: object) -> None:
     sys.stdout.flush()
 
 
-def _limit(max_bytes: int) -> None:
+def _limit(max_memory_bytes: int) -> None:
     """Take no more memory and time than this; where a system knows no such limit, the server's own bounds hold."""
     for kind, value in (
-        (resource.RLIMIT_AS, _BASE_BYTES + _TIMES_OF_FILE * max_bytes),
+        (resource.RLIMIT_AS, max_memory_bytes),
         (resource.RLIMIT_CPU, MAX_SECONDS),
     ):
         with suppress(ValueError, OSError):
@@ -142,8 +198,8 @@ def _write(conversation: ConversationDocument, result: IO[bytes]) -> None:
 
 def main() -> None:
     """The child: the file is the standard input, what is read goes to the descriptor that is named."""
-    descriptor, max_bytes, now, name = sys.argv[1:]
-    _limit(int(max_bytes))
+    descriptor, max_bytes, max_memory_bytes, now, name = sys.argv[1:]
+    _limit(int(max_memory_bytes))
     shown = -1.0
 
     def progress(fraction: float) -> None:
@@ -163,8 +219,7 @@ def main() -> None:
     except MemoryError:
         _say(error=too_much(name).message, kind="TooLarge")
     except OSError as error:
-        reason = f"{name} could not be put aside for reading ({error.strerror}). Nothing was imported."
-        _say(error=reason, kind="StorageUnavailable")
+        _say(error=_no_room(name, error).message, kind="StorageUnavailable")
     else:
         _say(done=True)
 

@@ -52,8 +52,9 @@ class Transfers:
     def __init__(self, records: TransferRecords, max_import_mb: int) -> None:
         self.records = records
         self._max_bytes = max_import_mb * MIB
-        # A file takes several times its size in memory while it is read.
-        self._one_at_a_time = asyncio.Semaphore(1)
+        # A file takes several times its size in memory while it is read. A small one does not wait for a large one.
+        self._small_imports = asyncio.Semaphore(1)
+        self._large_imports = asyncio.Semaphore(1)
         self._importing = OneForEach("A file of yours is being imported already. Wait for it to end.")
         self._exporting = OneForEach("An export of all your conversations is under way. Wait for it to end.")
 
@@ -113,6 +114,7 @@ class Transfers:
             TooLarge: it is larger than is allowed.
             LimitReached: the user has no room for them.
             StorageUnavailable: the database cannot be written.
+            AppError: it could not be read, by a fault of the server.
         """
         given_up = threading.Event()
 
@@ -127,7 +129,7 @@ class Transfers:
                 file, name, max_bytes=min(SMALL_BYTES, self._max_bytes), now=datetime.now(UTC), progress=follow
             )
 
-        async with self._one_at_a_time:
+        async with self._small_imports:
             try:
                 return await self.records.add(user_id, await asyncio.to_thread(read_here))
             except asyncio.CancelledError:
@@ -136,6 +138,7 @@ class Transfers:
             except TooLarge:
                 if self._max_bytes <= SMALL_BYTES:
                     raise
+        async with self._large_imports:
             read = await read_isolated(
                 file, name, max_bytes=self._max_bytes, now=datetime.now(UTC), progress=progress or (lambda _: None)
             )

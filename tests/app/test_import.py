@@ -375,6 +375,13 @@ async def test_an_upload_over_the_limit_is_cut_off(http: httpx.AsyncClient) -> N
     assert full.json() == {"imported": 0, "already_there": 0}
 
 
+async def test_the_reason_for_which_a_file_is_too_large_reaches_the_client(http: httpx.AsyncClient) -> None:
+    packed = archive(**{"a.json": b" " * (2 * 2**20)})
+    answer = await http.post("/api/import", content=packed, headers={"Content-Type": "application/zip"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+    assert answer.json()["error"]["message"].startswith("What is packed in The file is larger than 1 MiB")
+
+
 async def test_a_reply_of_another_program_goes_on_where_it_was_cut(services: Services, engine: FakeEngine) -> None:
     def said(id: str, parent: str | None, role: str, content: str, **fields: Any) -> dict[str, Any]:
         return {"id": id, "parentId": parent, "role": role, "content": content, **fields}

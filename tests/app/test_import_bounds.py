@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import sys
 import zipfile
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from app.domain import storage
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
 from app.domain.storage import StorageLimits
-from app.errors import BrokenFile, LimitReached, TooLarge, TooManyRequests
+from app.errors import AppError, BrokenFile, LimitReached, TooLarge, TooManyRequests
 from app.services import Services
 from app.store import transfer
 from app.transfer import isolated, reading, service
@@ -84,22 +86,94 @@ async def test_what_another_process_refuses_is_said_in_its_words(data: bytes, ki
 
 async def test_memory_that_a_file_takes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a small file that is a hundred times as large in memory."""
-    empty_lists = b'[{"title": "x", "conversations": [' + b"[]," * 3_000_000 + b"[]]}]"
-    run = isolated._run_child
-
-    async def with_little(source: Any, result: Any, name: str, max_bytes: int, *rest: Any) -> None:
-        assert max_bytes == 2**24
-        await run(source, result, name, -(10**8), *rest)  # 112 MiB, file and all
-
-    monkeypatch.setattr(isolated, "_run_child", with_little)
+    large = conversation("large") | {"unknown": [[]] * 2_000_000}
+    assert await read(document(large)) == ["large"]
+    monkeypatch.setattr(isolated, "_BASE_BYTES", 160 * 2**20)
+    monkeypatch.setattr(isolated, "_TIMES_OF_FILE", 0)
+    assert await read(document(conversation("small"))) == ["small"]
     with pytest.raises(TooLarge, match="Import it in parts"):
-        await read(empty_lists, max_bytes=2**24)
+        await read(document(large))
 
 
-async def test_a_reader_that_is_killed_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated.sys, "executable", "/bin/false")
+def replace_reader(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+    program = folder / "reader"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(isolated.sys, "executable", str(program))
+
+
+@pytest.mark.parametrize("script", ["kill -9 $$", "echo MemoryError >&2; exit 1"])
+async def test_a_reader_that_the_system_ends_takes_too_much(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str
+) -> None:
+    replace_reader(monkeypatch, tmp_path, script)
     with pytest.raises(TooLarge, match="Import it in parts"):
         await read(document(conversation()))
+
+
+@pytest.mark.parametrize(
+    ("script", "logged"),
+    [
+        ("echo 'No module named app' >&2; exit 1", "status 1: No module named app"),
+        ("exit 0", "status 0: no words"),
+        (None, "could not be started"),
+    ],
+)
+async def test_a_reader_that_fails_is_the_servers_fault_and_logged(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    script: str | None,
+    logged: str,
+) -> None:
+    if script is None:
+        monkeypatch.setattr(isolated.sys, "executable", str(tmp_path / "nowhere"))
+    else:
+        replace_reader(monkeypatch, tmp_path, script)
+    with pytest.raises(AppError, match=r"Nothing was imported\. Try again") as failed:
+        await read(document(conversation()))
+    assert failed.value.status == 500
+    assert logged in caplog.text
+
+
+async def test_a_reader_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    replace_reader(monkeypatch, tmp_path, "exec sleep 600")
+    monkeypatch.setattr(isolated, "MAX_WALL_SECONDS", 0.1)
+    with pytest.raises(TooLarge, match="Import it in parts"):
+        await read(document(conversation()))
+
+
+@pytest.mark.parametrize("started_here", [False, True])
+async def test_the_reader_runs_no_module_of_the_current_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started_here: bool
+) -> None:
+    (tmp_path / "json.py").write_text("open('ran', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    if started_here:  # as `python -m` and `python -c` do
+        monkeypatch.setattr(isolated.sys, "path", ["", str(tmp_path), *sys.path])
+    assert await read(document(conversation("x"))) == ["x"]
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_a_small_import_does_not_wait_for_a_large_one(
+    services: Services, stranger: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+
+    async def endless(*_: Any, **__: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(service, "read_isolated", endless)
+    large = io.BytesIO(b" " * (service.SMALL_BYTES + 1))
+    slow = asyncio.create_task(services.transfers.import_file(stranger, large))
+    await begun.wait()
+    async with asyncio.timeout(30):
+        counts = await services.transfers.import_file(ME, io.BytesIO(document(conversation())))
+    assert counts.imported == 1
+    slow.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
 
 
 async def test_one_message_and_one_conversation_have_a_size(
