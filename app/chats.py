@@ -106,8 +106,9 @@ class TemporaryChats:
     def _over(self, database: Database) -> Chats:
         records = TurnRecords(database, new_id(), self._settings.lease_seconds)
         contexts, nobody = TurnContexts(database), Notifications(IN_MEMORY)
+        limits = StorageLimits(max_bytes=TEMPORARY_BYTES, temporary=True)
         return Chats(
-            conversations=Conversations(database),
+            conversations=Conversations(database, limits),
             turns=Turns(
                 self._settings,
                 self._engine,
@@ -116,7 +117,7 @@ class TemporaryChats:
                 self._templates,
                 nobody,
                 admission=self.admission,
-                storage=StorageRoom(StorageUses(database), StorageLimits(max_bytes=TEMPORARY_BYTES, temporary=True)),
+                storage=StorageRoom(StorageUses(database), limits),
                 is_alone=True,
             ),
             deletions=Deletions(database),

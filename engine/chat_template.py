@@ -63,7 +63,7 @@ class ChatTemplate:
         self._text_only = TextOnly(tokenizer)
         self._format = detect_content_format(self._render_text) if self._shows_text else ContentFormat()
         self._beginnings = Beginnings()
-        self._shared: dict[tuple[object, ...], list[int]] = {}  # by the shared messages and the next one's role
+        self._shared: dict[tuple[object, ...], list[int]] = {}  # by two texts that begin with them
         # Encoding switches settings of the tokenizer forth and back: one at a time.
         self._lock = threading.Lock()
 
@@ -146,24 +146,31 @@ class ChatTemplate:
             return 0
         shared = list(takewhile(lambda message: message.get("shared", False), messages))
         role = messages[len(shared)]["role"] if len(shared) < len(messages) else "user"
-        key = role, *((message["role"], message["content"]) for message in shared)
         with self._lock:
-            known = self._shared.get(key)
+            # Rendered each time, for a template may tell the date; only tokenizing takes long.
+            texts = self._render_shared(shared, role)
+            known = self._shared.get(texts)
             if known is None:
                 if len(self._shared) >= MAX_SHARED:
                     self._shared.clear()
-                known = self._shared[key] = self._render_shared(shared, role)
+                known = self._shared[texts] = self._tokenize_common(texts)
         return _num_common(known, token_ids)
 
-    def _render_shared(self, shared: Sequence[ChatMessage], role: str) -> list[int]:
-        """Token ids that conversations with these first messages begin with, whatever the next message says."""
+    def _render_shared(self, shared: Sequence[ChatMessage], role: str) -> tuple[str, ...]:
+        """Two conversations with these first messages that differ by the next one; none where they are refused."""
         texts: list[str] = []
         for content in ("0", "a"):
             conversation = [*_plain(shared), {"role": role, "content": content}]
             try:
                 texts.append(self._render_text(self._format.convert(conversation)))
             except (TemplateError, TypeError, ValueError, KeyError):
-                return []
+                return ()
+        return tuple(texts)
+
+    def _tokenize_common(self, texts: Sequence[str]) -> list[int]:
+        """Token ids that texts begin with, whatever follows what they have in common."""
+        if not texts:
+            return []
         # Tokens reach over the end of what is common, and differ by what follows: those that never do are shared.
         common = self._tokenize(texts[0][: _num_common(*texts)])
         return common[: min(_num_common(common, self._tokenize(text)) for text in texts)]

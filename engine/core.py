@@ -166,11 +166,13 @@ class EngineCore:
             return result
         self._in_step = tuple([chunk.request.id for chunk in plan.chunks])
         began = monotonic()
+        fell_back = False
         if self._drafting is not None:
             plan = self._drafting.extend(plan)
         if self._multi_step is not None and most_steps > 1 and self._multi_step.serves(plan, self._submissions):
             plan, replies = self._multi_step.extend(plan, most_steps, self._submissions)
             drawn = self._several(plan, replies, most_steps)
+            fell_back = drawn is None
             if drawn is not None and drawn.tokens:
                 self._apply(self._multi_step.parts(plan, drawn, began), result)
                 return result
@@ -189,6 +191,8 @@ class EngineCore:
             num_generated += len(advanced)
             self._advance(advanced, deltas, result)
             began = monotonic()
+        if fell_back and not result.failures:
+            self._multi_step = None  # no request's fault but ours, which would be met again in each step
         self._measure(plan, seconds + monotonic() - began, num_generated)
         self._tell_progress(plan, result)
         result.deltas += deltas.values()

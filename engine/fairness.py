@@ -1,7 +1,8 @@
 """Divides seats and prompt tokens among users, not among requests. Pure Python.
 
 The order is round robin: the first request of each user, then the second of each, and so on; among requests with the
-same number the user who was served the fewest tokens comes first. These are the virtual token counters of Sheng et al.,
+same number those that write come first, so that none that waits takes the blocks they need, and then the user who was
+served the fewest tokens. These are the virtual token counters of Sheng et al.,
 "Fairness in Serving Large Language Models" (OSDI 2024): a user who comes back starts at the lowest counter of those who
 are there, so nobody saves up a turn. Within a user requests keep their rank. With one user the order is the rank.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from engine.request import PRIORITY_SECONDS, Request
+from engine.request import PRIORITY_SECONDS, Request, RequestStatus
 
 
 class FairShare:
@@ -40,8 +41,10 @@ class FairShare:
             del self._num_requests[user], self._served[user]
 
     def charge(self, request: Request, num_tokens: int) -> None:
-        """A step computes so many tokens of a request."""
-        self._served[request.user] += num_tokens
+        """A step computes so many tokens of a request. What is computed again after a preemption is no service."""
+        end = request.num_computed_tokens + request.num_launched_tokens + num_tokens
+        self._served[request.user] += max(0, min(num_tokens, end - request.num_charged_tokens))
+        request.num_charged_tokens = max(request.num_charged_tokens, end)
 
     def clear(self) -> None:
         """Nothing is in flight any more."""
@@ -65,5 +68,10 @@ class FairShare:
         return turns
 
     def in_order(self, requests: Sequence[Request], turns: dict[str, float]) -> list[Request]:
-        """The requests by turn, then by what their users were served, then by rank."""
-        return sorted(requests, key=lambda one: (turns[one.id], self._served[one.user], one.rank))
+        """The requests by turn; of equal ones those that write by rank, then the others by what users were served."""
+
+        def place(one: Request) -> tuple[float, bool, int, float]:
+            writes = one.status is RequestStatus.RUNNING and one.num_uncomputed_tokens == 1
+            return turns[one.id], not writes, 0 if writes else self._served[one.user], one.rank
+
+        return sorted(requests, key=place)

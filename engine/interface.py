@@ -53,7 +53,9 @@ class Caller:
     @property
     def salt(self) -> bytes:
         """Separates block hashes: 16 bytes."""
-        return blake2b(f"{len(self.user)} {self.user}{self.cache_salt}".encode(), digest_size=16).digest()
+        return blake2b(
+            f"{len(self.user)} {self.user}{self.cache_salt}".encode(errors="surrogatepass"), digest_size=16
+        ).digest()
 
 
 class ChatEngine(Protocol):

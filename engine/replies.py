@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from time import monotonic
 
@@ -12,6 +13,8 @@ from engine.request import Request
 from engine.scheduler import Scheduler
 from engine.submission import Submission
 
+log = logging.getLogger(__name__)
+
 
 def overdue(request: Request) -> DeadlineError:
     """For a request whose deadline passed before its first token."""
@@ -20,6 +23,17 @@ def overdue(request: Request) -> DeadlineError:
         f"The reply had not begun when its {request.deadline - request.arrival:g} seconds were over. Try again when "
         "fewer requests are waiting, or allow more time."
     )
+
+
+def _last_text(submission: Submission, reason: FinishReason) -> str:
+    """What is held back of a text; nothing where the text itself fails, for that must not fail the step."""
+    if reason is FinishReason.ERROR:
+        return ""
+    try:
+        return submission.text.finish()
+    except Exception:
+        log.exception("the end of the text of %s is lost", submission.request.id)
+        return ""
 
 
 class Replies:
@@ -119,8 +133,7 @@ class Replies:
         for submission in self.of_stream(stream_id):
             request = self._scheduler.finish(submission.request.id, reason) or submission.request
             request.finish_reason = reason  # a fork that had not begun is unknown to the scheduler
-            text = "" if reason is FinishReason.ERROR else submission.text.finish()  # it may be what failed
-            delta = Delta(stream_id, text, index=submission.index)
+            delta = Delta(stream_id, _last_text(submission, reason), index=submission.index)
             self._close(request, delta)
             ended.append((request, delta))
         return ended

@@ -359,7 +359,8 @@ class Scheduler:
         Args:
             decodes: so many of those who run continue a reply.
         """
-        divides = self._waiting or decodes < len(self._running) or self.pool.num_free < len(self._running)
+        most_needed = len(self._running) * len(self._tables.windows)  # blocks: each may need one for each group
+        divides = self._waiting or decodes < len(self._running) or self.pool.num_free < most_needed
         if not (divides and self._fair_share.has_several_users):
             return (*self._running, *self._waiting), {}
         everyone = (*self._running, *self._waiting)

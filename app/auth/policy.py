@@ -71,7 +71,7 @@ class Rule:
         self._pattern: re.Pattern[str] = compile_path(path)[0]
 
     def match(self, path: str) -> re.Match[str] | None:
-        return self._pattern.match(path)
+        return self._pattern.fullmatch(path)  # its $ alone also matches before a newline at the end
 
 
 @dataclass(frozen=True, slots=True)

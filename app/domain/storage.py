@@ -30,6 +30,9 @@ class StorageUse:
     tags: int  #: different ones
 
 
+NOTHING = StorageUse(0, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class StorageLimits:
     """What each user may store; None is any amount."""
@@ -64,23 +67,33 @@ class StorageLimits:
                 "kept for one person. Delete some that you don't need any more."
             )
 
-    def require_kept(self, use: StorageUse) -> None:
-        """Whether what was just written may stay.
+    def require_kept(self, use: StorageUse, before: StorageUse = NOTHING) -> None:
+        """Whether what was just written may stay. A change that makes nothing larger always may.
+
+        Args:
+            use: with what was written.
+            before: without it.
 
         Raises:
             LimitReached: it is too much; says how much it would be, and what to do.
         """
-        if self.max_bytes is not None and use.bytes > self.max_bytes:
+        if self.max_bytes is not None and use.bytes > max(self.max_bytes, before.bytes):
+            if self.temporary:
+                raise LimitReached(
+                    f"With this your temporary chats would hold more than {mebibytes(self.max_bytes)}, which is the "
+                    "most. Nothing was added. Delete one, or go on in a chat that is kept."
+                )
             raise LimitReached(
                 f"There isn't enough room: with this, more than your {mebibytes(self.max_bytes)} would be used. "
                 "Nothing was added. Delete conversations that you don't need any more, or ask an admin for more room."
             )
-        if self.max_conversations is not None and use.conversations > self.max_conversations:
+        most = self.max_conversations
+        if most is not None and use.conversations > max(most, before.conversations):
             raise LimitReached(
-                f"With this you would have more than {self.max_conversations:,} conversations, the most that are kept "
+                f"With this you would have more than {most:,} conversations, the most that are kept "
                 "for one person. Nothing was added. Delete some that you don't need any more."
             )
-        if self.max_tags is not None and use.tags > self.max_tags:
+        if self.max_tags is not None and use.tags > max(self.max_tags, before.tags):
             raise LimitReached(
                 f"With this you would have {use.tags:,} different tags, and {self.max_tags:,} is the most that is kept "
                 "for one person. Nothing was added. Use tags that you have already."

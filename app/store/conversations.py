@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
-from app.domain.storage import StorageLimits
+from app.domain.storage import StorageLimits, StorageUse
 from app.domain.text import MAX_TITLE_CHARS, branch_title, clean_text, one_line
 from app.domain.views import ConversationSummary, ConversationView, MessageStatus, MessageView, Page
 from app.errors import Conflict, InvalidInput, NotFound
@@ -210,10 +210,11 @@ class Conversations:
                 created_at=now,
                 updated_at=now,
             )
+            before = self._use(session, user_id)
             session.add(copied)
             session.flush()
             copied.tip_message_id = copy_path(session, path_to(session, last.id, token_ids=True), copied.id)
-            self._require_kept(session, user_id)
+            self._require_kept(session, user_id, before)
             return copied.id
 
         return await self._database.write(work)
@@ -277,10 +278,10 @@ class Conversations:
 
         def work(session: Session) -> None:
             owned_conversation(session, user_id, conversation_id, lock=True)
+            before = self._use(session, user_id)
             session.execute(delete(ConversationTag).where(ConversationTag.conversation_id == conversation_id))
             session.add_all(ConversationTag(conversation_id=conversation_id, tag=tag) for tag in wanted)
-            if wanted:
-                self._require_kept(session, user_id)
+            self._require_kept(session, user_id, before)
 
         await self._database.write(work)
 
@@ -306,18 +307,22 @@ class Conversations:
 
         def work(session: Session) -> None:
             owned_conversation(session, user_id, conversation_id, lock=True)
+            before = self._use(session, user_id) if counted else None
             if values:
                 session.execute(update(Conversation).where(Conversation.id == conversation_id).values(**values))
-            if counted:
-                self._require_kept(session, user_id)
+            self._require_kept(session, user_id, before)
 
         await self._database.write(work)
 
-    def _require_kept(self, session: Session, user_id: str) -> None:
-        """Count what this transaction leaves, where there is a limit."""
-        if self._limits != StorageLimits():
+    def _use(self, session: Session, user_id: str) -> StorageUse | None:
+        """Counts what a user has stored; None where there is no limit."""
+        return None if self._limits == StorageLimits() else storage_use(session, user_id)
+
+    def _require_kept(self, session: Session, user_id: str, before: StorageUse | None) -> None:
+        """Counts what this transaction leaves of what was there ``before``; None counts nothing."""
+        if before is not None:
             session.flush()
-            self._limits.require_kept(storage_use(session, user_id))
+            self._limits.require_kept(storage_use(session, user_id), before)
 
 
 def settings_row(settings: ChatSettings) -> dict[str, object]:

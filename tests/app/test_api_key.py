@@ -59,6 +59,8 @@ async def test_without_the_key_programs_get_401_in_openais_shape(
 ) -> None:
     slashed = await live.http.request(method, f"{path}/", headers=headers)
     assert slashed.status_code == 401
+    behind_newline = await live.http.request(method, f"{path}%0A", headers=headers)
+    assert behind_newline.status_code >= 400
     answer = await live.http.request(method, path, headers=headers)
     assert answer.status_code == 401
     error = answer.json()["error"]

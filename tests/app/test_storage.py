@@ -20,6 +20,7 @@ from app.domain.storage import MIB, StorageLimits, StorageUse
 from app.errors import InvalidInput, LimitReached
 from app.services import Services
 from app.settings import AppSettings
+from app.store.conversations import Conversations
 from app.store.database import sqlite_engine
 from app.store.migrate import alembic_config, migrate
 from app.store.models import Conversation, Message
@@ -272,3 +273,28 @@ async def test_every_role_sees_its_own_storage(tmp_path: Path) -> None:
         assert used[Role.ADMIN] == used[Role.VIEWER] == 0
         async with here.client() as nobody:
             assert (await nobody.get("/api/account/storage")).status_code == 401
+
+
+def test_a_change_that_makes_nothing_larger_may_stay_above_the_limit() -> None:
+    limits = StorageLimits(max_bytes=100, max_conversations=2, max_tags=2)
+    above = StorageUse(120, 3, 3)
+    limits.require_kept(above, above)
+    limits.require_kept(StorageUse(110, 3, 2), above)
+    for larger in (StorageUse(121, 3, 3), StorageUse(120, 4, 3), StorageUse(120, 3, 4)):
+        with pytest.raises(LimitReached):
+            limits.require_kept(larger, above)
+
+
+async def test_who_is_above_the_limit_takes_tags_off_and_shortens_a_prompt(
+    services: Services, engine: FakeEngine
+) -> None:
+    (one,) = await fill(services.database, 1)
+    await services.conversations.set_tags(ME, one, ["a", "b"])
+    await services.conversations.save_settings(ME, one, ChatSettings(system_prompt="x" * 50_000))
+    full = Conversations(services.database, StorageLimits(max_bytes=1, max_tags=1))
+    await full.set_tags(ME, one, ["a"])
+    await full.save_settings(ME, one, ChatSettings(system_prompt="x" * 40_000))
+    with pytest.raises(LimitReached):
+        await full.save_settings(ME, one, ChatSettings(system_prompt="x" * 60_000))
+    with pytest.raises(LimitReached):
+        await full.set_tags(ME, one, ["a", "c"])

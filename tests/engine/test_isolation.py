@@ -109,6 +109,9 @@ def test_text_that_cannot_be_made_ends_its_request_alone(path: Path, monkeypatch
         def push(self, *args: Any) -> Any:
             raise RuntimeError("no text")
 
+        def finish(self) -> str:
+            raise RuntimeError("no text at the end either")
+
     def text_stream(*args: Any) -> TextStream:
         stream = plain(*args)
         if next(made) == 1:

@@ -262,7 +262,8 @@ class UsageSoFar:
             self._written += delta.num_tokens
 
     def told(self) -> dict[str, Any]:
-        return _usage(sum(self._prompts.values()), self._written, sum(self._cached.values()))
+        cached = sum(self._cached.values()) if self._cached else None  # a model server need not say
+        return _usage(sum(self._prompts.values()), self._written, cached)
 
 
 def _total_cached(prompts: Iterable[Timings]) -> int | None:
