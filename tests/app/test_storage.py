@@ -285,10 +285,9 @@ def test_a_change_that_makes_nothing_larger_may_stay_above_the_limit() -> None:
             limits.require_kept(larger, above)
 
 
-async def test_who_is_above_the_limit_takes_tags_off_and_shortens_a_prompt(
-    services: Services, engine: FakeEngine
-) -> None:
-    (one,) = await fill(services.database, 1)
+async def test_above_the_limit_tags_are_taken_off_and_a_prompt_is_shortened(services: Services) -> None:
+    one = (await services.turns.start(ME, text="hello")).conversation_id
+    await _ended(services)
     await services.conversations.set_tags(ME, one, ["a", "b"])
     await services.conversations.save_settings(ME, one, ChatSettings(system_prompt="x" * 50_000))
     full = Conversations(services.database, StorageLimits(max_bytes=1, max_tags=1))
@@ -298,3 +297,16 @@ async def test_who_is_above_the_limit_takes_tags_off_and_shortens_a_prompt(
         await full.save_settings(ME, one, ChatSettings(system_prompt="x" * 60_000))
     with pytest.raises(LimitReached):
         await full.set_tags(ME, one, ["a", "c"])
+
+
+async def test_branches_of_a_temporary_chat_count_against_what_temporary_chats_may_hold(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.chats.TEMPORARY_BYTES", 18_000)
+    chats = await services.temporary.begin(ME)
+    sent = await chats.turns.start(ME, text="x" * 5000)
+    while chats.turns.being_written():
+        await asyncio.gather(*chats.turns._tasks, return_exceptions=True)
+    await chats.conversations.branch(ME, sent.message_id)
+    with pytest.raises(LimitReached, match="temporary chats would hold"):
+        await chats.conversations.branch(ME, sent.message_id)

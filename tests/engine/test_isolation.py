@@ -124,6 +124,22 @@ def test_text_that_cannot_be_made_ends_its_request_alone(path: Path, monkeypatch
     assert (tokens["greedy"], tokens["sampled"]) == (expected["greedy"], expected["sampled"])
 
 
+def test_a_text_that_fails_at_its_end_fails_no_step(path: Path) -> None:
+    chosen = settings(path, native=False)
+    core = EngineCore(load_model(chosen, lambda stage, fraction: None), chosen)
+    submission = core.intake.submission("attacker", [9, 8], core.intake.resolve([9, 8], SAMPLED))
+
+    def fail() -> str:
+        raise RuntimeError("no text")
+
+    submission.text.finish = fail  # type: ignore[method-assign]
+    core.add(submission)
+    core.step()
+    assert core.abort("attacker")
+    assert not core.has_work
+    core.check()
+
+
 @pytest.mark.parametrize("error", [MemoryError("none left"), RuntimeError("the device fell off")])
 def test_where_no_row_fails_alone_the_step_has_failed(error: Exception) -> None:
     with pytest.raises(type(error), match=str(error)):
