@@ -1,8 +1,7 @@
 """Divides seats and prompt tokens among users, not among requests. Pure Python.
 
 The order is round robin: the first request of each user, then the second of each, and so on; among requests with the
-same number those that write come first, so that none that waits takes the blocks they need, and then the user who was
-served the fewest tokens. These are the virtual token counters of Sheng et al.,
+same number the user who was served the fewest tokens comes first. These are the virtual token counters of Sheng et al.,
 "Fairness in Serving Large Language Models" (OSDI 2024): a user who comes back starts at the lowest counter of those who
 are there, so nobody saves up a turn. Within a user requests keep their rank. With one user the order is the rank.
 """
@@ -12,7 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from engine.request import PRIORITY_SECONDS, Request, RequestStatus
+from engine.request import PRIORITY_SECONDS, Request
+
+DIVIDES = False
+"""Off: where blocks are scarce, requests of several users can take them from one another without an end. Until that is
+mended requests are served by rank, whoever sends them."""
 
 
 class FairShare:
@@ -24,7 +27,7 @@ class FairShare:
 
     @property
     def has_several_users(self) -> bool:
-        return len(self._num_requests) > 1
+        return DIVIDES and len(self._num_requests) > 1
 
     def enter(self, request: Request) -> None:
         """A request is in flight."""
@@ -41,10 +44,8 @@ class FairShare:
             del self._num_requests[user], self._served[user]
 
     def charge(self, request: Request, num_tokens: int) -> None:
-        """A step computes so many tokens of a request. What is computed again after a preemption is no service."""
-        end = request.num_computed_tokens + request.num_launched_tokens + num_tokens
-        self._served[request.user] += max(0, min(num_tokens, end - request.num_charged_tokens))
-        request.num_charged_tokens = max(request.num_charged_tokens, end)
+        """A step computes so many tokens of a request."""
+        self._served[request.user] += num_tokens
 
     def clear(self) -> None:
         """Nothing is in flight any more."""
@@ -68,10 +69,5 @@ class FairShare:
         return turns
 
     def in_order(self, requests: Sequence[Request], turns: dict[str, float]) -> list[Request]:
-        """The requests by turn; of equal ones those that write by rank, then the others by what users were served."""
-
-        def place(one: Request) -> tuple[float, bool, int, float]:
-            writes = one.status is RequestStatus.RUNNING and one.num_uncomputed_tokens == 1
-            return turns[one.id], not writes, 0 if writes else self._served[one.user], one.rank
-
-        return sorted(requests, key=place)
+        """The requests by turn, then by what their users were served, then by rank."""
+        return sorted(requests, key=lambda one: (turns[one.id], self._served[one.user], one.rank))

@@ -57,7 +57,6 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     token_ids: list[int] = field(init=False)  #: prompt, then what was generated
     num_computed_tokens: int = 0
-    num_charged_tokens: int = 0  #: counted as served to its user, see :mod:`engine.fairness`
     num_launched_tokens: int = 0  #: behind those: in steps that were launched and have not landed
     num_awaited_tokens: int = 0  #: which those steps sample, and which will be computed in turn
     tables: list[list[int]] = field(default_factory=list)  #: a block table for each group of layers; none while waiting

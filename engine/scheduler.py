@@ -359,8 +359,7 @@ class Scheduler:
         Args:
             decodes: so many of those who run continue a reply.
         """
-        most_needed = len(self._running) * len(self._tables.windows)  # blocks: each may need one for each group
-        divides = self._waiting or decodes < len(self._running) or self.pool.num_free < most_needed
+        divides = self._waiting or decodes < len(self._running) or self.pool.num_free < len(self._running)
         if not (divides and self._fair_share.has_several_users):
             return (*self._running, *self._waiting), {}
         everyone = (*self._running, *self._waiting)
