@@ -6,8 +6,8 @@ somebody is reading; prompts fill what is left, in order of arrival, as far as t
 
 Order is the fairness: requests are ranked by arrival and priority (see ``Request.rank``), blocks are taken in that
 order, nobody in the queue is overtaken by a later rank, and when blocks run out the latest rank gives way. So the
-earliest request always advances, and every request is the earliest one day. Where several users have requests, users
-come before ranks: see :mod:`engine.fairness`.
+earliest request always advances, and every request is the earliest one day. Users could come
+before ranks, which is off: see :data:`engine.fairness.DIVIDES`.
 """
 
 from __future__ import annotations
