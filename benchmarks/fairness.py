@@ -6,12 +6,13 @@
 A victim asks the bundled model short questions, one after another. Beside it attackers send the costliest requests:
 ``n: 16``, long prompts, log-probabilities of reply and prompt, biases, forbidden words, and all of these together. Each
 load runs with 1 attacker, with 10, and with 10 whose requests carry the victim's own user id: the scheduler then has
-one user and serves requests by arrival, as it did before it divided steps among users.
+one user, whose requests it serves by arrival.
 
 The victim's time to first token is printed as median and maximum, and as the ratio to its median alone. ``steps`` is
-the largest number of steps that the scheduler planned from a question's arrival there to its first token; the number
-behind "of" is the scheduler's bound where a step reads all the prompt tokens that its budget leaves. The engine's
-pacing (``engine/pacing.py``) reads fewer beside replies, so the engine may take more steps than that.
+the largest number of steps that the scheduler planned from a question's arrival there to its first token. The number
+behind "of" is the scheduler's bound: the steps that read one prompt of each other user, and the question's own, where a
+step reads all the prompt tokens that its budget leaves. It holds while there are seats and blocks for one request of
+each user. The engine's pacing (``engine/pacing.py``) reads fewer tokens beside replies, and may take more steps.
 """
 
 from __future__ import annotations
@@ -162,11 +163,12 @@ class Bench:
             "others_share_of_cpu": round(mark.others_share(), 2),
         }
 
-    def bound(self, users: int) -> int:
+    def bound(self, load: Load, num_attackers: int) -> int:
         """Most steps until the victim's first token without pacing, as in ``tests/engine/test_fairness.py``."""
         settings = self._engine.settings
         chunk = settings.max_batched_tokens - settings.max_num_seqs
-        return users * (-(-self._prompt_tokens // chunk) + 1) + 1
+        prompts = [self._prompt_tokens, *[load.prompt_tokens + REPLY_TOKENS] * num_attackers]
+        return sum(-(-prompt // chunk) + 1 for prompt in prompts) + 1
 
 
 async def run(names: Sequence[str], seconds: float) -> dict[str, Any]:
@@ -183,8 +185,8 @@ async def run(names: Sequence[str], seconds: float) -> dict[str, Any]:
             for way, users in (("1", many[:1]), ("10", many), ("10 as one user", [VICTIM] * 10)):
                 row = await bench.measure(LOADS[name], users, seconds)
                 row["times_alone"] = round(row["ttft_ms"]["median"] / alone["ttft_ms"]["median"], 1)
-                divided = "one user" not in way
-                row["bound_steps_without_pacing"] = bench.bound(1 + len(users)) if divided else None
+                bound = None if VICTIM in users else bench.bound(LOADS[name], len(users))
+                row["bound_steps_without_pacing"] = bound
                 loads[name][way] = row
                 print(line(name, way, row), flush=True)
         return {"prompt_tokens": bench._prompt_tokens, "alone": alone, "loads": loads}

@@ -99,10 +99,7 @@ class BlockTables:
     ) -> list[BlockCopy] | None:
         pool = self.pool
         computed = full * pool.block_size + rows
-        end = len(request.token_ids)
-        wanted = [
-            pool.blocks_for(end if window is None else min(computed + budget, end)) - full for window in self.windows
-        ]
+        wanted = self._wanted(request, full, computed, budget)
         matched = [block for table in tables for block in table if block != NULL_BLOCK]
         if sum(wanted) > pool.num_free_after_share([*matched, *sources]):
             return None
@@ -126,6 +123,23 @@ class BlockTables:
         request.num_computed_tokens = computed
         request.num_registered_blocks = full
         return copies
+
+    def lacking(self, request: Request, *, reusable: int, budget: int) -> int:
+        """How many more free blocks :meth:`attach` needs, with the same arguments."""
+        self._hash_known_tokens(request)
+        size = self.pool.block_size
+        full, tables = self._longest_match(request, reusable // size)
+        matched = [block for table in tables for block in table if block != NULL_BLOCK]
+        wanted = self._wanted(request, full, full * size, budget)
+        return max(0, sum(wanted) - self.pool.num_free_after_share(matched))
+
+    def _wanted(self, request: Request, full: int, computed: int, budget: int) -> list[int]:
+        """Blocks to be allocated in each group behind the first ``full``."""
+        end = len(request.token_ids)
+        return [
+            self.pool.blocks_for(end if window is None else min(computed + budget, end)) - full
+            for window in self.windows
+        ]
 
     def fork(self, parent: Request, child: Request) -> None:
         """Let a child begin with all that its parent has computed. What both may still write is copied then."""

@@ -1,73 +1,82 @@
-"""Divides seats and prompt tokens among users, not among requests. Pure Python.
+"""Ranks requests so that users share the machine, not requests. Pure Python.
 
-The order is round robin: the first request of each user, then the second of each, and so on; among requests with the
-same number the user who was served the fewest tokens comes first. These are the virtual token counters of Sheng et al.,
-"Fairness in Serving Large Language Models" (OSDI 2024): a user who comes back starts at the lowest counter of those who
-are there, so nobody saves up a turn. Within a user requests keep their rank. With one user the order is the rank.
+The scheduler serves requests by rank, a time in seconds. A request of no user ranks by its arrival and its priority.
+A user's requests take turns: each ranks as if it came later by an hour for every one that the user has in flight
+before it. So the first request of each user comes before the second of any, however many somebody sends. When one
+ends, those behind it move up, and rank from that moment on, never later than before. And a prompt ranks later by its
+length, so that a short question does not wait until ten long ones are read.
+
+Ranks only ever fall, and never below the time at which they are given. Once the clock has passed a request's rank,
+nothing new comes before it, and what stands before it ends one after the other: nobody starves. This is start-time
+fair queueing (Goyal, Vin, Cheng 1996) with requests as the unit of service.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from bisect import insort
 
-from engine.request import PRIORITY_SECONDS, Request
+from engine.request import Request
 
-DIVIDES = False
-"""Off: where blocks are scarce, requests of several users can take them from one another without an end. Until that is
-mended requests are served by rank, whoever sends them."""
+TURN_SECONDS = 3600.0
+"""More than a reply takes: else a user's second request could outrank another user's first."""
+
+PROMPT_TOKEN_SECONDS = 0.01
+"""By which a token of the prompt ranks a user's request later, about what it costs a small machine."""
 
 
 class FairShare:
-    """Who is there, and how much each has been served. Requests without a user count as one user's."""
+    """Who has requests in flight. It alone changes ranks."""
 
     def __init__(self) -> None:
-        self._num_requests: Counter[str | None] = Counter()  # in flight
-        self._served: dict[str | None, int] = {}  # tokens, of users with requests in flight
+        self._requests: dict[str | None, list[Request]] = {}  # of each user, by rank
 
     @property
     def has_several_users(self) -> bool:
-        return DIVIDES and len(self._num_requests) > 1
+        return len(self._requests) > 1
 
     def enter(self, request: Request) -> None:
-        """A request is in flight."""
-        user = request.user
-        if user not in self._served:
-            self._served[user] = min(self._served.values(), default=0)
-        self._num_requests[user] += 1
+        """A request is in flight: give it its rank."""
+        own = self._requests.setdefault(request.user, [])
+        turn = sum([other.priority <= request.priority for other in own])
+        request.rank = _rank(request, request.arrival, turn)
+        insort(own, request, key=_by_rank)
 
-    def leave(self, request: Request) -> None:
-        """A request is in flight no more."""
-        user = request.user
-        self._num_requests[user] -= 1
-        if not self._num_requests[user]:
-            del self._num_requests[user], self._served[user]
-
-    def charge(self, request: Request, num_tokens: int) -> None:
-        """A step computes so many tokens of a request."""
-        self._served[request.user] += num_tokens
+    def leave(self, request: Request, now: float) -> bool:
+        """A request is in flight no more. Returns whether others have moved up."""
+        own = self._requests[request.user]
+        own.remove(request)
+        if not own:
+            del self._requests[request.user]
+        if request.user is None:
+            return False
+        moved = False
+        for turn, other in enumerate(own):
+            rank = _rank(other, max(now, other.arrival), turn)
+            if rank < other.rank:
+                other.rank = rank
+                moved = True
+        own.sort(key=_by_rank)
+        return moved
 
     def clear(self) -> None:
         """Nothing is in flight any more."""
-        self._num_requests.clear()
-        self._served.clear()
+        self._requests.clear()
 
-    def turns(self, requests: Iterable[Request], now: float) -> dict[str, float]:
-        """The turn of each request by its id: how many of its user's come before it.
 
-        A priority above 0 adds as many turns, and one fewer for each minute that the request has waited; one below 0
-        takes as many.
-        """
-        seen: Counter[str | None] = Counter()
-        turns: dict[str, float] = {}
-        for request in sorted(requests, key=lambda request: request.rank):
-            later = float(request.priority)
-            if later > 0:
-                later = max(0.0, (request.rank - now) / PRIORITY_SECONDS)
-            turns[request.id] = seen[request.user] + later
-            seen[request.user] += 1
-        return turns
+def takes_turn_of(request: Request, other: Request) -> bool:
+    """Whether a waiting request may have the seat and the blocks of a running one.
 
-    def in_order(self, requests: Sequence[Request], turns: dict[str, float]) -> list[Request]:
-        """The requests by turn, then by what their users were served, then by rank."""
-        return sorted(requests, key=lambda one: (turns[one.id], self._served[one.user], one.rank))
+    Only of another user's that ranks later by half a turn or more, so not for the length of a prompt or a moment.
+    """
+    return request.user != other.user and other.rank - request.rank >= TURN_SECONDS / 2
+
+
+def _rank(request: Request, since: float, turn: int) -> float:
+    rank = since + request.delay
+    if request.user is not None:
+        rank += turn * TURN_SECONDS + request.num_prompt_tokens * PROMPT_TOKEN_SECONDS
+    return rank
+
+
+def _by_rank(request: Request) -> float:
+    return request.rank

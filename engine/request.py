@@ -33,11 +33,12 @@ class Request:
         stop_token_ids: tokens that end the reply (the model's end-of-sequence tokens among them unless ignored).
         arrival: seconds on the engine's monotonic clock.
         deadline: on the same clock, when the reply must have ended; None for no limit.
-        priority: lower comes first, see :attr:`rank`.
+        priority: lower comes first: each step ranks a request later by a minute. So a more urgent one overtakes those
+            that came up to a minute earlier for each step, and nobody is overtaken for ever.
         cache_salt: only requests with equal salt share what is cached.
         private_salt: the same for what lies behind the shared tokens; empty shares it with every request without one.
         num_shared_tokens: so many of the first tokens depend on no user's text.
-        user: the scheduler divides steps among users; None for requests of no user.
+        user: users take turns, see :mod:`engine.fairness`; None for requests of no user.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Request:
     num_shared_tokens: int = 0
     user: str | None = None
 
+    rank: float = field(init=False)  #: requests are served in this order: seconds on the engine's clock
     status: RequestStatus = RequestStatus.WAITING
     token_ids: list[int] = field(init=False)  #: prompt, then what was generated
     num_computed_tokens: int = 0
@@ -82,6 +84,7 @@ class Request:
         if not self.prompt_token_ids:
             raise ValueError("a request needs at least one prompt token")
         self.token_ids = list(self.prompt_token_ids)
+        self.rank = self.arrival + self.delay
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -102,13 +105,9 @@ class Request:
         return self.params.prompt_logprobs is not None and self.num_scored_tokens < self.num_prompt_tokens
 
     @property
-    def rank(self) -> float:
-        """Requests are served in this order: by arrival, each step of priority counting as later by a minute.
-
-        So a more urgent request overtakes those that came up to a minute earlier for each step, and nobody is
-        overtaken for ever.
-        """
-        return self.arrival + self.priority * PRIORITY_SECONDS
+    def delay(self) -> float:
+        """Seconds by which the priority ranks a request later, or earlier."""
+        return self.priority * PRIORITY_SECONDS
 
     @property
     def is_finished(self) -> bool:

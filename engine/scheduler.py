@@ -4,10 +4,9 @@ There is no prefill phase and no decode phase (the idea is vLLM's V1 scheduler):
 tokens, and each request's ``num_computed_tokens`` chases its length. Each decode has its token of the budget, for
 somebody is reading; prompts fill what is left, in order of arrival, as far as the pace beside decodes allows.
 
-Order is the fairness: requests are ranked by arrival and priority (see ``Request.rank``), blocks are taken in that
-order, nobody in the queue is overtaken by a later rank, and when blocks run out the latest rank gives way. So the
-earliest request always advances, and every request is the earliest one day. Users could come
-before ranks, which is off: see :data:`engine.fairness.DIVIDES`.
+Order is the fairness: requests are ranked by arrival, priority and their user's turns (``engine/fairness.py``), blocks
+are taken in that order, nobody in the queue is overtaken by a later rank, and when blocks run out the latest rank gives
+way. So the earliest request always advances, and every request is the earliest one day.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from functools import cached_property
 from time import monotonic
 from typing import NamedTuple, Protocol
 
-from engine.block_tables import BlockTables
-from engine.fairness import FairShare
+from engine.block_tables import BlockTables, held_blocks
+from engine.fairness import FairShare, takes_turn_of
 from engine.in_flight import InFlight
 from engine.kv_cache import BlockCopy, BlockPool
 from engine.outputs import FinishReason
@@ -200,9 +199,9 @@ class Scheduler:
                 f"the prompt is {request.num_prompt_tokens} tokens long; with at least one token of reply "
                 f"at most {self.max_model_len} fit"
             )
+        self._fair_share.enter(request)
         insort(self._waiting, request, key=_rank)
         self._requests[request.id] = request
-        self._fair_share.enter(request)
 
     def plan(self, steps: int = 1) -> StepPlan:
         """Choose the next step and take the blocks it needs. Empty only when nothing is in flight, or not landed.
@@ -221,7 +220,7 @@ class Scheduler:
 
         reserved = sum([request.num_uncomputed_tokens == 1 for request in self._running])  # a token for each decode
         readable = most = self._most_prompt_tokens(reserved, steps)
-        order, turns = self._order(reserved)
+        order = self._order()
         for request in order:
             if request.status is RequestStatus.WAITING:
                 # Blocks that somebody lacks are for those who run, not for the next in the queue.
@@ -229,9 +228,9 @@ class Scheduler:
                 if short or not is_queue_open or room <= 0 or request in waits_again:
                     continue
                 if request.scores_prompt and scorable == 0:
-                    is_queue_open = bool(turns)  # other users have their turn
+                    is_queue_open = self._fair_share.has_several_users
                     continue
-                given_way = self._make_room(request, room, order, turns)
+                given_way = self._make_room(request, room)
                 reserved -= given_way.num_decodes
                 waits_again |= given_way.requests
                 short |= given_way.must_land
@@ -242,7 +241,6 @@ class Scheduler:
                 self._waiting.remove(request)
                 length = self._chunk_length(request, room, scorable)
                 chunks.append(self._chunk(request, request.num_computed_tokens + length))
-                self._fair_share.charge(request, length)
                 budget -= length
                 readable -= length
                 scorable -= length * request.scores_prompt
@@ -262,7 +260,6 @@ class Scheduler:
                     if missing:
                         copies += self._tables.grow(request, end)
                     chunks.append(self._chunk(request, end))
-                    self._fair_share.charge(request, length)
                     budget -= length
                     if uncomputed == 1:
                         num_decodes += 1
@@ -274,7 +271,7 @@ class Scheduler:
                 short = True
                 if self.in_flight:
                     break
-                victim = _last_running(order)  # none of those in this step: they come earlier
+                victim = self._running[-1]  # none of those in this step: they come earlier
                 reserved -= victim is not request and victim.num_uncomputed_tokens == 1
                 self._preempt(victim)
 
@@ -320,8 +317,10 @@ class Scheduler:
         request = self._requests.pop(request_id, None)
         if request is None:
             return None
-        self._fair_share.leave(request)
         (self._running if request.status is RequestStatus.RUNNING else self._waiting).remove(request)
+        if self._fair_share.leave(request, self._clock()):
+            self._running.sort(key=_rank)
+            self._waiting.sort(key=_rank)
         keep = reason is not FinishReason.ERROR  # what made a request fail may be in its blocks
         self.in_flight.release(request, keep=keep)
         request.status = RequestStatus.FINISHED
@@ -353,40 +352,39 @@ class Scheduler:
 
     # -- inner workings ---------------------------------------------------------------------------------
 
-    def _order(self, decodes: int) -> tuple[Sequence[Request], dict[str, float]]:
-        """Requests in the order in which a step serves them, and the turn of each, where there are several users.
+    def _order(self) -> Sequence[Request]:
+        """Requests in the order in which a step serves them: by rank, where there are several users.
 
-        Args:
-            decodes: so many of those who run continue a reply.
+        With one of them those who run come first: none of the others could have their seats.
         """
-        divides = self._waiting or decodes < len(self._running) or self.pool.num_free < len(self._running)
-        if not (divides and self._fair_share.has_several_users):
-            return (*self._running, *self._waiting), {}
-        everyone = (*self._running, *self._waiting)
-        turns = self._fair_share.turns(everyone, self._clock())
-        return self._fair_share.in_order(everyone, turns), turns
+        order = [*self._running, *self._waiting]
+        if self._waiting and self._fair_share.has_several_users:
+            order.sort(key=_rank)
+        return order
 
-    def _make_room(
-        self, request: Request, budget: int, order: Sequence[Request], turns: Mapping[str, float]
-    ) -> _GivenWay:
-        """Start a waiting request; where seats or blocks are lacking, requests with later turns give theirs up.
+    def _make_room(self, request: Request, budget: int) -> _GivenWay:
+        """Start a waiting request. Where seats or blocks are lacking, later turns of other users give theirs up.
 
-        No request gives way to one with the same turn or a later one, so no two take each other's seat.
+        Nobody gives way in vain, and never to a later rank: so no two requests take each other's place.
         """
         given_way: set[Request] = set()
         num_decodes = 0
         while True:
             copies = self._admit(request, budget) if len(self._running) < self.max_num_seqs else None
-            if copies is not None or not turns or not self._running:
+            later = [other for other in self._running if takes_turn_of(request, other)] if copies is None else []
+            if not later or not self._suffices(later, request, budget):
                 return _GivenWay(given_way, num_decodes, copies)
-            last = _last_running(order)
-            if turns[last.id] <= turns[request.id]:
-                return _GivenWay(given_way, num_decodes, None)
             if self.in_flight:
                 return _GivenWay(given_way, num_decodes, None, must_land=True)
+            last = later[-1]
             num_decodes += last.num_uncomputed_tokens == 1
             self._preempt(last)
             given_way.add(last)
+
+    def _suffices(self, later: Sequence[Request], request: Request, budget: int) -> bool:
+        """Whether a request can begin once these have given way."""
+        lacking = self._tables.lacking(request, reusable=self._reusable(request), budget=budget)
+        return lacking <= sum([len(held_blocks(other)) for other in later])
 
     def _most_prompt_tokens(self, decodes: int, steps: int) -> int:
         seats = self.max_num_seqs - len(self._running)
@@ -435,11 +433,7 @@ class Scheduler:
 
     def _admit(self, request: Request, budget: int) -> list[BlockCopy] | None:
         """Start a waiting request if blocks for it can be had now; returns the copies its first step needs."""
-        # The last token is always computed: its logits are what we are after.
-        reusable = len(request.token_ids) - 1
-        if request.scores_prompt:  # what the cache holds has no logits
-            reusable = min(reusable, request.num_scored_tokens - 1)
-        copies = self._tables.attach(request, reusable=reusable, budget=budget)
+        copies = self._tables.attach(request, reusable=self._reusable(request), budget=budget)
         if copies is None:
             return None
         request.status = RequestStatus.RUNNING
@@ -450,6 +444,13 @@ class Scheduler:
             self.counters.prompt_tokens += request.num_prompt_tokens
             self.counters.cached_prompt_tokens += request.num_cached_tokens
         return copies
+
+    def _reusable(self, request: Request) -> int:
+        """Most tokens that may come from the cache. The last is always computed: its logits are what we are after."""
+        reusable = len(request.token_ids) - 1
+        if request.scores_prompt:  # what the cache holds has no logits
+            reusable = min(reusable, request.num_scored_tokens - 1)
+        return reusable
 
     def _chunk_length(self, request: Request, budget: int, scorable: int) -> int:
         if request.scores_prompt:
@@ -483,10 +484,6 @@ class _GivenWay:
     num_decodes: int  #: of these, how many were to continue a reply
     copies: list[BlockCopy] | None  #: that its first step needs; None where it was not started
     must_land: bool = False  #: nobody can give way before the steps that were launched have landed
-
-
-def _last_running(order: Sequence[Request]) -> Request:
-    return next(request for request in reversed(order) if request.status is RequestStatus.RUNNING)
 
 
 def _rank(request: Request) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from random import Random
+from time import monotonic
 from typing import ClassVar
 
 import pytest
@@ -21,7 +22,7 @@ from engine.kv_cache import NULL_BLOCK, BlockPool, IntegrityError
 from engine.outputs import FinishReason
 from engine.request import Request, RequestStatus
 from engine.sampling_params import SamplingParams
-from engine.scheduler import Pace, Scheduler, StepPlan
+from engine.scheduler import Clock, Pace, Scheduler, StepPlan
 
 STOP_TOKEN = 9
 
@@ -51,10 +52,16 @@ def make_scheduler(
     together: bool = False,
     windows: tuple[int | None, ...] = (None,),
     pace: Pace | None = None,
+    clock: Clock = monotonic,
 ) -> Scheduler:
-    pool = BlockPool(num_blocks, block_size, enable_prefix_caching=caching, keep_together=together)
     return Scheduler(
-        pool, max_num_seqs=seqs, max_batched_tokens=budget, max_model_len=max_len, windows=windows, pace=pace
+        BlockPool(num_blocks, block_size, enable_prefix_caching=caching, keep_together=together),
+        max_num_seqs=seqs,
+        max_batched_tokens=budget,
+        max_model_len=max_len,
+        windows=windows,
+        pace=pace,
+        clock=clock,
     )
 
 
@@ -157,6 +164,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             together=together,
             windows=windows,
             pace=self.pace,
+            clock=lambda: self.clock,
         )
         self.cache = SimulatedCache(block_size, windows)
         self.clock = 0.0
@@ -170,6 +178,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_forks=st.sampled_from([0, 0, 0, 1, 3]),
         prompt_logprobs=st.sampled_from([None, None, 0]),
         user_number=st.integers(0, 9),
+        seconds=st.sampled_from([1.0, 1.0, 1000.0, 4000.0]),
     )
     def add(
         self,
@@ -179,16 +188,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_forks: int,
         prompt_logprobs: int | None,
         user_number: int,
+        seconds: float,
     ) -> None:
         # Two tokens only, so that prompts often begin alike; many are the next turn of an earlier one.
         earlier = data.draw(st.sampled_from(self.known)) if self.known and data.draw(st.booleans()) else []
         stem = earlier[: data.draw(st.integers(0, min(len(earlier), self.max_len - 2)))] if earlier else []
         rest = st.lists(st.integers(0, 1), min_size=1, max_size=self.max_len - 1 - len(stem))
         prompt = [*stem, *data.draw(rest)]
-        self.clock += 1
+        self.clock += seconds
         family = []
         for index in range(1 + num_forks):
-            name = f"r{self.clock:g}.{index}"
+            name = f"r{self.clock:.0f}.{index}"
             length = min(max_tokens, self.max_len - len(prompt))
             one = make_request(name, prompt, length, self.clock, prompt_logprobs=prompt_logprobs)
             one.priority = priority
@@ -221,11 +231,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _step(self, next_token) -> None:
         before = list(self.scheduler._running)
-        requests, fair_share = self.scheduler.requests, self.scheduler._fair_share
-        if fair_share.has_several_users:
-            first = fair_share.in_order(requests, fair_share.turns(requests, self.scheduler._clock()))[0]
-        else:
-            first = min(requests, key=lambda request: request.rank)
+        first = min(self.scheduler.requests, key=lambda request: request.rank)
         preemptions = first.num_preemptions
         decodes = {request.id for request in before if request.num_uncomputed_tokens == 1}
         if self.pace is not None:
@@ -302,14 +308,12 @@ class SeveralUsersMachine(SchedulerMachine):
     users = ("ann", "bob", "carl", None)
 
 
-NOT_DIVIDED = pytest.mark.skip(reason="steps are not divided among users yet: see engine.fairness.DIVIDES")
-TestSeveralUsersMachine = NOT_DIVIDED(SeveralUsersMachine.TestCase)
+TestSeveralUsersMachine = SeveralUsersMachine.TestCase
 TestSeveralUsersMachine.settings = settings(
     max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 
-@NOT_DIVIDED
 @pytest.mark.full
 @pytest.mark.timeout(900)
 class TestSeveralUsersMachineLong(SeveralUsersMachine.TestCase):
