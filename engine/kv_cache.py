@@ -306,6 +306,9 @@ class BlockPool:
 
     def _remember(self, block: int, content: _Content) -> None:
         if self.enable_prefix_caching:
+            shared = self._shared[block]
+            if shared is not None and (shared.group, shared.parent) == (content.group, content.parent):
+                self._forget_shared(block)  # the same rows begin this content, which all may find as well
             self._content[block] = content
             self._behind.setdefault((content.group, content.parent), {})[block] = None
 
@@ -315,6 +318,9 @@ class BlockPool:
 
     def _forget(self, block: int) -> None:
         self._forget_own(block)
+        self._forget_shared(block)
+
+    def _forget_shared(self, block: int) -> None:
         shared = self._shared[block]
         if shared is not None:
             self._shared[block] = None

@@ -138,5 +138,19 @@ def test_hits_are_the_shared_tokens_and_the_users_own(
         sent.setdefault(user, []).append(list(request.token_ids))
 
 
+def test_a_request_of_no_user_goes_on_in_a_block_that_a_users_request_began() -> None:
+    """Both make the block findable behind the same parent; giving it to a third one forgets it once."""
+    scheduler, cache = make_scheduler(num_blocks=4, block_size=4, max_len=8), SimulatedCache(4)
+    for user, prompt in (("ann", [1, 2]), ("", [1, 2, 3]), ("bob", [3, 3, 3, 3, 3])):
+        request = make_request(user, prompt, 1)
+        request.private_salt, request.num_shared_tokens = user.encode(), 2 if user == "ann" else 0
+        scheduler.add(request)
+        run_to_end(scheduler, cache)
+        scheduler.check()
+    for block in scheduler.pool.allocate(3):
+        scheduler.pool.free([block])
+    scheduler.check()
+
+
 def _num_common(one: list[int], other: list[int]) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
