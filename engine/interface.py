@@ -40,7 +40,7 @@ class ChatMessage(TypedDict):
 class Caller:
     """On whose behalf a request is made.
 
-    The prefix cache serves a caller's own text to equal callers only, and the scheduler divides steps among users.
+    The prefix cache serves a caller's own text to equal callers only, and users take turns.
 
     Args:
         user: id of the user.

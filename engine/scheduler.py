@@ -2,7 +2,7 @@
 
 There is no prefill phase and no decode phase (the idea is vLLM's V1 scheduler): a step hands out a budget of
 tokens, and each request's ``num_computed_tokens`` chases its length. Each decode has its token of the budget, for
-somebody is reading; prompts fill what is left, in order of arrival, as far as the pace beside decodes allows.
+somebody is reading; prompts fill what is left, in order of rank, as far as the pace beside decodes allows.
 
 Order is the fairness: requests are ranked by arrival, priority and their user's turns (``engine/fairness.py``), blocks
 are taken in that order, nobody in the queue is overtaken by a later rank, and when blocks run out the latest rank gives
