@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,25 +14,22 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
-from app.domain.storage import CONVERSATION_BYTES, MESSAGE_BYTES, StorageLimits, StorageUse
+from app.domain.storage import StorageLimits, StorageUse
 from app.domain.views import MessageStatus, Role
-from app.store.conversations import settings_row
 from app.store.database import Database
 from app.store.models import Account, Base, Conversation, ConversationTag, Message, Turn
 from app.store.rows import owned_conversation
+from app.store.staged_import import TURN_COLUMNS, StagedConversation, StagedImport
 from app.store.storage_use import storage_use
 from app.transfer.document import ConversationDocument, MessageDocument, TurnDocument
-from app.transfer.shape import latest_tip, positions
+from app.transfer.shape import latest_tip
 
 Item = TypeVar("Item")
 
 _BATCH = 20  #: most conversations that are read at once on the way out
 _BATCH_BYTES = 8 * 2**20  #: most that they take together, where there are several
-_INSERT_CHARS = 4 * 2**20  #: of text that is written at once on the way in
 _ROWS = 500  #: in one statement: SQLite takes no endless list of values
 _ATTEMPTS = 3
-#: Instead of the process that wrote a reply; none has this id.
-_OWNER = "import"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +92,26 @@ class TransferRecords:
         Those that the user has already are left alone. Ids are kept where nobody has them.
 
         Args:
-            conversations: read one after the other, and again where that did not succeed.
+            conversations: read once, one after the other, in a thread and outside of any transaction.
 
         Raises:
             LimitReached: the user has no room for them.
+            StorageUnavailable: there is no room to stage them, or the database cannot be written.
         """
-        if self._limits != StorageLimits():
-            # Before the writing, which others wait for: they need not wait for what is refused in the end.
-            await self._database.read(lambda session: _require_room(session, user_id, conversations, self._limits))
+        staged = StagedImport()
+        try:
+            await asyncio.to_thread(staged.fill, user_id, conversations)
+            if self._limits != StorageLimits():
+                # Before the writing, which others wait for: they need not wait for what is refused in the end.
+                await self._database.read(lambda session: _require_room(session, user_id, staged, self._limits))
+            return await self._write(user_id, staged)
+        finally:
+            staged.close()
+
+    async def _write(self, user_id: str, staged: StagedImport) -> ImportCounts:
         for attempt in range(_ATTEMPTS):
             try:
-                return await self._database.write(lambda session: _add(session, user_id, conversations, self._limits))
+                return await self._database.write(lambda session: _add(session, user_id, staged, self._limits))
             except IntegrityError:
                 # Somebody else has taken one of the ids since we looked. The next look finds it taken.
                 if attempt == _ATTEMPTS - 1:
@@ -159,15 +166,11 @@ def _message_document(message: Message, turn: Turn | None) -> MessageDocument:
     )
 
 
-#: Fields of a turn that are columns of the same name.
-_AS_THEY_ARE = tuple(name for name in TurnDocument.model_fields if name not in ("status", "params"))
-
-
 def _turn_document(turn: Turn) -> TurnDocument:
     return TurnDocument.model_construct(
         status=_ended(turn.status, "running"),
         params=ChatSettings.model_validate(turn.params),
-        **{name: getattr(turn, name) for name in _AS_THEY_ARE},
+        **{name: getattr(turn, name) for name in TURN_COLUMNS},
     )
 
 
@@ -203,26 +206,21 @@ def _next_ids(session: Session, user_id: str, after: str) -> list[str]:
     return ids
 
 
-def _require_room(
-    session: Session, user_id: str, conversations: Iterable[ConversationDocument], limits: StorageLimits
-) -> None:
+def _require_room(session: Session, user_id: str, staged: StagedImport, limits: StorageLimits) -> None:
     """Whether the new ones among these would fit, by their texts alone."""
     use = storage_use(session, user_id)
     limits.require_room(use)
     size, number = use.bytes, use.conversations
-    for some in _together(conversations):
-        known = _known(session, user_id, some)
-        for conversation in some:
-            if known.isdisjoint({conversation.id, *_origins(conversation)}):
+    for batch in staged:
+        known = _known(session, user_id, batch)
+        for conversation in batch:
+            if known.isdisjoint({conversation.id, *conversation.origins}):
                 number += 1
-                size += CONVERSATION_BYTES
-                size += sum(MESSAGE_BYTES + len(message.content.encode()) for message in conversation.messages)
+                size += conversation.size
         limits.require_kept(StorageUse(size, number, 0))
 
 
-def _add(
-    session: Session, user_id: str, conversations: Iterable[ConversationDocument], limits: StorageLimits
-) -> ImportCounts:
+def _add(session: Session, user_id: str, staged: StagedImport, limits: StorageLimits) -> ImportCounts:
     # Two imports of one user's wait for each other, so that the second finds what the first has made.
     session.execute(select(Account.id).where(Account.id == user_id).with_for_update(key_share=True)).one()
     there = set[str]()  # names that this import has met
@@ -230,17 +228,17 @@ def _add(
     rows: dict[type[Base], list[dict[str, Any]]] = {
         table: [] for table in (Conversation, Message, Turn, ConversationTag)
     }
-    for some in _together(conversations):
-        seen += len(some)
-        known = _known(session, user_id, some)
-        taken = _Taken(session, some)
-        for conversation in some:
-            names = {conversation.id, *_origins(conversation)}
+    for batch in staged:
+        seen += len(batch)
+        known = _known(session, user_id, batch)
+        taken = _Taken(session, batch)
+        for conversation in batch:
+            names = {conversation.id, *conversation.origins}
             if not names.isdisjoint(known) or not names.isdisjoint(there):
                 continue
             there |= names
             imported += 1
-            for table, values in _rows(user_id, conversation, taken.ids_for(conversation)):
+            for table, values in conversation.rows_with(taken.ids_for(conversation)):
                 rows[table].append(values)
         _insert(session, rows)
     if limits != StorageLimits() and imported:
@@ -248,118 +246,34 @@ def _add(
     return ImportCounts(imported, seen - imported)
 
 
-def _together(conversations: Iterable[ConversationDocument]) -> Iterator[list[ConversationDocument]]:
-    """Conversations that are written at once: so many, or so much."""
-    some, messages, chars = list[ConversationDocument](), 0, 0
-    for conversation in conversations:
-        some.append(conversation)
-        messages += 1 + len(conversation.messages)
-        chars += sum(len(message.content) for message in conversation.messages)
-        if messages >= _ROWS or chars >= _INSERT_CHARS:
-            yield some
-            some, messages, chars = [], 0, 0
-    if some:
-        yield some
-
-
-def _origins(conversation: ConversationDocument) -> list[str]:
-    """The names of where a conversation comes from, the one that is kept first."""
-    own = f"deskmate:{conversation.id}"
-    return [conversation.imported_from, own] if conversation.imported_from else [own]
-
-
-def _known(session: Session, user_id: str, conversations: Sequence[ConversationDocument]) -> set[str]:
+def _known(session: Session, user_id: str, conversations: Sequence[StagedConversation]) -> set[str]:
     """Of the conversations' ids and origins, those that the user has."""
     mine = Conversation.user_id == user_id
     ids = [conversation.id for conversation in conversations]
-    origins = [origin for conversation in conversations for origin in _origins(conversation)]
+    origins = [origin for conversation in conversations for origin in conversation.origins]
     return _found(session, Conversation.id, ids, mine) | _found(session, Conversation.imported_from, origins, mine)
 
 
 class _Taken:
     """Ids that rows have already, whoever's they are."""
 
-    def __init__(self, session: Session, conversations: Sequence[ConversationDocument]) -> None:
-        messages = [message for conversation in conversations for message in conversation.messages]
-        self._ids = (
-            _found(session, Conversation.id, [conversation.id for conversation in conversations])
-            | _found(session, Message.id, [message.id for message in messages])
-            | _found(session, Turn.id, [message.turn.id for message in messages if message.turn])
+    def __init__(self, session: Session, conversations: Sequence[StagedConversation]) -> None:
+        rows = [row for conversation in conversations for row in conversation.rows]
+        self._ids = set[str]().union(
+            *(
+                _found(session, column, [row["id"] for table, row in rows if table is column.class_])
+                for column in (Conversation.id, Message.id, Turn.id)
+            )
         )
 
-    def ids_for(self, conversation: ConversationDocument) -> Callable[[str], str]:
+    def ids_for(self, conversation: StagedConversation) -> Callable[[str], str]:
         """The ids to use for a conversation's own: its own, or new ones in the same order where any is taken."""
-        own = _ids_of(conversation)
+        own = conversation.row_ids
         if self._ids.isdisjoint(own) and len(own) == len(set(own)):
             self._ids.update(own)
             return lambda id: id
         renamed = {id: new_id() for id in sorted(set(own))}
         return renamed.__getitem__
-
-
-def _ids_of(conversation: ConversationDocument) -> list[str]:
-    messages = conversation.messages
-    turns = [message.turn.id for message in messages if message.turn is not None]
-    return [conversation.id, *(message.id for message in messages), *turns]
-
-
-def _rows(
-    user_id: str, conversation: ConversationDocument, id_of: Callable[[str], str]
-) -> Iterator[tuple[type[Base], dict[str, Any]]]:
-    """The rows of a conversation, each after those that it points to."""
-    id = id_of(conversation.id)
-    kept = id == conversation.id
-    yield (
-        Conversation,
-        {
-            "id": id,
-            "user_id": user_id,
-            "title": conversation.title,
-            "title_by": conversation.title_by,
-            "pinned": conversation.pinned,
-            "archived": conversation.archived,
-            "imported_from": conversation.imported_from if kept else _origins(conversation)[0],
-            "settings": settings_row(conversation.settings),
-            "tip_message_id": id_of(conversation.tip) if conversation.tip else None,
-            "created_at": conversation.created_at,
-            "updated_at": conversation.updated_at,
-        },
-    )
-    for tag in conversation.tags:
-        yield ConversationTag, {"conversation_id": id, "tag": tag}
-    by_id = {message.id: message for message in conversation.messages}
-    for message_id, position in positions(conversation).items():
-        message = by_id[message_id]
-        yield (
-            Message,
-            {
-                "id": id_of(message.id),
-                "conversation_id": id,
-                "parent_id": id_of(message.parent_id) if message.parent_id else None,
-                "role": message.role,
-                "status": message.status,
-                "content": message.content,
-                "position": position,
-                "created_at": message.created_at,
-            },
-        )
-        if message.turn is not None:
-            yield Turn, _turn_row(message.turn, id_of(message.turn.id), id, id_of(message.id), len(message.content))
-
-
-def _turn_row(turn: TurnDocument, id: str, conversation_id: str, message_id: str, length: int) -> dict[str, Any]:
-    return {
-        **{name: getattr(turn, name) for name in _AS_THEY_ARE},
-        "id": id,
-        "conversation_id": conversation_id,
-        "message_id": message_id,
-        "status": turn.status,
-        "params": settings_row(turn.params),
-        "seed": turn.params.seed,
-        "owner": _OWNER,
-        "heartbeat_at": turn.ended_at or turn.created_at,
-        "checkpoint_offset": length,
-    }
 
 
 def _insert(session: Session, rows: dict[type[Base], list[dict[str, Any]]]) -> None:
