@@ -146,7 +146,11 @@ class Services:
                     feedback=FeedbackRecords(database),
                 ),
                 temporary=temporary,
-                transfers=Transfers(TransferRecords(database, limits), settings.max_import_mb),
+                transfers=Transfers(
+                    TransferRecords(database, limits),
+                    max_import_mb=settings.max_import_mb,
+                    max_message_chars=settings.max_message_chars,
+                ),
                 templates=templates,
                 audit=Audit(database),
                 desk=Desk.over(

@@ -78,7 +78,14 @@ async def _transfers(settings: AppSettings, user: str | None) -> AsyncIterator[t
     database = Database(settings.resolved_database_url)
     try:
         user_id = LOCAL_USER_ID if user is None else await Accounts(database).id_of(user)
-        yield Transfers(TransferRecords(database), settings.max_import_mb), user_id
+        yield (
+            Transfers(
+                TransferRecords(database),
+                max_import_mb=settings.max_import_mb,
+                max_message_chars=settings.max_message_chars,
+            ),
+            user_id,
+        )
     finally:
         await database.close()
 

@@ -56,7 +56,7 @@ class ReadConversations:
 
 
 async def read_isolated(
-    file: IO[bytes], name: str, *, max_bytes: int, now: datetime, progress: Progress
+    file: IO[bytes], name: str, *, max_bytes: int, max_message_bytes: int, now: datetime, progress: Progress
 ) -> ReadConversations:
     """Every conversation in a file, as :func:`app.transfer.reading.read_conversations` reads them.
 
@@ -70,7 +70,7 @@ async def read_isolated(
             result = on_failure.enter_context(tempfile.TemporaryFile())
             with tempfile.TemporaryFile() as errors, await asyncio.to_thread(_with_descriptor, file) as source:
                 async with asyncio.timeout(MAX_WALL_SECONDS):
-                    await _run_child(source, result, errors, name, max_bytes, now, progress)
+                    await _run_child(source, result, errors, name, max_bytes, max_message_bytes, now, progress)
             on_failure.pop_all()
     except TimeoutError as error:
         raise too_much(name) from error
@@ -97,11 +97,13 @@ async def _run_child(
     errors: IO[bytes],
     name: str,
     max_bytes: int,
+    max_message_bytes: int,
     now: datetime,
     progress: Progress,
 ) -> None:
     max_memory_bytes = _BASE_BYTES + _TIMES_OF_FILE * max_bytes
-    arguments = (str(result.fileno()), str(max_bytes), str(max_memory_bytes), now.isoformat(), name)
+    numbers = (result.fileno(), max_bytes, max_message_bytes, max_memory_bytes)
+    arguments = (*map(str, numbers), now.isoformat(), name)
     try:
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "app.transfer.isolated", *arguments),
@@ -117,12 +119,11 @@ async def _run_child(
         raise _failed(name) from error
     try:
         assert child.stdout is not None
-        said: dict[str, Any] = {}
-        async for line in child.stdout:
-            said = json.loads(line)
-            if "progress" in said:
-                progress(said["progress"])
+        said = await _last_said(child.stdout, progress)
         await child.wait()
+    except _UnexpectedOutput as error:
+        _log.error("The process that reads a file to import wrote what is not JSON of its kind: %s", error)
+        raise _failed(name) from error
     finally:
         if child.returncode is None:
             with suppress(ProcessLookupError):
@@ -140,6 +141,37 @@ async def _run_child(
     if ended_by_signal or last.rpartition("\n")[2].startswith("MemoryError"):
         raise too_much(name)
     raise _failed(name)
+
+
+class _UnexpectedOutput(Exception):
+    """The child wrote to its standard output what :func:`_say` does not write."""
+
+
+async def _last_said(stdout: asyncio.StreamReader, progress: Progress) -> dict[str, Any]:
+    """The last thing that the child says; empty if it says nothing.
+
+    Raises:
+        _UnexpectedOutput: something in it is of another kind.
+    """
+    said: dict[str, Any] = {}
+    while True:
+        try:
+            line = await stdout.readline()
+        except ValueError as error:  # longer than the stream's limit
+            raise _UnexpectedOutput(str(error)) from error
+        if not line:
+            return said
+        try:
+            said = json.loads(line)
+            if not isinstance(said, dict):
+                raise TypeError("an object should stand here")
+            fraction = float(said["progress"]) if "progress" in said else None
+            if "error" in said:
+                said["error"], said["kind"] = str(said["error"]), str(said["kind"])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise _UnexpectedOutput(repr(line[:_MAX_LOGGED_BYTES])) from error
+        if fraction is not None:
+            progress(fraction)
 
 
 def _search_path() -> str:
@@ -198,8 +230,9 @@ def _write(conversation: ConversationDocument, result: IO[bytes]) -> None:
 
 def main() -> None:
     """The child: the file is the standard input, what is read goes to the descriptor that is named."""
-    descriptor, max_bytes, max_memory_bytes, now, name = sys.argv[1:]
-    _limit(int(max_memory_bytes))
+    *numbers, now, name = sys.argv[1:]
+    descriptor, max_bytes, max_message_bytes, max_memory_bytes = map(int, numbers)
+    _limit(max_memory_bytes)
     shown = -1.0
 
     def progress(fraction: float) -> None:
@@ -209,9 +242,14 @@ def main() -> None:
             _say(progress=fraction)
 
     try:
-        with os.fdopen(int(descriptor), "wb", closefd=False) as result:
+        with os.fdopen(descriptor, "wb", closefd=False) as result:
             for conversation in iter_conversations(
-                sys.stdin.buffer, name, max_bytes=int(max_bytes), now=datetime.fromisoformat(now), progress=progress
+                sys.stdin.buffer,
+                name,
+                max_bytes=max_bytes,
+                max_message_bytes=max_message_bytes,
+                now=datetime.fromisoformat(now),
+                progress=progress,
             ):
                 _write(conversation, result)
     except AppError as error:

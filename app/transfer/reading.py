@@ -23,7 +23,8 @@ from app.transfer.shape import latest_tip, positions
 Progress = Callable[[float], None]
 
 #: Many times what a model writes at once; a longer one would hold up everybody while it is written and searched.
-MAX_MESSAGE_BYTES = 2 * MIB
+MIN_MESSAGE_LIMIT_BYTES = 2 * MIB
+_MAX_BYTES_PER_CHAR = 4  # in UTF-8
 
 KNOWN = "Deskmate's own JSON, ChatGPT's export, Open WebUI's export, and ShareGPT"
 
@@ -41,15 +42,40 @@ _PROGRAMS: tuple[_Program, ...] = (chatgpt, open_webui, sharegpt)
 _Reader = Callable[[Any], ConversationDocument]
 
 
+def max_message_bytes(max_message_chars: int) -> int:
+    """Size of the longest message that is imported: at least what the chat itself accepts, and so what it exports.
+
+    Args:
+        max_message_chars: longest message that the chat accepts.
+    """
+    return max(MIN_MESSAGE_LIMIT_BYTES, _MAX_BYTES_PER_CHAR * max_message_chars)
+
+
 def read_conversations(
-    file: IO[bytes], name: str, *, max_bytes: int, now: datetime, progress: Progress | None = None
+    file: IO[bytes],
+    name: str,
+    *,
+    max_bytes: int,
+    max_message_bytes: int = MIN_MESSAGE_LIMIT_BYTES,
+    now: datetime,
+    progress: Progress | None = None,
 ) -> list[ConversationDocument]:
     """Every conversation in a file, as :func:`iter_conversations` reads them."""
-    return list(iter_conversations(file, name, max_bytes=max_bytes, now=now, progress=progress))
+    return list(
+        iter_conversations(
+            file, name, max_bytes=max_bytes, max_message_bytes=max_message_bytes, now=now, progress=progress
+        )
+    )
 
 
 def iter_conversations(
-    file: IO[bytes], name: str, *, max_bytes: int, now: datetime, progress: Progress | None = None
+    file: IO[bytes],
+    name: str,
+    *,
+    max_bytes: int,
+    max_message_bytes: int,
+    now: datetime,
+    progress: Progress | None = None,
 ) -> Iterator[ConversationDocument]:
     """Every conversation in a file, one after the other.
 
@@ -57,6 +83,7 @@ def iter_conversations(
         file: JSON, JSON Lines, or an archive with such files in it.
         name: what to call it where something is wrong.
         max_bytes: most bytes of the file, and of what is packed in it.
+        max_message_bytes: most bytes of one message's text, see :func:`max_message_bytes`.
         now: for conversations that do not say when they were.
 
     Raises:
@@ -75,7 +102,7 @@ def iter_conversations(
         for index, item in enumerate(source):
             try:
                 conversation = read(item.value)
-                _require_size(conversation)
+                _require_size(conversation, max_message_bytes)
             except BrokenConversation as error:
                 raise BrokenFile(
                     f"{called} is broken in conversation {index + 1}{_title(item.value)}, which begins in line "
@@ -88,14 +115,15 @@ def iter_conversations(
         raise BrokenFile(f"There are no conversations in {name} of a kind that is known here: {KNOWN}.")
 
 
-def _require_size(conversation: ConversationDocument) -> None:
+def _require_size(conversation: ConversationDocument, max_message_bytes: int) -> None:
     total = 0
     for index, message in enumerate(conversation.messages):
         size = len(message.content.encode())
-        if size > MAX_MESSAGE_BYTES:
+        if size > max_message_bytes:
             raise BrokenConversation(
                 f"messages[{index}].content",
-                f"the text takes {mebibytes(size)}, and {mebibytes(MAX_MESSAGE_BYTES)} is the most for one message",
+                f"the text takes {mebibytes(size)}, and {mebibytes(max_message_bytes)} is the most for one message: "
+                "shorten it, or have APP_MAX_MESSAGE_CHARS raised",
             )
         total += size + MESSAGE_BYTES
         if message.turn is not None:

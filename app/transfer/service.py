@@ -18,7 +18,7 @@ from app.transfer.files import MIB, too_large
 from app.transfer.isolated import read_isolated
 from app.transfer.markdown import as_markdown
 from app.transfer.one_for_each import OneForEach
-from app.transfer.reading import Progress, read_conversations
+from app.transfer.reading import Progress, max_message_bytes, read_conversations
 from app.transfer.writing import as_document, as_markdown_archive
 
 Item = TypeVar("Item")
@@ -47,10 +47,12 @@ class Transfers:
 
     Args:
         max_import_mb: largest file, in MiB, and most that is unpacked of it.
+        max_message_chars: longest message that the chat accepts; an import accepts it too.
     """
 
-    def __init__(self, records: TransferRecords, max_import_mb: int) -> None:
+    def __init__(self, records: TransferRecords, *, max_import_mb: int, max_message_chars: int) -> None:
         self.records = records
+        self._max_message_bytes = max_message_bytes(max_message_chars)
         self._max_bytes = max_import_mb * MIB
         # A file takes several times its size in memory while it is read. A small one does not wait for a large one.
         self._small_imports = asyncio.Semaphore(1)
@@ -126,7 +128,12 @@ class Transfers:
 
         def read_here() -> list[ConversationDocument]:
             return read_conversations(
-                file, name, max_bytes=min(SMALL_BYTES, self._max_bytes), now=datetime.now(UTC), progress=follow
+                file,
+                name,
+                max_bytes=min(SMALL_BYTES, self._max_bytes),
+                max_message_bytes=self._max_message_bytes,
+                now=datetime.now(UTC),
+                progress=follow,
             )
 
         async with self._small_imports:
@@ -140,7 +147,12 @@ class Transfers:
                     raise
         async with self._large_imports:
             read = await read_isolated(
-                file, name, max_bytes=self._max_bytes, now=datetime.now(UTC), progress=progress or (lambda _: None)
+                file,
+                name,
+                max_bytes=self._max_bytes,
+                max_message_bytes=self._max_message_bytes,
+                now=datetime.now(UTC),
+                progress=progress or (lambda _: None),
             )
             with closing(read):
                 return await self.records.add(user_id, read)

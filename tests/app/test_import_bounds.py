@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
 import sys
+import threading
 import zipfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,14 @@ from app.domain import storage
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import new_id
 from app.domain.storage import StorageLimits
-from app.errors import AppError, BrokenFile, LimitReached, TooLarge, TooManyRequests
+from app.errors import AppError, BrokenFile, LimitReached, StorageUnavailable, TooLarge, TooManyRequests
 from app.services import Services
-from app.store import transfer
+from app.settings import AppSettings
+from app.store import staged_import, transfer
 from app.transfer import isolated, reading, service
+from app.transfer.document import ConversationDocument
 from app.transfer.isolated import read_isolated
+from tests.support.fake_engine import FakeEngine
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MOMENT = "2026-01-01T00:00:00Z"
@@ -55,7 +60,9 @@ def isolate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def read(data: bytes, max_bytes: int = 2**24) -> list[str]:
-    found = await read_isolated(io.BytesIO(data), "It", max_bytes=max_bytes, now=NOW, progress=lambda _: None)
+    found = await read_isolated(
+        io.BytesIO(data), "It", max_bytes=max_bytes, max_message_bytes=2**20, now=NOW, progress=lambda _: None
+    )
     again = [one.messages[0].content for one in found]
     assert [one.messages[0].content for one in found] == again
     found.close()
@@ -116,6 +123,10 @@ async def test_a_reader_that_the_system_ends_takes_too_much(
     [
         ("echo 'No module named app' >&2; exit 1", "status 1: No module named app"),
         ("exit 0", "status 0: no words"),
+        ("echo some library says hello", "not JSON"),
+        ("echo '[1]'", "not JSON"),
+        ("head -c 3000000 /dev/zero; sleep 600", "not JSON"),
+        ("""printf '{"progress": "x"}\\n'""", "not JSON"),
         (None, "could not be started"),
     ],
 )
@@ -179,13 +190,29 @@ async def test_a_small_import_does_not_wait_for_a_large_one(
 async def test_one_message_and_one_conversation_have_a_size(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "MAX_MESSAGE_BYTES", 100)
+    monkeypatch.setattr(services.transfers, "_max_message_bytes", 100)
     with pytest.raises(BrokenFile, match=r"messages\[0\].content: the text takes .* most for one message"):
         await services.transfers.import_file(ME, io.BytesIO(document(conversation(), conversation("é" * 51))))
     monkeypatch.setattr(reading, "MAX_CONVERSATION_BYTES", storage.MESSAGE_BYTES + 50)
     with pytest.raises(BrokenFile, match="most for one conversation"):
         await services.transfers.import_file(ME, io.BytesIO(document(conversation("é" * 26))))
     assert not (await services.conversations.list(ME)).items
+
+
+async def test_every_message_that_the_chat_accepts_is_imported(
+    settings: AppSettings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longest that Deskmate exports comes back in, read by the reader's process and by this one."""
+    services = await Services.open(settings.model_copy(update={"max_message_chars": 600_000}), engine)
+    longest, transfers = "🦜" * 600_000, services.transfers
+    try:
+        assert (await transfers.import_file(ME, io.BytesIO(document(conversation(longest))))).imported == 1
+        monkeypatch.setattr(service, "SMALL_BYTES", 4 * 2**20)
+        assert (await transfers.import_file(ME, io.BytesIO(document(conversation(longest))))).imported == 1
+        with pytest.raises(BrokenFile, match="have APP_MAX_MESSAGE_CHARS raised"):
+            await transfers.import_file(ME, io.BytesIO(document(conversation(longest + "x"))))
+    finally:
+        await services.close()
 
 
 async def test_one_import_and_one_export_of_a_user_at_a_time(services: Services, stranger: str) -> None:
@@ -279,3 +306,57 @@ async def test_an_import_that_is_given_up_ends_its_process(monkeypatch: pytest.M
     with pytest.raises(asyncio.CancelledError):
         await reading
     assert made[0].returncode == -9
+
+
+async def test_others_write_while_a_file_is_parsed(services: Services, stranger: str) -> None:
+    """SQLite has one writer."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def parsed() -> Iterator[ConversationDocument]:
+        yield ConversationDocument.model_validate(conversation("first"))
+        begun.set()
+        assert go_on.wait(60)
+        yield ConversationDocument.model_validate(conversation("second"))
+
+    adding = asyncio.create_task(services.transfers.records.add(ME, parsed()))
+    try:
+        assert await asyncio.to_thread(begun.wait, 60)
+        async with asyncio.timeout(20):
+            await services.transfers.records.add(stranger, [ConversationDocument.model_validate(conversation())])
+        assert not (await services.conversations.list(ME)).items
+    finally:
+        go_on.set()
+        counts = await adding
+    assert counts.imported == 2
+
+
+async def test_an_import_given_up_while_it_is_parsed_leaves_nothing(services: Services) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def parsed() -> Iterator[ConversationDocument]:
+        try:
+            yield ConversationDocument.model_validate(conversation("first"))
+            begun.set()
+            assert go_on.wait(60)
+            while True:  # until it is told that nobody takes any more
+                yield ConversationDocument.model_validate(conversation("more"))
+        finally:
+            ended.set()
+
+    adding = asyncio.create_task(services.transfers.records.add(ME, parsed()))
+    assert await asyncio.to_thread(begun.wait, 60)
+    adding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await adding
+    go_on.set()
+    assert await asyncio.to_thread(ended.wait, 60)
+    assert not (await services.conversations.list(ME)).items
+
+
+async def test_no_room_to_put_an_import_aside_is_said(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(staged_import.pickle, "dump", full)
+    with pytest.raises(StorageUnavailable, match=r"No space left on device.*Nothing was imported"):
+        await services.transfers.import_file(ME, io.BytesIO(document(conversation())))
