@@ -6,7 +6,8 @@ block where no later token looks any more: positions stay what they are, and the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 
 from engine.cache_layout import blocks_for_sequence
@@ -124,14 +125,15 @@ class BlockTables:
         request.num_registered_blocks = full
         return copies
 
-    def lacking(self, request: Request, *, reusable: int, budget: int) -> int:
-        """How many more free blocks :meth:`attach` needs, with the same arguments."""
+    def fits_without(self, others: Iterable[Request], request: Request, *, reusable: int, budget: int) -> bool:
+        """Whether :meth:`attach`, with the same arguments, finds enough blocks once others have released theirs."""
         self._hash_known_tokens(request)
         size = self.pool.block_size
         full, tables = self._longest_match(request, reusable // size)
-        matched = [block for table in tables for block in table if block != NULL_BLOCK]
-        wanted = self._wanted(request, full, full * size, budget)
-        return max(0, sum(wanted) - self.pool.num_free_after_share(matched))
+        matched = {block for table in tables for block in table if block != NULL_BLOCK}
+        holds = Counter(block for other in others for block in _held(other))
+        freed = sum([self.pool.num_holders(block) == count for block, count in holds.items() if block not in matched])
+        return sum(self._wanted(request, full, full * size, budget)) <= self.pool.num_free_after_share(matched) + freed
 
     def _wanted(self, request: Request, full: int, computed: int, budget: int) -> list[int]:
         """Blocks to be allocated in each group behind the first ``full``."""

@@ -144,6 +144,9 @@ class BlockPool:
                 del self._free[block]
             self._ref_counts[block] += 1
 
+    def num_holders(self, block: int) -> int:
+        return self._ref_counts[block]
+
     def is_shared(self, block: int) -> bool:
         """More than one holds it: its rows must not change."""
         return self._ref_counts[block] > 1

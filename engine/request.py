@@ -34,7 +34,8 @@ class Request:
         arrival: seconds on the engine's monotonic clock.
         deadline: on the same clock, when the reply must have ended; None for no limit.
         priority: lower comes first: each step ranks a request later by a minute. So a more urgent one overtakes those
-            that came up to a minute earlier for each step, and nobody is overtaken for ever.
+            that came up to a minute earlier for each step, and nobody is overtaken for ever. Among the waiting requests
+            of one user the same holds, whatever their turns.
         cache_salt: only requests with equal salt share what is cached.
         private_salt: the same for what lies behind the shared tokens; empty shares it with every request without one.
         num_shared_tokens: so many of the first tokens depend on no user's text.
@@ -56,6 +57,7 @@ class Request:
     user: str | None = None
 
     rank: float = field(init=False)  #: requests are served in this order: seconds on the engine's clock
+    turn: int = 0  #: how many requests of its user come before it
     status: RequestStatus = RequestStatus.WAITING
     token_ids: list[int] = field(init=False)  #: prompt, then what was generated
     num_computed_tokens: int = 0

@@ -5,8 +5,8 @@ tokens, and each request's ``num_computed_tokens`` chases its length. Each decod
 somebody is reading; prompts fill what is left, in order of rank, as far as the pace beside decodes allows.
 
 Order is the fairness: requests are ranked by arrival, priority and their user's turns (``engine/fairness.py``), blocks
-are taken in that order, nobody in the queue is overtaken by a later rank, and when blocks run out the latest rank gives
-way. So the earliest request always advances, and every request is the earliest one day.
+are taken in that order, nobody in the queue is overtaken by a later rank of the same user, and when blocks run out the
+latest rank gives way. So the earliest request always advances, and every request is the earliest one day.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import cached_property
 from time import monotonic
 from typing import NamedTuple, Protocol
 
-from engine.block_tables import BlockTables, held_blocks
+from engine.block_tables import BlockTables
 from engine.fairness import FairShare, takes_turn_of
 from engine.in_flight import InFlight
 from engine.kv_cache import BlockCopy, BlockPool
@@ -199,9 +199,9 @@ class Scheduler:
                 f"the prompt is {request.num_prompt_tokens} tokens long; with at least one token of reply "
                 f"at most {self.max_model_len} fit"
             )
-        self._fair_share.enter(request)
-        insort(self._waiting, request, key=_rank)
         self._requests[request.id] = request
+        self._enter(request)
+        insort(self._waiting, request, key=_rank)
 
     def plan(self, steps: int = 1) -> StepPlan:
         """Choose the next step and take the blocks it needs. Empty only when nothing is in flight, or not landed.
@@ -217,7 +217,10 @@ class Scheduler:
         short = False
         is_queue_open = True
         waits_again: set[Request] = set()  # who gave way in this step
+        passed_over: set[str | None] = set()  # users whose next prompt is one too many to score in this step
 
+        if self._fair_share.move_up(self._clock()):
+            self._sort_queues()
         reserved = sum([request.num_uncomputed_tokens == 1 for request in self._running])  # a token for each decode
         readable = most = self._most_prompt_tokens(reserved, steps)
         order = self._order()
@@ -225,10 +228,10 @@ class Scheduler:
             if request.status is RequestStatus.WAITING:
                 # Blocks that somebody lacks are for those who run, not for the next in the queue.
                 room = min(budget - reserved, readable)
-                if short or not is_queue_open or room <= 0 or request in waits_again:
+                if short or not is_queue_open or room <= 0 or request in waits_again or request.user in passed_over:
                     continue
                 if request.scores_prompt and scorable == 0:
-                    is_queue_open = self._fair_share.has_several_users
+                    passed_over.add(request.user)
                     continue
                 given_way = self._make_room(request, room)
                 reserved -= given_way.num_decodes
@@ -318,9 +321,7 @@ class Scheduler:
         if request is None:
             return None
         (self._running if request.status is RequestStatus.RUNNING else self._waiting).remove(request)
-        if self._fair_share.leave(request, self._clock()):
-            self._running.sort(key=_rank)
-            self._waiting.sort(key=_rank)
+        self._fair_share.leave(request)
         keep = reason is not FinishReason.ERROR  # what made a request fail may be in its blocks
         self.in_flight.release(request, keep=keep)
         request.status = RequestStatus.FINISHED
@@ -355,7 +356,7 @@ class Scheduler:
     def _order(self) -> Sequence[Request]:
         """Requests in the order in which a step serves them: by rank, where there are several users.
 
-        With one of them those who run come first: none of the others could have their seats.
+        With one of them those who run come first: the others are the same user's, and take no seat of theirs.
         """
         order = [*self._running, *self._waiting]
         if self._waiting and self._fair_share.has_several_users:
@@ -365,14 +366,17 @@ class Scheduler:
     def _make_room(self, request: Request, budget: int) -> _GivenWay:
         """Start a waiting request. Where seats or blocks are lacking, later turns of other users give theirs up.
 
-        Nobody gives way in vain, and never to a later rank: so no two requests take each other's place.
+        None gives way to a later rank, so no two requests take each other's place, and none where the blocks of all of
+        them would not do.
         """
         given_way: set[Request] = set()
         num_decodes = 0
         while True:
             copies = self._admit(request, budget) if len(self._running) < self.max_num_seqs else None
             later = [other for other in self._running if takes_turn_of(request, other)] if copies is None else []
-            if not later or not self._suffices(later, request, budget):
+            if not later or not self._tables.fits_without(
+                later, request, reusable=self._reusable(request), budget=budget
+            ):
                 return _GivenWay(given_way, num_decodes, copies)
             if self.in_flight:
                 return _GivenWay(given_way, num_decodes, None, must_land=True)
@@ -380,11 +384,6 @@ class Scheduler:
             num_decodes += last.num_uncomputed_tokens == 1
             self._preempt(last)
             given_way.add(last)
-
-    def _suffices(self, later: Sequence[Request], request: Request, budget: int) -> bool:
-        """Whether a request can begin once these have given way."""
-        lacking = self._tables.lacking(request, reusable=self._reusable(request), budget=budget)
-        return lacking <= sum([len(held_blocks(other)) for other in later])
 
     def _most_prompt_tokens(self, decodes: int, steps: int) -> int:
         seats = self.max_num_seqs - len(self._running)
@@ -411,7 +410,7 @@ class Scheduler:
     def _begin(self, fork: Request, parent: Request) -> None:
         """Start a fork with all that its parent has computed; without a seat it waits, and finds that cached."""
         self._requests[fork.id] = fork
-        self._fair_share.enter(fork)
+        self._enter(fork)
         fork.first_scheduled = parent.first_scheduled
         fork.num_cached_tokens = parent.num_cached_tokens
         fork.num_scored_tokens = parent.num_scored_tokens
@@ -422,8 +421,16 @@ class Scheduler:
         else:
             insort(self._waiting, fork, key=_rank)
 
+    def _enter(self, request: Request) -> None:
+        if self._fair_share.enter(request, self._clock()):
+            self._sort_queues()
+
+    def _sort_queues(self) -> None:
+        self._running.sort(key=_rank)
+        self._waiting.sort(key=_rank)
+
     def _preempt(self, request: Request) -> None:
-        """Take the blocks of the latest rank. It will be computed again, from what the cache still holds."""
+        """Take a request's seat and its blocks. It will be computed again, from what the cache still holds."""
         self._running.remove(request)
         self._tables.release(request)
         request.status = RequestStatus.WAITING

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.fairness import PROMPT_TOKEN_SECONDS, TURN_SECONDS
 from engine.request import Request
 from engine.scheduler import Scheduler, StepPlan
 from tests.engine.test_scheduler import SimulatedCache, make_request, make_scheduler, sampled
@@ -97,7 +98,7 @@ def test_a_users_first_word_comes_within_a_bound_whatever_others_ask_for(
     now = 1000.0
     victim = asked("victim", "victim", Wish(prompt, 4, 0, None), now)
     scheduler.add(victim)
-    now += 10
+    now += prompt * PROMPT_TOKEN_SECONDS  # until then shorter prompts that come later are read first
     most = bound([prompt, *(max(wish.prompt + wish.max_tokens for wish in wishes) for wishes in attackers)])
     assert steps_until_first_token(scheduler, cache, victim, most) <= most
 
@@ -202,6 +203,76 @@ def test_an_urgent_request_takes_no_seat_of_its_own_user() -> None:
     scheduler.add(urgent)
     run(scheduler, cache)
     assert [request.id for request in scheduler.running] == ["bob/0"]
+
+
+@pytest.mark.parametrize("priorities", [(20, 15, 10, 5), (0, -1, -2, -3), (0, 0, 0, 0)])
+def test_priorities_give_nobody_more_turns(priorities: tuple[int, ...]) -> None:
+    now = 0.0
+    scheduler = make_scheduler(200, 4, seqs=4, budget=16, max_len=LONGEST, clock=lambda: now)
+    cache = SimulatedCache(4)
+    for priority in priorities:
+        one = asked(f"p{priority}/{now}", "ann", Wish(4, 80, 0, None), now)
+        one.priority = priority
+        scheduler.add(one)
+        now += 0.1
+    for _ in range(3):
+        run(scheduler, cache)
+    bob = asked("bob", "bob", Wish(4, 4, 0, None), now)
+    scheduler.add(bob)
+    assert steps_until_first_token(scheduler, cache, bob, 2) == 1
+
+
+def test_the_more_urgent_of_a_users_waiting_requests_comes_first() -> None:
+    scheduler, cache = make_scheduler(200, 4, seqs=1, budget=16, max_len=32, clock=lambda: 9.0), SimulatedCache(4)
+    for name, priority in (("runs", 0), ("low", 2), ("normal", 0), ("high", -1)):
+        one = asked(name, "ann", Wish(4, 2, 0, None), 0.0)
+        one.priority = priority
+        scheduler.add(one)
+        scheduler.add(asked(f"bob {name}", "bob", Wish(4, 2, 0, None), 0.0))
+        run(scheduler, cache)
+    order: list[str] = []
+    while scheduler.has_work:
+        for request in scheduler.running:
+            if request.id not in order:
+                order.append(request.id)
+        run(scheduler, cache)
+    assert [one for one in order if not one.startswith("bob")][-3:] == ["high/0", "normal/0", "low/0"]
+
+
+def test_forks_of_a_request_that_waited_long_take_turns_from_when_they_begin() -> None:
+    now = 16 * TURN_SECONDS
+    scheduler = make_scheduler(400, 4, seqs=4, budget=16, max_len=LONGEST, clock=lambda: now)
+    cache = SimulatedCache(4)
+    scheduler.add(asked("many", "ann", Wish(4, 80, 15, None), 0.0))
+    for _ in range(3):
+        run(scheduler, cache)
+    bob = asked("bob", "bob", Wish(4, 4, 0, None), now)
+    scheduler.add(bob)
+    assert steps_until_first_token(scheduler, cache, bob, 2) == 1
+
+
+def test_a_prompt_that_is_one_too_many_to_score_is_not_overtaken_by_its_own_user() -> None:
+    scheduler, cache = make_scheduler(800, 4, seqs=4, budget=256, max_len=700), SimulatedCache(4)
+    scheduler.add(asked("first", "bob", Wish(600, 4, 0, 0), 0.0))
+    scheduler.add(asked("scored", "ann", Wish(600, 4, 0, 0), 1.0))
+    scheduler.add(asked("short", "ann", Wish(8, 4, 0, None), 2.0))
+    scheduler.add(asked("other", "carl", Wish(8, 4, 0, None), 3.0))
+    run(scheduler, cache)
+    assert [request.id for request in scheduler.running] == ["other/0", "first/0"]
+
+
+def test_forks_do_not_give_way_in_vain() -> None:
+    """Their blocks are one another's, and count once."""
+    scheduler, cache = make_scheduler(40, 4, seqs=8, budget=128, max_len=96), SimulatedCache(4)
+    scheduler.add(asked("many", "ann", Wish(60, 20, 5, None), 0.0))
+    for _ in range(3):
+        run(scheduler, cache)
+    scheduler.add(asked("carl", "carl", Wish(60, 20, 0, None), 0.0))
+    run(scheduler, cache)
+    before = scheduler.counters.preemptions
+    scheduler.add(asked("bob", "bob", Wish(90, 2, 0, None), 1.0))
+    run(scheduler, cache)
+    assert scheduler.counters.preemptions == before
 
 
 def test_nobody_gives_way_in_vain() -> None:

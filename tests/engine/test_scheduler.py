@@ -174,7 +174,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         max_tokens=st.integers(1, 12),
-        priority=st.sampled_from([0, 0, 0, -1, 1]),
+        priority=st.sampled_from([0, 0, 0, -1, 1, 20]),
         num_forks=st.sampled_from([0, 0, 0, 1, 3]),
         prompt_logprobs=st.sampled_from([None, None, 0]),
         user_number=st.integers(0, 9),
@@ -231,8 +231,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _step(self, next_token) -> None:
         before = list(self.scheduler._running)
-        first = min(self.scheduler.requests, key=lambda request: request.rank)
-        preemptions = first.num_preemptions
+        preemptions = {request.id: request.num_preemptions for request in self.scheduler.requests}
         decodes = {request.id for request in before if request.num_uncomputed_tokens == 1}
         if self.pace is not None:
             self.pace.given = None
@@ -242,7 +241,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert plan.num_prompt_tokens == plan.num_tokens - plan.num_decodes
         if self.pace is not None and self.pace.given is not None:
             assert plan.num_prompt_tokens <= self.pace.given
-        assert first.num_preemptions == preemptions, "the earliest gave way"
+        first = min(self.scheduler.requests, key=lambda request: request.rank)
+        assert first.num_preemptions == preemptions[first.id], "the earliest gave way"
         planned = {chunk.request.id for chunk in plan.chunks}
         left_out = [request.id for request in before if request.id not in planned]
         if left_out and plan.num_tokens < self.scheduler.max_batched_tokens and len(self.users) == 1:
