@@ -126,7 +126,12 @@ class EngineCore:
     def add(self, submission: Submission) -> None:
         """Queue a request; ``ValueError`` when it can never be served."""
         self._scheduler.add(submission.request)  # which leaves nothing behind where it raises
-        self._replies.add(submission)
+        try:
+            self._replies.add(submission)
+        except BaseException:
+            self._replies.forget(submission.stream_id)
+            self._scheduler.finish(submission.request.id, FinishReason.ERROR)
+            raise
 
     def abort(self, stream_id: str) -> bool:
         """End a request, all its replies, and free their blocks; False when it is no longer in flight."""

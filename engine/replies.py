@@ -55,10 +55,16 @@ class Replies:
     def add(self, submission: Submission) -> None:
         """Of a request that the scheduler has taken."""
         for one in (submission, *submission.forks):
-            self.submissions[one.request.id] = one
             self._streams.setdefault(one.stream_id, set()).add(one.request.id)
+            self.submissions[one.request.id] = one
         if submission.request.deadline is not None:
             self._deadlines[submission.stream_id] = submission.request.deadline
+
+    def forget(self, stream_id: str) -> None:
+        """Undo :meth:`add` of a stream's first request, as far as it came."""
+        for request_id in self._streams.pop(stream_id, ()):
+            self.submissions.pop(request_id, None)
+        self._deadlines.pop(stream_id, None)
 
     def streams(self) -> list[str]:
         """Ids of the streams that have not ended."""

@@ -137,3 +137,16 @@ def test_offline_replies_stand_behind_one_another(path: Path) -> None:
     assert [(len(each.prompt_token_ids), each.index) for each in completions] == [(11, 0), (11, 1), (2, 0)]
     assert completions[0].token_ids != completions[1].token_ids
     asyncio.run(engine.stop())
+
+
+def test_a_request_whose_replies_cannot_be_kept_leaves_nothing_behind(model: LoadedModel) -> None:
+    core = make_core(model)
+    submission = core.intake.submission("r", PROMPT, core.intake.resolve(PROMPT, SamplingParams(max_tokens=2, n=2)))
+    forks, submission.forks = submission.forks, [submission.forks[0], None]  # type: ignore[list-item]
+    with pytest.raises(AttributeError):
+        core.add(submission)
+    assert not core.has_work
+    assert not core.abort("r")
+    submission.forks = forks
+    core.add(submission)  # neither its id nor its stream is taken
+    assert core.has_work
