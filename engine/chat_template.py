@@ -29,6 +29,9 @@ FALLBACK_TEMPLATE = (
 MAX_SHARED = 64
 """Beginnings of conversations whose shared tokens are remembered."""
 
+MAX_SHARED_CHARACTERS = 1 << 22
+"""Most characters of the texts by which they are found, all together."""
+
 SOON_RENDERED = 4000
 """So many characters take a millisecond or two at the most, and less where the conversation was seen before."""
 
@@ -63,7 +66,7 @@ class ChatTemplate:
         self._text_only = TextOnly(tokenizer)
         self._format = detect_content_format(self._render_text) if self._shows_text else ContentFormat()
         self._beginnings = Beginnings()
-        self._shared: dict[tuple[object, ...], list[int]] = {}  # by two texts that begin with them
+        self._shared: dict[tuple[str, ...], list[int]] = {}  # by two texts that begin with them
         # Encoding switches settings of the tokenizer forth and back: one at a time.
         self._lock = threading.Lock()
 
@@ -151,10 +154,18 @@ class ChatTemplate:
             texts = self._render_shared(shared, role)
             known = self._shared.get(texts)
             if known is None:
-                if len(self._shared) >= MAX_SHARED:
-                    self._shared.clear()
-                known = self._shared[texts] = self._tokenize_common(texts)
+                known = self._tokenize_common(texts)
+                self._keep_shared(texts, known)
         return _num_common(known, token_ids)
+
+    def _keep_shared(self, texts: tuple[str, ...], token_ids: list[int]) -> None:
+        """Keep them in the place of the oldest, within the bounds of number and size."""
+        self._shared[texts] = token_ids
+        size = sum(len(text) for kept in self._shared for text in kept)
+        while self._shared and (len(self._shared) > MAX_SHARED or size > MAX_SHARED_CHARACTERS):
+            oldest = next(iter(self._shared))
+            size -= sum(map(len, oldest))
+            del self._shared[oldest]
 
     def _render_shared(self, shared: Sequence[ChatMessage], role: str) -> tuple[str, ...]:
         """Two conversations with these first messages that differ by the next one; none where they are refused."""
