@@ -168,7 +168,7 @@ def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
     return (
         type(module) is nn.Linear
         and "forward" not in vars(module)
-        and not _HOOKS.intersection(name for name, value in vars(module).items() if value)
+        and not any(vars(module).get(name) for name in _HOOKS)
     )
 
 
