@@ -77,7 +77,13 @@ DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
             token_ids=True,
             cache_salt=True,
         ),
-        "sglang": Dialect(title="SGLang", spelling=_VLLM, values=_NO_TOP_K, continuing=_CONTINUE),
+        "sglang": Dialect(
+            title="SGLang",
+            spelling=_VLLM,
+            values=_NO_TOP_K,
+            continuing=_CONTINUE,
+            cache_salt=True,  # versions that do not know it pass over it
+        ),
         "deskmate": Dialect(
             title="Deskmate",
             spelling=_VLLM | _same("bad_words", "typical_p", "forbidden_words"),
