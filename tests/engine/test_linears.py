@@ -243,10 +243,15 @@ def test_four_bits_leave_the_output_layer_eight_and_say_what_they_did(caplog: py
     assert "linear layers of models/guide: 28 in 4 bits, 1 in 8 bits" in caplog.text
     assert type(rough.module.lm_head) is Int8
     exact = load_guide("float32", "none")
-    reference = choices(exact, dialogues)[1]
+    scores, reference = choices(exact, dialogues)
     before, after = (compare(model, dialogues, reference) for model in (exact, rough))
     assert before.perplexity * 0.98 < after.perplexity < before.perplexity * 1.1
-    assert 0 < after.other_choice < 0.1
+    assert after.other_choice < 0.1
+    # Four bits compute the logits, not eight: the typical token's error is several times that of eight bits.
+    eight, four = (
+        (choices(model, dialogues)[0] - scores).abs().median() for model in (load_guide("bfloat16", "int8"), rough)
+    )
+    assert four > 3 * eight
 
 
 @pytest.mark.parametrize(
