@@ -16,9 +16,10 @@ OFF_TOPIC_SHARE = 0.2
 SYSTEMS = 0.33  #: how often a talk has a system message
 STAYS = 0.7  #: how often a question is about the reply before, where there is one
 _GREETED_AGAIN = 0.12  #: how often another topic in mid-chat is one that people begin a chat with
-_ASKED_AGAIN = 0.12  #: how often it is one that the talk had before
-_POINTED = 0.25  #: how often a talk of several turns comes to a topic that has answers to "when should i lower it?"
-_ONE_WAY = 0.4  #: how often a follow-up on such a topic is of that kind
+_ASKED_AGAIN = 0.2  #: how often it is one that the talk had before
+_POINTED = 0.15  #: how often a talk of several turns comes to a topic that has answers to "when should i lower it?"
+_ONE_WAY = 0.25  #: how often a follow-up on such a topic is of that kind
+_PRACTISED = {"example": 4.0, "shorter": 2.0, "why": 2.0}  #: follow-up -> how much more often than others it comes up
 _BEGINNINGS = frozenset({"hello", "what-can-you-do", "who-are-you"})
 FIRST_ANSWER = 0.5  #: how often the first answer of a topic is taken before all are drawn from alike
 _OFTEN = {"small_talk": 1.5}  #: area -> how much more often than others its topics come up
@@ -146,7 +147,8 @@ class Dialogues:
         if topic is not None and topic.directions and rng.random() < _ONE_WAY:
             return rng.choice([one for one in self.data.follow_ups if one.name in topic.directions])
         known = [one for one in self.data.follow_ups if topic is not None and topic.own_answers(one.name)]
-        return rng.choice(known if known and rng.random() < 0.8 else self.data.follow_ups)
+        drawn = known if known and rng.random() < 0.8 else self.data.follow_ups
+        return rng.choices(drawn, [_PRACTISED.get(one.name, 1.0) for one in drawn])[0]
 
 
 def chances(topics: Sequence[Topic]) -> tuple[float, ...]:

@@ -162,17 +162,19 @@ def test_patterns_do_not_drown_what_was_written(data: GuideData) -> None:
 
 def test_packed_conversations_do_not_see_each_other(data: GuideData, tokenizer: PreTrainedTokenizerFast) -> None:
     packer = Packer(Dialogues(data), tokenizer, TINY)
-    for batch in (packer.openings(2, 256), packer.talks(2, 512)):
-        for row in range(2):
-            length = batch.tokens.shape[1]
+    for batch in (packer.openings(4, 256), packer.talks(8, 512)):
+        rows, length = batch.tokens.shape
+        shared = 0  # one long talk may fill a row
+        for row in range(rows):
             starts = [
                 i
                 for i in range(length)
                 if batch.positions[row, i] == 0 and batch.tokens[row, i] != tokenizer.pad_token_id
             ]
-            assert len(starts) >= 2
+            shared += len(starts) >= 2
             for start in starts[1:]:
                 assert (batch.mask[row, 0, start:, :start] < -1e30).all()
+        assert shared >= rows / 2
 
 
 def test_a_step_has_the_tokens_that_its_recipe_says(data: GuideData, tokenizer: PreTrainedTokenizerFast) -> None:
