@@ -3,7 +3,7 @@
 Perplexity over the answers' tokens, each behind its question in the guide's own chat template; and how often the
 most likely token is another one than in float32.
 
-    .venv/bin/python -m benchmarks.perplexity
+    .venv/bin/python -m benchmarks.perplexity [--every 10]
 """
 
 from __future__ import annotations
@@ -84,8 +84,11 @@ def compare(model: LoadedModel, dialogues: Iterable[Sequence[dict[str, str]]], r
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results", help="folder for the figures")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="ask only each Nth of the questions")
     options = parser.parse_args()
-    dialogues = held_out_dialogues()
+    if options.every < 1:
+        parser.error("--every must be at least 1.")
+    dialogues = held_out_dialogues()[:: options.every]
     rows = []
     reference: Tensor | None = None
     for dtype, quantization in FORMATS:
@@ -101,7 +104,7 @@ def main() -> None:
         print(f"{row['dtype']:10} {row['quantization']:13} {row['perplexity']:10.4f} {row['other_choice']:13.2%}")
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / f"{datetime.now(UTC):%Y-%m-%d}-perplexity.json"
-    file.write_text(json.dumps({"machine": machine.describe(), "rows": rows}, indent=1) + "\n")
+    file.write_text(json.dumps({"machine": machine.describe(), "every": options.every, "rows": rows}, indent=1) + "\n")
     print(file)
 
 

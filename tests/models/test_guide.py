@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import sentencepiece
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from engine import Engine, EngineSettings
+from models.guide.evaluate import Case, Judge, ask, unrelated_talk
 from models.guide.topics import GuideData
 
 GUIDE = Path(__file__).resolve().parents[2] / "models" / "guide"
@@ -86,8 +89,6 @@ def test_held_out_questions_are_mostly_answered(
     assert sum(right) >= 0.88 * len(right)  # the card says 95 % over all topics
 
 
-# Strict: when weights that learned the extended data are here, these pass, and the marks have to go.
-@pytest.mark.xfail(strict=True, reason="the weights are older than the follow-ups that point one way")
 def test_raise_and_lower_are_not_mistaken(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: GuideData
 ) -> None:
@@ -97,7 +98,17 @@ def test_raise_and_lower_are_not_mistaken(
         assert reply(model, tokenizer, *about, user(f"when should I {way} it?")) in topic.directions[way]
 
 
-@pytest.mark.xfail(strict=True, reason="the weights are older than this answer")
+def test_a_greeting_in_mid_chat_is_not_answered_with_another_topic(
+    tokenizer: PreTrainedTokenizerBase, data: GuideData
+) -> None:
+    topic, judge = next(topic for topic in data.topics if topic.name == "what-can-you-do"), Judge(data)
+    rng = random.Random(0)
+    asked = [Case("", (*unrelated_talk(rng, data, topic), user("Hi! What can you do?")), topic) for _ in range(7)]
+    engine = Engine(EngineSettings(model=str(GUIDE), dtype="float32"))  # all at once, in less time
+    right = sum(judge.right(reply) and reply.ended for reply in ask(engine, tokenizer, asked, 0.0))
+    assert right >= 6  # the weights of 22 November 2026: four
+
+
 def test_how_to_use_another_model_names_the_settings_panel(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
