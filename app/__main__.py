@@ -9,7 +9,7 @@ def main() -> None:
     """Import the rest, which takes seconds, and run it."""
     # Until then Ctrl+C ends the process at once, instead of in a traceback from deep within a library.
     interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from app import cli
+    from app.cli import main as cli
 
     signal.signal(signal.SIGINT, interrupt)
     cli.main()

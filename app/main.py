@@ -9,23 +9,26 @@ from typing import cast
 
 from fastapi import FastAPI
 
-from app.api import account, canned, conversations, desk, health, links, messages, people, transfer, turns
-from app.api import engine as engine_api
+from app.api import desk
+from app.api.account import account, links, users
+from app.api.chat import canned, conversations, messages, transfer, turns
+from app.api.chat.turn_events import OpenStreams
 from app.api.errors import install_error_handlers
-from app.api.observe import HttpMetrics, Observer
 from app.api.openai import install_openai
-from app.api.turn_events import OpenStreams
+from app.api.ops import engine as engine_api
+from app.api.ops import health
+from app.api.request_middleware import HttpMetrics, Observer
+from app.auth.accounts import People
 from app.auth.authenticator import AccountAuthenticator
 from app.auth.cors import CrossOrigin
 from app.auth.guard import Guard
 from app.auth.headers import SecurityHeaders
 from app.auth.identity import Authenticator, LocalUser
-from app.auth.lasting import MAX_LASTING_PER_USER
 from app.auth.origins import own_addresses
-from app.auth.people import People
+from app.auth.revocable import MAX_LASTING_PER_USER
 from app.auth.static_key import KeyedLocalUser
 from app.domain.ids import LOCAL_USER_ID
-from app.services import Services
+from app.services.container import Services
 from app.settings import AppSettings
 from app.ui.page import mount_ui
 from engine import ChatEngine
@@ -98,7 +101,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         *desk.routers,
         account.router,
         links.router,
-        people.router,
+        users.router,
     ):
         app.include_router(router)
     return mount_ui(app, lambda: cast(Services, app.state.services))
@@ -113,7 +116,7 @@ def _authenticator(app: FastAPI, settings: AppSettings) -> Authenticator:
         assert opened is not None  # with accounts
         return opened
 
-    return AccountAuthenticator(people, settings.metrics_token)
+    return AccountAuthenticator(users, settings.metrics_token)
 
 
 async def wind_down(app: FastAPI) -> None:

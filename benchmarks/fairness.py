@@ -12,7 +12,7 @@ The victim's time to first token is printed as median and maximum, and as the ra
 the largest number of steps that the scheduler planned from a question's arrival there to its first token. The number
 behind "of" is the scheduler's bound: the steps that read one prompt of each other user, and the question's own, where a
 step reads all the prompt tokens that its budget leaves. It holds while there are seats and blocks for one request of
-each user. The engine's pacing (``engine/pacing.py``) reads fewer tokens beside replies, and may take more steps.
+each user. The engine's pacing (``engine/scheduling/pacing.py``) reads fewer tokens beside replies, and may take more steps.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from typing import Any, ClassVar
 
 from benchmarks import machine
 from benchmarks.history import RESULTS
-from engine import Caller, Engine, EngineOverloadedError, EngineSettings, SamplingParams, core
-from engine.request import Request
-from engine.scheduler import Scheduler
+from engine import Caller, Engine, EngineOverloadedError, EngineSettings, SamplingParams
+from engine.runtime import engine_core
+from engine.scheduling.request import Request
+from engine.scheduling.scheduler import Scheduler
 
 PROMPT_TOKEN_IDS = range(100, 3000)
 LONG_PROMPT = 1900
@@ -164,7 +165,7 @@ class Bench:
         }
 
     def bound(self, load: Load, num_attackers: int) -> int:
-        """Most steps until the victim's first token without pacing, as in ``tests/engine/test_fairness.py``."""
+        """Most steps until the victim's first token without pacing, as in ``tests/engine/scheduling/test_fairness.py``."""
         settings = self._engine.settings
         chunk = settings.max_batched_tokens - settings.max_num_seqs
         prompts = [self._prompt_tokens, *[load.prompt_tokens + REPLY_TOKENS] * num_attackers]
@@ -172,7 +173,7 @@ class Bench:
 
 
 async def run(names: Sequence[str], seconds: float) -> dict[str, Any]:
-    core.Scheduler = CountedScheduler  # type: ignore[misc,attr-defined]
+    engine_core.Scheduler = CountedScheduler  # type: ignore[misc,attr-defined]
     async with Engine(EngineSettings(model="models/guide")) as engine:
         bench = Bench(engine)
         await bench.ask()

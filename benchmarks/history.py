@@ -33,13 +33,13 @@ from tqdm import tqdm
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID, new_id
 from app.domain.views import MessageStatus
-from app.store.conversations import Conversations
-from app.store.database import Database, postgres_engine, sqlite_engine
-from app.store.migrate import migrate, sqlite_file
-from app.store.models import Account, Conversation, Message
-from app.store.reply_writes import TurnOutcome
-from app.store.search import entries, mark, ts_vector
-from app.store.turn_records import NewTurn, TurnRecords
+from app.store.chat.conversations import Conversations
+from app.store.chat.reply_writes import TurnOutcome
+from app.store.chat.search import entries, mark, ts_vector
+from app.store.chat.turn_records import NewTurn, TurnRecords
+from app.store.db.database import Database, postgres_engine, sqlite_engine
+from app.store.db.models import Account, Conversation, Message
+from app.store.maintenance.migrate import migrate, sqlite_file
 from benchmarks import machine
 
 RESULTS = Path(__file__).parent / "results"

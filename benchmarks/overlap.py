@@ -16,8 +16,8 @@ import torch
 
 from benchmarks.peers.deskmate import GREEDY
 from engine import EngineSettings, SamplingParams
-from engine.core import EngineCore
-from engine.model.loading import load_model
+from engine.model.load import load_model
+from engine.runtime.engine_core import EngineCore
 
 PROFILED_STEPS = 32
 

@@ -22,8 +22,8 @@ from tqdm import tqdm
 
 from benchmarks import machine
 from engine import EngineSettings
-from engine.attention.seam import LayerProbe
-from engine.model.loading import LoadedModel, load_model
+from engine.execution.attention.hf_attention import LayerProbe
+from engine.model.load import LoadedModel, load_model
 from models.guide.topics import load
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -25,15 +25,15 @@ from typing import Any
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID, new_id
 from app.settings import AppSettings
-from app.store.database import Database
-from app.store.migrate import migrate
-from app.store.notifications import Notifications
-from app.store.reply_writes import Standing, TurnOutcome
-from app.store.template_versions import TemplateVersions
-from app.store.turn_contexts import TurnContexts
-from app.store.turn_records import NewTurn, TurnRecords
-from app.template_files import read_templates
-from app.templates import Templates
+from app.store.chat.reply_writes import Standing, TurnOutcome
+from app.store.chat.turn_contexts import TurnContexts
+from app.store.chat.turn_records import NewTurn, TurnRecords
+from app.store.db.database import Database
+from app.store.db.notifications import Notifications
+from app.store.desk.template_versions import TemplateVersions
+from app.store.maintenance.migrate import migrate
+from app.templates.catalog import Templates
+from app.templates.files import read_templates
 from app.turns.events import TurnEnd
 from app.turns.service import Turns
 from benchmarks import machine

@@ -32,10 +32,10 @@ from tqdm import tqdm
 from benchmarks import machine
 from benchmarks.history import RESULTS
 from benchmarks.live.engine_alone import EngineAlone
-from benchmarks.live.people import Person
 from benchmarks.live.prometheus import Histogram, samples
 from benchmarks.live.server import LiveServer
 from benchmarks.live.talk import chat
+from benchmarks.live.users import Person
 from benchmarks.machine import CpuMark, session_seconds
 from benchmarks.quantiles import quantile
 from benchmarks.rounds import Repetition, Series, take_turns

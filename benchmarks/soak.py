@@ -33,10 +33,10 @@ from benchmarks import machine
 from benchmarks.history import RESULTS
 from benchmarks.live.browser import Browser, RefusedError
 from benchmarks.live.flatness import Trend
-from benchmarks.live.people import Person
 from benchmarks.live.prometheus import samples
 from benchmarks.live.server import LiveServer
 from benchmarks.live.talk import QUESTIONS
+from benchmarks.live.users import Person
 
 MIB = 1024**2
 CONVERSATIONS = 8

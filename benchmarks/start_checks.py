@@ -19,12 +19,12 @@ import torch
 
 from benchmarks.models import make_m, make_smollm2
 from engine import EngineSettings
-from engine.model import loading
-from engine.native import preparation
+from engine.execution.native import eligibility
+from engine.model import load
 
 CHECKS = {
-    loading: ("check_positions", "agrees"),
-    preparation: ("check_parts", "check_sample", "DecoderWeights"),
+    load: ("check_positions", "agrees"),
+    eligibility: ("check_parts", "check_sample", "DecoderWeights"),
 }
 LOADS = 3
 
@@ -43,7 +43,7 @@ def main() -> None:
             for _ in range(LOADS):
                 seconds.clear()
                 begin = process_time()
-                loading.load_model(EngineSettings(model=str(folder), device="cpu"), lambda _stage, _fraction: None)
+                load.load_model(EngineSettings(model=str(folder), device="cpu"), lambda _stage, _fraction: None)
                 parts = ", ".join(f"{name} {spent:.2f}" for name, spent in seconds.items())
                 print(f"{folder.name}: load {process_time() - begin:.2f} s ({parts})", flush=True)
 

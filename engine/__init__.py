@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.deltas import Deltas
 from engine.errors import (
     ContextLengthError,
     DeadlineError,
@@ -38,16 +37,17 @@ from engine.outputs import (
     Timings,
     TokenLogprobs,
 )
+from engine.runtime.deltas import Deltas
+from engine.runtime.utilisation import Utilisation
 from engine.sampling_params import MAX_PRIORITY, SamplingParams
 from engine.settings import EngineSettings
-from engine.utilisation import Utilisation
 
 if TYPE_CHECKING:
     from engine.engine import Engine
     from engine.model.adapters import has_unused_adapter
-    from engine.model.loading import find_model, prepare_model
-    from engine.remote.engine import RemoteEngine
-    from engine.sizing import BYTES_PER_WEIGHT, ModelSize, check_context, model_size
+    from engine.model.load import find_model, prepare_model
+    from engine.model.sizing import BYTES_PER_WEIGHT, ModelSize, check_context, model_size
+    from engine.remote.client import RemoteEngine
 
 __all__ = [
     "BYTES_PER_WEIGHT",
@@ -100,15 +100,15 @@ def __getattr__(name: str) -> Any:
 
         return Engine
     if name in ("find_model", "has_unused_adapter", "prepare_model"):
-        from engine.model import loading
+        from engine.model import load
 
-        return getattr(loading, name)
+        return getattr(load, name)
     if name == "RemoteEngine":
-        from engine.remote.engine import RemoteEngine
+        from engine.remote.client import RemoteEngine
 
         return RemoteEngine
     if name in ("BYTES_PER_WEIGHT", "ModelSize", "check_context", "model_size"):
-        from engine import sizing
+        from engine.model import sizing
 
         return getattr(sizing, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,21 +12,21 @@ from types import TracebackType
 from prometheus_client import CollectorRegistry
 from tqdm import tqdm
 
-from engine.background import in_background
-from engine.core import EngineCore
-from engine.deltas import Deltas
 from engine.errors import EngineStoppedError
-from engine.intake import Intake
+from engine.execution.submission import Submission
 from engine.interface import Caller, ChatMessage
 from engine.model.weights import Progress
 from engine.outputs import Completion, Delta, EngineState, EngineStats, EngineStatus, Health, ModelInfo
-from engine.reader import Listener, Reader
-from engine.rendered import RenderedChat
+from engine.runtime.background import in_background
+from engine.runtime.deltas import Deltas
+from engine.runtime.engine_core import EngineCore
+from engine.runtime.prepared_chats import RenderedChat
+from engine.runtime.reader import Listener, Reader
+from engine.runtime.request_processor import Intake
+from engine.runtime.supervisor import Supervisor
+from engine.runtime.worker import Worker
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
-from engine.submission import Submission
-from engine.supervisor import Supervisor
-from engine.worker import Worker
 
 SOON_DECODED = 256
 """So many tokens become text in less time than it takes to have a thread do it."""

@@ -85,7 +85,7 @@ class ChatEngine(Protocol):
     ) -> AsyncIterator[Delta]:
         """Stream a reply to a conversation. Raises on the first ``anext`` what :meth:`check_chat` raises.
 
-        Where this is a :class:`~engine.deltas.Deltas`, it can be listened to as well.
+        Where this is a :class:`~engine.runtime.deltas.Deltas`, it can be listened to as well.
 
         Args:
             deadline: seconds; a reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text, one

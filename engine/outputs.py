@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from engine.utilisation import Utilisation
+from engine.runtime.utilisation import Utilisation
 
 
 class EngineState(StrEnum):

@@ -88,7 +88,7 @@ class SamplingParams:
         bad_words: up to 256 words of at most 128 characters; the tokens that usually write them, with and without a
             space before, are never completed. Another casing or another split into tokens is not seen.
         forbidden_words: up to 256 words of at most 128 characters that the reply's text never contains, in whatever
-            casing and however split into tokens; as whole words, see ``engine.words``.
+            casing and however split into tokens; as whole words, see ``engine.text.word_matching``.
 
     ``response_format`` is not built yet: anything but the value that asks for nothing raises
     :class:`UnsupportedParameterError`.

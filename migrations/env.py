@@ -6,9 +6,9 @@ from alembic import context
 from sqlalchemy import Connection
 
 from app.settings import AppSettings
-from app.store.database import postgres_engine, sqlite_engine
-from app.store.desk_models import METADATA
-from app.store.migrate import sqlite_file
+from app.store.db.database import postgres_engine, sqlite_engine
+from app.store.db.desk_models import METADATA
+from app.store.maintenance.migrate import sqlite_file
 
 
 def run(connection: Connection) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from app.transfer.document import schema  # noqa: E402
+from app.domain.conversation_document import schema  # noqa: E402
 
 FILE = ROOT / "docs" / "export-format.schema.json"
 

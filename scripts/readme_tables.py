@@ -17,9 +17,9 @@ from typer.core import TyperCommand, TyperGroup
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from app.api.observe import HttpMetrics  # noqa: E402
-from app.cli import cli  # noqa: E402
-from app.flags import flag_name, variable_name  # noqa: E402
+from app.api.request_middleware import HttpMetrics  # noqa: E402
+from app.cli.flags import flag_name, variable_name  # noqa: E402
+from app.cli.main import cli  # noqa: E402
 from app.main import create_app  # noqa: E402
 from app.settings import AppSettings  # noqa: E402
 from engine import Engine, EngineSettings, EngineStats  # noqa: E402

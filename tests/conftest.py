@@ -14,7 +14,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support.databases import PostgresServer, postgres_server
+from testing.databases import PostgresServer, postgres_server
 
 # A busy machine may take its time.
 hypothesis.settings.register_profile("deskmate", deadline=None)
@@ -88,4 +88,4 @@ def database_url(request: pytest.FixtureRequest) -> Iterator[str | None]:
 @pytest.fixture
 def single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """One at a time, each with a call of what a test has put in its place; models this small take several at once."""
-    monkeypatch.setattr("engine.multi_step.MOST_STEPS", 1)
+    monkeypatch.setattr("engine.execution.steps.multi_step.MOST_STEPS", 1)

@@ -10,13 +10,13 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
-from app.api.observe import HttpMetrics
-from app.api.turn_events import OpenStreams
-from app.auth.clients import UNKNOWN
+from app.api.chat.turn_events import OpenStreams
+from app.api.request_middleware import HttpMetrics
+from app.auth.accounts import People, Visitor
+from app.auth.client_address import UNKNOWN
 from app.auth.identity import Identity, identity_of, user_id_of
-from app.auth.people import People, Visitor
 from app.errors import NotSupported
-from app.services import Services
+from app.services.container import Services
 
 
 def _opened(request: Request) -> Services:

@@ -14,12 +14,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from app.error_shapes import error_response, is_openai_path
+from app.error_format import error_response, is_openai_path
 from app.errors import AppError, TooManyRequests
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Translate what routes raise. Unexpected exceptions are the observer's (:mod:`app.api.observe`)."""
+    """Translate what routes raise. Unexpected exceptions are the observer's (:mod:`app.api.request_middleware`)."""
 
     @app.exception_handler(AppError)
     async def app_error(request: Request, error: AppError) -> JSONResponse:

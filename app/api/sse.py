@@ -11,7 +11,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from app.patience import wait_at_most
+from app.concurrency.timeouts import wait_at_most
 
 PING_SECONDS = 15.0
 #: How long a stream may wait for its last events once the server closes.

@@ -14,9 +14,9 @@ from typing import Any
 from pydantic import SecretStr
 from starlette.datastructures import Headers
 
+from app.auth.accounts import People
 from app.auth.identity import Identity
-from app.auth.people import People
-from app.error_shapes import is_openai_path
+from app.error_format import is_openai_path
 
 #: How often it is written down that somebody is here.
 TOUCH_SECONDS = 300.0

@@ -17,12 +17,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.cors import CrossOrigin
+from app.auth.denials import Refusal, answer_to, not_signed_in
+from app.auth.gradio_sessions import SessionOwners
 from app.auth.identity import Authenticator, Identity, set_identity
-from app.auth.lasting import LastingRequests, run_until
 from app.auth.origins import LOOPBACK_NAMES, SAFE_METHODS, host_name, is_same_origin
 from app.auth.policy import Access, Rule, SessionIn, rule_on
-from app.auth.refusals import Refusal, answer_to, not_signed_in
-from app.auth.sessions import SessionOwners
+from app.auth.revocable import LastingRequests, run_until
 from app.domain.roles import Role
 from app.errors import StorageUnavailable, TooLarge
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.cors import CrossOrigin
-from app.error_shapes import BESIDE_V1, is_openai_path
+from app.error_format import BESIDE_V1, is_openai_path
 
 _EVERYWHERE = ("object-src 'none'", "base-uri 'self'", "form-action 'self'", "frame-ancestors 'none'")
 

@@ -11,7 +11,7 @@ from pwdlib import PasswordHash
 from pwdlib.exceptions import UnknownHashError
 from pwdlib.hashers.argon2 import Argon2Hasher
 
-from app.processors import step_back
+from app.concurrency.cpu_affinity import step_back
 
 Result = TypeVar("Result")
 

@@ -1,7 +1,7 @@
 """Who may call what: every route of the process, ours and Gradio's, in one table.
 
 A path that is not listed does not exist for the outside (404), so a route that a library adds with
-an update stays closed until somebody decides about it here. ``tests/app/test_policy.py`` walks all
+an update stays closed until somebody decides about it here. ``tests/app/auth/test_policy.py`` walks all
 routes and fails on one that is missing.
 """
 
@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 from starlette.routing import compile_path
 
-from app.domain.people import Scope
+from app.domain.accounts import Scope
 
 
 class Access(Enum):
@@ -170,7 +170,7 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/v1/chat/completions", _WRITER, scope=Scope.CHAT, lasting=True),
     Rule("POST", "/v1/completions", _WRITER, scope=Scope.CHAT, lasting=True),
     Rule("POST", "/v1/tokenize", _WRITER, scope=Scope.CHAT),
-    # Beside it, as vLLM has them: listed in app.error_shapes, too.
+    # Beside it, as vLLM has them: listed in app.error_format, too.
     Rule("POST", "/tokenize", _WRITER, scope=Scope.CHAT),
     Rule("POST", "/detokenize", _WRITER, scope=Scope.CHAT),
     Rule("GET", "/version", _USER, scope=Scope.MODELS),

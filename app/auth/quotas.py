@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from app.auth.throttle import Rate, Throttle, too_many
+from app.auth.rate_limits import Rate, Throttle, too_many
 from app.errors import InvalidInput, StorageUnavailable
 from app.settings import AppSettings
-from app.store.token_use import TokenUses, seconds_until_tomorrow
+from app.store.accounts.token_use import TokenUses, seconds_until_tomorrow
 from engine import Delta
 
 _log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from pydantic import SecretStr
 
 from app.auth.authenticator import bearer_of
 from app.auth.identity import Identity, LocalUser
-from app.domain.people import Scope
+from app.domain.accounts import Scope
 from app.domain.roles import Role
-from app.error_shapes import is_openai_path
+from app.error_format import is_openai_path
 
 
 class KeyedLocalUser(LocalUser):

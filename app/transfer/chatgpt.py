@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from app.domain.broken_conversation import BrokenConversation
 from app.domain.views import Role
-from app.transfer.broken import BrokenConversation
 from app.transfer.chatgpt_marks import without_marks
 from app.transfer.fields import a_list, an_object, parts_text, text_or_none
 from app.transfer.foreign import ForeignConversation, Said, moment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.transfer.broken import BrokenConversation
+from app.domain.broken_conversation import BrokenConversation
 
 
 def an_object(value: Any, field: str) -> dict[str, Any]:

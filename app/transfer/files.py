@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from app.errors import BrokenFile, TooLarge
-from app.transfer.kinds import ACCEPTED, other_kind
+from app.transfer.file_kinds import ACCEPTED, other_kind
 
 MIB = 1024 * 1024
 _ARCHIVE_BEGINS = (b"PK\x03\x04", b"PK\x05\x06")

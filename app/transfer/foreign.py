@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
+from app.domain.broken_conversation import BrokenConversation
 from app.domain.chat_settings import ChatSettings
+from app.domain.conversation_document import MAX_TAG_CHARS, ConversationDocument, MessageDocument, TurnDocument
+from app.domain.document_tree import depths_of, latest_tip
 from app.domain.ids import new_id
 from app.domain.text import MAX_TITLE_CHARS, one_line, title_from
 from app.domain.views import Role
-from app.transfer.broken import BrokenConversation
-from app.transfer.document import MAX_TAG_CHARS, ConversationDocument, MessageDocument, TurnDocument
-from app.transfer.shape import depths_of, latest_tip
 
 _MAX_ORIGIN_CHARS = 200
 #: Text that stands on both sides of a fork is there twice, but not without end.

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from app.domain.text import clean_text
 from app.errors import BrokenFile
-from app.transfer.kinds import ACCEPTED
+from app.transfer.file_kinds import ACCEPTED
 
 #: Of the object around a list of conversations, the name under which the list stands in our own format.
 LIST_NAME = "conversations"

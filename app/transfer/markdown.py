@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 
+from app.domain.conversation_document import ConversationDocument, MessageDocument
 from app.domain.views import Role
-from app.transfer.document import ConversationDocument, MessageDocument
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _MARKUP = re.compile(r"([\\`*_\[\]<>&#~|$!])")

@@ -8,16 +8,16 @@ from typing import IO, Any, Protocol
 
 from pydantic import ValidationError
 
+from app.domain.broken_conversation import BrokenConversation
+from app.domain.conversation_document import FORMAT, VERSION, ConversationDocument
+from app.domain.document_tree import latest_tip, positions
 from app.domain.storage import MAX_CONVERSATION_BYTES, MESSAGE_BYTES, MIB, mebibytes
 from app.domain.text import one_line
 from app.errors import BrokenFile
 from app.transfer import chatgpt, open_webui, sharegpt
-from app.transfer.broken import BrokenConversation
-from app.transfer.document import FORMAT, VERSION, ConversationDocument
 from app.transfer.files import json_files
 from app.transfer.foreign import ForeignConversation, converted
 from app.transfer.json_source import JsonSource
-from app.transfer.shape import latest_tip, positions
 
 #: Told how much is done, from 0 to 1.
 Progress = Callable[[float], None]

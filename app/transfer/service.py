@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, Literal, TypeVar
 
+from app.domain.conversation_document import ConversationDocument
 from app.errors import TooLarge
-from app.store.transfer import ImportCounts, TransferRecords
-from app.transfer.document import ConversationDocument
+from app.store.chat.transfer import ImportCounts, TransferRecords
 from app.transfer.filenames import file_name
 from app.transfer.files import MIB, too_large
-from app.transfer.isolated import read_isolated
 from app.transfer.markdown import as_markdown
-from app.transfer.one_for_each import OneForEach
+from app.transfer.one_per_user import OneForEach
 from app.transfer.reading import Progress, max_message_bytes, read_conversations
+from app.transfer.subprocess_reader import read_isolated
 from app.transfer.writing import as_document, as_markdown_archive
 
 Item = TypeVar("Item")

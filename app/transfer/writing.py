@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 
-from app.transfer.document import ConversationDocument, conversation_text, document_end, document_start
+from app.domain.conversation_document import ConversationDocument, conversation_text, document_end, document_start
 from app.transfer.filenames import UniqueNames, file_name
 from app.transfer.markdown import as_markdown
 

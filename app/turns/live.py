@@ -12,14 +12,14 @@ from typing import Any
 from app.domain.text import clean_text
 from app.domain.views import MessageStatus
 from app.errors import NotFound, StorageUnavailable
-from app.store.leases import SWEPT
-from app.store.notifications import Channel, Notifications
-from app.store.reply_writes import Standing, TurnOutcome
-from app.store.turn_contexts import BegunReply
-from app.store.turn_records import TurnRecords
+from app.store.chat.leases import SWEPT
+from app.store.chat.reply_writes import Standing, TurnOutcome
+from app.store.chat.turn_contexts import BegunReply
+from app.store.chat.turn_records import TurnRecords
+from app.store.db.notifications import Channel, Notifications
 from app.turns.buffer import ReplyBuffer
 from app.turns.events import TurnEnd, TurnNotice, TurnProgress
-from app.turns.measure import ReplyMeasure, ending_of, stats_from
+from app.turns.measurements import ReplyMeasure, ending_of, stats_from
 from engine import (
     Caller,
     ChatEngine,

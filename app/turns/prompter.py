@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from app.domain.long_talks import ContextPolicy, ContextRoom, turns_to_leave_out
 from app.domain.prompting import PathMessage, chat_messages, past_turns
 from app.errors import ContextTooLong
-from app.store.turn_contexts import TurnContext
-from app.turns.refusals import as_app_error, context_too_long
+from app.store.chat.turn_contexts import TurnContext
+from app.turns.engine_errors import as_app_error, context_too_long
 from engine import Caller, ChatEngine, ChatMessage, ContextLengthError, EngineError, SamplingParams
 
 

@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from app.concurrency.timeouts import wait_at_most
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
 from app.domain.prompting import PathMessage
@@ -14,23 +15,22 @@ from app.domain.templates import TemplateKind
 from app.domain.text import clean_text, title_from
 from app.domain.views import MessageStatus, Role
 from app.errors import Conflict, EngineUnavailable
-from app.patience import wait_at_most
 from app.settings import AppSettings
-from app.store.notifications import Notifications
-from app.store.turn_contexts import BUSY, TurnContext, TurnContexts
-from app.store.turn_records import NewTurn, TurnRecords
-from app.templates import Templates
+from app.store.chat.turn_contexts import BUSY, TurnContext, TurnContexts
+from app.store.chat.turn_records import NewTurn, TurnRecords
+from app.store.db.notifications import Notifications
+from app.templates.catalog import Templates
 from app.turns.admission import Admission, Unlimited, caller_of
 from app.turns.events import TurnEnd, TurnEvent, TurnSnapshot
+from app.turns.idempotency import Starts
 from app.turns.live import LiveTurn, TurnRef
 from app.turns.prompter import Prompter
-from app.turns.questions import Question, Questions
 from app.turns.readers import Changed, OneAhead, TurnReader
-from app.turns.recent import RecentContexts
-from app.turns.starts import Starts
-from app.turns.storage import StorageRoom
-from app.turns.stored import StoredTurns
+from app.turns.recent_contexts import RecentContexts
+from app.turns.storage_quota import StorageRoom
+from app.turns.stored_replies import StoredTurns
 from app.turns.titles import Titles
+from app.turns.turn_requests import Question, Questions
 from engine import ChatEngine
 
 __all__ = ["TurnRef", "TurnSnapshot", "Turns"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 
 from app.errors import StorageUnavailable
-from app.store.leases import Leases
+from app.store.chat.leases import Leases
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import logging
 
 from app.domain.text import as_title
 from app.errors import AppError
-from app.store.conversations import Conversations
+from app.store.chat.conversations import Conversations
 from app.turns.admission import caller_of
 from engine import Caller, ChatEngine, ChatMessage, EngineError, FinishReason, SamplingParams
 

@@ -11,7 +11,7 @@ from app.domain.templates import TemplateKind
 from engine import ModelHost
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from app.services.container import Services
 
 
 async def page_options(services: Services, identity: Identity) -> dict[str, object]:

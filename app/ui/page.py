@@ -10,17 +10,17 @@ from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse
 
 from app.auth.identity import identity_of
-from app.ui.early_head import install_early_head
+from app.ui.html_head import install_early_head
 from app.ui.options import page_options
-from app.ui.own_pages import install_pages
 from app.ui.panels.chat import chat_panel
 from app.ui.panels.conversations import conversations_panel
 from app.ui.panels.settings import settings_panel
 from app.ui.static_files import STATIC_DIR, RevalidatedFiles
+from app.ui.static_pages import install_pages
 from app.ui.theme import HEAD, page_theme
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from app.services.container import Services
 
 # Runs once Gradio has drawn the components. A file that did not arrive, because the network changed just then, would be
 # missing for as long as the page is open, so it is loaded again.

@@ -16,7 +16,7 @@ STYLES = (
     "canned.css",
     "settings.css",
     "model.css",
-    "me.css",
+    "account_menu.css",
 )
 HEAD = "\n".join(
     [

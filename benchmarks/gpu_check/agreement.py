@@ -15,14 +15,14 @@ from benchmarks.gpu_check.check import Check
 from benchmarks.peers.deskmate import GREEDY
 from benchmarks.peers.transformers_generate import load_reference
 from engine import Engine, SamplingParams
-from engine.attention.base import AttentionKernel
-from engine.attention.selection import KERNELS
-from engine.core import EngineCore
+from engine.device.triton_support import triton_unusable_because
+from engine.execution.attention.base import AttentionKernel
+from engine.execution.attention.selection import KERNELS
 from engine.model.gpu_linears import MOST_ROWS, GpuFp8, GpuInt8, WeightOnly
-from engine.model.loading import load_model
-from engine.triton_machine import triton_unusable_because
-from tests.support.attention import make_case
-from tests.support.reference import Comparison, Reference
+from engine.model.load import load_model
+from engine.runtime.engine_core import EngineCore
+from testing.attention import make_case
+from testing.reference import Comparison, Reference
 
 MOST_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 """Of a kernel's output, relative to its norm."""

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks import machine, models
 from engine import EngineSettings
-from tests.support.models import make_model
+from testing.models import make_model
 
 SHAPES = {"llama-8b": (models.make_llama_8b, "llama"), "qwen3-0.6b": (models.make_qwen3_06b, "qwen3")}
 """What makes them, and the family of the tiny ones that stand in for them in a rehearsal."""

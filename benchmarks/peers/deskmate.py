@@ -12,9 +12,9 @@ from typing import Any, get_args
 from benchmarks.peers.protocol import Chat, Load, Reply, serve, versions_of
 from benchmarks.peers.readers import read_all
 from engine import Engine, EngineSettings, SamplingParams
-from engine.core import EngineCore
-from engine.model.loading import LoadedModel
-from engine.native.decoder import Decoder
+from engine.execution.native.decoder import Decoder
+from engine.model.load import LoadedModel
+from engine.runtime.engine_core import EngineCore
 
 GREEDY = SamplingParams(
     temperature=0.0,

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
-from engine.attention.base import AttentionNeeds, LayerShape
-from engine.attention.seam import LayerProbe, UnsupportedAttention
 from engine.errors import ModelLoadError, first_line
+from engine.execution.attention.base import AttentionNeeds, LayerShape
+from engine.execution.attention.hf_attention import LayerProbe, UnsupportedAttention
 
 
 @dataclass(frozen=True, slots=True)

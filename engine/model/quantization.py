@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.device.triton_support import triton_unusable_because
 from engine.errors import ModelLoadError
 from engine.model.gpu_linears import GpuFp8, GpuInt8
 from engine.model.linears import Int4, Int8, Packed, Product
-from engine.triton_machine import triton_unusable_because
 
 
 @dataclass(frozen=True, slots=True)

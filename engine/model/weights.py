@@ -13,8 +13,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from engine.attention.seam import ATTENTION_NAME
 from engine.errors import ModelLoadError, first_line
+from engine.execution.attention.hf_attention import ATTENTION_NAME
 
 Progress = Callable[[str, float], None]
 """Called with what is happening, in words, and how far it is, 0 to 1."""

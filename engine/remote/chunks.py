@@ -9,10 +9,10 @@ from time import monotonic
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.errors import EngineFailedError
-from engine.metrics import EngineMetrics
 from engine.outputs import Delta, FinishReason, Logprob, Timings, TokenLogprobs
 from engine.remote.sse import BrokenStreamError
-from engine.utilisation import StepLoad
+from engine.runtime.metrics import EngineMetrics
+from engine.runtime.utilisation import StepLoad
 
 UNKNOWN_TOKEN = -1
 """The id of a token that a server tells only by its text."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from engine.metrics import EngineMetrics
 from engine.outputs import EngineStats
 from engine.remote.upstreams import Upstream
+from engine.runtime.metrics import EngineMetrics
 
 
 class RemoteMetrics(EngineMetrics):

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from engine.errors import EngineStoppedError, ModelLoadError
-from engine.remote.answers import refusal
 from engine.remote.dialects import DIALECTS, Dialect
+from engine.remote.error_answers import refusal
 
 _log = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from app import services as services_module
 from app.domain.ids import new_id
-from app.services import Services
+from app.services import container as services_module
+from app.services.container import Services
 from app.settings import AppSettings
-from app.store.database import Database
-from app.store.models import Account
-from app.template_files import read_templates
-from tests.support.databases import migrated_file
-from tests.support.fake_engine import FakeEngine
+from app.store.db.database import Database
+from app.store.db.models import Account
+from app.templates.files import read_templates
+from testing.databases import migrated_file
+from testing.fake_engine import FakeEngine
 
 CHECKPOINT_SECONDS = 0.05
 

@@ -12,10 +12,10 @@ import httpx
 from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
 
+from app.auth.accounts import People
 from app.auth.passwords import Passwords
-from app.auth.people import People
 from app.domain.roles import Role
-from app.services import Services
+from app.services.container import Services
 from tests.app.live_server import Live, live_server
 
 SECRET = "x7Kq2mVbT9rLw4ZpYs8NdGhJ3fCeA6uQ1oRi5"

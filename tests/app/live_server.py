@@ -19,8 +19,8 @@ from app.main import create_app
 from app.settings import AppSettings
 from app.ui import page
 from engine import ChatEngine, EngineState
-from tests.support.databases import migrated_file
-from tests.support.fake_engine import FakeEngine
+from testing.databases import migrated_file
+from testing.fake_engine import FakeEngine
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from sqlalchemy import select, text
 
 from app.domain.ids import LOCAL_USER_ID as ME
-from app.services import Services
+from app.services.container import Services
 from app.settings import AppSettings
-from app.store.models import Turn
+from app.store.db.models import Turn
 from app.turns.events import TurnEnd, TurnEvent, TurnText
-from tests.support.fake_engine import FakeEngine
+from testing.fake_engine import FakeEngine
 
 #: A clock on which nothing comes that a test waits for: it times out before.
 SLOW = {"checkpoint_seconds": 60.0, "lease_seconds": 600.0}

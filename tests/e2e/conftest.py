@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import APIResponse, Browser, BrowserContext, Request, expect, sync_playwright
 
+from testing.models import make_model
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.server import ROOT, Server
-from tests.support.models import make_model
 
 NewTab = Callable[..., ChatPage]
 NewBrowser = Callable[..., BrowserContext]

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID, new_id
-from app.store.models import Conversation, Message
+from app.store.db.models import Conversation, Message
 
 
 def seed_conversation(data_dir: Path, title: str, texts: Sequence[str]) -> str:

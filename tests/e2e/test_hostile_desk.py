@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
+from testing.import_files import TURN, document, message, talk, uuid
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.server import Server
 from tests.e2e.test_desk import go
 from tests.e2e.test_hostile_text import HOSTILE
-from tests.support.import_files import TURN, document, message, talk, uuid
 
 pytestmark = pytest.mark.full
 

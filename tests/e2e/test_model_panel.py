@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from testing.models import make_model
 from tests.e2e.chat_page import ChatPage, letters
 from tests.e2e.conftest import NewBrowser
 from tests.e2e.server import Server
-from tests.support.models import make_model
 
 LOADING_MS = 60_000
 

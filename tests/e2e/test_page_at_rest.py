@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Page
 
-from app.ui.early_head import modules_of
+from app.ui.html_head import modules_of
 from app.ui.theme import STYLES
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewBrowser

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
+from testing.proxy import COOKIE, Proxy
 from tests.e2e.chat_page import REPLY_MS, ChatPage, letters
 from tests.e2e.conftest import NewBrowser
 from tests.faults.conftest import Start, launch, server_host, start  # noqa: F401  # fixtures
 from tests.faults.processes import ServerProcess
 from tests.faults.words import ask, whole_reply
-from tests.support.proxy import COOKIE, Proxy
 
 pytestmark = [pytest.mark.full, pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)]
 

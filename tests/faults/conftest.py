@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine
 
 from app.settings import AppSettings
-from app.store.database import postgres_engine, sqlite_engine
+from app.store.db.database import postgres_engine, sqlite_engine
 from tests.faults.processes import ServerHost, ServerProcess
 
 Start = Callable[..., ServerProcess]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from app.store.models import Conversation, Message, Turn
+from app.store.db.models import Conversation, Message, Turn
 from tests.faults.words import whole_reply
 
 Kind = Literal["new", "next", "edit", "again", "resume"]

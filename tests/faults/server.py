@@ -19,15 +19,15 @@ from typing import Any
 import anyio._backends._asyncio  # noqa: F401
 import uvicorn.protocols.http.auto  # noqa: F401
 
-import app.console
-import app.logs
+import app.cli.console
 import app.main
-import app.serving
+import app.server.logs
+import app.server.serving
 import engine
-from app.cli import main as deskmate
+from app.cli.main import main as deskmate
 from engine import Caller, ChatMessage, Delta, SamplingParams
+from testing.fake_engine import FakeEngine, Script
 from tests.faults.words import reply_to, whole_reply
-from tests.support.fake_engine import FakeEngine, Script
 
 
 class Talker(FakeEngine):

@@ -13,16 +13,16 @@ import pytest
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
-from app.store.models import Conversation, Message
+from app.store.db.models import Conversation, Message
 from app.turns.live import NOT_SAVED_YET, SAVED_AGAIN
 from tests.faults.conftest import Start
-from tests.faults.people import Event, client, follow, read_stored, send
 from tests.faults.processes import ServerHost
 from tests.faults.trouble import Quota, SmallDisk, mortal_postgres, small_disk
+from tests.faults.users import Event, client, follow, read_stored, send
 from tests.faults.words import ask, whole_reply
 
 LONG = 20_000  # words: longer than any test
-IMPATIENT = {"app.store.database.BUSY_TIMEOUT_MS": 200, "app.turns.live.MAX_RETRY_SECONDS": 0.5}
+IMPATIENT = {"app.store.db.database.BUSY_TIMEOUT_MS": 200, "app.turns.live.MAX_RETRY_SECONDS": 0.5}
 
 only_sqlite = pytest.mark.parametrize("database_url", [None], ids=["sqlite"])
 

@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
-from app.store.models import Turn
+from app.store.db.models import Turn
 from tests.faults.conftest import Start
 from tests.faults.ledger import Ledger
-from tests.faults.people import Person, client, watch
+from tests.faults.users import Person, client, watch
 
 PEOPLE = 4
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from tests.faults.conftest import Start
 from tests.faults.ledger import Ledger, Request
-from tests.faults.people import Person, client, follow, send
+from tests.faults.users import Person, client, follow, send
 from tests.faults.words import ask, whole_reply
 
 IN_TIME = 10  # seconds

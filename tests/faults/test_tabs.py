@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
-from app.store.models import Conversation, Message, Turn
+from app.store.db.models import Conversation, Message, Turn
 from tests.faults.conftest import Start
 from tests.faults.ledger import check_tree
-from tests.faults.people import client, follow, read_stored, send
 from tests.faults.processes import NOBODY_DIES
+from tests.faults.users import client, follow, read_stored, send
 from tests.faults.words import ask, whole_reply
 
 LONG = 20_000  # words: longer than any test

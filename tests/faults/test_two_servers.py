@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from tests.faults.conftest import Start
-from tests.faults.people import Event, client, follow, read_stored, send
 from tests.faults.processes import NOBODY_DIES
+from tests.faults.users import Event, client, follow, read_stored, send
 from tests.faults.words import ask, whole_reply
 
 pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -35,7 +35,7 @@ async def begun(http: httpx.AsyncClient, turn: dict[str, Any]) -> None:
 
 async def test_a_server_that_stood_still_writes_over_nothing_that_others_wrote(start: Start) -> None:
     # It may be stopped in the middle of a transaction, which the database server ends after a while.
-    a, b = start(delay=0.05, constants={"app.store.database.IDLE_TRANSACTION_SECONDS": 1}), start(lease_seconds=3)
+    a, b = start(delay=0.05, constants={"app.store.db.database.IDLE_TRANSACTION_SECONDS": 1}), start(lease_seconds=3)
     question = ask(1, 300)  # far from its end when the server is stopped, however late that is
     async with client(a.url) as at_a, client(b.url) as at_b:
         turn = await send(at_a, question)

@@ -11,11 +11,11 @@ import click
 import pytest
 import typer.main
 
-from app.cli import cli
+from app.cli.main import cli
 from app.domain.presets import PRESETS
 from app.errors import StartupError
 from app.main import create_app
-from app.serving import require_loopback
+from app.server.serving import require_loopback
 from app.settings import AppSettings
 from engine import Engine
 from engine.settings import EngineSettings

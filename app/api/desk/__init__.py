@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from app.api.desk import audit, people, review, templates, usage, viewer
+from app.api.desk import (
+    audit,
+    erasure,
+    review,
+    templates,
+    usage,
+    viewer,
+)
 
-routers = (viewer.router, usage.router, review.router, templates.router, audit.router, people.router)
+routers = (viewer.router, usage.router, review.router, templates.router, audit.router, erasure.router)

@@ -15,7 +15,7 @@ from app.api.desk.csv_files import csv_response
 from app.api.desk.usage import DaysDep
 from app.domain.audit import AuditAction
 from app.domain.views import Page
-from app.store.audit_log import Deed
+from app.store.desk.audit_log import Deed
 
 router = APIRouter(prefix="/api/desk/audit", tags=["desk"])
 

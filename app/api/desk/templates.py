@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.deps import ServicesDep, UserId
 from app.domain.templates import MAX_VARIABLES, Template, TemplateKind
-from app.store.template_versions import StoredTemplate
-from app.templates import MAX_NAME_CHARS
+from app.store.desk.template_versions import StoredTemplate
+from app.templates.catalog import MAX_NAME_CHARS
 
 router = APIRouter(prefix="/api/desk/templates/{kind}", tags=["desk"])
 

@@ -12,7 +12,7 @@ from app.api.openai.errors import translated
 from app.api.openai.logprobs import TextLogprobs, chat_logprobs, prompt_logprobs_by_id
 from app.api.openai.requests import CommonRequest, TextRequest
 from app.api.sse import close, sse_event
-from app.error_shapes import openai_error
+from app.error_format import openai_error
 from engine import Delta, EngineError, FinishReason, Timings, TokenLogprobs
 
 Kind = Literal["chat", "text"]

@@ -20,8 +20,8 @@ from app.api.openai.served import check_model, fingerprint, model_card, names_of
 from app.api.sse import EventStream, close
 from app.auth.identity import Identity
 from app.domain.roles import Role
-from app.error_shapes import error_response
-from app.services import Services
+from app.error_format import error_response
+from app.services.container import Services
 from app.turns.admission import caller_of
 from engine import ChatEngine, Delta, EngineError, EngineStoppedError, SamplingParams
 

@@ -3,7 +3,7 @@
 import { api, randomId } from "./api.js";
 import { announce, byId } from "./dom.js";
 import { MessageList } from "./messages.js";
-import { tabs } from "./tabs.js";
+import { tabs } from "./cross_tab.js";
 import { codePoints, turnEvents } from "./turn_events.js";
 
 const PAGE_SIZE = 100;

@@ -5,7 +5,7 @@
 // the stream stays open, and the reply to another message is told in it without another request.
 
 import { api, randomId } from "./api.js";
-import { tabs } from "./tabs.js";
+import { tabs } from "./cross_tab.js";
 
 const LOCK = "deskmate-turn-events";
 const EVENT_NAMES = ["text", "progress", "notice", "end", "gone"];

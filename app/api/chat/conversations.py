@@ -1,0 +1,97 @@
+"""The chat's own API: conversations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.deps import ServicesDep, UserId
+from app.domain.chat_settings import ChatSettings
+from app.domain.views import ConversationSummary, ConversationView, Page
+from app.store.chat.conversations import clean_tags
+
+router = APIRouter(prefix="/api/conversations", tags=["conversations"])
+tags_router = APIRouter(prefix="/api/tags", tags=["conversations"])
+
+
+class ConversationChange(BaseModel):
+    """What may be changed on a conversation; what is left out stays."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    title: str | None = Field(None, description="The new title.")
+    settings: ChatSettings | None = Field(None, description="The new settings, all of them.")
+    pinned: bool | None = Field(None, description="Kept at the top of the list.")
+    archived: bool | None = Field(None, description="Kept out of the list, and found by searching.")
+    unread: bool | None = Field(None, description="A reply has ended there that nobody has looked at.")
+    tags: list[str] | None = Field(None, description="The new tags, all of them.")
+
+
+@router.get("")
+async def list_conversations(
+    user_id: UserId,
+    services: ServicesDep,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: str | None = None,
+    query: Annotated[str | None, Query(max_length=200)] = None,
+    tag: Annotated[str | None, Query(max_length=50)] = None,
+    archived: bool = False,
+) -> Page[ConversationSummary]:
+    """Pinned ones first, then newest first; ``cursor`` is the last page's ``next_cursor``.
+
+    ``query`` finds words in titles and messages, by their beginning, archived or not; ``message_id`` is the latest hit.
+    """
+    return await services.conversations.list(
+        user_id, limit=limit, cursor=cursor, query=query, tag=tag, archived=archived
+    )
+
+
+@router.get("/{conversation_id}")
+async def get_conversation(
+    conversation_id: str,
+    user_id: UserId,
+    services: ServicesDep,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    before: str | None = None,
+    at: str | None = None,
+) -> ConversationView:
+    """The last ``limit`` messages, or those above the message ``before``, or all from around the message ``at`` on."""
+    chats = await services.chats_with(conversation_id)
+    view = await chats.conversations.get(user_id, conversation_id, limit=limit, before=before, at=at)
+    return replace(view, temporary=chats is not services.chats)
+
+
+@router.patch("/{conversation_id}", status_code=204)
+async def change_conversation(
+    conversation_id: str, change: ConversationChange, user_id: UserId, services: ServicesDep
+) -> None:
+    """Rename, pin, archive or tag it, take it for read, or save its settings."""
+    if change.tags is not None:
+        clean_tags(change.tags)
+    if change.settings is not None:
+        change.settings.sampling_params()  # refuses what is out of range before anything is changed
+    conversations = (await services.chats_with(conversation_id)).conversations
+    if change.title is not None:
+        await conversations.rename(user_id, conversation_id, change.title)
+    if change.settings is not None:
+        await conversations.save_settings(user_id, conversation_id, change.settings)
+    if change.tags is not None:
+        await conversations.set_tags(user_id, conversation_id, change.tags)
+    await conversations.mark(
+        user_id, conversation_id, pinned=change.pinned, archived=change.archived, unread=change.unread
+    )
+
+
+@router.delete("/{conversation_id}", status_code=204)
+async def delete_conversation(conversation_id: str, user_id: UserId, services: ServicesDep) -> None:
+    """Delete it for good. A reply still streaming is stopped first."""
+    await (await services.chats_with(conversation_id)).turns.delete_conversation(user_id, conversation_id)
+
+
+@tags_router.get("")
+async def list_tags(user_id: UserId, services: ServicesDep) -> dict[str, int]:
+    """The tags there are, in alphabetical order, and how many conversations have each."""
+    return await services.conversations.tags(user_id)

@@ -1,0 +1,73 @@
+"""The chat's own API: conversations as files, out and in."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import IO
+
+from fastapi import APIRouter, Request
+from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
+
+from app.api.deps import ServicesDep, UserId
+from app.errors import InvalidInput, StorageUnavailable, TooLarge
+from app.store.chat.transfer import ImportCounts
+from app.transfer.filenames import attachment
+from app.transfer.service import Export, ExportFormat
+
+router = APIRouter(prefix="/api", tags=["transfer"])
+
+_FILE = {"schema": {"type": "string", "format": "binary"}}
+
+
+@router.get("/conversations/{conversation_id}/export", response_class=StreamingResponse)
+async def export_conversation(
+    conversation_id: str, user_id: UserId, services: ServicesDep, format: ExportFormat = "json"
+) -> StreamingResponse:
+    """One conversation as a file: ``json`` with every version of every message, or the shown branch as ``markdown``."""
+    return _download(await services.transfers.export_one(user_id, conversation_id, format))
+
+
+@router.get("/export", response_class=StreamingResponse)
+async def export_conversations(
+    user_id: UserId, services: ServicesDep, format: ExportFormat = "json"
+) -> StreamingResponse:
+    """Every conversation: as one ``json`` document, or as an archive with a ``markdown`` file for each."""
+    return _download(await services.transfers.export_all(user_id, format))
+
+
+@router.post("/import", openapi_extra={"requestBody": {"content": {"application/octet-stream": _FILE}}})
+async def import_conversations(request: Request, user_id: UserId, services: ServicesDep) -> ImportCounts:
+    """Add the conversations in a file, sent as it is: Deskmate's own JSON, ChatGPT's or Open WebUI's export, ShareGPT.
+
+    All that are not there yet are added, or, where anything is wrong with the file, none.
+    """
+    with services.transfers.receiving(user_id), _put_aside() as file:
+        try:
+            async for piece in request.stream():
+                file.write(piece)
+            file.seek(0)
+        except TooLarge as error:  # the guard's, which speaks of requests
+            raise services.transfers.too_large() from error
+        except ClientDisconnect as error:
+            raise InvalidInput("The file ended before all of it had come. Nothing was imported.") from error
+        except OSError as error:
+            raise _no_room(error) from error
+        return await services.transfers.import_file(user_id, file)
+
+
+def _put_aside() -> IO[bytes]:
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as error:
+        raise _no_room(error) from error
+
+
+def _no_room(error: OSError) -> StorageUnavailable:
+    return StorageUnavailable(f"The file could not be put aside for reading ({error.strerror}). Nothing was imported.")
+
+
+def _download(export: Export) -> StreamingResponse:
+    return StreamingResponse(
+        export.pieces, media_type=export.media_type, headers={"Content-Disposition": attachment(export.name)}
+    )

@@ -1,0 +1,88 @@
+"""Answers that go on for as long as who asked for them may have them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.auth.denials import Refusal
+from app.error_format import error_response
+
+MAX_LASTING_PER_USER = 100
+"""Event streams and the like. A browser keeps one for all its tabs, and Gradio two for each tab."""
+_RETRY_AFTER_SECONDS = 5
+
+
+class LastingRequests:
+    """Counts each user's long answers that are under way in this process.
+
+    Args:
+        max_per_user: how many of them a user may have; None is any number.
+    """
+
+    def __init__(self, max_per_user: int | None) -> None:
+        self._max = max_per_user
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def counted(self, user_id: str) -> Iterator[None]:
+        """Around one of them.
+
+        Raises:
+            Refusal: it is one too many.
+        """
+        if self._max is not None and self._open[user_id] >= self._max:
+            raise Refusal(
+                429,
+                "too_many_requests",
+                f"You have {self._max} streams open already. Close some tabs or programs, then try again.",
+                **{"Retry-After": str(_RETRY_AFTER_SECONDS)},
+            )
+        self._open[user_id] += 1
+        try:
+            yield
+        finally:
+            self._open[user_id] -= 1
+            if not self._open[user_id]:
+                del self._open[user_id]
+
+
+async def run_until(ended: asyncio.Event | None, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Run ``app``; where ``ended`` is set meanwhile, cut it off and end its answer. None is never set."""
+    if ended is None:
+        await app(scope, receive, send)
+        return
+    begun = done = False
+
+    async def noted(message: Message) -> None:
+        nonlocal begun, done
+        begun = True
+        await send(message)
+        done = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+    answering = asyncio.ensure_future(_run(app, scope, receive, noted))
+    ending = asyncio.ensure_future(ended.wait())
+    try:
+        await asyncio.wait({answering, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            answering.result()
+            return
+        answering.cancel()
+        await asyncio.gather(answering, return_exceptions=True)
+        if not begun:
+            refusal = error_response(scope["path"], 401, "not_signed_in", "You were signed out. Sign in again.")
+            await refusal(scope, receive, send)
+        elif not done:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+    finally:
+        for task in (answering, ending):
+            task.cancel()
+        await asyncio.gather(answering, ending, return_exceptions=True)
+
+
+async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    await app(scope, receive, send)

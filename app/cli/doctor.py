@@ -1,0 +1,111 @@
+"""``deskmate doctor``: looks at everything ``serve`` needs, without starting it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.errors import StartupError
+from app.server.serving import bind, require_loopback
+from app.settings import AppSettings
+from app.store.maintenance.check import database_state
+from app.store.maintenance.migrate import sqlite_file
+from app.store.maintenance.writable_folder import file_exists, try_folder
+from engine import (
+    EngineError,
+    EngineSettings,
+    EngineStatus,
+    RemoteEngine,
+    find_model,
+    has_unused_adapter,
+    prepare_model,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. ``serious`` means that ``serve`` would not start."""
+
+    subject: str
+    text: str
+    serious: bool = False
+
+
+def examine(settings: AppSettings, engine: EngineSettings) -> Iterator[Finding]:
+    """Everything worth knowing before a start, cheapest first."""
+    yield Finding("system", f"{platform.system()} {platform.machine()}, Python {platform.python_version()}")
+    yield Finding("processor", _processor())
+    yield _tried("address", lambda: _address(settings))
+    yield _tried("data folder", lambda: _data_folder(settings.data_dir))
+    yield _tried("database", lambda: _database(settings.resolved_database_url))
+    yield _tried("model", lambda: _remote(engine) if engine.remote_url else _model(engine))
+
+
+def _tried(subject: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(subject, look())
+    except StartupError as error:
+        return Finding(subject, error.message, serious=True)
+    except EngineError as error:
+        return Finding(subject, str(error), serious=True)
+    except Exception as error:  # the other checks must still be reported
+        return Finding(
+            subject, f"This cannot be checked: {' '.join(str(error).split()) or type(error).__name__}.", serious=True
+        )
+
+
+def _processor() -> str:
+    import torch
+
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    text = f"{os.cpu_count()} cores, {memory:.1f} GiB of memory, torch {torch.__version__}"
+    if torch.cuda.is_available():
+        return f"{text}, {torch.cuda.get_device_name()}"
+    return f"{text}, no CUDA device"
+
+
+def _address(settings: AppSettings) -> str:
+    require_loopback(settings.host, accounts=settings.accounts)
+    bind(settings.host, settings.port).close()
+    return f"{settings.host}, port {settings.port} is free"
+
+
+def _data_folder(folder: Path) -> str:
+    is_there = try_folder(folder, what="data folder", setting="APP_DATA_DIR")
+    return f"{folder} {'can be written' if is_there else 'will be made'}"
+
+
+def _database(url: str) -> str:
+    file = sqlite_file(url)
+    if file is not None:
+        try_folder(file.parent, what="database's folder", setting="APP_DATABASE_URL or APP_DATA_DIR")
+        if file_exists(file) and not os.access(file, os.R_OK | os.W_OK):
+            raise StartupError(f"The database {file} may not be read and written. Make it this user's own.")
+    return database_state(url)
+
+
+def _remote(settings: EngineSettings) -> str:
+    async def look() -> EngineStatus:
+        async with RemoteEngine(settings) as engine:
+            model = engine.info
+            found.append(f"{model.name} on {engine.status.model}, context of {model.max_model_len:,} tokens")
+            return engine.status
+
+    found: list[str] = []
+    status = asyncio.run(look())
+    if status.reason is not None:
+        raise StartupError(status.reason)
+    return found[0]
+
+
+def _model(settings: EngineSettings) -> str:
+    found = find_model(settings.model)
+    if isinstance(found, str):
+        return f"{found}, from the Hugging Face hub or its local cache"
+    prepare_model(settings, lambda _stage, _fraction: None)  # a folder's configuration and tokenizer; no weights yet
+    adapter = ", without the LoRA adapter that lies in it: merge it into the weights to use it"
+    return f"folder {found}{adapter if has_unused_adapter(found) else ''}"

@@ -1,0 +1,167 @@
+"""The command line: ``deskmate serve``, ``deskmate export``, ``deskmate import``, ``deskmate db``,
+``deskmate user``, ``deskmate doctor``.
+
+What cannot work ends with one sentence on stderr and exit code 2, never with a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from app.cli.db import db
+from app.cli.flags import read_settings, with_flags
+from app.cli.user import user
+from app.errors import AppError
+from app.settings import AppSettings
+from engine import ChatEngine, EngineError, EngineSettings
+
+cli = typer.Typer(
+    name="deskmate",
+    help="A chat application with its own inference engine inside.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+cli.add_typer(db, name="db")
+cli.add_typer(user, name="user")
+
+
+_WHOSE = typer.Option(
+    "--user", metavar="NAME", help="With accounts: whose conversations, by the name they sign in with."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The program. ``arguments``: those of the command line when None."""
+    try:
+        cli(arguments)
+    except (AppError, EngineError) as error:
+        _fail(str(error))
+    except MemoryError:
+        _fail("There is not enough memory. Lower --max-model-len or --kv-cache-memory, or choose a smaller model.")
+    except KeyboardInterrupt:
+        sys.exit(130)  # what shells report for Ctrl+C
+    except asyncio.CancelledError:
+        sys.exit(143)  # and for SIGTERM
+
+
+def _fail(message: str) -> None:
+    typer.echo(f"deskmate: {' '.join(message.split())}", err=True)
+    sys.exit(2)
+
+
+@cli.command()
+@with_flags(AppSettings, EngineSettings)
+def serve(**flags: str | bool | None) -> None:
+    """Open the chat: load the model, unless it runs elsewhere, and serve the page and the APIs until stopped."""
+    settings = read_settings(AppSettings, flags)
+    engine_settings = read_settings(EngineSettings, flags)
+
+    from app.server.logs import configure_logging
+    from app.server.serving import address_of, bind, require_loopback
+    from app.server.serving import serve as serve_until_stopped
+    from app.store.maintenance.migrate import migrate
+    from app.store.maintenance.process_lock import claimed
+
+    configure_logging(settings.log_level)
+    require_loopback(settings.host, accounts=settings.accounts)
+    with bind(settings.host, settings.port) as listener:
+        with claimed(settings.resolved_database_url):
+            migrate(settings.resolved_database_url)
+
+        from app.cli.console import StageProgress
+
+        with StageProgress() as progress:
+
+            def ready(setup: str | None) -> None:
+                progress.stop()
+                address = settings.public_url or address_of(listener)
+                typer.echo(f"Deskmate is ready at {address}")
+                if setup is not None:
+                    typer.echo(f"There is no admin yet. Make the first one within a day at {address}{setup}")
+
+            engine: AbstractAsyncContextManager[ChatEngine]
+            if engine_settings.remote_url:
+                from engine import RemoteEngine
+
+                engine = RemoteEngine(engine_settings)
+            else:
+                from engine import Engine  # takes seconds to import: after what can fail at once
+
+                engine = Engine(engine_settings, progress=progress)
+            import uvloop
+
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve_until_stopped(settings, engine, listener, ready))
+
+
+@cli.command("export")
+@with_flags(AppSettings)
+def export_conversations(
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="The file to write, or - for the standard output.")
+    ] = None,
+    format: Annotated[
+        Literal["json", "markdown"],
+        typer.Option("--format", help="json can be imported again; markdown is an archive of files to read."),
+    ] = "json",
+    user: Annotated[str | None, _WHOSE] = None,
+    **flags: str | bool | None,
+) -> None:
+    """Write every conversation to a file: one JSON document, or an archive of Markdown. A server may run beside."""
+    from app.cli.transfer import export_to
+
+    asyncio.run(export_to(read_settings(AppSettings, flags), to, format, user))
+
+
+@cli.command("import")
+@with_flags(AppSettings)
+def import_conversations(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What a chat application exported.")],
+    user: Annotated[str | None, _WHOSE] = None,
+    **flags: str | bool | None,
+) -> None:
+    """Add the conversations in a file: Deskmate's own JSON, ChatGPT's or Open WebUI's export, ShareGPT."""
+    from app.cli.transfer import import_from
+
+    typer.echo(asyncio.run(import_from(read_settings(AppSettings, flags), file, user)))
+
+
+@cli.command()
+@with_flags(AppSettings, EngineSettings)
+def doctor(
+    size: Annotated[
+        str | None,
+        typer.Option("--size", metavar="MODEL", help="Only say how much memory a model takes: a folder, or a hub id."),
+    ] = None,
+    context: Annotated[int, typer.Option("--context", min=1, help="With --size: tokens of each conversation.")] = 8192,
+    users: Annotated[
+        int, typer.Option("--users", min=1, help="With --size: replies that are written at the same time.")
+    ] = 10,
+    **flags: str | bool | None,
+) -> None:
+    """Look at everything ``serve`` needs, and say what would keep it from starting."""
+    if size is not None:
+        from app.cli.sizing import sizing_report
+        from engine import check_context, model_size
+
+        measured = model_size(size)
+        check_context(measured, context)
+        for line in sizing_report(measured, context, users):
+            typer.echo(line)
+        return
+    from app.cli.doctor import examine
+
+    findings = list(examine(read_settings(AppSettings, flags), read_settings(EngineSettings, flags)))
+    for finding in findings:
+        typer.echo(f"{'!!' if finding.serious else 'ok'}  {finding.subject}: {finding.text}")
+    if any(finding.serious for finding in findings):
+        sys.exit(2)

@@ -1,0 +1,252 @@
+"""``deskmate user``: make accounts and look after them, beside a running server or without one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from app.auth.accounts import RESET_HOURS, People
+from app.cli.flags import read_settings, with_flags
+from app.domain.accounts import Person, folded
+from app.domain.roles import Role
+from app.errors import StartupError
+from app.settings import AppSettings
+
+if TYPE_CHECKING:
+    from app.services.erasure import Erasure
+    from app.store.accounts.personal_data import PersonData
+    from app.store.db.database import Database
+
+user = typer.Typer(help="The people who sign in.", no_args_is_help=True, rich_markup_mode=None)
+
+Result = TypeVar("Result")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name to sign in with.")]
+PasswordStdin = Annotated[
+    bool, typer.Option("--password-stdin", help="Read the password from the standard input instead of asking for it.")
+]
+
+
+@user.command()
+@with_flags(AppSettings)
+def create(
+    name: Name,
+    role: Annotated[Role, typer.Option("--role", help="What they may do.")] = Role.AGENT,
+    display_name: Annotated[str | None, typer.Option("--display-name", help="What others see.")] = None,
+    password_stdin: PasswordStdin = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Give them the conversations from before there were accounts.")
+    ] = False,
+    **flags: str | bool | None,
+) -> None:
+    """Make an account. Asks for its password."""
+    settings = _settings(flags)
+    password = _password(password_stdin)
+
+    async def work(people: People) -> tuple[Person, int]:
+        made = await people.create(name, display_name, role, password)
+        return made, await people.invitations.take_over(made.id) if take_over else 0
+
+    made, taken = _with_people(settings, work)
+    typer.echo(f"{made.name} can sign in, as {made.role.value}." + (f" Conversations taken over: {taken}." * take_over))
+
+
+@user.command("list")
+@with_flags(AppSettings)
+def list_users(**flags: str | bool | None) -> None:
+    """Say who there is: name, role, when they were last here, and whether they are disabled."""
+
+    async def work(people: People) -> list[Person]:
+        return list(await people.accounts.list())
+
+    for person in _with_people(_settings(flags), work):
+        disabled = "  disabled" if person.disabled_at else ""
+        typer.echo(f"{person.name}  {person.role.value}  {_seen(person.last_seen_at)}{disabled}")
+
+
+@user.command()
+@with_flags(AppSettings)
+def disable(name: Name, **flags: str | bool | None) -> None:
+    """Shut somebody out at once: every session of theirs ends, and their API keys open nothing."""
+
+    async def work(people: People) -> None:
+        await people.set_disabled(await people.accounts.id_of(name), True, actor_id=None)
+
+    _with_people(_settings(flags), work)
+    typer.echo(f"{folded(name)} is disabled.")
+
+
+@user.command()
+@with_flags(AppSettings)
+def enable(name: Name, **flags: str | bool | None) -> None:
+    """Let somebody in again."""
+
+    async def work(people: People) -> None:
+        await people.set_disabled(await people.accounts.id_of(name), False, actor_id=None)
+
+    _with_people(_settings(flags), work)
+    typer.echo(f"{folded(name)} can sign in again.")
+
+
+@user.command("role")
+@with_flags(AppSettings)
+def set_role(
+    name: Name,
+    role: Annotated[Role, typer.Argument(metavar="ROLE", help="admin, agent or viewer.")],
+    **flags: str | bool | None,
+) -> None:
+    """Change what somebody may do."""
+
+    async def work(people: People) -> None:
+        await people.set_role(await people.accounts.id_of(name), role, actor_id=None)
+
+    _with_people(_settings(flags), work)
+    typer.echo(f"{folded(name)} is {role.value} now.")
+
+
+@user.command("reset-password")
+@with_flags(AppSettings)
+def reset_password(
+    name: Name,
+    link: Annotated[
+        bool, typer.Option("--link", help="Print a link with which they choose it themselves, instead of asking.")
+    ] = False,
+    password_stdin: PasswordStdin = False,
+    **flags: str | bool | None,
+) -> None:
+    """Give somebody another password. Every session of theirs ends."""
+    settings = _settings(flags)
+    if link:
+
+        async def make(people: People) -> str:
+            return await people.reset_token(await people.accounts.id_of(name), actor_id=None)
+
+        address = settings.public_url or f"http://127.0.0.1:{settings.port}"
+        token = _with_people(settings, make)
+        typer.echo(f"{address}/invitation/{token}")
+        typer.echo(f"It works once, within {RESET_HOURS} hours.", err=True)
+        return
+    password = _password(password_stdin)
+
+    async def work(people: People) -> None:
+        await people.reset_password(await people.accounts.id_of(name), password)
+
+    _with_people(settings, work)
+    typer.echo(f"{folded(name)} has another password, and was signed out everywhere.")
+
+
+@user.command()
+@with_flags(AppSettings)
+def delete(
+    name: Name,
+    preview: Annotated[bool, typer.Option("--preview", help="Only say what would be deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete it without asking.")] = False,
+    **flags: str | bool | None,
+) -> None:
+    """Delete somebody with all that is theirs, for good: conversations, feedback, keys, sessions."""
+
+    settings = _settings(flags)
+
+    async def look(erasure: Erasure) -> PersonData:
+        return await erasure.preview(await erasure.find(name))
+
+    async def erase(erasure: Erasure) -> PersonData:
+        return await erasure.erase(None, await erasure.find(name))
+
+    typer.echo(f"Deleting {folded(name)} deletes {_counted(_with_erasure(settings, look))}.")
+    if preview:
+        return
+    if not yes:
+        if not sys.stdin.isatty():
+            raise StartupError("There is nobody to ask whether to delete it. Give --yes, or --preview to look only.")
+        typer.confirm("This cannot be undone. Delete it?", abort=True)
+    _with_erasure(settings, erase)
+    typer.echo(f"{folded(name)} is deleted. Backups have it until they are deleted, too.")
+
+
+def _settings(flags: dict[str, str | bool | None]) -> AppSettings:
+    settings = read_settings(AppSettings, flags)
+    if settings.secret_key is None:
+        raise StartupError("Accounts need a secret: set APP_SECRET_KEY. Make one with: openssl rand -base64 48.")
+    return settings
+
+
+def _password(from_stdin: bool) -> str:
+    if from_stdin:
+        return sys.stdin.readline().rstrip("\r\n")
+    if not sys.stdin.isatty():
+        raise StartupError("There is nobody to ask for the password. Give it to --password-stdin.")
+    return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+
+
+def _with_people(settings: AppSettings, work: Callable[[People], Awaitable[Result]]) -> Result:
+    async def run() -> Result:
+        async with _opened(settings) as (people, _):
+            return await work(people)
+
+    return asyncio.run(run())
+
+
+def _with_erasure(settings: AppSettings, work: Callable[[Erasure], Awaitable[Result]]) -> Result:
+    from app.domain.ids import new_id
+    from app.services.erasure import Erasure
+    from app.store.accounts.personal_data import PeopleData
+    from app.store.chat.turn_records import TurnRecords
+
+    async def nothing(_user_id: str) -> None:
+        """A server forgets its temporary chats by itself, within a day."""
+
+    async def run() -> Result:
+        async with _opened(settings) as (people, database):
+            records = TurnRecords(database, new_id(), settings.lease_seconds)
+            return await work(
+                Erasure(
+                    PeopleData(database),
+                    lambda user_id, by: people.set_disabled(user_id, True, actor_id=by),
+                    records.delete_conversation,
+                    nothing,
+                )
+            )
+
+    return asyncio.run(run())
+
+
+def _counted(data: PersonData) -> str:
+    counts = [
+        (data.conversations, "conversation", "conversations"),
+        (data.messages, "message", "messages"),
+        (data.replies, "reply", "replies"),
+        (data.feedback, "rating", "ratings"),
+        (data.api_keys, "API key", "API keys"),
+        (data.sessions, "session", "sessions"),
+    ]
+    return f"the account and {', '.join(f'{count:,} {one if count == 1 else many}' for count, one, many in counts)}"
+
+
+@asynccontextmanager
+async def _opened(settings: AppSettings) -> AsyncIterator[tuple[People, Database]]:
+    from app.store.db.database import Database
+    from app.store.maintenance.check import inspect_database
+    from app.store.maintenance.migrate import migrate
+    from app.store.maintenance.process_lock import claimed
+
+    url = settings.resolved_database_url
+    if not inspect_database(url, whole=False).current:  # beside a server it is
+        with claimed(url):
+            migrate(url)
+    database = Database(url)
+    people = People(database, settings)
+    try:
+        yield people, database
+    finally:
+        people.close()
+        await database.close()
+
+
+def _seen(moment: datetime | None) -> str:
+    return f"last here {moment:%Y-%m-%d %H:%M} UTC" if moment else "never here"

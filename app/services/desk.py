@@ -1,0 +1,40 @@
+"""What those who run the desk work with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from app.services.erasure import Erasure
+from app.store.accounts.personal_data import PeopleData
+from app.store.db.database import Database
+from app.store.desk.audit_log import AuditLog
+from app.store.desk.review import Reviews
+from app.store.desk.usage import UsageRecords
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """One of each, over one database."""
+
+    usage: UsageRecords
+    reviews: Reviews
+    audit_log: AuditLog
+    erasure: Erasure
+
+    @classmethod
+    def over(
+        cls,
+        database: Database,
+        *,
+        shut_out: Callable[[str, str | None], Awaitable[None]],
+        delete_conversation: Callable[[str, str], Awaitable[None]],
+        forget_temporary: Callable[[str], Awaitable[None]],
+    ) -> Desk:
+        """Args: as :class:`app.services.erasure.Erasure`'s."""
+        return cls(
+            usage=UsageRecords(database),
+            reviews=Reviews(database),
+            audit_log=AuditLog(database),
+            erasure=Erasure(PeopleData(database), shut_out, delete_conversation, forget_temporary),
+        )

@@ -1,0 +1,81 @@
+"""What the server does by itself, now and then: search entries, deletions that are final by now, retention."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+
+from app.errors import StorageUnavailable
+from app.services.chats import TemporaryChats
+from app.store.accounts.login_sessions import LoginSessions
+from app.store.chat.deletions import Deletions
+from app.store.chat.search_index import SearchIndex
+from app.store.maintenance.retention import Retention
+
+_log = logging.getLogger(__name__)
+
+INDEX_SECONDS = 2.0
+CLEAN_SECONDS = 600.0
+BETWEEN_BATCHES_SECONDS = 0.05  # for those who wait to write
+UNDO_HOURS = 1
+
+
+class Housekeeping:
+    """What :class:`app.concurrency.background.BackgroundTasks` run from start to close, whatever becomes of the database meanwhile.
+
+    Args:
+        retention_days: conversations without activity for longer are deleted; None keeps all.
+    """
+
+    def __init__(
+        self,
+        index: SearchIndex,
+        deletions: Deletions,
+        retention: Retention,
+        temporary: TemporaryChats,
+        sessions: LoginSessions | None = None,
+        *,
+        retention_days: int | None,
+    ) -> None:
+        self._index = index
+        self._deletions = deletions
+        self._retention = retention
+        self._temporary = temporary
+        self._sessions = sessions
+        self._retention_days = retention_days
+
+    async def index_for_ever(self) -> None:
+        """Keep the search entries up to date."""
+        while True:
+            try:
+                more = await self._index.catch_up()
+            except StorageUnavailable:  # it was logged where it happened
+                more = False
+            await asyncio.sleep(BETWEEN_BATCHES_SECONDS if more else INDEX_SECONDS)
+
+    async def clean_for_ever(self) -> None:
+        """:meth:`clean` now and then."""
+        while True:
+            try:
+                await self.clean()
+            except StorageUnavailable:
+                _log.warning("old conversations could not be deleted; trying again later")
+            await asyncio.sleep(CLEAN_SECONDS)
+
+    async def clean(self) -> None:
+        """Delete for good what nobody can get back any more, and what is older than is kept.
+
+        Raises:
+            StorageUnavailable: the database does not work.
+        """
+        now = datetime.now(UTC)
+        await self._temporary.forget_old()
+        if self._sessions is not None:
+            await self._sessions.purge()
+        await self._deletions.purge(before=now - timedelta(hours=UNDO_HOURS))
+        if self._retention_days is None:
+            return
+        deleted = await self._retention.delete_older(now - timedelta(days=self._retention_days))
+        if deleted:
+            _log.info("%d conversations without activity for %d days were deleted", deleted, self._retention_days)

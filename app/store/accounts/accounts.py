@@ -1,0 +1,241 @@
+"""Accounts: made, found, changed. What admins do with them, they do through here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.domain.accounts import Person, folded
+from app.domain.audit import AuditAction
+from app.domain.ids import LOCAL_USER_ID, new_id
+from app.domain.roles import Role
+from app.errors import Conflict, NotFound
+from app.store.db.database import Database, is_postgres
+from app.store.db.models import Account, LoginSession
+from app.store.desk.audit import add_event
+
+LAST_ADMIN = "This is the last admin. Make somebody else one first."
+NAME_TAKEN = "Somebody has this name already. Choose another one."
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a sign-in is checked against."""
+
+    user_id: str
+    password_hash: str | None
+    disabled: bool
+
+
+class Accounts:
+    """The repository of people. The local user of a desk without accounts is not among them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def credentials(self, name: str) -> Credentials | None:
+        """What there is under a name; None where there is nothing."""
+
+        def work(session: Session) -> Credentials | None:
+            account = session.scalar(select(Account).where(Account.name == folded(name), Account.id != LOCAL_USER_ID))
+            if account is None:
+                return None
+            return Credentials(account.id, account.password_hash, account.disabled_at is not None)
+
+        return await self._database.read(work)
+
+    async def id_of(self, name: str) -> str:
+        """Raises:
+        NotFound: nobody signs in by that name.
+        """
+        known = await self.credentials(name)
+        if known is None:
+            raise NotFound(f"Nobody signs in as '{folded(name)}'. deskmate user list says who does.")
+        return known.user_id
+
+    async def password_hash(self, user_id: str) -> str | None:
+        """The hash of somebody's own password."""
+        return await self._database.read(lambda session: _account(session, user_id).password_hash)
+
+    async def get(self, user_id: str) -> Person:
+        """Raises:
+        NotFound: there is no such account.
+        """
+        return await self._database.read(lambda session: person_of(_account(session, user_id)))
+
+    async def list(self) -> Sequence[Person]:
+        """Everybody, the local user left out, by name."""
+        everybody = select(Account).where(Account.id != LOCAL_USER_ID).order_by(Account.name)
+        return await self._database.read(lambda session: [person_of(one) for one in session.scalars(everybody)])
+
+    async def has_admin(self) -> bool:
+        """Whether anybody can look after the desk."""
+        return await self._database.read(lambda session: bool(_admins(session)))
+
+    async def create(
+        self, name: str, display_name: str, role: Role, password_hash: str, *, actor_id: str | None = None
+    ) -> Person:
+        """Make an account.
+
+        Raises:
+            Conflict: the name is taken.
+        """
+
+        def work(session: Session) -> Person:
+            return add_account(session, name, display_name, role, password_hash, actor_id=actor_id)
+
+        return await self._database.write(work)
+
+    async def rename(self, user_id: str, display_name: str) -> None:
+        """Change what others see."""
+
+        def work(session: Session) -> None:
+            _account(session, user_id).display_name = display_name
+
+        await self._database.write(work)
+
+    async def set_password(self, user_id: str, password_hash: str, *, except_session: str | None = None) -> None:
+        """Change a password and end the sessions of that account: whoever knew the old one is out.
+
+        Args:
+            except_session: the one in which it was changed.
+        """
+
+        def work(session: Session) -> None:
+            change_password(session, user_id, password_hash, except_session=except_session)
+            add_event(session, user_id, AuditAction.PASSWORD_CHANGED, user_id)
+
+        await self._database.write(work)
+
+    async def store_rehashed(self, user_id: str, before: str, after: str) -> None:
+        """Keep the same password under today's parameters, unless it was changed meanwhile."""
+
+        def work(session: Session) -> None:
+            account = _account(session, user_id)
+            if account.password_hash == before:
+                account.password_hash = after
+
+        await self._database.write(work)
+
+    async def set_role(self, user_id: str, role: Role, *, actor_id: str | None) -> None:
+        """Raises:
+        NotFound: there is no such account.
+        Conflict: it is the last admin's.
+        """
+
+        def work(session: Session) -> None:
+            admins = _admins(session, lock=True)
+            account = _account(session, user_id)
+            if account.role == role:
+                return
+            if admins == [user_id] and role is not Role.ADMIN:
+                raise Conflict(LAST_ADMIN)
+            before, account.role = account.role, role.value
+            add_event(session, actor_id, AuditAction.ROLE_CHANGED, user_id, before=before, role=role.value)
+
+        await self._database.write(work)
+
+    async def set_disabled(self, user_id: str, disabled: bool, *, actor_id: str | None) -> None:
+        """Shut somebody out, and end their sessions; or let them in again.
+
+        Raises:
+            NotFound: there is no such account.
+            Conflict: it is the last admin's.
+        """
+
+        def work(session: Session) -> None:
+            admins = _admins(session, lock=True)
+            account = _account(session, user_id)
+            if (account.disabled_at is not None) is disabled:
+                return
+            if disabled and admins == [user_id]:
+                raise Conflict(LAST_ADMIN)
+            account.disabled_at = datetime.now(UTC) if disabled else None
+            if disabled:
+                session.execute(delete(LoginSession).where(LoginSession.user_id == user_id))
+            action = AuditAction.ACCOUNT_DISABLED if disabled else AuditAction.ACCOUNT_ENABLED
+            add_event(session, actor_id, action, user_id)
+
+        await self._database.write(work)
+
+
+def add_account(
+    session: Session, name: str, display_name: str, role: Role, password_hash: str, *, actor_id: str | None
+) -> Person:
+    """Make an account within a transaction.
+
+    Raises:
+        Conflict: the name is taken.
+    """
+    account = Account(
+        id=new_id(),
+        name=name,
+        display_name=display_name,
+        role=role.value,
+        password_hash=password_hash,
+        created_at=datetime.now(UTC),
+    )
+    try:
+        with session.begin_nested():
+            session.add(account)
+    except IntegrityError as error:
+        raise Conflict(NAME_TAKEN) from error
+    add_event(session, actor_id or account.id, AuditAction.ACCOUNT_CREATED, account.id, role=role.value)
+    return person_of(account)
+
+
+def change_password(
+    session: Session, user_id: str, password_hash: str, *, except_session: str | None = None
+) -> Account:
+    """The same as :meth:`Accounts.set_password` within a transaction."""
+    account = _account(session, user_id)
+    account.password_hash = password_hash
+    ended = delete(LoginSession).where(LoginSession.user_id == user_id)
+    if except_session is not None:
+        ended = ended.where(LoginSession.id != except_session)
+    session.execute(ended)
+    return account
+
+
+def person_of(account: Account) -> Person:
+    """The row as people see it."""
+    return Person(
+        id=account.id,
+        name=account.name,
+        display_name=account.display_name or account.name,
+        role=Role(account.role),
+        created_at=account.created_at,
+        disabled_at=account.disabled_at,
+        last_seen_at=account.last_seen_at,
+    )
+
+
+def has_admin(session: Session) -> bool:
+    """The same as :meth:`Accounts.has_admin` within a transaction, which nobody else's may overtake."""
+    if is_postgres(session):  # nobody to lock yet: the local user's row stands for them
+        session.execute(select(Account.id).where(Account.id == LOCAL_USER_ID).with_for_update())
+    return bool(_admins(session))
+
+
+def count_people(session: Session) -> int:
+    """How many accounts there are beside the local user's."""
+    return session.scalar(select(func.count()).select_from(Account).where(Account.id != LOCAL_USER_ID)) or 0
+
+
+def _admins(session: Session, *, lock: bool = False) -> list[str]:
+    """Ids of the admins who can sign in."""
+    can_sign_in = (Account.password_hash.is_not(None), Account.disabled_at.is_(None), Account.id != LOCAL_USER_ID)
+    found = select(Account.id).where(Account.role == Role.ADMIN.value, *can_sign_in).order_by(Account.id)
+    return list(session.scalars(found.with_for_update() if lock else found))
+
+
+def _account(session: Session, user_id: str) -> Account:
+    account = session.get(Account, user_id) if user_id != LOCAL_USER_ID else None
+    if account is None:
+        raise NotFound("There is no such account.")
+    return account

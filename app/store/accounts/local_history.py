@@ -1,0 +1,41 @@
+"""What was said before there were accounts."""
+
+from __future__ import annotations
+
+from sqlalchemy import CursorResult, select, update
+from sqlalchemy.orm import Session
+
+from app.domain.audit import AuditAction
+from app.domain.ids import LOCAL_USER_ID
+from app.store.db.desk_models import Feedback
+from app.store.db.models import Conversation
+from app.store.desk.audit import add_event
+
+
+def take_over(session: Session, user_id: str) -> int:
+    """Make the local user's conversations somebody's; returns how many."""
+    # What both have imported from the same place stays twice, but only one of the two is found by a later import.
+    theirs = select(Conversation.imported_from).where(
+        Conversation.user_id == user_id, Conversation.imported_from.is_not(None)
+    )
+    local = Conversation.user_id == LOCAL_USER_ID
+    unsynchronized = {"synchronize_session": False}
+    session.execute(
+        update(Conversation)
+        .where(local, Conversation.imported_from.in_(theirs.scalar_subquery()))
+        .values(imported_from=None)
+        .execution_options(**unsynchronized)
+    )
+    taken = session.execute(
+        update(Conversation).where(local).values(user_id=user_id).execution_options(**unsynchronized)
+    )
+    session.execute(
+        update(Feedback)
+        .where(Feedback.user_id == LOCAL_USER_ID)
+        .values(user_id=user_id)
+        .execution_options(**unsynchronized)
+    )
+    assert isinstance(taken, CursorResult)
+    if taken.rowcount:
+        add_event(session, user_id, AuditAction.HISTORY_TAKEN_OVER, user_id, conversations=taken.rowcount)
+    return taken.rowcount

@@ -1,0 +1,190 @@
+"""Who is signed in, and where. Sessions are rows: a restart changes nothing, and every process knows of all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import ColumnElement, Connection, CursorResult, bindparam, delete, select, update
+from sqlalchemy.orm import Session
+
+from app.domain.accounts import SessionView
+from app.domain.audit import AuditAction
+from app.domain.ids import new_id
+from app.domain.roles import Role
+from app.errors import NotFound
+from app.store.db.database import Database
+from app.store.db.models import Account, LoginSession, table_of
+from app.store.db.prepared_statements import Prepared
+from app.store.desk.audit import add_event
+
+MAX_SESSIONS = 100
+"""Of one user. With one more, the one that was used longest ago ends."""
+MAX_USER_AGENT = 200
+MAX_ADDRESS = 45
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSession:
+    """A session that holds, and whose it is."""
+
+    id: str
+    user_id: str
+    role: Role
+    last_seen_at: datetime
+
+
+class LoginSessions:
+    """The repository of sessions.
+
+    Args:
+        days: without a visit for so long, one ends.
+    """
+
+    def __init__(self, database: Database, days: int) -> None:
+        self._database = database
+        self._lasting = timedelta(days=days)
+
+    async def create(self, user_id: str, token_hash: str, *, user_agent: str, address: str) -> str:
+        """Sign somebody in; returns the session's id."""
+        return await self._database.write(
+            lambda session: self.add(session, user_id, token_hash, user_agent=user_agent, address=address)
+        )
+
+    def add(self, session: Session, user_id: str, token_hash: str, *, user_agent: str, address: str) -> str:
+        """The same within a transaction."""
+        now = datetime.now(UTC)
+        made = LoginSession(
+            id=new_id(),
+            user_id=user_id,
+            token_hash=token_hash,
+            created_at=now,
+            last_seen_at=now,
+            expires_at=now + self._lasting,
+            user_agent=user_agent[:MAX_USER_AGENT],
+            address=address[:MAX_ADDRESS],
+        )
+        session.add(made)
+        session.flush()
+        surplus = (
+            select(LoginSession.id)
+            .where(LoginSession.user_id == user_id)
+            .order_by(LoginSession.last_seen_at.desc(), LoginSession.id.desc())
+            .offset(MAX_SESSIONS)
+        )
+        session.execute(
+            delete(LoginSession)
+            .where(LoginSession.id.in_(session.scalars(surplus).all()))
+            .execution_options(synchronize_session=False)
+        )
+        session.execute(update(Account).where(Account.id == user_id).values(last_seen_at=now))
+        add_event(session, user_id, AuditAction.SIGNED_IN, made.id, address=made.address)
+        return made.id
+
+    async def find(self, token_hash: str) -> KnownSession | None:
+        """The session of a token; None where there is none, it has ended, or its person may not come in any more."""
+
+        asked = {"token_hash": token_hash, "now": datetime.now(UTC)}
+
+        def work(connection: Connection) -> KnownSession | None:
+            row = _KNOWN.row(connection, asked)
+            if row is None:
+                return None
+            id, user_id, role, last_seen_at = row
+            return KnownSession(id, user_id, Role(role), last_seen_at)
+
+        return await self._database.read_rows(work)
+
+    async def holding(self, ids: Collection[str]) -> set[str]:
+        """Which of these sessions hold."""
+        found = (
+            select(LoginSession.id)
+            .join(Account, Account.id == LoginSession.user_id)
+            .where(LoginSession.id.in_(ids), *_holds())
+        )
+        return await self._database.read(lambda session: set(session.scalars(found)))
+
+    async def touch(self, id: str, user_id: str) -> None:
+        """Somebody was here: the session lasts longer from now."""
+        now = datetime.now(UTC)
+
+        def work(session: Session) -> None:
+            seen = update(LoginSession).where(LoginSession.id == id, LoginSession.user_id == user_id)
+            session.execute(seen.values(last_seen_at=now, expires_at=now + self._lasting))
+            session.execute(update(Account).where(Account.id == user_id).values(last_seen_at=now))
+
+        await self._database.write(work)
+
+    async def list(self, user_id: str, current: str | None = None) -> Sequence[SessionView]:
+        """Somebody's sessions, those used last first. ``current`` is the one that asks."""
+
+        def work(session: Session) -> list[SessionView]:
+            theirs = (
+                select(LoginSession)
+                .where(LoginSession.user_id == user_id, LoginSession.expires_at > datetime.now(UTC))
+                .order_by(LoginSession.last_seen_at.desc(), LoginSession.id.desc())
+            )
+            return [
+                SessionView(
+                    one.id, one.created_at, one.last_seen_at, one.user_agent, one.address, current=one.id == current
+                )
+                for one in session.scalars(theirs)
+            ]
+
+        return await self._database.read(work)
+
+    async def end(self, user_id: str, id: str, *, action: AuditAction, actor_id: str | None = None) -> None:
+        """End one session of somebody's.
+
+        Raises:
+            NotFound: there is no such session, or it is another's.
+        """
+
+        def work(session: Session) -> None:
+            ended = session.execute(delete(LoginSession).where(LoginSession.id == id, LoginSession.user_id == user_id))
+            assert isinstance(ended, CursorResult)
+            if not ended.rowcount:
+                raise NotFound("There is no such session. It may have ended.")
+            add_event(session, actor_id or user_id, action, id)
+
+        await self._database.write(work)
+
+    async def end_all(self, user_id: str, *, actor_id: str | None = None) -> int:
+        """Sign somebody out everywhere; returns of how many sessions."""
+
+        def work(session: Session) -> int:
+            ended = session.execute(delete(LoginSession).where(LoginSession.user_id == user_id))
+            assert isinstance(ended, CursorResult)
+            add_event(session, actor_id or user_id, AuditAction.SIGNED_OUT_EVERYWHERE, user_id, sessions=ended.rowcount)
+            return ended.rowcount
+
+        return await self._database.write(work)
+
+    async def end_token(self, token_hash: str) -> None:
+        """End the session of a token, if there is one: whoever signs in leaves the one before."""
+        await self._database.write(
+            lambda session: session.execute(delete(LoginSession).where(LoginSession.token_hash == token_hash))
+        )
+
+    async def purge(self) -> None:
+        """Delete those that have had their time."""
+        await self._database.write(
+            lambda session: session.execute(delete(LoginSession).where(LoginSession.expires_at <= datetime.now(UTC)))
+        )
+
+
+def _holds() -> tuple[ColumnElement[bool], ...]:
+    return LoginSession.expires_at > datetime.now(UTC), Account.disabled_at.is_(None)
+
+
+_SESSION, _ACCOUNT = table_of(LoginSession), table_of(Account)
+_KNOWN = Prepared(
+    select(_SESSION.c.id, _SESSION.c.user_id, _ACCOUNT.c.role, _SESSION.c.last_seen_at)
+    .join(_ACCOUNT, _ACCOUNT.c.id == _SESSION.c.user_id)
+    .where(
+        _SESSION.c.token_hash == bindparam("token_hash"),
+        _SESSION.c.expires_at > bindparam("now"),
+        _ACCOUNT.c.disabled_at.is_(None),
+    )
+)

@@ -1,0 +1,147 @@
+"""What there is of a person, and deleting it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import CursorResult, Select, delete, exists, func, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from app.domain.audit import AuditAction
+from app.domain.ids import LOCAL_USER_ID
+from app.errors import NotFound
+from app.store.db.database import Database
+from app.store.db.desk_models import Feedback
+from app.store.db.models import (
+    Account,
+    ApiKey,
+    AuditEvent,
+    Conversation,
+    LoginSession,
+    Message,
+    Turn,
+)
+from app.store.db.rows import is_id, shown_name
+from app.store.desk.audit import add_event
+
+BATCH = 50  # conversations per transaction: others wait for one batch at most
+
+
+@dataclass(frozen=True, slots=True)
+class PersonData:
+    """What would be deleted, in numbers; ``audit_events`` stay, and name a person who is gone by an id alone."""
+
+    user_id: str
+    name: str
+    conversations: int
+    messages: int
+    replies: int
+    feedback: int
+    api_keys: int
+    sessions: int
+    audit_events: int
+
+
+class PeopleData:
+    """The repository of all that belongs to one person, for admins who were asked to delete it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find(self, name: str) -> str:
+        """The id of whoever signs in with this name.
+
+        Raises:
+            NotFound: nobody does.
+        """
+        query = select(Account.id).where(Account.name == name.strip().casefold())
+        found = await self._database.read(lambda session: session.scalar(query))
+        if found is None:
+            raise NotFound(f"Nobody here signs in as '{name}'.")
+        return found
+
+    async def preview(self, user_id: str) -> PersonData:
+        """Raises:
+        NotFound: there is no such person.
+        """
+        return await self._database.read(lambda session: _data(session, user_id))
+
+    async def running_in(self, user_id: str) -> list[str]:
+        """Ids of the conversations in which a reply is being written."""
+        query = (
+            select(Turn.conversation_id)
+            .join(Conversation, Conversation.id == Turn.conversation_id)
+            .where(Conversation.user_id == user_id, Turn.status == "running")
+        )
+        return list(await self._database.read(lambda session: session.scalars(query).all()))
+
+    async def delete_conversations(self, user_id: str) -> None:
+        """Delete those in which no reply is being written, some at a time."""
+
+        def work(session: Session) -> int:
+            running = exists().where(Turn.conversation_id == Conversation.id, Turn.status == "running")
+            some = select(Conversation.id).where(Conversation.user_id == user_id, ~running).limit(BATCH)
+            done = session.execute(
+                delete(Conversation)
+                .where(Conversation.id.in_(session.scalars(some).all()))
+                .execution_options(synchronize_session=False)
+            )
+            assert isinstance(done, CursorResult)
+            return done.rowcount
+
+        while await self._database.write(work) == BATCH:
+            pass
+
+    async def delete_rest(self, actor_id: str | None, before: PersonData) -> None:
+        """Delete the person with all that is left, and write down that it was done. The local user has no end.
+
+        Raises:
+            NotFound: somebody else has done it meanwhile.
+        """
+        user_id = before.user_id
+        counts = {name: number for name, number in asdict(before).items() if isinstance(number, int)}
+
+        def work(session: Session) -> None:
+            _data(session, user_id)
+            if user_id == LOCAL_USER_ID:
+                session.execute(delete(Conversation).where(Conversation.user_id == user_id))
+                session.execute(delete(Feedback).where(Feedback.user_id == user_id))
+            else:
+                session.execute(delete(Account).where(Account.id == user_id))
+            add_event(session, actor_id, AuditAction.PERSON_DELETED, user_id, **counts)
+
+        await self._database.write(work)
+
+
+def _data(session: Session, user_id: str) -> PersonData:
+    name = None
+    if is_id(user_id):
+        name = session.scalar(select(shown_name(Account)).where(Account.id == user_id))
+    if name is None:
+        raise NotFound("There is no such account.")
+
+    def number(query: Select[tuple[int]]) -> int:
+        return session.scalar(query) or 0
+
+    def of(column: InstrumentedAttribute[str] | InstrumentedAttribute[str | None]) -> int:
+        return number(select(func.count()).select_from(column.class_).where(column == user_id))
+
+    def said(role: str) -> int:
+        return number(
+            select(func.count())
+            .select_from(Message)
+            .join(Conversation, Conversation.id == Message.conversation_id)
+            .where(Conversation.user_id == user_id, Message.role == role)
+        )
+
+    return PersonData(
+        user_id=user_id,
+        name=name,
+        conversations=of(Conversation.user_id),
+        messages=said("user"),
+        replies=said("assistant"),
+        feedback=of(Feedback.user_id),
+        api_keys=of(ApiKey.user_id),
+        sessions=of(LoginSession.user_id),
+        audit_events=of(AuditEvent.actor_id),
+    )

@@ -1,0 +1,73 @@
+"""How much of the engine each person takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Integer, String, bindparam, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from app.store.db.database import Database, is_postgres
+from app.store.db.models import Account, Conversation, TokenUse, Turn, table_of
+
+
+class TokenUses:
+    """The repository of tokens by person and day, and of replies under way."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, spent: Mapping[str, int]) -> None:
+        """Count tokens towards today: so many for each person."""
+        rows = [{"person": user_id, "today": today(), "spent": tokens} for user_id, tokens in sorted(spent.items())]
+
+        def work(session: Session) -> None:
+            session.execute(_ADD_POSTGRES if is_postgres(session) else _ADD, rows)
+
+        await self._database.write(work)
+
+    async def of_today(self, user_id: str) -> int:
+        """How many tokens somebody's replies have taken today."""
+        asked = {"person": user_id, "today": today()}
+        return await self._database.read(lambda session: session.scalar(_USED, asked)) or 0
+
+    async def replies_under_way(self, user_id: str) -> int:
+        """How many replies are being written for somebody, by whatever process."""
+        return await self._database.read(lambda session: session.scalar(_RUNNING, {"person": user_id})) or 0
+
+
+_ACCOUNT = table_of(Account)
+_TABLE = table_of(TokenUse)
+_KEY = (_TABLE.c.user_id, _TABLE.c.day)
+# Of people who are there still: one who was deleted meanwhile must not cost the others their count.
+_SPENT = select(_ACCOUNT.c.id, bindparam("today", type_=String), bindparam("spent", type_=Integer)).where(
+    _ACCOUNT.c.id == bindparam("person")
+)
+# Made once, for every message that is sent; and two to count, as each database has its own.
+_USED = select(_TABLE.c.tokens).where(_TABLE.c.user_id == bindparam("person"), _TABLE.c.day == bindparam("today"))
+_RUNNING = (
+    select(func.count())
+    .select_from(Turn)
+    .join(Conversation, Conversation.id == Turn.conversation_id)
+    .where(Turn.status == "running", Conversation.user_id == bindparam("person"))
+)
+_ADD = sqlite.insert(_TABLE).from_select(["user_id", "day", "tokens"], _SPENT)
+_ADD = _ADD.on_conflict_do_update(index_elements=_KEY, set_={"tokens": _TABLE.c.tokens + _ADD.excluded.tokens})
+_ADD_POSTGRES = postgresql.insert(_TABLE).from_select(["user_id", "day", "tokens"], _SPENT)
+_ADD_POSTGRES = _ADD_POSTGRES.on_conflict_do_update(
+    index_elements=_KEY, set_={"tokens": _TABLE.c.tokens + _ADD_POSTGRES.excluded.tokens}
+)
+
+
+def today() -> str:
+    """The day in UTC."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def seconds_until_tomorrow() -> int:
+    """Until the next day in UTC begins."""
+    now = datetime.now(UTC)
+    tomorrow = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+    return max(1, int((tomorrow - now).total_seconds()))

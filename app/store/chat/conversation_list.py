@@ -1,0 +1,130 @@
+"""The list of conversations, a page at a time: by keys, never by counting, and without the messages' texts."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, exists, literal, select, tuple_
+from sqlalchemy.orm import Session
+
+from app.domain.views import ConversationSummary, Page
+from app.errors import InvalidInput
+from app.store.chat.search import Query
+from app.store.db.models import Conversation, ConversationTag, Message, Turn, UtcDateTime
+from app.store.db.rows import is_id
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a page of conversations ended."""
+
+    pinned: bool
+    updated_at: datetime
+    conversation_id: str
+
+    def encode(self) -> str:
+        place = f"{int(self.pinned)}|{self.updated_at.isoformat()}|{self.conversation_id}"
+        return base64.urlsafe_b64encode(place.encode()).decode()
+
+    @classmethod
+    def decode(cls, cursor: str) -> Place:
+        """Raises:
+        InvalidInput: no page ended there.
+        """
+        nonsense = InvalidInput("This cursor is not one that a page of conversations gave; leave it out.")
+        try:
+            pinned, moment, conversation_id = base64.urlsafe_b64decode(cursor.encode()).decode().split("|")
+            updated_at = datetime.fromisoformat(moment)
+        except (binascii.Error, ValueError) as error:
+            raise nonsense from error
+        if pinned not in ("0", "1") or updated_at.tzinfo is None or not is_id(conversation_id):
+            raise nonsense
+        return cls(pinned == "1", updated_at, conversation_id)
+
+
+def list_page(
+    session: Session,
+    user_id: str,
+    limit: int,
+    after: Place | None,
+    search: Query | None,
+    *,
+    tag: str | None,
+    archived: bool,
+) -> Page[ConversationSummary]:
+    """One page, as :meth:`app.store.chat.conversations.Conversations.list` describes it."""
+    running = exists().where(Turn.conversation_id == Conversation.id, Turn.status == "running")
+    # What was searched for comes by time alone.
+    pinned: ColumnElement[bool] = Conversation.pinned.expression if search is None else literal(False)
+    hit: ColumnElement[str | None] = literal(None)
+    statement = select(Conversation, running.label("streaming"), pinned.label("first")).where(
+        Conversation.user_id == user_id
+    )
+    if search is None:
+        statement = statement.where(Conversation.archived.is_(archived))
+    else:
+        hits = search.hits(session)
+        hit = hits.c.message_id
+        statement = statement.join(hits, hits.c.conversation_id == Conversation.id)
+    if tag is not None:
+        statement = statement.where(
+            exists().where(ConversationTag.conversation_id == Conversation.id, ConversationTag.tag == tag)
+        )
+    if after is not None:
+        statement = statement.where(
+            tuple_(pinned, Conversation.updated_at, Conversation.id)
+            < tuple_(literal(after.pinned), literal(after.updated_at, UtcDateTime()), literal(after.conversation_id))
+        )
+    if search is None:
+        statement = statement.order_by(Conversation.pinned.desc())
+    rows = session.execute(
+        statement.add_columns(hit.label("hit"))
+        .order_by(Conversation.updated_at.desc(), Conversation.id.desc())
+        .limit(limit + 1)
+    ).all()
+    shown = rows[:limit]
+    tags = tags_of(session, [row[0].id for row in shown])
+    contents = _contents(session, [row.hit for row in shown if row.hit is not None])
+    return Page(
+        items=tuple(
+            ConversationSummary(
+                id=conversation.id,
+                title=conversation.title,
+                created_at=conversation.created_at,
+                updated_at=conversation.updated_at,
+                streaming=streaming,
+                pinned=conversation.pinned,
+                archived=conversation.archived,
+                unread=conversation.unread,
+                tags=tags.get(conversation.id, ()),
+                message_id=message_id,
+                snippet=search.snippet(contents[message_id]) if search and message_id in contents else (),
+            )
+            for conversation, streaming, _first, message_id in shown
+        ),
+        next_cursor=Place(shown[-1].first, shown[-1][0].updated_at, shown[-1][0].id).encode()
+        if len(rows) > limit
+        else None,
+    )
+
+
+def tags_of(session: Session, conversation_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The tags of each of these conversations that has some."""
+    rows = session.execute(
+        select(ConversationTag.conversation_id, ConversationTag.tag)
+        .where(ConversationTag.conversation_id.in_(conversation_ids))
+        .order_by(ConversationTag.tag)
+    )
+    found: dict[str, tuple[str, ...]] = {}
+    for conversation_id, tag in rows:
+        found[conversation_id] = (*found.get(conversation_id, ()), tag)
+    return found
+
+
+def _contents(session: Session, message_ids: Sequence[str]) -> dict[str, str]:
+    rows = session.execute(select(Message.id, Message.content).where(Message.id.in_(message_ids)))
+    return dict(rows.tuples().all())

@@ -1,0 +1,362 @@
+"""Conversations as people see them: listed, searched, opened, renamed. Every query asks for the user's id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import CursorResult, delete, func, select, update
+from sqlalchemy.orm import Session
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.ids import new_id
+from app.domain.storage import StorageLimits, StorageUse
+from app.domain.text import MAX_TITLE_CHARS, branch_title, clean_text, one_line
+from app.domain.views import ConversationSummary, ConversationView, MessageStatus, MessageView, Page
+from app.errors import Conflict, InvalidInput, NotFound
+from app.store.chat.conversation_list import Place, list_page, tags_of
+from app.store.chat.feedback import feedback_of
+from app.store.chat.search import Query
+from app.store.chat.search_index import SearchIndex
+from app.store.chat.search_queue import SearchQueue
+from app.store.chat.storage_use import storage_use
+from app.store.chat.tree import copy_path, latest_below, path_to, siblings_of
+from app.store.db.database import Database
+from app.store.db.models import Conversation, ConversationTag, Message, Turn
+from app.store.db.rows import message_view, owned_conversation, owned_message
+from app.store.db.statement_timeout import TooSlowError, time_limit
+
+MAX_PAGE = 500
+CONTEXT_ABOVE = 10  # messages above the one that a search leads to
+MAX_SEARCH_SECONDS = 5.0
+MAX_TAGS = 20
+MAX_TAG_CHARS = 50
+_LONG_PROMPT_CHARS = 10_000  # a shorter one makes no difference to what anybody has stored
+
+
+class Conversations:
+    """The repository of conversations. Deleting one is :meth:`app.turns.service.Turns.delete_conversation`."""
+
+    def __init__(self, database: Database, limits: StorageLimits | None = None) -> None:
+        """``limits``: what each user may store; None is any amount."""
+        self._database = database
+        self._limits = limits or StorageLimits()
+        self.index = SearchIndex(database)
+        self._searches = SearchQueue()
+
+    async def list(
+        self,
+        user_id: str,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        query: str | None = None,
+        tag: str | None = None,
+        archived: bool = False,
+    ) -> Page[ConversationSummary]:
+        """The user's conversations, pinned ones first, then latest activity first.
+
+        Args:
+            cursor: the last page's ``next_cursor``.
+            query: only those with these words in the title or a message, archived or not, latest activity first;
+                ``message_id`` and ``snippet`` tell the message that matched.
+            tag: only those that have it.
+            archived: the archived ones instead of the others.
+
+        Raises:
+            InvalidInput: the limit or the cursor makes no sense, or the search takes too long.
+            TooManyRequests: many searches of the user's wait already.
+        """
+        _check_limit(limit)
+        after = Place.decode(cursor) if cursor else None
+        wanted = clean_text(query).strip() if query else ""
+        if not wanted:
+            return await self._database.read(
+                lambda session: list_page(session, user_id, limit, after, None, tag=tag, archived=archived)
+            )
+
+        def search(session: Session) -> Page[ConversationSummary]:
+            with time_limit(session, MAX_SEARCH_SECONDS):
+                return list_page(session, user_id, limit, after, Query(user_id, wanted), tag=tag, archived=archived)
+
+        async with self._searches.turn_of(user_id):
+            await self.index.catch_up()  # what was just said can be found; a long backlog is not waited for
+            try:
+                return await self._database.read(search)
+            except TooSlowError:
+                raise InvalidInput(
+                    f"This search took longer than {MAX_SEARCH_SECONDS:g} seconds and was stopped. Search for fewer or "
+                    "longer words."
+                ) from None
+
+    async def tags(self, user_id: str) -> dict[str, int]:
+        """The user's tags in alphabetical order, and how many conversations have each."""
+
+        def work(session: Session) -> dict[str, int]:
+            rows = session.execute(
+                select(ConversationTag.tag, func.count())
+                .join(Conversation, Conversation.id == ConversationTag.conversation_id)
+                .where(Conversation.user_id == user_id)
+                .group_by(ConversationTag.tag)
+            )
+            return dict(sorted(((tag, count) for tag, count in rows), key=lambda row: row[0].casefold()))
+
+        return await self._database.read(work)
+
+    async def get(
+        self,
+        user_id: str,
+        conversation_id: str,
+        *,
+        limit: int = 100,
+        before: str | None = None,
+        at: str | None = None,
+    ) -> ConversationView:
+        """The conversation with its last messages.
+
+        Args:
+            limit: how many messages.
+            before: the last ones above this message instead.
+            at: as many as it takes to begin a little above this one.
+
+        Raises:
+            NotFound: the conversation, or the message in it, is missing or another user's.
+            InvalidInput: the limit makes no sense, or ``at`` is on another branch than the one that is shown.
+        """
+        _check_limit(limit)
+
+        def work(session: Session) -> ConversationView:
+            conversation = owned_conversation(session, user_id, conversation_id)
+            last = conversation.tip_message_id
+            if before is not None:
+                message = owned_message(session, user_id, before)
+                if message.conversation_id != conversation.id:
+                    raise NotFound("There is no such message in this conversation.")
+                last = message.parent_id
+            shown = limit
+            if at is not None and last is not None:
+                shown = max(limit, _distance(session, user_id, conversation, at, last) + CONTEXT_ABOVE)
+            rows = path_to(session, last, shown)
+            if at is not None and all(message.id != at for message, _turn in rows):
+                raise InvalidInput("This message is on another branch than the one that is shown. Show that one first.")
+            siblings = siblings_of(session, [message for message, _turn in rows])
+            feedback = feedback_of(session, user_id, [message.id for message, _turn in rows])
+            messages = tuple(
+                message_view(message, turn, siblings[message.id], feedback.get(message.id)) for message, turn in rows
+            )
+            return ConversationView(
+                id=conversation.id,
+                title=conversation.title,
+                settings=ChatSettings.model_validate(conversation.settings),
+                pinned=conversation.pinned,
+                archived=conversation.archived,
+                tags=tags_of(session, [conversation.id]).get(conversation.id, ()),
+                messages=messages,
+                has_earlier=bool(messages) and messages[0].parent_id is not None,
+                active_turn_id=session.scalar(
+                    select(Turn.id).where(Turn.conversation_id == conversation.id, Turn.status == "running")
+                ),
+            )
+
+        return await self._database.read(work)
+
+    async def get_message(self, user_id: str, message_id: str) -> MessageView:
+        """Raises:
+        NotFound: the message is missing or another user's.
+        """
+
+        def work(session: Session) -> MessageView:
+            message = owned_message(session, user_id, message_id)
+            turn = session.scalars(select(Turn).where(Turn.message_id == message.id)).one_or_none()
+            feedback = feedback_of(session, user_id, [message.id]).get(message.id)
+            return message_view(message, turn, siblings_of(session, [message])[message.id], feedback)
+
+        return await self._database.read(work)
+
+    async def show(self, user_id: str, message_id: str) -> None:
+        """Make the branch that ``message_id`` is on the one that is shown, as far as its latest messages go.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+        """
+
+        def work(session: Session) -> None:
+            message = owned_message(session, user_id, message_id)
+            conversation = owned_conversation(session, user_id, message.conversation_id, lock=True)
+            conversation.tip_message_id = latest_below(session, message.id)
+
+        await self._database.write(work)
+
+    async def branch(self, user_id: str, message_id: str) -> str:
+        """Copy a conversation up to a message into a new one; returns the new one's id.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+            Conflict: the message is still being written.
+            LimitReached: there is no room for the copy.
+        """
+        now = datetime.now(UTC)
+
+        def work(session: Session) -> str:
+            last = owned_message(session, user_id, message_id)
+            if last.status == MessageStatus.STREAMING:
+                raise Conflict("This reply is still being written. Wait for it or stop it, then branch.")
+            origin = owned_conversation(session, user_id, last.conversation_id)
+            copied = Conversation(
+                id=new_id(),
+                user_id=user_id,
+                title=branch_title(origin.title),
+                settings=origin.settings,
+                created_at=now,
+                updated_at=now,
+            )
+            before = self._use(session, user_id)
+            session.add(copied)
+            session.flush()
+            copied.tip_message_id = copy_path(session, path_to(session, last.id, token_ids=True), copied.id)
+            self._require_kept(session, user_id, before)
+            return copied.id
+
+        return await self._database.write(work)
+
+    async def rename(self, user_id: str, conversation_id: str, title: str) -> None:
+        """Raises:
+        InvalidInput: the title is empty or longer than 200 characters.
+        NotFound: the conversation is missing or another user's.
+        """
+        title = one_line(clean_text(title))
+        if not title:
+            raise InvalidInput("A title needs at least one character.")
+        if len(title) > MAX_TITLE_CHARS:
+            raise InvalidInput(f"This title is {len(title)} characters long; at most {MAX_TITLE_CHARS} are kept.")
+        await self._change(user_id, conversation_id, title=title, title_by="person", indexed=False)
+
+    async def entitle(self, user_id: str, conversation_id: str, title: str) -> bool:
+        """Give it the model's title instead of its first message's words; False where it has another by now."""
+
+        def work(session: Session) -> bool:
+            done = session.execute(
+                update(Conversation)
+                .where(
+                    Conversation.id == conversation_id,
+                    Conversation.user_id == user_id,
+                    Conversation.title_by == "message",
+                )
+                .values(title=title[:MAX_TITLE_CHARS], title_by="model", indexed=False)
+                .execution_options(synchronize_session=False)
+            )
+            assert isinstance(done, CursorResult)
+            return bool(done.rowcount)
+
+        return await self._database.write(work)
+
+    async def mark(
+        self,
+        user_id: str,
+        conversation_id: str,
+        *,
+        pinned: bool | None = None,
+        archived: bool | None = None,
+        unread: bool | None = None,
+    ) -> None:
+        """Pin, archive, or take for read; None leaves it as it is. None of them moves it in the list by itself.
+
+        Raises:
+            NotFound: the conversation is missing or another user's.
+        """
+        marks = {"pinned": pinned, "archived": archived, "unread": unread}
+        await self._change(user_id, conversation_id, **{name: mark for name, mark in marks.items() if mark is not None})
+
+    async def set_tags(self, user_id: str, conversation_id: str, tags: Sequence[str]) -> None:
+        """Give the conversation these tags, and no others.
+
+        Raises:
+            InvalidInput: too many, an empty one or one that is too long.
+            NotFound: the conversation is missing or another user's.
+        """
+        wanted = clean_tags(tags)
+
+        def work(session: Session) -> None:
+            owned_conversation(session, user_id, conversation_id, lock=True)
+            before = self._use(session, user_id)
+            session.execute(delete(ConversationTag).where(ConversationTag.conversation_id == conversation_id))
+            session.add_all(ConversationTag(conversation_id=conversation_id, tag=tag) for tag in wanted)
+            self._require_kept(session, user_id, before)
+
+        await self._database.write(work)
+
+    async def save_settings(self, user_id: str, conversation_id: str, settings: ChatSettings) -> None:
+        """Raises:
+        InvalidInput: a value is out of range.
+        NotFound: the conversation is missing or another user's.
+        """
+        settings.sampling_params()
+        is_long = len(settings.system_prompt) > _LONG_PROMPT_CHARS
+        await self._change(user_id, conversation_id, counted=is_long, settings=settings_row(settings))
+
+    async def settings_of(self, user_id: str, conversation_id: str) -> ChatSettings:
+        """Raises:
+        NotFound: the conversation is missing or another user's.
+        """
+        return await self._database.read(
+            lambda session: ChatSettings.model_validate(owned_conversation(session, user_id, conversation_id).settings)
+        )
+
+    async def _change(self, user_id: str, conversation_id: str, *, counted: bool = False, **values: object) -> None:
+        """``counted``: what is written may take so much room that it is counted before it is kept."""
+
+        def work(session: Session) -> None:
+            owned_conversation(session, user_id, conversation_id, lock=True)
+            before = self._use(session, user_id) if counted else None
+            if values:
+                session.execute(update(Conversation).where(Conversation.id == conversation_id).values(**values))
+            self._require_kept(session, user_id, before)
+
+        await self._database.write(work)
+
+    def _use(self, session: Session, user_id: str) -> StorageUse | None:
+        """Counts what a user has stored; None where there is no limit."""
+        return None if self._limits == StorageLimits() else storage_use(session, user_id)
+
+    def _require_kept(self, session: Session, user_id: str, before: StorageUse | None) -> None:
+        """Counts what this transaction leaves of what was there ``before``; None counts nothing."""
+        if before is not None:
+            session.flush()
+            self._limits.require_kept(storage_use(session, user_id), before)
+
+
+def settings_row(settings: ChatSettings) -> dict[str, object]:
+    """Settings as they are stored: defaults left out."""
+    return settings.model_dump(mode="json", exclude_defaults=True)
+
+
+def clean_tags(tags: Sequence[str]) -> list[str]:
+    """Tags as they are kept: on one line, each once.
+
+    Raises:
+        InvalidInput: too many, an empty one or one that is too long.
+    """
+    wanted = list(dict.fromkeys(one_line(clean_text(tag)) for tag in tags))
+    if len(wanted) > MAX_TAGS:
+        raise InvalidInput(f"A conversation takes at most {MAX_TAGS} tags; these are {len(wanted)}.")
+    for tag in wanted:
+        if not tag:
+            raise InvalidInput("A tag needs at least one character.")
+        if len(tag) > MAX_TAG_CHARS:
+            raise InvalidInput(
+                f"The tag '{tag[:20]}…' is {len(tag)} characters long; at most {MAX_TAG_CHARS} are kept."
+            )
+    return wanted
+
+
+def _distance(session: Session, user_id: str, conversation: Conversation, message_id: str, last: str) -> int:
+    """How many messages a path of this conversation has from ``message_id`` to ``last``, if both are on it."""
+    message = owned_message(session, user_id, message_id)
+    if message.conversation_id != conversation.id:
+        raise NotFound("There is no such message in this conversation.")
+    return session.get_one(Message, last).position - message.position + 1
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidInput(f"limit is {limit}; it must be between 1 and {MAX_PAGE}.")

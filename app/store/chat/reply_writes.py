@@ -1,0 +1,199 @@
+"""Writing replies while they grow and when they end: all that wait in one transaction, by statements made once.
+
+With many replies in flight this is most of what the database is asked for, and it competes with the engine for the
+processor: a statement that is put together anew costs more than its execution, and a transaction more than both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+from sqlalchemy import ARRAY, JSON, Connection, String, Table, any_, bindparam, func, select, true, update
+
+from app.domain.views import MessageStatus, ReplyStats
+from app.store.db.database import Database, is_postgres
+from app.store.db.models import Conversation, Message, Turn, table_of
+from app.store.db.notifications import Channel
+from app.store.db.prepared_statements import Prepared, update_of
+
+
+class Standing(Enum):
+    """How a turn stands with the process that writes it."""
+
+    RUNNING = auto()
+    STOP_REQUESTED = auto()  #: it is to end
+    LOST = auto()  #: deleted, or taken from this process: it writes nothing any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnOutcome:
+    """How a reply ended."""
+
+    text: str
+    status: MessageStatus
+    stats: ReplyStats | None = None
+    error: str | None = None
+    token_ids: tuple[int, ...] = ()  #: that spell the text, where they are known
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What there is to write of one reply."""
+
+    user_id: str
+    turn_id: str
+    text: str | None = None  #: as far as it has come; None where nothing is new, and only the lease is renewed
+    outcome: TurnOutcome | None = None  #: how it ended
+
+
+class ReplyWrites:
+    """Gathers what replies have to write while a transaction runs, and writes it in the next one. Of one event loop.
+
+    Args:
+        owner: id of this start of the process. Turns that run under another are not written here.
+        lease_seconds: how long a turn belongs to its owner after each write.
+    """
+
+    def __init__(self, database: Database, owner: str, lease_seconds: float) -> None:
+        self._database = database
+        self._owner = owner
+        self._lease = timedelta(seconds=lease_seconds)
+        self._waiting: list[tuple[Write, asyncio.Future[Standing]]] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def write(self, write: Write) -> Standing:
+        """Write it, with all that wait. ``LOST``: nothing was written. A cancelled caller's is not begun.
+
+        Raises:
+            StorageUnavailable: nothing of this transaction was written.
+        """
+        written: asyncio.Future[Standing] = asyncio.get_running_loop().create_future()
+        self._waiting.append((write, written))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_waiting(), name="reply writes")
+        return await written
+
+    async def _write_waiting(self) -> None:
+        try:
+            while self._waiting:
+                await asyncio.sleep(0)  # several wake at the same moment
+                batch = [(write, written) for write, written in self._waiting if not written.done()]
+                self._waiting = []
+                if batch:  # else all have left
+                    await self._write_batch(batch)
+        finally:
+            self._writing = None
+            for _, written in self._waiting:
+                written.cancel()
+
+    async def _write_batch(self, batch: Sequence[tuple[Write, asyncio.Future[Standing]]]) -> None:
+        writes = [write for write, _ in batch]
+        try:
+            standings = await self._database.write_rows(lambda connection: self._transaction(connection, writes))
+        except BaseException as error:
+            for _, written in batch:
+                if not written.done():
+                    written.set_exception(error) if isinstance(error, Exception) else written.cancel()
+            if not isinstance(error, Exception):
+                raise
+            return
+        for write, written in batch:
+            if not written.done():
+                written.set_result(standings.get(write.turn_id, Standing.LOST))
+
+    def _transaction(self, connection: Connection, writes: Sequence[Write]) -> dict[str, Standing]:
+        postgres = is_postgres(connection)
+        asked = {"owner": self._owner, "turns": [write.turn_id for write in writes]}
+        # The turns first: their rows decide who may write, and hold back a checkpoint that comes too late.
+        rows = (_MINE_POSTGRES if postgres else _MINE).rows(connection, asked)
+        found = {(row.id, row.user_id): row for row in (_Mine(*row) for row in rows)}
+        todo = [(write, found[mine]) for write in writes if (mine := (write.turn_id, write.user_id)) in found]
+        now = (todo[0][1].now if todo else None) or datetime.now(UTC)
+        turns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        messages: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for write, row in todo:
+            turn, message = self._values(write, now)
+            turns.setdefault(tuple(turn), []).append({"key": row.id, **turn})
+            if message:
+                messages.setdefault(tuple(message), []).append({"key": row.message_id, **message})
+        _update(connection, _TURN, turns)
+        _update(connection, _MESSAGE, messages)
+        ended = [row.conversation_id for write, row in todo if write.outcome is not None]
+        if ended:
+            _UNREAD.run_each(connection, [{"key": id} for id in sorted(ended)])
+        grown = [write.turn_id for write, _ in todo if write.outcome is not None or write.text is not None]
+        if grown and postgres:
+            _NOTIFY.rows(connection, {"channel": Channel.CHANGED.value, "turns": grown})
+        return {
+            row.id: Standing.RUNNING if row.stop_requested_at is None else Standing.STOP_REQUESTED for _, row in todo
+        }
+
+    def _values(self, write: Write, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
+        """New values of the turn's and of the message's row."""
+        outcome = write.outcome
+        if outcome is None:
+            turn: dict[str, Any] = {"heartbeat_at": datetime.now(UTC), "lease_until": now + self._lease}
+            if write.text is None:
+                return turn, {}
+            turn["checkpoint_offset"] = len(write.text)
+            return turn, {"content": write.text, "status": MessageStatus.STREAMING}
+        ended = datetime.now(UTC)
+        turn = {
+            "status": outcome.status,
+            "error": outcome.error,
+            "heartbeat_at": ended,
+            "ended_at": ended,
+            "checkpoint_offset": len(outcome.text),
+        }
+        if outcome.stats is not None:
+            turn |= asdict(outcome.stats)
+        return turn, {"content": outcome.text, "status": outcome.status, "token_ids": outcome.token_ids}
+
+
+_TURN = table_of(Turn)
+_MESSAGE = table_of(Message)
+_CONVERSATION = table_of(Conversation)
+
+
+class _Mine(NamedTuple):
+    """What is asked of a turn that this process writes."""
+
+    id: str
+    message_id: str
+    conversation_id: str
+    user_id: str
+    stop_requested_at: datetime | None
+    now: datetime | None = None  #: by the database's clock, where its leases end by that
+
+
+_RUNNING = (
+    select(_TURN.c.id, _TURN.c.message_id, _TURN.c.conversation_id, _CONVERSATION.c.user_id, _TURN.c.stop_requested_at)
+    .join(_CONVERSATION, _CONVERSATION.c.id == _TURN.c.conversation_id)
+    .where(_TURN.c.status == "running", _TURN.c.owner == bindparam("owner"))
+)
+# A statement whose text is the same for any number of turns gets them in one parameter.
+_MINE = Prepared(
+    _RUNNING.where(_TURN.c.id.in_(select(func.json_each(bindparam("turns", type_=JSON)).table_valued("value").c.value)))
+)
+#: The rows are locked, always in the same order.
+_MINE_POSTGRES = Prepared(
+    _RUNNING.add_columns(func.now())
+    .where(_TURN.c.id == any_(bindparam("turns", type_=ARRAY(String))))
+    .order_by(_TURN.c.id)
+    .with_for_update(of=_TURN)
+)
+_UNREAD = Prepared(update(_CONVERSATION).where(_CONVERSATION.c.id == bindparam("key")).values(unread=true()))
+_NOTIFY = Prepared(
+    select(func.pg_notify(bindparam("channel", type_=String), func.unnest(bindparam("turns", type_=ARRAY(String)))))
+)
+
+
+def _update(connection: Connection, table: Table, rows: dict[tuple[str, ...], list[dict[str, Any]]]) -> None:
+    """Update rows by their ids; those that get values for the same columns at once."""
+    for columns, values in rows.items():
+        update_of(table, columns).run_each(connection, values)

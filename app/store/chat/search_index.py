@@ -1,0 +1,104 @@
+"""Keeping the search entries as the titles and messages are, behind everybody's back.
+
+Whoever writes a title or a message leaves ``indexed`` false, and nothing else: no writer waits for the index, and none
+can forget it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Delete, Select, Table, Update, bindparam, delete, exists, insert, select, true, update
+from sqlalchemy.orm import Session
+
+from app.domain.views import MessageStatus
+from app.store.chat.search import entries
+from app.store.db.database import Database
+from app.store.db.models import Conversation, Message, SearchEntry, table_of
+
+BATCH_TEXTS = 200
+BATCH_CHARS = 300_000  # some tenths of a second, for which SQLite's other writers wait
+
+_TITLES: Select[Any] = select(Conversation.id, Conversation.user_id, Conversation.title).where(~Conversation.indexed)
+_MESSAGES: Select[Any] = (
+    select(Message.id, Message.conversation_id, Conversation.user_id, Message.content)
+    .join(Conversation, Conversation.id == Message.conversation_id)
+    .where(~Message.indexed, Message.deletion.is_(None), Message.status != MessageStatus.STREAMING)
+)
+
+
+class SearchIndex:
+    """What is to be found by searching, and what is not there yet. One of each per process and database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        # Rows that are being indexed are passed over by others: whoever searches must wait for them.
+        self._one_at_a_time = asyncio.Lock()
+
+    async def catch_up(self) -> bool:
+        """Index some of what is new or has changed; whether there may be more."""
+        async with self._one_at_a_time:
+            if not await self._database.read(_is_behind):
+                return False
+            return await self._database.write(_index_some)
+
+
+def _is_behind(session: Session) -> bool:
+    return any(session.scalar(select(exists(waiting.correlate(None)))) for waiting in (_TITLES, _MESSAGES))
+
+
+def _index_some(session: Session) -> bool:
+    # Another process on the same database may be at it too: each takes what the other has not. Both rows that an entry
+    # refers to are locked at once or passed over, so that nobody who holds one of them is ever waited for.
+    dialect = session.get_bind().dialect.name
+    titles = session.execute(
+        _TITLES.limit(BATCH_TEXTS).with_for_update(skip_locked=True, key_share=True, of=Conversation)
+    ).all()
+    found = [_entry(id, None, words) for id, user_id, title in titles for words in entries(dialect, user_id, title)]
+    _replace(session, _TITLE_ENTRIES, _TITLE_IS_INDEXED, [row.id for row in titles], found)
+
+    indexed, found, chars = list[str](), list[dict[str, Any]](), 0
+    messages = (
+        _MESSAGES.order_by(Message.id)
+        .limit(BATCH_TEXTS)
+        .with_for_update(skip_locked=True, key_share=True, of=(Message, Conversation))
+    )
+    for id, conversation_id, user_id, content in session.execute(messages):
+        found += [_entry(conversation_id, id, words) for words in entries(dialect, user_id, content)]
+        indexed.append(id)
+        chars += len(content)
+        if chars > BATCH_CHARS:
+            break
+    _replace(session, _MESSAGE_ENTRIES, _MESSAGE_IS_INDEXED, indexed, found)
+    return len(titles) == BATCH_TEXTS or len(indexed) == BATCH_TEXTS or chars > BATCH_CHARS
+
+
+def _entry(conversation_id: str, message_id: str | None, words: str) -> dict[str, Any]:
+    return {"conversation_id": conversation_id, "message_id": message_id, "words": words}
+
+
+def _replace(session: Session, old: Delete, mark: Update, ids: Sequence[str], new: Sequence[dict[str, Any]]) -> None:
+    """New entries in the place of the old ones, and a note that they are there: one statement for each."""
+    keys = [{"key": id} for id in ids]
+    if keys:
+        session.execute(old, keys)
+        session.execute(mark, keys)
+    if new:
+        session.execute(_NEW_ENTRY, new)
+
+
+# Put together once and without objects: everybody's messages pass here, beside the replies that are being written.
+_ENTRY = table_of(SearchEntry)
+_NEW_ENTRY = insert(_ENTRY)
+_TITLE_ENTRIES = delete(_ENTRY).where(_ENTRY.c.conversation_id == bindparam("key"), _ENTRY.c.message_id.is_(None))
+_MESSAGE_ENTRIES = delete(_ENTRY).where(_ENTRY.c.message_id == bindparam("key"))
+
+
+def _is_indexed(table: Table) -> Update:
+    return update(table).where(table.c.id == bindparam("key")).values(indexed=true())
+
+
+_TITLE_IS_INDEXED = _is_indexed(table_of(Conversation))
+_MESSAGE_IS_INDEXED = _is_indexed(table_of(Message))

@@ -1,0 +1,175 @@
+"""Rows of an import, made before the transaction that writes them.
+
+SQLite has one writer, for which all other writes wait: it must not wait for a file to be parsed.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from app.domain.conversation_document import ConversationDocument, TurnDocument
+from app.domain.document_tree import positions
+from app.domain.storage import CONVERSATION_BYTES, MESSAGE_BYTES
+from app.errors import StorageUnavailable
+from app.store.chat.conversations import settings_row
+from app.store.db.models import Base, Conversation, ConversationTag, Message, Turn
+
+ROWS_PER_BATCH = 500
+CHARS_PER_BATCH = 4 * 2**20
+#: Staged rows beyond this go to a temporary file.
+MAX_BYTES_IN_MEMORY = 4 * 2**20
+
+#: Fields of a turn that are columns of the same name.
+TURN_COLUMNS = tuple(name for name in TurnDocument.model_fields if name not in ("status", "params"))
+#: Columns that hold ids of rows of the same conversation.
+_ID_COLUMNS = ("id", "conversation_id", "parent_id", "message_id", "tip_message_id")
+#: Instead of the process that wrote a reply; none has this id.
+_OWNER = "import"
+
+Row = tuple[type[Base], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedConversation:
+    """A conversation as rows, each after those that it points to.
+
+    Attributes:
+        origins: the names of where it comes from, the one that is kept first.
+        row_ids: ids of the conversation, its messages and its turns; some may be equal.
+        size: bytes it takes of what its user may store, by its texts alone.
+    """
+
+    id: str
+    origins: tuple[str, ...]
+    row_ids: tuple[str, ...]
+    size: int
+    rows: tuple[Row, ...]
+
+    def rows_with(self, id_of: Callable[[str], str]) -> Iterator[Row]:
+        """The rows with other ids. A conversation that gets another id notes where it comes from."""
+        renamed = id_of(self.id) != self.id
+        for table, row in self.rows:
+            row = row | {name: id_of(row[name]) for name in _ID_COLUMNS if row.get(name) is not None}
+            if renamed and table is Conversation:
+                row["imported_from"] = self.origins[0]
+            yield table, row
+
+
+class StagedImport:
+    """Conversations of one import as rows, in a temporary file that is gone with this object.
+
+    Iterated in batches, as often as need be, one batch in memory at a time.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=MAX_BYTES_IN_MEMORY)  # noqa: SIM115 - see close
+        self._num_batches = 0
+
+    def fill(self, user_id: str, conversations: Iterable[ConversationDocument]) -> None:
+        """Stage conversations that are right. Fails at the next batch where the object was closed meanwhile.
+
+        Raises:
+            StorageUnavailable: there is no room for them.
+        """
+        try:
+            for batch in _batches(conversations):
+                staged = [_staged(user_id, conversation) for conversation in batch]
+                # Only this process writes and reads the file, which has no name that another could open.
+                pickle.dump(staged, self._file, pickle.HIGHEST_PROTOCOL)
+                self._num_batches += 1
+        except OSError as error:
+            raise StorageUnavailable(
+                f"The conversations could not be put aside for writing ({error.strerror}). Nothing was imported."
+            ) from error
+
+    def __iter__(self) -> Iterator[list[StagedConversation]]:
+        self._file.seek(0)
+        for _ in range(self._num_batches):
+            yield pickle.load(self._file)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _batches(conversations: Iterable[ConversationDocument]) -> Iterator[list[ConversationDocument]]:
+    batch, rows, chars = list[ConversationDocument](), 0, 0
+    for conversation in conversations:
+        batch.append(conversation)
+        rows += 1 + len(conversation.messages)
+        chars += sum(len(message.content) for message in conversation.messages)
+        if rows >= ROWS_PER_BATCH or chars >= CHARS_PER_BATCH:
+            yield batch
+            batch, rows, chars = [], 0, 0
+    if batch:
+        yield batch
+
+
+def _staged(user_id: str, conversation: ConversationDocument) -> StagedConversation:
+    messages = conversation.messages
+    turns = [message.turn.id for message in messages if message.turn is not None]
+    own = f"deskmate:{conversation.id}"
+    return StagedConversation(
+        id=conversation.id,
+        origins=(conversation.imported_from, own) if conversation.imported_from else (own,),
+        row_ids=(conversation.id, *(message.id for message in messages), *turns),
+        size=CONVERSATION_BYTES + sum(MESSAGE_BYTES + len(message.content.encode()) for message in messages),
+        rows=tuple(_rows(user_id, conversation)),
+    )
+
+
+def _rows(user_id: str, conversation: ConversationDocument) -> Iterator[Row]:
+    yield (
+        Conversation,
+        {
+            "id": conversation.id,
+            "user_id": user_id,
+            "title": conversation.title,
+            "title_by": conversation.title_by,
+            "pinned": conversation.pinned,
+            "archived": conversation.archived,
+            "imported_from": conversation.imported_from,
+            "settings": settings_row(conversation.settings),
+            "tip_message_id": conversation.tip,
+            "created_at": conversation.created_at,
+            "updated_at": conversation.updated_at,
+        },
+    )
+    for tag in conversation.tags:
+        yield ConversationTag, {"conversation_id": conversation.id, "tag": tag}
+    by_id = {message.id: message for message in conversation.messages}
+    for message_id, position in positions(conversation).items():
+        message = by_id[message_id]
+        yield (
+            Message,
+            {
+                "id": message.id,
+                "conversation_id": conversation.id,
+                "parent_id": message.parent_id,
+                "role": message.role,
+                "status": message.status,
+                "content": message.content,
+                "position": position,
+                "created_at": message.created_at,
+            },
+        )
+        if message.turn is not None:
+            yield Turn, _turn_row(message.turn, conversation.id, message.id, len(message.content))
+
+
+def _turn_row(turn: TurnDocument, conversation_id: str, message_id: str, length: int) -> dict[str, Any]:
+    return {
+        **{name: getattr(turn, name) for name in TURN_COLUMNS},
+        "id": turn.id,
+        "conversation_id": conversation_id,
+        "message_id": message_id,
+        "status": turn.status,
+        "params": settings_row(turn.params),
+        "seed": turn.params.seed,
+        "owner": _OWNER,
+        "heartbeat_at": turn.ended_at or turn.created_at,
+        "checkpoint_offset": length,
+    }

@@ -1,0 +1,70 @@
+"""How much each user has stored: computed by the database from sizes that it keeps itself, never by reading texts."""
+
+from __future__ import annotations
+
+from sqlalchemy import distinct, func, select
+from sqlalchemy.orm import Session
+
+from app.domain.storage import CONVERSATION_BYTES, MESSAGE_BYTES, StorageUse
+from app.store.db.database import Database
+from app.store.db.models import Conversation, ConversationTag, Message, Turn
+
+
+class StorageUses:
+    """The repository of what users have stored."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def of(self, user_id: str) -> StorageUse:
+        """What the user has stored now."""
+        return await self._database.read(lambda session: storage_use(session, user_id))
+
+    async def of_conversation(self, user_id: str, conversation_id: str) -> int:
+        """The bytes of one conversation; 0 where it is missing or another user's."""
+        return await self._database.read(lambda session: conversation_bytes(session, user_id, conversation_id))
+
+
+def storage_use(session: Session, user_id: str) -> StorageUse:
+    """What the user has stored, with what this transaction has written."""
+    theirs = Conversation.user_id == user_id
+    conversations, settings = session.execute(
+        select(func.count(), func.coalesce(func.sum(Conversation.stored_bytes), 0)).where(theirs)
+    ).one()
+    messages, texts = session.execute(
+        select(func.count(), func.coalesce(func.sum(Message.stored_bytes), 0))
+        .join(Conversation, Conversation.id == Message.conversation_id)
+        .where(theirs)
+    ).one()
+    params = session.scalar(
+        select(func.coalesce(func.sum(Turn.stored_bytes), 0))
+        .join(Conversation, Conversation.id == Turn.conversation_id)
+        .where(theirs)
+    )
+    tags = session.scalar(
+        select(func.count(distinct(ConversationTag.tag)))
+        .join(Conversation, Conversation.id == ConversationTag.conversation_id)
+        .where(theirs)
+    )
+    rows = conversations * CONVERSATION_BYTES + messages * MESSAGE_BYTES
+    stored = rows + int(settings) + int(texts) + int(params or 0)
+    return StorageUse(bytes=stored, conversations=conversations, tags=tags or 0)
+
+
+def conversation_bytes(session: Session, user_id: str, conversation_id: str) -> int:
+    """The bytes of one conversation of the user's."""
+    found = session.scalar(
+        select(Conversation.stored_bytes).where(Conversation.id == conversation_id, Conversation.user_id == user_id)
+    )
+    if found is None:
+        return 0
+    messages, texts = session.execute(
+        select(func.count(), func.coalesce(func.sum(Message.stored_bytes), 0)).where(
+            Message.conversation_id == conversation_id
+        )
+    ).one()
+    params = session.scalar(
+        select(func.coalesce(func.sum(Turn.stored_bytes), 0)).where(Turn.conversation_id == conversation_id)
+    )
+    rows: int = CONVERSATION_BYTES + messages * MESSAGE_BYTES
+    return rows + found + int(texts) + int(params or 0)

@@ -1,0 +1,305 @@
+"""Conversations on their way out to a file and in from one. Every query asks for the user's id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import Table, func, insert, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.conversation_document import ConversationDocument, MessageDocument, TurnDocument
+from app.domain.document_tree import latest_tip
+from app.domain.ids import new_id
+from app.domain.storage import StorageLimits, StorageUse
+from app.domain.views import MessageStatus, Role
+from app.store.chat.staged_import import TURN_COLUMNS, StagedConversation, StagedImport
+from app.store.chat.storage_use import storage_use
+from app.store.db.database import Database
+from app.store.db.models import (
+    Account,
+    Base,
+    Conversation,
+    ConversationTag,
+    Message,
+    Turn,
+)
+from app.store.db.rows import owned_conversation
+
+Item = TypeVar("Item")
+
+_BATCH = 20  #: most conversations that are read at once on the way out
+_BATCH_BYTES = 8 * 2**20  #: most that they take together, where there are several
+_ROWS = 500  #: in one statement: SQLite takes no endless list of values
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ImportCounts:
+    """What an import did."""
+
+    imported: int
+    already_there: int  #: conversations that were not imported again
+
+
+class TransferRecords:
+    """The repository of exports and imports."""
+
+    def __init__(self, database: Database, limits: StorageLimits | None = None) -> None:
+        """``limits``: what each user may store; None is any amount."""
+        self._database = database
+        self._limits = limits or StorageLimits()
+
+    async def count(self, user_id: str) -> int:
+        """How many conversations the user has."""
+        counted = select(func.count()).select_from(Conversation).where(Conversation.user_id == user_id)
+        return await self._database.read(lambda session: session.scalar(counted) or 0)
+
+    async def read(self, user_id: str, conversation_id: str) -> ConversationDocument:
+        """One conversation. A reply that is being written counts as interrupted, with what there is of it.
+
+        Raises:
+            NotFound: it is missing or another user's.
+        """
+
+        def work(session: Session) -> ConversationDocument:
+            (document,) = _documents(session, [owned_conversation(session, user_id, conversation_id)])
+            return document
+
+        return await self._database.read(work)
+
+    async def read_all(self, user_id: str) -> AsyncIterator[ConversationDocument]:
+        """Every conversation, oldest first, a few in memory at a time. Each is as it was at one moment."""
+        after = ""
+        while True:
+
+            def work(session: Session, after: str = after) -> list[ConversationDocument]:
+                ids = _next_ids(session, user_id, after)
+                batch = session.scalars(
+                    select(Conversation).where(Conversation.id.in_(ids)).order_by(Conversation.id)
+                ).all()
+                return list(_documents(session, batch))
+
+            documents = await self._database.read(work)
+            if not documents:
+                return
+            after = documents[-1].id
+            for document in documents:
+                yield document
+            del documents, document  # the next ones come in their place, not beside them
+
+    async def add(self, user_id: str, conversations: Iterable[ConversationDocument]) -> ImportCounts:
+        """Add conversations that are right (:func:`app.transfer.reading.read_conversations`): all of them, or none.
+
+        Those that the user has already are left alone. Ids are kept where nobody has them.
+
+        Args:
+            conversations: read once, one after the other, in a thread and outside of any transaction.
+
+        Raises:
+            LimitReached: the user has no room for them.
+            StorageUnavailable: there is no room to stage them, or the database cannot be written.
+        """
+        staged = StagedImport()
+        try:
+            await asyncio.to_thread(staged.fill, user_id, conversations)
+            if self._limits != StorageLimits():
+                # Before the writing, which others wait for: they need not wait for what is refused in the end.
+                await self._database.read(lambda session: _require_room(session, user_id, staged, self._limits))
+            return await self._write(user_id, staged)
+        finally:
+            staged.close()
+
+    async def _write(self, user_id: str, staged: StagedImport) -> ImportCounts:
+        for attempt in range(_ATTEMPTS):
+            try:
+                return await self._database.write(lambda session: _add(session, user_id, staged, self._limits))
+            except IntegrityError:
+                # Somebody else has taken one of the ids since we looked. The next look finds it taken.
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+
+def _documents(session: Session, conversations: Sequence[Conversation]) -> Iterator[ConversationDocument]:
+    ids = [conversation.id for conversation in conversations]
+    messages: dict[str, list[MessageDocument]] = {id: [] for id in ids}
+    rows = session.execute(
+        select(Message, Turn)
+        .outerjoin(Turn, Turn.message_id == Message.id)
+        .where(Message.conversation_id.in_(ids), Message.deletion.is_(None))
+        .order_by(Message.position, Message.id)
+    )
+    for message, turn in rows:
+        messages[message.conversation_id].append(_message_document(message, turn))
+    tags: dict[str, list[str]] = {id: [] for id in ids}
+    for id, tag in session.execute(
+        select(ConversationTag.conversation_id, ConversationTag.tag).where(ConversationTag.conversation_id.in_(ids))
+    ):
+        tags[id].append(tag)
+    for row in conversations:
+        found = messages[row.id]
+        tip_is_there = any(message.id == row.tip_message_id for message in found)
+        yield ConversationDocument.model_construct(
+            id=row.id,
+            title=row.title,
+            title_by=cast(Any, row.title_by),
+            pinned=row.pinned,
+            archived=row.archived,
+            tags=sorted(tags[row.id]),
+            settings=ChatSettings.model_validate(row.settings),
+            imported_from=row.imported_from,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            tip=row.tip_message_id if tip_is_there else latest_tip(found),
+            messages=found,
+        )
+
+
+def _message_document(message: Message, turn: Turn | None) -> MessageDocument:
+    return MessageDocument.model_construct(
+        id=message.id,
+        parent_id=message.parent_id,
+        role=Role(message.role),
+        status=_ended(message.status, MessageStatus.STREAMING),
+        content=message.content,
+        created_at=message.created_at,
+        turn=_turn_document(turn) if turn is not None else None,
+    )
+
+
+def _turn_document(turn: Turn) -> TurnDocument:
+    return TurnDocument.model_construct(
+        status=_ended(turn.status, "running"),
+        params=ChatSettings.model_validate(turn.params),
+        **{name: getattr(turn, name) for name in TURN_COLUMNS},
+    )
+
+
+def _ended(status: str, unfinished: str) -> Any:
+    """A reply in flight is in a document what it would be after a crash."""
+    return "interrupted" if status == unfinished else status
+
+
+def _next_ids(session: Session, user_id: str, after: str) -> list[str]:
+    """The conversations that are read next: as many as fit into memory together, one at least."""
+    texts = (
+        select(func.coalesce(func.sum(Message.stored_bytes), 0))
+        .where(Message.conversation_id == Conversation.id)
+        .scalar_subquery()
+    )
+    params = (
+        select(func.coalesce(func.sum(Turn.stored_bytes), 0))
+        .where(Turn.conversation_id == Conversation.id)
+        .scalar_subquery()
+    )
+    found = session.execute(
+        select(Conversation.id, texts + params)
+        .where(Conversation.user_id == user_id, Conversation.id > after)
+        .order_by(Conversation.id)
+        .limit(_BATCH)
+    )
+    ids, total = list[str](), 0
+    for id, size in found:
+        total += int(size)
+        if ids and total > _BATCH_BYTES:
+            break
+        ids.append(id)
+    return ids
+
+
+def _require_room(session: Session, user_id: str, staged: StagedImport, limits: StorageLimits) -> None:
+    """Whether the new ones among these would fit, by their texts alone."""
+    use = storage_use(session, user_id)
+    limits.require_room(use)
+    size, number = use.bytes, use.conversations
+    for batch in staged:
+        known = _known(session, user_id, batch)
+        for conversation in batch:
+            if known.isdisjoint({conversation.id, *conversation.origins}):
+                number += 1
+                size += conversation.size
+        limits.require_kept(StorageUse(size, number, 0))
+
+
+def _add(session: Session, user_id: str, staged: StagedImport, limits: StorageLimits) -> ImportCounts:
+    # Two imports of one user's wait for each other, so that the second finds what the first has made.
+    session.execute(select(Account.id).where(Account.id == user_id).with_for_update(key_share=True)).one()
+    there = set[str]()  # names that this import has met
+    imported = seen = 0
+    rows: dict[type[Base], list[dict[str, Any]]] = {
+        table: [] for table in (Conversation, Message, Turn, ConversationTag)
+    }
+    for batch in staged:
+        seen += len(batch)
+        known = _known(session, user_id, batch)
+        taken = _Taken(session, batch)
+        for conversation in batch:
+            names = {conversation.id, *conversation.origins}
+            if not names.isdisjoint(known) or not names.isdisjoint(there):
+                continue
+            there |= names
+            imported += 1
+            for table, values in conversation.rows_with(taken.ids_for(conversation)):
+                rows[table].append(values)
+        _insert(session, rows)
+    if limits != StorageLimits() and imported:
+        limits.require_kept(storage_use(session, user_id))
+    return ImportCounts(imported, seen - imported)
+
+
+def _known(session: Session, user_id: str, conversations: Sequence[StagedConversation]) -> set[str]:
+    """Of the conversations' ids and origins, those that the user has."""
+    mine = Conversation.user_id == user_id
+    ids = [conversation.id for conversation in conversations]
+    origins = [origin for conversation in conversations for origin in conversation.origins]
+    return _found(session, Conversation.id, ids, mine) | _found(session, Conversation.imported_from, origins, mine)
+
+
+class _Taken:
+    """Ids that rows have already, whoever's they are."""
+
+    def __init__(self, session: Session, conversations: Sequence[StagedConversation]) -> None:
+        rows = [row for conversation in conversations for row in conversation.rows]
+        self._ids = set[str]().union(
+            *(
+                _found(session, column, [row["id"] for table, row in rows if table is column.class_])
+                for column in (Conversation.id, Message.id, Turn.id)
+            )
+        )
+
+    def ids_for(self, conversation: StagedConversation) -> Callable[[str], str]:
+        """The ids to use for a conversation's own: its own, or new ones in the same order where any is taken."""
+        own = conversation.row_ids
+        if self._ids.isdisjoint(own) and len(own) == len(set(own)):
+            self._ids.update(own)
+            return lambda id: id
+        renamed = {id: new_id() for id in sorted(set(own))}
+        return renamed.__getitem__
+
+
+def _insert(session: Session, rows: dict[type[Base], list[dict[str, Any]]]) -> None:
+    for table, values in rows.items():
+        if values:
+            # Into the table, not the class: that would take a statement of its own for every row with other nulls.
+            session.execute(insert(cast(Table, table.__table__)), values)
+            values.clear()
+
+
+def _found(session: Session, column: InstrumentedAttribute[Any], values: Collection[str], *where: Any) -> set[str]:
+    """Which of the values rows have in this column."""
+    found: set[str] = set()
+    for some in _chunks(values):
+        found.update(session.scalars(select(column).where(column.in_(some), *where)))
+    return found
+
+
+def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    remaining = iter(items)
+    while chunk := list(islice(remaining, _ROWS)):
+        yield chunk

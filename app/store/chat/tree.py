@@ -1,0 +1,145 @@
+"""Walks of the message tree. Callers have checked whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+from sqlalchemy import CTE, Connection, Row, Select, bindparam, func, insert, literal, select
+from sqlalchemy.orm import Session, aliased, undefer
+
+from app.domain.ids import new_id
+from app.store.db.models import Message, Turn, table_of
+from app.store.db.prepared_statements import Prepared
+
+_MESSAGE, _TURN = table_of(Message), table_of(Turn)
+#: The second is None where the join found no turn, which SQLAlchemy's types do not say.
+MessageRow = Row[tuple[Message, Turn]]
+
+
+def path_to(
+    session: Session, message_id: str | None, limit: int | None = None, *, token_ids: bool = False
+) -> Sequence[MessageRow]:
+    """The messages from the root (or ``limit`` messages up) to ``message_id``, oldest first, with their turns.
+
+    Token ids are read with them only where they are asked for.
+    """
+    if message_id is None:
+        return ()
+    given = {"message_id": message_id} if limit is None else {"message_id": message_id, "limit": limit}
+    return session.execute(_path(limit is not None, token_ids), given).all()
+
+
+class PromptRow(NamedTuple):
+    """What a prompt needs of a message, and of its turn where it is a reply."""
+
+    role: str
+    content: str
+    token_ids: tuple[int, ...] | None
+    omitted_messages: int | None
+    context_length: int | None
+
+
+def prompt_path(connection: Connection, message_id: str | None) -> list[PromptRow]:
+    """As :func:`path_to`, from the root. Without objects: every message that is sent reads all that was said before."""
+    if message_id is None:
+        return []
+    return [PromptRow(*row) for row in _prompt_path().rows(connection, {"message_id": message_id})]
+
+
+@cache
+def _prompt_path() -> Prepared:
+    path = _ids_on_path(limited=False)
+    return Prepared(
+        select(
+            _MESSAGE.c.role, _MESSAGE.c.content, _MESSAGE.c.token_ids, _TURN.c.omitted_messages, _TURN.c.context_length
+        )
+        .join(path, _MESSAGE.c.id == path.c.id)
+        .outerjoin(_TURN, _TURN.c.message_id == _MESSAGE.c.id)
+        .order_by(_MESSAGE.c.position)
+    )
+
+
+@cache
+def _path(limited: bool, token_ids: bool) -> Select[tuple[Message, Turn]]:
+    """Made once: putting it together takes longer than running it."""
+    path = _ids_on_path(limited)
+    return (
+        select(Message, Turn)
+        .options(*([undefer(Message.token_ids)] if token_ids else []))
+        .join(path, Message.id == path.c.id)
+        .outerjoin(Turn, Turn.message_id == Message.id)
+        .order_by(Message.position)
+    )
+
+
+def _ids_on_path(limited: bool) -> CTE:
+    path = (
+        select(_MESSAGE.c.id, _MESSAGE.c.parent_id, literal(1).label("length"))
+        .where(_MESSAGE.c.id == bindparam("message_id"))
+        .cte("path", recursive=True)
+    )
+    parent = _MESSAGE.alias()
+    step = select(parent.c.id, parent.c.parent_id, path.c.length + 1).join(path, parent.c.id == path.c.parent_id)
+    if limited:
+        step = step.where(path.c.length < bindparam("limit"))
+    return path.union_all(step)
+
+
+def siblings_of(session: Session, messages: Sequence[Message]) -> dict[str, list[str]]:
+    """For each of these messages of one path the messages that follow the same one, itself among them, oldest first."""
+    if not messages:
+        return {}
+    rows = session.execute(
+        select(Message.id, Message.parent_id)
+        .where(
+            Message.conversation_id == messages[0].conversation_id,
+            Message.position.between(messages[0].position, messages[-1].position),
+            Message.deletion.is_(None),
+        )
+        .order_by(Message.id)
+    )
+    following: dict[str | None, list[str]] = {}
+    for id, parent_id in rows:
+        following.setdefault(parent_id, []).append(id)
+    return {message.id: following[message.parent_id] for message in messages}
+
+
+def latest_below(session: Session, message_id: str) -> str:
+    """The end of the branch that begins with a message and takes the latest reply, or message, at every fork."""
+    branch = select(Message.id, literal(0).label("depth")).where(Message.id == message_id).cte("branch", recursive=True)
+    child, younger = aliased(Message), aliased(Message)
+    latest = (
+        select(func.max(younger.id))
+        .where(younger.parent_id == branch.c.id, younger.deletion.is_(None))
+        .correlate(branch)
+        .scalar_subquery()
+    )
+    branch = branch.union_all(select(child.id, branch.c.depth + 1).join(branch, child.id == latest))
+    last: str = session.execute(select(branch.c.id).order_by(branch.c.depth.desc()).limit(1)).scalar_one()
+    return last
+
+
+def copy_path(session: Session, path: Sequence[MessageRow], conversation_id: str) -> str | None:
+    """Copy messages that follow one another, and their turns, into another conversation; returns the last one's id."""
+    parent_id = None
+    messages: list[dict[str, object]] = []
+    turns: list[dict[str, object]] = []
+    for position, (message, turn) in enumerate(path):
+        id = new_id()
+        ids = {"id": id, "conversation_id": conversation_id, "parent_id": parent_id, "position": position}
+        messages.append(_values(message) | ids | {"indexed": False})
+        if turn is not None:
+            turns.append(_values(turn) | {"id": new_id(), "conversation_id": conversation_id, "message_id": id})
+        parent_id = id
+    for table, rows in ((_MESSAGE, messages), (_TURN, turns)):
+        if rows:
+            session.execute(insert(table), rows)
+    return parent_id
+
+
+def _values(row: Message | Turn) -> dict[str, object]:
+    return {
+        column.key: getattr(row, column.key) for column in row.__mapper__.column_attrs if not column.columns[0].computed
+    }

@@ -1,0 +1,198 @@
+"""What a reply answers: the message, and the conversation before it. Read for the model; nothing is written here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, exists, select
+from sqlalchemy.orm import Session
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.prompting import PathMessage
+from app.domain.views import MessageStatus, Role
+from app.errors import Conflict, InvalidInput, NotFound
+from app.store.chat.tree import prompt_path
+from app.store.db.database import Database
+from app.store.db.models import Conversation, Message, Turn, table_of
+from app.store.db.prepared_statements import Prepared
+from app.store.db.rows import NO_CONVERSATION, is_id, owned_message
+
+BUSY = "A reply is still being written in this conversation. Wait for it or stop it, then send again."
+
+MOVED_ON = "This conversation has gone on elsewhere. Look at it again, then send."
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """What a new message in an existing conversation follows."""
+
+    parent_id: str | None
+    path: tuple[PathMessage, ...]  #: from the root to the parent
+    settings: ChatSettings
+    streaming: bool  #: a reply is being written there now
+    omitted_messages: int = 0  #: left out of what the model read for the parent
+    context_length: int | None = None  #: of the model that wrote the parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedMessage:
+    """A message of the person's that stands in a conversation, with what it follows."""
+
+    id: str
+    conversation_id: str
+    text: str
+    context: TurnContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunReply:
+    """A reply that was cut short, to go on from where it stands."""
+
+    turn_id: str
+    message_id: str
+    asked: AskedMessage  #: what it is a reply to
+    text: str
+    token_ids: tuple[int, ...]  #: that spell it, where they are known
+    num_tokens: int
+
+
+class TurnContexts:
+    """The repository of what turns read. Every query asks for the user's id."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def context(self, user_id: str, conversation_id: str, parent_id: str | None) -> TurnContext:
+        """What a message after ``parent_id`` (None: after the tip) follows.
+
+        Raises:
+            NotFound: the conversation, or the parent in it, is missing or another user's.
+            InvalidInput: the parent is not a reply.
+        """
+
+        def work(connection: Connection) -> TurnContext:
+            row = _OWNED.row(connection, {"conversation_id": conversation_id, "user_id": user_id})
+            if row is None:
+                raise NotFound(NO_CONVERSATION)
+            last, settings = row
+            if parent_id is not None:
+                of_parent = {"id": parent_id, "conversation_id": conversation_id}
+                parent = _PARENT.row(connection, of_parent) if is_id(parent_id) else None
+                if parent is None:
+                    raise NotFound("There is no such message in this conversation to send another one after.")
+                if parent != (Role.ASSISTANT,):
+                    raise InvalidInput("A message can only follow a reply, not another message of yours.")
+                last = parent_id
+            return _context(connection, conversation_id, settings, last)
+
+        if not is_id(conversation_id):
+            raise NotFound(NO_CONVERSATION)
+
+        return await self._database.read_rows(work)
+
+    async def asked(self, user_id: str, message_id: str) -> AskedMessage:
+        """The person's message that ``message_id`` is, or that it is a reply to.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+        """
+
+        def work(session: Session) -> AskedMessage:
+            message = owned_message(session, user_id, message_id)
+            return _asked(session, message if message.role == Role.USER else _question_of(session, message))
+
+        return await self._database.read(work)
+
+    async def begun(self, user_id: str, message_id: str) -> BegunReply:
+        """The reply ``message_id``, where it can go on.
+
+        Raises:
+            NotFound: the message is missing or another user's.
+            InvalidInput: it is no reply, has ended by itself, has no text, or something follows it.
+        """
+
+        def work(session: Session) -> BegunReply:
+            message = owned_message(session, user_id, message_id)
+            turn = resumable_turn(session, message)
+            return BegunReply(
+                turn_id=turn.id,
+                message_id=message.id,
+                asked=_asked(session, _question_of(session, message)),
+                text=message.content,
+                token_ids=message.token_ids or (),
+                num_tokens=turn.completion_tokens or 0,
+            )
+
+        return await self._database.read(work)
+
+
+def is_running(connection: Connection, conversation_id: str) -> bool:
+    """A reply is being written in the conversation."""
+    return _IS_RUNNING.row(connection, {"conversation_id": conversation_id}) is not None
+
+
+# What every message that is sent asks.
+_CONVERSATION, _MESSAGE, _TURN = table_of(Conversation), table_of(Message), table_of(Turn)
+_OWNED = Prepared(
+    select(_CONVERSATION.c.tip_message_id, _CONVERSATION.c.settings).where(
+        _CONVERSATION.c.id == bindparam("conversation_id"), _CONVERSATION.c.user_id == bindparam("user_id")
+    )
+)
+_PARENT = Prepared(
+    select(_MESSAGE.c.role).where(
+        _MESSAGE.c.id == bindparam("id"),
+        _MESSAGE.c.conversation_id == bindparam("conversation_id"),
+        _MESSAGE.c.deletion.is_(None),
+    )
+)
+_IS_RUNNING = Prepared(
+    select(_TURN.c.id).where(_TURN.c.conversation_id == bindparam("conversation_id"), _TURN.c.status == "running")
+)
+
+
+def _context(connection: Connection, conversation_id: str, settings: dict[str, Any], last: str | None) -> TurnContext:
+    """What a message after ``last`` follows."""
+    rows = prompt_path(connection, last)
+    latest = rows[-1] if rows else None
+    return TurnContext(
+        parent_id=last,
+        path=tuple(PathMessage(Role(row.role), row.content, row.token_ids or ()) for row in rows),
+        settings=ChatSettings.model_validate(settings),
+        streaming=is_running(connection, conversation_id),
+        omitted_messages=(latest.omitted_messages or 0) if latest else 0,
+        context_length=latest.context_length if latest else None,
+    )
+
+
+def _asked(session: Session, message: Message) -> AskedMessage:
+    conversation = session.get_one(Conversation, message.conversation_id)
+    return AskedMessage(
+        id=message.id,
+        conversation_id=conversation.id,
+        text=message.content,
+        context=_context(session.connection(), conversation.id, conversation.settings, message.parent_id),
+    )
+
+
+def _question_of(session: Session, reply: Message) -> Message:
+    return session.get_one(Message, reply.parent_id)
+
+
+def resumable_turn(session: Session, message: Message) -> Turn:
+    """The turn of a reply that can go on; ``InvalidInput`` says why another cannot."""
+    turn = session.scalars(select(Turn).where(Turn.message_id == message.id)).one_or_none()
+    if message.role != Role.ASSISTANT or turn is None:
+        raise InvalidInput("Only a reply can be continued.")
+    if message.status == MessageStatus.STREAMING:
+        raise Conflict(BUSY)
+    if not message.content.strip():
+        raise InvalidInput("This reply has no text to go on from. Ask for another one.")
+    # Of one that another program wrote nobody knows the reason.
+    if message.status == MessageStatus.COMPLETE and turn.finish_reason == "stop_string":
+        raise InvalidInput("A stop string ended this reply; there is nothing to continue.")
+    if message.status == MessageStatus.COMPLETE and turn.finish_reason in (None, "stop"):
+        raise InvalidInput("This reply has ended by itself; there is nothing to continue.")
+    if session.scalar(select(exists().where(Message.parent_id == message.id, Message.deletion.is_(None)))):
+        raise InvalidInput("Something follows this reply already. Only the last one can be continued.")
+    return turn

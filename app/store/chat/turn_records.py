@@ -1,0 +1,321 @@
+"""What is written down of a turn: its beginning in one transaction, checkpoints, its end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+from sqlalchemy import ColumnElement, Connection, Interval, bindparam, delete, func, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.views import MessageStatus, ReplyStats, Role
+from app.errors import Conflict, NotFound
+from app.store.chat.conversations import settings_row
+from app.store.chat.leases import lease_until
+from app.store.chat.reply_writes import ReplyWrites, Standing, TurnOutcome, Write
+from app.store.chat.turn_contexts import BUSY, MOVED_ON, is_running, resumable_turn
+from app.store.db.database import Database, is_postgres
+from app.store.db.models import Conversation, Message, Turn, table_of
+from app.store.db.notifications import Channel, notify
+from app.store.db.prepared_statements import Prepared, insert_into, update_of
+from app.store.db.rows import NO_CONVERSATION, is_id, owned_conversation, owned_message, reply_stats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTurn:
+    """A message and the reply to it, before the reply has a word."""
+
+    turn_id: str
+    conversation_id: str
+    user_message_id: str
+    message_id: str
+    title: str | None  #: of the conversation to make; None where there is one
+    parent_id: str | None  #: what the message follows
+    parent_is_tip: bool  #: refuse if the conversation has moved on meanwhile
+    text: str | None  #: None where the message is there already, and gets one more reply
+    begun_text: str | None = None  #: what a reply that goes on goes on from
+    settings: ChatSettings
+    save_settings: bool
+    model: str
+    omitted_messages: int = 0
+    context_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRecord:
+    """A turn and its reply as they are stored."""
+
+    turn_id: str
+    conversation_id: str
+    user_message_id: str | None
+    message_id: str
+    omitted_messages: int
+    context_length: int | None
+    has_system_prompt: bool
+    text: str
+    status: MessageStatus
+    stats: ReplyStats | None
+    error: str | None
+
+
+# What every message that is sent asks and writes.
+_CONVERSATION = table_of(Conversation)
+_OWNED = select(_CONVERSATION.c.tip_message_id).where(
+    _CONVERSATION.c.id == bindparam("conversation_id"), _CONVERSATION.c.user_id == bindparam("user_id")
+)
+_LOCKED = Prepared(_OWNED.with_for_update(key_share=True))  # whoever only refers to it need not wait
+_NEW_CONVERSATION = insert_into(
+    _CONVERSATION, "id user_id title created_at tip_message_id updated_at archived unread settings"
+)
+_TURN = table_of(Turn)
+_OF_TURN = (
+    "id conversation_id message_id status model params seed owner created_at heartbeat_at checkpoint_offset "
+    "omitted_messages context_length"
+)
+_NEW_TURN = insert_into(_TURN, f"{_OF_TURN} lease_until")
+_NEW_TURN_POSTGRES = insert_into(_TURN, _OF_TURN, lease_until=func.now() + bindparam("lease", type_=Interval))
+_IS_THERE = Prepared(select(_TURN.c.id).where(_TURN.c.id == bindparam("id")))
+_MESSAGE = table_of(Message)
+_NEW_MESSAGE = insert_into(_MESSAGE, "id conversation_id parent_id role status content position created_at")
+_PARENT = Prepared(select(_MESSAGE.c.position).where(_MESSAGE.c.id == bindparam("id"), _MESSAGE.c.deletion.is_(None)))
+_NOT_UNIQUE = ("SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE")
+
+
+class TurnRecords:
+    """The repository of turns.
+
+    Args:
+        owner: id of this start of the process. Turns that run under another are not written here.
+        lease_seconds: how long a turn belongs to its owner after each write.
+    """
+
+    def __init__(self, database: Database, owner: str, lease_seconds: float) -> None:
+        self._database = database
+        self._owner = owner
+        self._lease_seconds = lease_seconds
+        self._writes = ReplyWrites(database, owner, lease_seconds)
+
+    async def resume(self, user_id: str, new: NewTurn) -> None:
+        """Let the turn ``new.turn_id`` run again, to write the rest of its reply.
+
+        Raises:
+            NotFound: the reply is gone.
+            Conflict: a reply is being written in the conversation, or this one has grown since it was read.
+            InvalidInput: by now the reply cannot go on.
+        """
+        now = datetime.now(UTC)
+
+        def work(session: Session) -> None:
+            conversation = owned_conversation(session, user_id, new.conversation_id, lock=True)
+            if is_running(session.connection(), conversation.id):
+                raise Conflict(BUSY)
+            message = owned_message(session, user_id, new.message_id)
+            turn = resumable_turn(session, message)
+            if message.content != new.begun_text:
+                raise Conflict("This reply has gone on elsewhere meanwhile. Look at it again, then continue it.")
+            message.status, message.indexed = MessageStatus.STREAMING, False
+            turn.status, turn.owner, turn.heartbeat_at = "running", self._owner, now
+            turn.lease_until = self._lease(session)
+            turn.ended_at = turn.error = turn.finish_reason = turn.stop_requested_at = None
+            turn.model, turn.params, turn.seed = new.model, settings_row(new.settings), new.settings.seed
+            turn.omitted_messages, turn.context_length = new.omitted_messages, new.context_length
+            conversation.tip_message_id = message.id
+            conversation.updated_at = now
+            if new.save_settings:
+                conversation.settings = settings_row(new.settings)
+            notify(session, Channel.CHANGED, turn.id)
+
+        await self._start(self._database.write(work))
+
+    async def begin(self, user_id: str, new: NewTurn) -> None:
+        """Write the (conversation,) message, empty reply and running turn, or nothing.
+
+        Raises:
+            NotFound: the conversation is gone, or what the message follows.
+            Conflict: a reply is being written there, or the tip is another one by now.
+        """
+        now = datetime.now(UTC)
+        lease = timedelta(seconds=self._lease_seconds)
+        settings = settings_row(new.settings)
+
+        def work(connection: Connection) -> None:
+            values = {"tip_message_id": new.message_id, "updated_at": now}
+            values |= {"archived": False, "unread": False}  # who writes there is there
+            if new.save_settings:
+                values["settings"] = settings
+            if new.title is not None:
+                born = {"id": new.conversation_id, "user_id": user_id, "title": new.title, "created_at": now}
+                _NEW_CONVERSATION.run(connection, {"settings": {}, **born, **values})
+            else:
+                conversation = _LOCKED.row(connection, {"conversation_id": new.conversation_id, "user_id": user_id})
+                if conversation is None:
+                    raise NotFound(NO_CONVERSATION)
+                if is_running(connection, new.conversation_id):
+                    raise Conflict(BUSY)
+                if new.parent_is_tip and conversation != (new.parent_id,):
+                    raise Conflict(MOVED_ON)
+                update_of(_CONVERSATION, values).run(connection, {"key": new.conversation_id, **values})
+            _NEW_MESSAGE.run_each(connection, _messages(connection, new, now))
+            turn = {
+                "id": new.turn_id,
+                "conversation_id": new.conversation_id,
+                "message_id": new.message_id,
+                "status": "running",
+                "model": new.model,
+                "params": settings,
+                "seed": new.settings.seed,
+                "owner": self._owner,
+                "created_at": now,
+                "heartbeat_at": now,
+                "lease": lease,
+                "lease_until": now + lease,
+                "checkpoint_offset": 0,
+                "omitted_messages": new.omitted_messages,
+                "context_length": new.context_length,
+            }
+            (_NEW_TURN_POSTGRES if is_postgres(connection) else _NEW_TURN).run(connection, turn)
+
+        await self._start(self._database.write_rows(work))
+
+    async def checkpoint(self, user_id: str, turn_id: str, text: str | None) -> Standing:
+        """Write what there is of the reply, or None where nothing is new, and renew the lease."""
+        return await self._writes.write(Write(user_id, turn_id, text=text))
+
+    async def finish(self, user_id: str, turn_id: str, outcome: TurnOutcome) -> bool:
+        """Write the end of the reply. False when the turn is no longer this process's: deleted, or taken."""
+        return await self._writes.write(Write(user_id, turn_id, outcome=outcome)) is not Standing.LOST
+
+    async def request_stop(self, user_id: str, turn_id: str) -> None:
+        """Ask the process that writes the reply to stop it; nothing where it has ended, or is another user's."""
+
+        def work(session: Session) -> None:
+            asked = session.execute(
+                update(Turn)
+                .where(Turn.id == turn_id, Turn.status == "running", _is_of(user_id))
+                .values(stop_requested_at=func.coalesce(Turn.stop_requested_at, datetime.now(UTC)))
+                .returning(Turn.id)
+                .execution_options(synchronize_session=False)
+            )
+            if asked.one_or_none() is not None:
+                notify(session, Channel.ASKED, turn_id)
+
+        await self._database.write(work)
+
+    async def find(self, user_id: str, turn_id: str) -> TurnRecord | None:
+        """As :meth:`get`, for a turn that is mostly not there: it costs little then."""
+        try:
+            there = await self._database.read_rows(lambda connection: _IS_THERE.row(connection, {"id": turn_id}))
+            return await self.get(user_id, turn_id) if there else None
+        except NotFound:
+            return None
+
+    async def get(self, user_id: str, turn_id: str) -> TurnRecord:
+        """Raises:
+        NotFound: the turn is missing or another user's.
+        """
+        missing = NotFound("There is no such reply. Its conversation may have been deleted.")
+        if not is_id(turn_id):
+            raise missing
+
+        def work(session: Session) -> TurnRecord:
+            row = session.execute(
+                select(Turn, Message)
+                .join(Message, Message.id == Turn.message_id)
+                .join(Conversation, Conversation.id == Turn.conversation_id)
+                .where(Turn.id == turn_id, Conversation.user_id == user_id)
+            ).one_or_none()
+            if row is None:
+                raise missing
+            turn, message = row
+            return TurnRecord(
+                turn_id=turn.id,
+                conversation_id=turn.conversation_id,
+                user_message_id=message.parent_id,
+                message_id=message.id,
+                omitted_messages=turn.omitted_messages or 0,
+                context_length=turn.context_length,
+                has_system_prompt=ChatSettings.model_validate(turn.params).has_system_prompt,
+                text=message.content,
+                status=MessageStatus(message.status),
+                stats=reply_stats(turn),
+                error=turn.error,
+            )
+
+        return await self._database.read(work)
+
+    async def delete_conversation(self, user_id: str, conversation_id: str) -> None:
+        """Delete the conversation with its messages and turns.
+
+        Raises:
+            NotFound: it is missing or another user's.
+        """
+
+        def work(session: Session) -> None:
+            owned_conversation(session, user_id, conversation_id)
+            # In the order in which checkpoints lock: first the turn, then its message.
+            running = session.execute(
+                select(Turn.id, Turn.owner)
+                .where(Turn.conversation_id == conversation_id, Turn.status == "running")
+                .with_for_update()
+            ).all()
+            for turn_id, owner in running:
+                notify(session, Channel.CHANGED, turn_id)
+                if owner != self._owner:
+                    notify(session, Channel.ASKED, turn_id)
+            owned_conversation(session, user_id, conversation_id, lock=True)
+            session.execute(delete(Conversation).where(Conversation.id == conversation_id))
+
+        await self._database.write(work)
+
+    async def _start(self, written: Awaitable[None]) -> None:
+        """Begin or resume a turn. Two processes may, or one request twice: the second one's rows do not fit."""
+        try:
+            await written
+        except IntegrityError as error:
+            of_sqlite = getattr(error.orig, "sqlite_errorname", None)
+            if isinstance(error.orig, psycopg.errors.UniqueViolation) or of_sqlite in _NOT_UNIQUE:
+                raise Conflict(BUSY) from error
+            raise
+
+    def _lease(self, session: Session) -> datetime | ColumnElement[datetime]:
+        return lease_until(session, self._lease_seconds)
+
+
+def _is_of(user_id: str) -> ColumnElement[bool]:
+    """The turn is in one of this user's conversations."""
+    return Turn.conversation_id.in_(select(Conversation.id).where(Conversation.user_id == user_id))
+
+
+def _messages(connection: Connection, new: NewTurn, now: datetime) -> list[dict[str, Any]]:
+    """The rows of a new turn: the person's message, unless it is there, and the reply to it."""
+    is_there = new.text is None
+    parent_id = new.user_message_id if is_there else new.parent_id
+    position = 0
+    if parent_id is not None:
+        parent = _PARENT.row(connection, {"id": parent_id})
+        if parent is None:
+            raise NotFound("The message that this one follows was deleted meanwhile. Look at the conversation again.")
+        position = parent[0] + 1
+    both: dict[str, Any] = {"conversation_id": new.conversation_id, "created_at": now}
+    asked = {
+        "id": new.user_message_id,
+        "parent_id": new.parent_id,
+        "role": Role.USER,
+        "status": MessageStatus.COMPLETE,
+        "content": new.text,
+        "position": position,
+    }
+    reply = {
+        "id": new.message_id,
+        "parent_id": new.user_message_id,
+        "role": Role.ASSISTANT,
+        "status": MessageStatus.STREAMING,
+        "content": "",
+        "position": position if is_there else position + 1,
+    }
+    return [both | reply] if is_there else [both | asked, both | reply]

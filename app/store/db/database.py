@@ -1,0 +1,224 @@
+"""The door to the database: transactions run in threads, so that the event loop never waits for a disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import StaticPool
+
+from app.concurrency.cpu_affinity import step_back
+from app.errors import StorageUnavailable
+from app.store.db import driver
+from app.store.db.group_commit import GroupCommit
+from app.store.db.transaction import WITH_OBJECTS, WITH_ROWS, Way, Work, run_alone
+
+Result = TypeVar("Result")
+
+IN_MEMORY = "sqlite://"
+READERS = 4
+POSTGRES_CONNECTIONS = 8
+#: By it a server's connections to PostgreSQL are told from those of commands.
+SERVER_NAME = "deskmate server"
+CONNECT_TIMEOUT_SECONDS = 10
+BUSY_TIMEOUT_MS = 5000
+JOURNAL_SIZE_LIMIT = 64 * 2**20
+IDLE_TRANSACTION_SECONDS = 10
+
+
+class Database:
+    """Runs functions of a :class:`~sqlalchemy.orm.Session`, each in one transaction, outside the event loop.
+
+    What every message asks for is done with prepared statements alone (:mod:`app.store.db.prepared_statements`), by functions of a
+    :class:`~sqlalchemy.Connection`.
+
+    SQLite has one writer with its own connection and thread, so that writers queue instead of
+    colliding (see :mod:`app.store.db.group_commit`), and a few readers that see a consistent snapshot
+    beside it; in memory, it has one connection for all. PostgreSQL has one pool.
+
+    A cancelled caller never leaves half a transaction: what has begun is committed or rolled back
+    in its thread, what has not begun does not begin.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Args:
+        url: as ``AppSettings.resolved_database_url`` gives it, or ``IN_MEMORY``. Nothing is opened yet.
+        """
+        self._closed = False
+        self._commits: GroupCommit | None = None  # where there is one writer
+        if url == IN_MEMORY:
+            self._writer = self._reader = sqlite_engine(url, connections=1)
+            self._write_threads = self._read_threads = _threads(1, "database-memory")
+            self._commits = GroupCommit(self._writer, self._write_threads)
+        elif make_url(url).get_backend_name() == "sqlite":
+            self._writer = sqlite_engine(url, connections=1)
+            self._reader = sqlite_engine(url, connections=READERS, read_only=True)
+            self._write_threads = _threads(1, "database-write")
+            self._read_threads = _threads(READERS, "database-read")
+            self._commits = GroupCommit(self._writer, self._write_threads)
+        else:
+            self._writer = self._reader = postgres_engine(url, connections=POSTGRES_CONNECTIONS, name=SERVER_NAME)
+            _limit_waits(self._writer)
+            self._write_threads = self._read_threads = _threads(POSTGRES_CONNECTIONS, "database")
+
+    async def read(self, work: Callable[[Session], Result]) -> Result:
+        """Run ``work`` in a transaction that only reads.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached or read.
+        """
+        result: Result = await self._read(WITH_OBJECTS, work)
+        return result
+
+    async def read_rows(self, work: Callable[[Connection], Result]) -> Result:
+        """As :meth:`read`, without objects."""
+        result: Result = await self._read(WITH_ROWS, work)
+        return result
+
+    async def write(self, work: Callable[[Session], Result]) -> Result:
+        """Run ``work`` in a transaction and commit it; roll back where it raises.
+
+        Raises:
+            StorageUnavailable: the database cannot be reached, is locked, or its disk is full.
+        """
+        result: Result = await self._write(WITH_OBJECTS, work)
+        return result
+
+    async def write_rows(self, work: Callable[[Connection], Result]) -> Result:
+        """As :meth:`write`, without objects."""
+        result: Result = await self._write(WITH_ROWS, work)
+        return result
+
+    async def ping(self) -> None:
+        """Raises:
+        StorageUnavailable: the database does not answer.
+        """
+        await self.read(lambda session: session.execute(text("SELECT 1")).scalar_one())
+
+    async def close(self) -> None:
+        """Wait for the transactions under way, then close every connection."""
+        self._closed = True
+        for threads in {self._write_threads, self._read_threads}:
+            await asyncio.to_thread(threads.shutdown)
+        for engine in {self._writer, self._reader}:
+            engine.dispose()
+
+    async def _read(self, way: Way, work: Work) -> Any:
+        self._refuse_when_closed()
+        return await self._run(self._read_threads, self._reader, way, work)
+
+    async def _write(self, way: Way, work: Work) -> Any:
+        self._refuse_when_closed()
+        if self._commits is not None:
+            return await self._commits.run(way, work)
+        return await self._run(self._write_threads, self._writer, way, work)
+
+    async def _run(self, threads: ThreadPoolExecutor, engine: Engine, way: Way, work: Work) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(threads, run_alone, engine, way, work)
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise StorageUnavailable("The server is shutting down. Please try again once it is back.")
+
+
+def _threads(number: int, name: str) -> ThreadPoolExecutor:
+    """Whoever serves the page goes first: many wait for text there while one writes."""
+    return ThreadPoolExecutor(number, thread_name_prefix=name, initializer=step_back)
+
+
+def is_postgres(session: Session | Connection) -> bool:
+    """Whether it is one of PostgreSQL's; otherwise it is SQLite's."""
+    bind = session if isinstance(session, Connection) else session.get_bind()
+    return bind.dialect.name == "postgresql"
+
+
+@contextmanager
+def reading(url: str) -> Iterator[Connection]:
+    """A connection of its own in a transaction that sees one moment of the database, however long the block takes.
+
+    Raises:
+        SQLAlchemyError: it cannot be opened.
+    """
+    sqlite = make_url(url).get_backend_name() == "sqlite"
+    engine = sqlite_engine(url, connections=1, read_only=True) if sqlite else postgres_engine(url, connections=1)
+    try:
+        with engine.connect() as connection:
+            if not sqlite:
+                connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            with connection.begin():
+                yield connection
+    finally:
+        engine.dispose()
+
+
+def sqlite_engine(url: str, *, connections: int, read_only: bool = False) -> Engine:
+    """An engine for a SQLite file whose transactions are real ones, with the pragmas of every connection."""
+    if url == IN_MEMORY:  # another connection would be another database, and this one is used by its own thread alone
+        in_memory = {"check_same_thread": False}
+        engine = create_engine(url, poolclass=StaticPool, connect_args=in_memory, hide_parameters=True)
+    else:
+        engine = create_engine(url, pool_size=connections, max_overflow=0, hide_parameters=True)
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: object) -> None:
+        # The driver's own idea of when a transaction begins leaves DDL and reads outside of it.
+        connection.isolation_level = None
+        # SQLite folds the case of ASCII alone.
+        connection.create_function("casefold", 1, lambda value: value and value.casefold(), deterministic=True)
+        for pragma in (
+            f"busy_timeout = {BUSY_TIMEOUT_MS}",
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            f"journal_size_limit = {JOURNAL_SIZE_LIMIT}",
+            f"query_only = {int(read_only)}",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    # BEGIN IMMEDIATE takes the write lock at once: a transaction that reads first and writes later
+    # could otherwise be refused in the middle.
+    begin_statement = "BEGIN" if read_only else "BEGIN IMMEDIATE"
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        driver.run(connection, begin_statement)
+
+    return engine
+
+
+def postgres_engine(url: str, *, connections: int, name: str = "deskmate") -> Engine:
+    """An engine for PostgreSQL that notices connections the server has dropped.
+
+    Args:
+        name: what the database server lists its connections as.
+    """
+    return create_engine(
+        url,
+        pool_size=connections,
+        max_overflow=0,
+        pool_pre_ping=True,
+        hide_parameters=True,  # they hold what people write, and errors are logged
+        connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": name},
+    )
+
+
+def _limit_waits(engine: Engine) -> None:
+    """Wait for somebody else's lock no longer than on SQLite; and hold none for long: a process that is stopped in the
+    middle of a transaction must not hold up the others, so the server ends it."""
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: object) -> None:
+        connection.execute(f"SET lock_timeout = {BUSY_TIMEOUT_MS}")
+        connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_TRANSACTION_SECONDS}s'")
+        connection.commit()
+
+    @event.listens_for(engine, "after_cursor_execute")
+    def executed(connection: Connection, *of_statement: Any) -> None:
+        *_others, executemany = of_statement
+        if executemany:
+            driver.watch_idleness(connection)

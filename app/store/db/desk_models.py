@@ -1,0 +1,76 @@
+"""The tables of the desk's own work: feedback, reviews, and versions of prompts and canned replies."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, String, Text, false
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.store.db.models import Base
+
+
+class Feedback(Base):
+    """What one person says about one reply."""
+
+    __tablename__ = "feedback"
+    __table_args__ = (
+        CheckConstraint("rating IN ('up', 'down')", name="rating"),
+        Index("ix_feedback_conversation_id", "conversation_id"),
+        Index("ix_feedback_user_id", "user_id"),
+        Index("ix_feedback_created_at", "created_at"),
+    )
+
+    message_id: Mapped[str] = mapped_column(ForeignKey("message.id", ondelete="CASCADE"), primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("account.id", ondelete="CASCADE"), primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversation.id", ondelete="CASCADE"))
+    rating: Mapped[str] = mapped_column(String(8))
+    reasons: Mapped[list[Any]] = mapped_column(JSON, comment="Names of the reasons that were ticked.")
+    comment: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(comment="Of the first thumb; usage counts the rating on that day.")
+    updated_at: Mapped[datetime]
+
+
+class Review(Base):
+    """Somebody has looked at a reply on the review page. New feedback takes the mark away."""
+
+    __tablename__ = "review"
+    __table_args__ = (
+        Index("ix_review_conversation_id", "conversation_id"),
+        Index("ix_review_reviewer_id", "reviewer_id"),
+    )
+
+    message_id: Mapped[str] = mapped_column(ForeignKey("message.id", ondelete="CASCADE"), primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversation.id", ondelete="CASCADE"))
+    reviewer_id: Mapped[str | None] = mapped_column(ForeignKey("account.id", ondelete="SET NULL"))
+    reviewed_at: Mapped[datetime]
+
+
+class TemplateVersion(Base):
+    """A prompt or a canned reply as an admin wrote it; the highest version is in use. Files are version 0 of theirs."""
+
+    __tablename__ = "template_version"
+    __table_args__ = (
+        CheckConstraint("kind IN ('prompt', 'canned')", name="kind"),
+        CheckConstraint("version > 0", name="version"),
+        Index("ix_template_version_author_id", "author_id"),
+    )
+
+    kind: Mapped[str] = mapped_column(String(8), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    title: Mapped[str] = mapped_column(String(60))
+    description: Mapped[str] = mapped_column(String(200))
+    variables: Mapped[list[Any]] = mapped_column(JSON, comment="Name, description and default of each.")
+    recommended: Mapped[dict[str, Any]] = mapped_column(comment="ChatSettings, defaults left out; of prompts only.")
+    body: Mapped[str] = mapped_column(Text, comment="A Jinja2 template.")
+    removed: Mapped[bool] = mapped_column(
+        default=False, server_default=false(), comment="From this version on it is not offered any more."
+    )
+    author_id: Mapped[str | None] = mapped_column(ForeignKey("account.id", ondelete="SET NULL"))
+    created_at: Mapped[datetime]
+
+
+#: Every table there is: those of :mod:`app.store.db.models`, and these.
+METADATA = Base.metadata

@@ -1,0 +1,136 @@
+"""Writing to a database that has one writer: all that wait share one transaction, and so one way to the disk.
+
+What takes the time of a short write is its transaction: the lock, the commit, the disk. Under load those that come
+while one runs become one more, each behind a savepoint of its own. A write without company is a plain transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from app.store.db.transaction import OURS, Way, Work, run_alone, unavailable
+
+MOST_TOGETHER = 64
+LONGEST_SECONDS = 0.05
+"""A transaction takes no more writes in after so long: those that are done wait for its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    way: Way
+    work: Work
+    done: Future[Any] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """Of a write whose savepoint was rolled back."""
+
+    error: Exception
+
+
+class GroupCommit:
+    """Runs writes in the order in which they came.
+
+    Args:
+        engine: with one connection for them.
+        threads: of which one writes at a time.
+    """
+
+    def __init__(self, engine: Engine, threads: Executor) -> None:
+        self._engine = engine
+        self._threads = threads
+        self._lock = threading.Lock()  # guards the two fields below
+        self._waiting: deque[_Write] = deque()
+        self._writing = False
+
+    async def run(self, way: Way, work: Work) -> Any:
+        """Run ``work``, and return once it is committed. A cancelled caller's is not begun, or comes to its end.
+
+        Raises:
+            StorageUnavailable: the database failed, and nothing was changed.
+        """
+        write = _Write(way, work)
+        with self._lock:
+            self._waiting.append(write)
+            if not self._writing:
+                self._threads.submit(self._write)
+                self._writing = True
+        return await asyncio.wrap_future(write.done)
+
+    def _write(self) -> None:
+        """Transactions, until nobody waits."""
+        begun: list[_Write] = []  # they come first: the transaction before had no time left for them
+        while True:
+            with self._lock:
+                taken = [self._waiting.popleft() for _ in range(min(MOST_TOGETHER, len(self._waiting)))]
+                self._writing = bool(begun or taken)
+                if not self._writing:
+                    return
+            begun += [write for write in taken if write.done.set_running_or_notify_cancel()]
+            begun = self._commit(begun)
+
+    def _commit(self, writes: list[_Write]) -> list[_Write]:
+        """One transaction; returns those for which it had no time left."""
+        try:
+            outcomes = self._outcomes(writes)
+        except Exception as error:
+            for write in writes:
+                write.done.set_exception(error)
+            return []
+        for write, outcome in zip(writes, outcomes, strict=False):
+            if isinstance(outcome, _Raised):
+                write.done.set_exception(outcome.error)
+            else:
+                write.done.set_result(outcome)
+        return writes[len(outcomes) :]
+
+    def _outcomes(self, writes: Sequence[_Write]) -> list[Any]:
+        """What each returned or raised, once that is committed; fewer where the transaction was long enough.
+
+        Raises:
+            StorageUnavailable: nothing of it was changed.
+            Exception: what a write without company raised.
+        """
+        if len(writes) < 2:
+            return [run_alone(self._engine, write.way, write.work) for write in writes]
+        began = monotonic()
+        outcomes: list[Any] = []
+        try:
+            with self._engine.begin() as connection:
+                for write in writes:
+                    if outcomes and monotonic() - began >= LONGEST_SECONDS:
+                        break
+                    outcomes.append(_outcome(connection, write))
+        except (DBAPIError, PoolTimeout) as error:
+            raise unavailable(error) from error
+        return outcomes
+
+
+def _outcome(connection: Connection, write: _Write) -> Any:
+    """What it returned, or :class:`_Raised`.
+
+    Raises:
+        DBAPIError: the database failed, which may have ended the whole transaction.
+    """
+    try:
+        return write.way.nested(connection, write.work)
+    except OURS as error:
+        if error.connection_invalidated:
+            raise
+        return _Raised(error)
+    except DBAPIError:
+        raise
+    except Exception as error:
+        return _Raised(error)

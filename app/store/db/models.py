@@ -1,0 +1,426 @@
+"""The tables. What users may see of them are the plain views of ``app.domain.views``."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import reduce
+from operator import add
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    ColumnClause,
+    Computed,
+    Dialect,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    column,
+    false,
+    text,
+)
+from sqlalchemy import DateTime as SqlDateTime
+from sqlalchemy.dialects.postgresql import TSVECTOR
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.sql.expression import FunctionElement
+from sqlalchemy.types import TypeDecorator
+
+ID_LENGTH = 36
+#: Of a turn: it failed, or may have ended without a word. Queries say it in the same words as its index.
+PERHAPS_UNANSWERED = "status IN ('error', 'interrupted') OR (status = 'complete' AND completion_tokens <= 4)"
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Points in time, always with a zone in Python; SQLite keeps them as text in UTC, which sorts by time."""
+
+    impl = SqlDateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        value = value.astimezone(UTC)
+        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class TokenIds(TypeDecorator[tuple[int, ...]]):
+    """Token ids as signed 32-bit integers, little-endian: a fifth of what JSON would take."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[int] | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002
+        return struct.pack(f"<{len(value)}i", *value) if value else None
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> tuple[int, ...] | None:  # noqa: ARG002
+        return struct.unpack(f"<{len(value) // 4}i", value) if value else None
+
+
+class StoredSize(FunctionElement[int]):
+    """Bytes that a text, JSON or blob column takes; 0 for null."""
+
+    inherit_cache = True
+
+
+@compiles(StoredSize, "sqlite")
+def _stored_size_sqlite(element: StoredSize, compiler: Any, **options: Any) -> str:
+    return f"coalesce(length(CAST({compiler.process(element.clauses, **options)} AS BLOB)), 0)"
+
+
+@compiles(StoredSize, "postgresql")
+def _stored_size_postgres(element: StoredSize, compiler: Any, **options: Any) -> str:
+    (column,) = element.clauses
+    cast = "::text" if isinstance(column.type, JSON) else ""
+    return f"coalesce(octet_length({compiler.process(column, **options)}{cast}), 0)"
+
+
+def stored_bytes(*columns: ColumnClause[Any]) -> Computed:
+    """What a row's long columns take. The database computes it, so that no writer can forget it.
+
+    PostgreSQL keeps it in the row (it needs not read a long text for it), SQLite in an index: there it is no part of
+    the row, which may be long.
+    """
+    return Computed(reduce(add, (StoredSize(column) for column in columns)))
+
+
+class Base(DeclarativeBase):
+    """Every constraint has a name, so that a later migration can speak of it on both databases."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON, int: BigInteger}  # noqa: RUF012
+
+
+def table_of(model: type[Base]) -> Table:
+    """Where a model's rows are, for statements that need no objects."""
+    assert isinstance(model.__table__, Table)
+    return model.__table__
+
+
+class Account(Base):
+    """Someone who owns conversations. Without accounts, that is the one local user, who never signs in."""
+
+    __tablename__ = "account"
+    __table_args__ = (CheckConstraint("role IN ('admin', 'agent', 'viewer')", name="role"),)
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    name: Mapped[str] = mapped_column(
+        String(200), unique=True, comment="What is typed to sign in, in lower case: a name or an e-mail address."
+    )
+    created_at: Mapped[datetime]
+    display_name: Mapped[str | None] = mapped_column(String(200), comment="Null is the name.")
+    role: Mapped[str] = mapped_column(String(16), default="agent", server_default="agent")
+    password_hash: Mapped[str | None] = mapped_column(
+        String(300), comment="argon2's own text, with its parameters and salt. Null lets nobody in."
+    )
+    disabled_at: Mapped[datetime | None] = mapped_column(comment="Since when they may not sign in; null lets them.")
+    last_seen_at: Mapped[datetime | None] = mapped_column(comment="Within some minutes: not every request writes it.")
+
+
+class LoginSession(Base):
+    """A browser in which somebody has signed in. Gone is signed out."""
+
+    __tablename__ = "login_session"
+    __table_args__ = (Index("ix_login_session_user_id", "user_id"),)
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("account.id", ondelete="CASCADE"))
+    token_hash: Mapped[str] = mapped_column(
+        String(64), unique=True, comment="HMAC-SHA256 of the cookie's token with APP_SECRET_KEY; the token is nowhere."
+    )
+    created_at: Mapped[datetime]
+    last_seen_at: Mapped[datetime] = mapped_column(comment="Within some minutes.")
+    expires_at: Mapped[datetime]
+    user_agent: Mapped[str] = mapped_column(String(200), comment="To tell one's own sessions apart.")
+    address: Mapped[str] = mapped_column(String(45))
+
+
+class Invitation(Base):
+    """A link that works once: to make an account, the first one, or to choose a new password."""
+
+    __tablename__ = "invitation"
+    __table_args__ = (
+        CheckConstraint("purpose IN ('invitation', 'reset', 'setup')", name="purpose"),
+        CheckConstraint("role IN ('admin', 'agent', 'viewer')", name="role"),
+    )
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    purpose: Mapped[str] = mapped_column(String(16))
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True, comment="As of a session.")
+    role: Mapped[str] = mapped_column(String(16), comment="What who follows it becomes.")
+    user_id: Mapped[str | None] = mapped_column(
+        ForeignKey("account.id", ondelete="CASCADE"), comment="Whose password it changes; null where it makes one."
+    )
+    note: Mapped[str | None] = mapped_column(String(200), comment="Who it is for, in the words of who made it.")
+    created_by: Mapped[str | None] = mapped_column(ForeignKey("account.id", ondelete="SET NULL"))
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    used_at: Mapped[datetime | None]
+
+
+class ApiKey(Base):
+    """What a program of somebody's shows at ``/v1``. Gone is revoked."""
+
+    __tablename__ = "api_key"
+    __table_args__ = (Index("ix_api_key_user_id", "user_id"),)
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("account.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(100))
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True, comment="As of a session.")
+    beginning: Mapped[str] = mapped_column(String(16), comment="Its first characters, to tell one's keys apart.")
+    scopes: Mapped[str] = mapped_column(String(200), comment="What it opens, separated by blanks.")
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None] = mapped_column(comment="Null is never.")
+    last_used_at: Mapped[datetime | None] = mapped_column(comment="Within some minutes.")
+
+
+class TokenUse(Base):
+    """What a person's replies took in a day. Beside the turns: deleting a conversation gives no tokens back."""
+
+    __tablename__ = "token_use"
+
+    user_id: Mapped[str] = mapped_column(ForeignKey("account.id", ondelete="CASCADE"), primary_key=True)
+    day: Mapped[str] = mapped_column(String(10), primary_key=True, comment="In UTC, such as 2026-11-21.")
+    tokens: Mapped[int] = mapped_column(comment="Read and written, by the chat and through API keys.")
+
+
+class AuditEvent(Base):
+    """Who did what and when; never what anybody wrote. It outlives what it speaks of, hence no foreign keys."""
+
+    __tablename__ = "audit_event"
+    __table_args__ = (Index("ix_audit_event_actor_id", "actor_id"),)
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True, comment="UUIDv7: sorts by time.")
+    at: Mapped[datetime]
+    actor_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), comment="Null where nobody was signed in.")
+    action: Mapped[str] = mapped_column(String(40), comment="AuditAction.")
+    target: Mapped[str | None] = mapped_column(String(200), comment="The id or name of what it was done to.")
+    details: Mapped[dict[str, Any]]
+
+
+class Conversation(Base):
+    """A chat: its title, its settings, and which of its branches is shown."""
+
+    __tablename__ = "conversation"
+    __table_args__ = (
+        # The sidebar: one user's conversations, pinned ones first, latest activity first, paged by key.
+        Index("ix_conversation_list", "user_id", "archived", "pinned", "updated_at", "id"),
+        Index(
+            "ix_conversation_unindexed", "id", sqlite_where=text("indexed = 0"), postgresql_where=text("NOT indexed")
+        ),
+        # Importing a file twice finds what the first time made.
+        Index("uq_conversation_user_id_imported_from", "user_id", "imported_from", unique=True),
+        Index("ix_conversation_created_at", "created_at"),  # what is counted by days is found by this, here and below
+        Index("ix_conversation_user_id_stored_bytes", "user_id", "stored_bytes").ddl_if(dialect="sqlite"),
+    )
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    user_id: Mapped[str] = mapped_column(
+        ForeignKey("account.id", ondelete="CASCADE"),
+        comment="Never null: every query asks for it, so that nobody meets another's conversation.",
+    )
+    title: Mapped[str] = mapped_column(String(200))
+    title_by: Mapped[str] = mapped_column(
+        String(16),
+        default="message",
+        server_default="message",
+        comment="Whose title it is: the first message's words, the model's, or the person's (which stays).",
+    )
+    pinned: Mapped[bool] = mapped_column(default=False, server_default=false())
+    archived: Mapped[bool] = mapped_column(default=False, server_default=false())
+    unread: Mapped[bool] = mapped_column(
+        default=False, server_default=false(), comment="A reply ended and nobody has looked since."
+    )
+    imported_from: Mapped[str | None] = mapped_column(
+        String(200), comment="Which export of which program it came from, and its id there; null for our own."
+    )
+    indexed: Mapped[bool] = mapped_column(
+        default=False, server_default=false(), comment="The title, as it is now, can be found by searching."
+    )
+    settings: Mapped[dict[str, Any]] = mapped_column(
+        comment="ChatSettings; here, not in the browser, so that another tab and another day find the same."
+    )
+    tip_message_id: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH),
+        comment="The last message of the branch that is shown. The only pointer that moves; no foreign key, "
+        "as messages already point here.",
+    )
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime] = mapped_column(
+        comment="When the last message was sent. Renaming does not count: the list must not jump."
+    )
+    stored_bytes: Mapped[int] = mapped_column(stored_bytes(column("settings", JSON)), deferred=True)
+
+
+class Message(Base):
+    """One message. Messages form a tree; editing and regenerating add siblings and overwrite nothing."""
+
+    __tablename__ = "message"
+    __table_args__ = (
+        CheckConstraint("role IN ('user', 'assistant')", name="role"),
+        CheckConstraint("status IN ('streaming', 'complete', 'stopped', 'interrupted', 'error')", name="status"),
+        Index("ix_message_conversation_id_position", "conversation_id", "position"),
+        # Siblings of a branch; and deleting a long chat checks each parent_id.
+        Index("ix_message_parent_id", "parent_id"),
+        Index("ix_message_unindexed", "id", sqlite_where=text("indexed = 0"), postgresql_where=text("NOT indexed")),
+        Index(
+            "ix_message_deletion",
+            "deletion",
+            sqlite_where=text("deletion IS NOT NULL"),
+            postgresql_where=text("deletion IS NOT NULL"),
+        ),
+        # With all that counting asks for: reading each message for it takes a hundred times as long.
+        Index("ix_message_created_at", "created_at", "role", "deletion"),
+        Index("ix_message_conversation_id_stored_bytes", "conversation_id", "stored_bytes").ddl_if(dialect="sqlite"),
+    )
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversation.id", ondelete="CASCADE"))
+    # No ON DELETE CASCADE here: SQLite would recurse once per message, and stop at a depth of 1,000.
+    parent_id: Mapped[str | None] = mapped_column(ForeignKey("message.id"), comment="Null at the root.")
+    role: Mapped[str] = mapped_column(String(16))
+    status: Mapped[str] = mapped_column(
+        String(16), comment="Only 'streaming' may change; the row exists before the first token does."
+    )
+    content: Mapped[str] = mapped_column(Text, comment="For a reply in flight: the text up to the last checkpoint.")
+    # Deferred: only what goes to the model needs them, and they are as large as the text.
+    token_ids: Mapped[tuple[int, ...] | None] = mapped_column(
+        TokenIds,
+        deferred=True,
+        comment="Of a reply: the token ids that spell content, 4 bytes each, little-endian. The next turn sends them "
+        "again; null where they are not known.",
+    )
+    position: Mapped[int] = mapped_column(comment="Depth in the tree, 0 at the root: order without walking.")
+    created_at: Mapped[datetime]
+    indexed: Mapped[bool] = mapped_column(
+        default=False, server_default=false(), comment="The content, as it is now, can be found by searching."
+    )
+    deletion: Mapped[str | None] = mapped_column(
+        String(ID_LENGTH),
+        comment="Deleted by the deletion of this id (UUIDv7: it tells when), which can be undone for a while. All that "
+        "hung on the message has the same.",
+    )
+    stored_bytes: Mapped[int] = mapped_column(
+        stored_bytes(column("content", Text), column("token_ids", LargeBinary)), deferred=True
+    )
+
+
+class Turn(Base):
+    """One run of the model that wrote (or is writing) one reply: how it was asked, and what it took."""
+
+    __tablename__ = "turn"
+    __table_args__ = (
+        CheckConstraint("status IN ('running', 'complete', 'stopped', 'interrupted', 'error')", name="status"),
+        # At most one reply at a time in a conversation, whoever asks: the second insert fails.
+        Index(
+            "uq_turn_running",
+            "conversation_id",
+            unique=True,
+            sqlite_where=text("status = 'running'"),
+            postgresql_where=text("status = 'running'"),
+        ),
+        Index("ix_turn_conversation_id", "conversation_id"),
+        Index("ix_turn_created_at", "created_at"),
+        Index("ix_turn_conversation_id_stored_bytes", "conversation_id", "stored_bytes").ddl_if(dialect="sqlite"),
+        Index(
+            "ix_turn_unanswered",
+            "created_at",
+            sqlite_where=text(PERHAPS_UNANSWERED),
+            postgresql_where=text(PERHAPS_UNANSWERED),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversation.id", ondelete="CASCADE"))
+    message_id: Mapped[str] = mapped_column(
+        ForeignKey("message.id", ondelete="CASCADE"), unique=True, comment="The reply this turn writes."
+    )
+    status: Mapped[str] = mapped_column(String(16))
+    model: Mapped[str] = mapped_column(Text, comment="Name of the model, as /v1/models listed it then.")
+    params: Mapped[dict[str, Any]] = mapped_column(
+        comment="ChatSettings at the time, defaults left out: the conversation's may change later."
+    )
+    seed: Mapped[int | None] = mapped_column(comment="Beside params for queries; null drew a new one.")
+    owner: Mapped[str] = mapped_column(
+        String(ID_LENGTH), comment="Which start of which process runs it; a later start finds the dead ones by it."
+    )
+    created_at: Mapped[datetime]
+    heartbeat_at: Mapped[datetime] = mapped_column(comment="Last sign of life of the owner.")
+    lease_until: Mapped[datetime | None] = mapped_column(
+        comment="While it runs: until when nobody else may take the owner for dead. Null is long ago."
+    )
+    stop_requested_at: Mapped[datetime | None] = mapped_column(
+        comment="Somebody asked another process than the owner to stop it."
+    )
+    ended_at: Mapped[datetime | None]
+    checkpoint_offset: Mapped[int] = mapped_column(comment="Characters of the reply that are in message.content.")
+    omitted_messages: Mapped[int | None] = mapped_column(
+        comment="Messages at the beginning of the conversation that the model's context had no room for."
+    )
+    context_length: Mapped[int | None] = mapped_column(comment="Most tokens the model read then, the reply included.")
+    finish_reason: Mapped[str | None] = mapped_column(String(16), comment="Why the engine ended it.")
+    error: Mapped[str | None] = mapped_column(Text, comment="A sentence for the person; never a traceback.")
+    prompt_tokens: Mapped[int | None]
+    cached_prompt_tokens: Mapped[int | None]
+    completion_tokens: Mapped[int | None]
+    ttft_ms: Mapped[float | None] = mapped_column(comment="From arrival to the first token.")
+    itl_ms: Mapped[float | None] = mapped_column(comment="Mean gap between later tokens.")
+    tokens_per_second: Mapped[float | None]
+    stored_bytes: Mapped[int] = mapped_column(stored_bytes(column("params", JSON)), deferred=True)
+
+
+class ConversationTag(Base):
+    """A word that a person has put on a conversation to find it by."""
+
+    __tablename__ = "conversation_tag"
+    __table_args__ = (Index("ix_conversation_tag_tag", "tag", "conversation_id"),)
+
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversation.id", ondelete="CASCADE"), primary_key=True)
+    tag: Mapped[str] = mapped_column(String(50), primary_key=True)
+
+
+class SearchEntry(Base):
+    """The words of a title or of (a piece of) a message, as :mod:`app.store.chat.search` finds them.
+
+    Made from the other tables and made anew where ``indexed`` is false, so it holds nothing of its own. SQLite finds
+    words through the FTS5 table ``search_entry_fts``, which triggers keep, PostgreSQL through an index.
+    """
+
+    __tablename__ = "search_entry"
+    __table_args__ = (
+        Index("ix_search_entry_conversation_id", "conversation_id"),
+        Index("ix_search_entry_message_id", "message_id"),
+        Index("ix_search_entry_words", "words", postgresql_using="gin").ddl_if(dialect="postgresql"),
+    )
+
+    id: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True, comment="FTS5 wants numbers."
+    )
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversation.id", ondelete="CASCADE"))
+    message_id: Mapped[str | None] = mapped_column(
+        ForeignKey("message.id", ondelete="CASCADE"), comment="Null for the title."
+    )
+    words: Mapped[str] = mapped_column(Text().with_variant(TSVECTOR, "postgresql"))

@@ -1,0 +1,137 @@
+"""Statements that every message asks for: put together once for each database, and run by its driver itself.
+
+What SQLAlchemy does between a statement and its rows, each time anew, takes several times as long as the database does
+for these. Here it says once how the statement is written and how values are converted; both stay its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Delete,
+    Dialect,
+    Insert,
+    Select,
+    Table,
+    Update,
+    bindparam,
+    insert,
+    update,
+)
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.schema import ScalarElementColumnDefault
+
+from app.store.db import driver
+
+_Convert = Callable[[Any], Any]
+
+
+class _Compiled(NamedTuple):
+    """A statement in the words of one database."""
+
+    text: str
+    names: tuple[str, ...] | None  #: of its parameters in their order; None where they are given by name
+    fixed: dict[str, Any]  #: parameters that the statement itself has values for
+    given: tuple[tuple[str, _Convert], ...]  #: which of the others must be converted, and how
+    columns: tuple[tuple[int, _Convert], ...]  #: the same of a row's values
+
+    def parameters(self, given: Mapping[str, Any]) -> Sequence[Any] | dict[str, Any]:
+        values = {**self.fixed, **given}
+        for name, convert in self.given:
+            values[name] = convert(values[name])
+        return values if self.names is None else [values[name] for name in self.names]
+
+    def converted(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        values = list(row)
+        for index, convert in self.columns:
+            values[index] = convert(values[index])
+        return tuple(values)
+
+
+class Prepared:
+    """One statement without objects: its parameters are ``bindparam`` all, and none of them is a list.
+
+    It takes part in the connection's transaction, and raises what any statement raises.
+    """
+
+    def __init__(self, statement: Select[Any] | Insert | Update | Delete) -> None:
+        self._statement = statement
+        self._compiled: dict[str, _Compiled] = {}  # by the database's name
+
+    def rows(self, connection: Connection, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """What it selects."""
+        compiled = self._on(connection)
+        found = driver.fetch(connection, compiled.text, compiled.parameters(given))
+        return [compiled.converted(row) for row in found] if compiled.columns else found
+
+    def row(self, connection: Connection, given: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """The only row that it selects, if there is one."""
+        found = self.rows(connection, given)
+        return found[0] if found else None
+
+    def run(self, connection: Connection, given: Mapping[str, Any]) -> None:
+        """Write one row."""
+        compiled = self._on(connection)
+        driver.run(connection, compiled.text, compiled.parameters(given))
+
+    def run_each(self, connection: Connection, given: Sequence[Mapping[str, Any]]) -> None:
+        """Write several rows; the database is asked once."""
+        compiled = self._on(connection)
+        driver.run_each(connection, compiled.text, [compiled.parameters(one) for one in given])
+
+    def _on(self, connection: Connection) -> _Compiled:
+        dialect = connection.dialect
+        compiled = self._compiled.get(dialect.name)
+        if compiled is None:
+            compiled = self._compiled[dialect.name] = _compile(self._statement, dialect)
+        return compiled
+
+
+def update_of(table: Table, columns: Iterable[str]) -> Prepared:
+    """The statement that gives these columns new values in the row with the id ``key``; made once for each."""
+    return _update_of(table, tuple(columns))
+
+
+def insert_into(table: Table, columns: str, **computed: ColumnElement[Any]) -> Prepared:
+    """The statement for a new row.
+
+    Args:
+        columns: which get a value each time, separated by blanks.
+        computed: what the database itself puts into others.
+    """
+    return Prepared(insert(table).values({name: bindparam(name) for name in columns.split()} | computed))
+
+
+@cache
+def _update_of(table: Table, columns: tuple[str, ...]) -> Prepared:
+    row = update(table).where(table.c.id == bindparam("key"))
+    return Prepared(row.values({name: bindparam(name) for name in columns}))
+
+
+def _compile(statement: Select[Any] | Insert | Update | Delete, dialect: Dialect) -> _Compiled:
+    compiled = statement.compile(dialect=dialect)
+    assert isinstance(compiled, SQLCompiler)
+    assert not compiled.post_compile_params, "its text depends on its parameters"
+    fixed = {name: bind.effective_value for name, bind in compiled.binds.items() if not bind.required}
+    for column in compiled.insert_prefetch:
+        assert isinstance(column.default, ScalarElementColumnDefault), f"{column} has no value"
+        fixed[column.key] = column.default.arg
+    converts = {
+        name: convert
+        for name, bind in compiled.binds.items()
+        if (convert := bind.type.dialect_impl(dialect).bind_processor(dialect)) is not None
+    }
+    types = [column.type for column in statement.selected_columns] if isinstance(statement, Select) else []
+    columns = [type.dialect_impl(dialect).result_processor(dialect, None) for type in types]
+    return _Compiled(
+        text=str(compiled),
+        names=tuple(compiled.positiontup) if compiled.positiontup is not None else None,
+        fixed={name: converts[name](value) if name in converts else value for name, value in fixed.items()},
+        given=tuple((name, convert) for name, convert in converts.items() if name not in fixed),
+        columns=tuple((index, convert) for index, convert in enumerate(columns) if convert is not None),
+    )

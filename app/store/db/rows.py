@@ -1,0 +1,106 @@
+"""From rows to views, and the queries that every repository needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, bindparam, func, select
+from sqlalchemy.orm import Session
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.feedback import FeedbackView
+from app.domain.views import MessageStatus, MessageView, ReplyStats, Role
+from app.errors import NotFound
+from app.store.db.models import Account, Conversation, Message, Turn
+
+_ID = re.compile(r"[0-9a-f-]{36}")
+
+NO_CONVERSATION = "There is no such conversation. It may have been deleted."
+
+
+def shown_name(account: type[Account]) -> ColumnElement[str]:
+    """What others see of a person."""
+    return func.coalesce(account.display_name, account.name)
+
+
+def is_id(text: str) -> bool:
+    """Whether ``text`` could be an id at all; databases choke on some of what it may be instead."""
+    return _ID.fullmatch(text) is not None
+
+
+# Made once: putting a statement together costs more than its execution.
+_OWNED = select(Conversation).where(
+    Conversation.id == bindparam("conversation_id"), Conversation.user_id == bindparam("user_id")
+)
+_OWNED_LOCKED = _OWNED.with_for_update(key_share=True)  # whoever only refers to it need not wait
+
+
+def owned_conversation(session: Session, user_id: str, conversation_id: str, *, lock: bool = False) -> Conversation:
+    """The conversation, where it is this user's. ``lock`` holds others back until the transaction ends.
+
+    Raises:
+        NotFound: it is missing or another's.
+    """
+    if not is_id(conversation_id):
+        raise NotFound(NO_CONVERSATION)
+    asked = {"conversation_id": conversation_id, "user_id": user_id}
+    conversation = session.scalars(_OWNED_LOCKED if lock else _OWNED, asked).one_or_none()
+    if conversation is None:
+        raise NotFound(NO_CONVERSATION)
+    return conversation
+
+
+def owned_message(session: Session, user_id: str, message_id: str) -> Message:
+    """The message, where it stands in one of this user's conversations.
+
+    Raises:
+        NotFound: it is missing or another's.
+    """
+    message = None
+    if is_id(message_id):
+        message = session.scalars(
+            select(Message)
+            .join(Conversation, Conversation.id == Message.conversation_id)
+            .where(Message.id == message_id, Message.deletion.is_(None), Conversation.user_id == user_id)
+        ).one_or_none()
+    if message is None:
+        raise NotFound("There is no such message. It or its conversation may have been deleted.")
+    return message
+
+
+def message_view(
+    message: Message, turn: Turn | None, siblings: Sequence[str], feedback: FeedbackView | None = None
+) -> MessageView:
+    return MessageView(
+        id=message.id,
+        conversation_id=message.conversation_id,
+        parent_id=message.parent_id,
+        role=Role(message.role),
+        status=MessageStatus(message.status),
+        content=message.content,
+        created_at=message.created_at,
+        turn_id=turn.id if turn else None,
+        stats=reply_stats(turn) if turn else None,
+        error=turn.error if turn else None,
+        omitted_messages=(turn.omitted_messages or 0) if turn else 0,
+        context_length=turn.context_length if turn else None,
+        has_system_prompt=ChatSettings.model_validate(turn.params).has_system_prompt if turn else False,
+        siblings=tuple(siblings),
+        feedback=feedback,
+    )
+
+
+def reply_stats(turn: Turn) -> ReplyStats | None:
+    """What the turn took; None while it runs, or where its end was not seen."""
+    if turn.finish_reason is None:
+        return None
+    return ReplyStats(
+        prompt_tokens=turn.prompt_tokens or 0,
+        cached_prompt_tokens=turn.cached_prompt_tokens,
+        completion_tokens=turn.completion_tokens or 0,
+        ttft_ms=turn.ttft_ms or 0.0,
+        itl_ms=turn.itl_ms or 0.0,
+        tokens_per_second=turn.tokens_per_second or 0.0,
+        finish_reason=turn.finish_reason,
+    )

@@ -1,0 +1,63 @@
+"""A limit on what a query may take, where a person chooses what is looked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from sqlite3 import Connection as SqliteConnection
+from typing import Any
+
+import psycopg
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from app.store.db.database import is_postgres
+
+
+class TooSlowError(Exception):
+    """A statement was ended because it took too long. Its transaction cannot go on."""
+
+
+@contextmanager
+def time_limit(session: Session, seconds: float) -> Iterator[None]:
+    """Around statements that only read: each of PostgreSQL's, and all of SQLite's together, take no longer than this.
+
+    Raises:
+        TooSlowError: they would have.
+    """
+    try:
+        if is_postgres(session):
+            session.execute(text(f"SET LOCAL statement_timeout = {max(1, round(1000 * seconds))}"))
+            yield
+            session.execute(text("SET LOCAL statement_timeout = 0"))
+        else:
+            of_driver: Any = session.connection().connection.dbapi_connection
+            with _interrupted_after(of_driver, seconds):
+                yield
+    except DBAPIError as error:
+        if isinstance(error.orig, psycopg.errors.QueryCanceled) or "interrupted" in str(error.orig):
+            raise TooSlowError from error
+        raise
+
+
+@contextmanager
+def _interrupted_after(connection: SqliteConnection, seconds: float) -> Iterator[None]:
+    # Late, it would hit whatever the connection does next.
+    lock, over = threading.Lock(), False
+
+    def interrupt() -> None:
+        with lock:
+            if not over:
+                connection.interrupt()
+
+    timer = threading.Timer(seconds, interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        with lock:
+            over = True
+        timer.cancel()

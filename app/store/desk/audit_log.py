@@ -1,0 +1,107 @@
+"""Reading what was written down of who did what."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session, aliased
+
+from app.domain.audit import AuditAction
+from app.domain.ids import first_id_of
+from app.domain.usage import Span
+from app.domain.views import Page
+from app.errors import InvalidInput
+from app.store.db.database import Database
+from app.store.db.models import Account, AuditEvent
+from app.store.db.rows import is_id, shown_name
+
+MAX_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """One that was done."""
+
+    id: str
+    at: datetime
+    actor: str | None  #: who: a name, or the id of somebody who is gone; None where nobody was signed in
+    action: str
+    target: str | None  #: what it was done to: a name or an id
+    details: dict[str, Any]
+
+
+class AuditLog:
+    """The repository of deeds, to be read by admins."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def list(
+        self,
+        span: Span,
+        *,
+        action: AuditAction | None = None,
+        actor: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[Deed]:
+        """What was done in a span of time, the latest first.
+
+        Args:
+            actor: a part of the name of who did it.
+            cursor: the last page's ``next_cursor``.
+
+        Raises:
+            InvalidInput: the limit or the cursor makes no sense.
+        """
+        if not 1 <= limit <= MAX_PAGE:
+            raise InvalidInput(f"limit is {limit}; it must be between 1 and {MAX_PAGE}.")
+        if cursor is not None and not is_id(cursor):
+            raise InvalidInput("This cursor is not one of ours. Begin again without one.")
+        target = aliased(Account)
+        query = (
+            select(AuditEvent, shown_name(Account), shown_name(target))
+            .outerjoin(Account, Account.id == AuditEvent.actor_id)
+            .outerjoin(target, target.id == AuditEvent.target)
+            .where(AuditEvent.id >= first_id_of(span.begins), AuditEvent.id < first_id_of(span.ends))
+            .order_by(AuditEvent.id.desc())
+            .limit(limit + 1)
+        )
+        if action is not None:
+            query = query.where(AuditEvent.action == action)
+        if actor:
+            part = actor.lower()
+            query = query.where(
+                or_(
+                    func.lower(Account.name).contains(part, autoescape=True),
+                    func.lower(Account.display_name).contains(part, autoescape=True),
+                )
+            )
+        if cursor is not None:
+            query = query.where(AuditEvent.id < cursor)
+
+        def work(session: Session) -> Page[Deed]:
+            rows = session.execute(query).all()
+            deeds = tuple(
+                Deed(event.id, event.at, name or event.actor_id, event.action, on or event.target, event.details)
+                for event, name, on in rows[:limit]
+            )
+            return Page(deeds, deeds[-1].id if len(rows) > limit else None)
+
+        return await self._database.read(work)
+
+    async def all(
+        self, span: Span, *, action: AuditAction | None = None, actor: str | None = None
+    ) -> AsyncIterator[Deed]:
+        """The same without pages."""
+        cursor: str | None = None
+        while True:
+            page = await self.list(span, action=action, actor=actor, limit=MAX_PAGE, cursor=cursor)
+            for deed in page.items:
+                yield deed
+            if (cursor := page.next_cursor) is None:
+                return

@@ -1,0 +1,157 @@
+"""Versions of templates that admins wrote. None is ever changed: an edit is a new one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.domain.audit import AuditAction
+from app.domain.chat_settings import ChatSettings
+from app.domain.templates import Template, TemplateKind, Variable
+from app.errors import Conflict
+from app.store.db.database import Database
+from app.store.db.desk_models import TemplateVersion
+from app.store.db.models import Account
+from app.store.db.rows import shown_name
+from app.store.desk.audit import add_event
+
+_CHANGED = {
+    TemplateKind.PROMPT: AuditAction.PROMPT_CHANGED,
+    TemplateKind.CANNED: AuditAction.CANNED_REPLY_CHANGED,
+}
+_DELETED = {
+    TemplateKind.PROMPT: AuditAction.PROMPT_DELETED,
+    TemplateKind.CANNED: AuditAction.CANNED_REPLY_DELETED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTemplate:
+    """One version of one template."""
+
+    name: str
+    version: int
+    template: Template
+    removed: bool = False  #: not offered any more
+    author: str | None = None  #: whose it is; None for a file, or where the person is gone
+    created_at: datetime | None = None  #: None for a file
+
+
+class TemplateVersions:
+    """The repository of versions. Without a user: templates are the desk's."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def current(self, kind: TemplateKind, name: str | None = None) -> list[StoredTemplate]:
+        """The latest version of each, or of one; removed ones too."""
+
+        def work(session: Session) -> list[StoredTemplate]:
+            latest = (
+                select(TemplateVersion.name, func.max(TemplateVersion.version).label("version"))
+                .where(TemplateVersion.kind == kind)
+                .group_by(TemplateVersion.name)
+            )
+            if name is not None:
+                latest = latest.where(TemplateVersion.name == name)
+            last = latest.subquery()
+            return _found(
+                session,
+                select(TemplateVersion, shown_name(Account))
+                .join(last, (last.c.name == TemplateVersion.name) & (last.c.version == TemplateVersion.version))
+                .where(TemplateVersion.kind == kind),
+            )
+
+        return await self._database.read(work)
+
+    async def history(self, kind: TemplateKind, name: str) -> list[StoredTemplate]:
+        """Every version of one, the latest first."""
+        return await self._database.read(
+            lambda session: _found(
+                session,
+                select(TemplateVersion, shown_name(Account))
+                .where(TemplateVersion.kind == kind, TemplateVersion.name == name)
+                .order_by(TemplateVersion.version.desc()),
+            )
+        )
+
+    async def add(
+        self,
+        author_id: str,
+        kind: TemplateKind,
+        name: str,
+        template: Template,
+        *,
+        after: int,
+        removed: bool = False,
+        restored: int | None = None,
+    ) -> int:
+        """Write the version that follows ``after``; returns its number. The audit log says so.
+
+        Args:
+            restored: the earlier version that it is like.
+
+        Raises:
+            Conflict: somebody else has written it meanwhile.
+        """
+
+        def work(session: Session) -> int:
+            last = session.scalar(
+                select(func.max(TemplateVersion.version)).where(
+                    TemplateVersion.kind == kind, TemplateVersion.name == name
+                )
+            )
+            if (last or 0) != after:
+                raise _moved_on(kind)
+            session.add(
+                TemplateVersion(
+                    kind=kind,
+                    name=name,
+                    version=after + 1,
+                    title=template.title,
+                    description=template.description,
+                    variables=[variable.model_dump(mode="json") for variable in template.variables],
+                    recommended=template.recommended.model_dump(mode="json", exclude_defaults=True),
+                    body=template.body,
+                    removed=removed,
+                    author_id=author_id,
+                    created_at=datetime.now(UTC),
+                )
+            )
+            details = {"version": after + 1} | ({"restored": restored} if restored is not None else {})
+            add_event(session, author_id, (_DELETED if removed else _CHANGED)[kind], name, **details)
+            return after + 1
+
+        try:
+            return await self._database.write(work)
+        except IntegrityError as error:  # another process was quicker between the question and the answer
+            raise _moved_on(kind) from error
+
+
+def _moved_on(kind: TemplateKind) -> Conflict:
+    return Conflict(f"Somebody else has changed this {kind.noun} meanwhile. Look at it again, then save.")
+
+
+def _found(session: Session, query: Select[tuple[TemplateVersion, str]]) -> list[StoredTemplate]:
+    rows = session.execute(query.outerjoin(Account, Account.id == TemplateVersion.author_id))
+    return [
+        StoredTemplate(
+            name=row.name,
+            version=row.version,
+            template=Template(
+                title=row.title,
+                description=row.description,
+                variables=tuple(Variable.model_validate(variable) for variable in row.variables),
+                recommended=ChatSettings.model_validate(row.recommended),
+                body=row.body,
+            ),
+            removed=row.removed,
+            author=author,
+            created_at=row.created_at,
+        )
+        for row, author in rows
+    ]

@@ -1,0 +1,105 @@
+"""Looking at a database without changing it: its version and its health."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, inspect, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.errors import StartupError
+from app.store.db.database import reading
+from app.store.maintenance.integrity import broken_rules
+from app.store.maintenance.migrate import alembic_config, known_revisions, sqlite_file
+from app.store.maintenance.writable_folder import file_exists
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseState:
+    """What :func:`inspect_database` found."""
+
+    revision: str | None  #: the schema's version; None when there is no schema yet
+    wanted: str  #: the version this program works with
+    known: bool  #: this program can read ``revision`` or upgrade it
+    damage: str | None  #: what SQLite's own check found; None when all is well (PostgreSQL is not checked)
+
+    @property
+    def current(self) -> bool:
+        return self.revision == self.wanted
+
+
+def inspect_database(url: str, *, whole: bool = True) -> DatabaseState:
+    """Read the state of the database at ``url``; a SQLite file that does not exist is not created.
+
+    Args:
+        url: as ``AppSettings.resolved_database_url`` gives it.
+        whole: look for damage too, which reads all of a SQLite file.
+
+    Raises:
+        StartupError: the database cannot be opened or read.
+    """
+    script = ScriptDirectory.from_config(alembic_config())
+    wanted = script.get_current_head() or ""
+    file = sqlite_file(url)
+    if file is not None and not file_exists(file):
+        return DatabaseState(None, wanted, known=True, damage=None)
+    with _read(url) as connection:
+        revision = MigrationContext.configure(connection).get_current_revision()
+        damage = None
+        if file is not None and whole:
+            verdict = str(connection.execute(text("PRAGMA quick_check(1)")).scalar_one())
+            damage = None if verdict == "ok" else verdict
+    return DatabaseState(revision, wanted, revision is None or revision in known_revisions(), damage)
+
+
+def database_state(url: str) -> str:
+    """The database in one sentence.
+
+    Raises:
+        StartupError: it cannot be used.
+    """
+    state = inspect_database(url)
+    if state.damage is not None:
+        raise StartupError(f"The database is damaged ({state.damage}). Restore a backup from the data folder.")
+    if not state.known:
+        raise StartupError(
+            f"The database was written by a newer version of Deskmate (its schema is {state.revision}, this version "
+            f"knows {state.wanted}). Start the newer version, or restore a backup from before it."
+        )
+    if state.revision is None:
+        return "empty; made at the first start"
+    if not state.current:
+        return f"at schema {state.revision}; upgraded to {state.wanted} at the next start, after a backup"
+    return f"in order, at schema {state.revision}"
+
+
+def inspect_history(url: str) -> list[str]:
+    """What is wrong with the conversations in the database at ``url``, in sentences; none where all is well.
+
+    Raises:
+        StartupError: the database cannot be opened or read.
+    """
+    file = sqlite_file(url)
+    if file is not None and not file_exists(file):
+        return []
+    with _read(url) as connection:
+        return broken_rules(connection) if inspect(connection).has_table("turn") else []
+
+
+@contextmanager
+def _read(url: str) -> Iterator[Connection]:
+    try:
+        with reading(url) as connection:
+            yield connection
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        raise StartupError(f"The database{_at(sqlite_file(url))} cannot be read: {reason}.") from error
+
+
+def _at(file: Path | None) -> str:
+    return f" {file}" if file else ""

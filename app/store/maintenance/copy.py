@@ -1,0 +1,283 @@
+"""Moving a whole history into another database: resumed where it was cut, and compared row by row at the end."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, String, column, func, insert, make_url, select, table, text, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.errors import MaintenanceError
+from app.store.db.database import SERVER_NAME, postgres_engine, reading, sqlite_engine
+from app.store.maintenance.check import inspect_database
+from app.store.maintenance.integrity import broken_rules
+from app.store.maintenance.migrate import migrate, sqlite_file
+from app.store.maintenance.process_lock import claimed
+from app.store.maintenance.row_comparison import (
+    ROWS_AT_ONCE,
+    Kind,
+    Row,
+    kinds,
+    rows,
+    side_by_side,
+)
+
+#: What is committed together. A copy that is cut goes on after the last of these.
+CONVERSATIONS_AT_ONCE = 100
+_LOCK = 0x6465736C  # of PostgreSQL's advisory locks: one copy at a time into a database
+_SERVER_GONE_SECONDS = 3  #: PostgreSQL lists a connection for a moment after its end
+
+_ID = column("id", String())
+_CONVERSATIONS = table("conversation", _ID)
+
+#: Told what is being done and which share of it is, 0 to 1.
+StageProgress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What :func:`copy_history` found equal in both databases at the end."""
+
+    rows: dict[str, int]  #: how many, by table
+    resumed: bool  #: an earlier copy had left a part of it there
+
+
+def copy_history(source_url: str, target_url: str, progress: StageProgress) -> Copied:
+    """Copy everything from one database into another that holds nothing else, and compare every row.
+
+    A copy that was cut short is resumed by doing it again. Nothing in the target is ever overwritten, and nothing in
+    the source is changed. What is derived (the search entries) is left for the target to make.
+
+    Args:
+        source_url, target_url: as ``AppSettings.resolved_database_url`` gives them, not claimed by this process.
+
+    Raises:
+        MaintenanceError: one of them is in use or not as it must be, the copy stopped, or the two are not the same.
+        StartupError: one of them cannot be opened, or is claimed by another process.
+    """
+    source_name, target_name = named(source_url), named(target_url)
+    if _place(source_url) == _place(target_url):
+        raise MaintenanceError(f"{source_name} is the database itself. Name another one with --to.")
+    with claimed(source_url), claimed(target_url):
+        _require_current(source_url, source_name)
+        migrate(target_url)
+        try:
+            with (
+                reading(source_url) as source,
+                _connected(target_url) as target,
+                _connected(target_url, read_only=True) as seen,
+            ):
+                return _Copy(source, target, seen, (source_name, target_name), progress).run()
+        except SQLAlchemyError as error:
+            reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+            raise MaintenanceError(
+                f"The copy to {target_name} stopped: {reason}. What is there stays; the same command goes on from it."
+            ) from error
+
+
+def named(url: str) -> str:
+    """The database as people are told of it, without its password."""
+    file = sqlite_file(url)
+    return str(file) if file else make_url(url).set(drivername="postgresql").render_as_string(hide_password=True)
+
+
+def _place(url: str) -> object:
+    file = sqlite_file(url)
+    parsed = make_url(url)
+    return file.resolve() if file else (parsed.host, parsed.port, parsed.database, parsed.query.get("host"))
+
+
+def _require_current(url: str, name: str) -> None:
+    state = inspect_database(url)
+    if state.revision is None:
+        raise MaintenanceError(f"There is no database at {name} yet, so there is nothing to copy.")
+    if not state.current:
+        raise MaintenanceError(
+            f"{name} has another schema ({state.revision}) than this version of Deskmate ({state.wanted}). "
+            "Bring it to this version first: deskmate db upgrade."
+        )
+    if state.damage is not None:
+        raise MaintenanceError(f"{name} is damaged ({state.damage}). Restore a backup first: deskmate db restore.")
+
+
+@contextmanager
+def _connected(url: str, *, read_only: bool = False) -> Iterator[Connection]:
+    if sqlite_file(url):
+        engine = sqlite_engine(url, connections=1, read_only=read_only)
+    else:
+        engine = postgres_engine(url, connections=1)
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+class _Copy:
+    """One copy under way.
+
+    Args:
+        source: reads in one transaction from begin to end.
+        target: writes, in a transaction for each :data:`CONVERSATIONS_AT_ONCE`.
+        seen: reads what was in the target before that transaction.
+        names: of both databases, for people.
+    """
+
+    def __init__(
+        self, source: Connection, target: Connection, seen: Connection, names: tuple[str, str], progress: StageProgress
+    ) -> None:
+        self._source, self._target, self._seen = source, target, seen
+        self._from, self._to = names
+        self._progress = progress
+        self._kinds = tuple(kind for kind in kinds() if kind.group)
+        self._ungrouped = tuple(kind for kind in kinds() if not kind.group)
+
+    def run(self) -> Copied:
+        self._require_alone()
+        broken = broken_rules(self._source)
+        if broken:
+            raise MaintenanceError(f"{self._from} is damaged. {'. '.join(broken)}. Restore a backup of it first.")
+        with self._seen.begin():
+            self._require_nothing_else()
+        resumed = self._copy_people()
+        for ids, share in self._parts():
+            with self._seen.begin(), self._target.begin():
+                for kind in self._kinds:
+                    self._insert_missing(kind, ids)
+            self._progress("Copying", share)
+        counts = self._compare()
+        if self._target.dialect.name == "postgresql":
+            with self._target.begin():  # its planner knows nothing of the new rows
+                for kind in kinds():
+                    self._target.execute(text(f"ANALYZE {kind.name}"))
+        return Copied(counts, resumed)
+
+    def _require_alone(self) -> None:
+        _require_no_server(self._source, self._from)
+        with self._target.begin():
+            _require_no_server(self._target, self._to)
+            if self._target.dialect.name == "postgresql":
+                # Of the connection, not of the transaction.
+                alone = self._target.scalar(select(func.pg_try_advisory_lock(_LOCK)))
+                if not alone:
+                    raise MaintenanceError(f"Another copy to {self._to} is running. Wait for it, or stop it.")
+
+    def _require_nothing_else(self) -> None:
+        for ids in _conversations(self._seen):
+            known = select(func.count()).select_from(_CONVERSATIONS).where(_ID.in_(ids))
+            if self._source.scalar(known) != len(ids):
+                raise MaintenanceError(
+                    f"{self._to} holds conversations that are not in {self._from}. They stay as they are; create an "
+                    "empty database and copy into that."
+                )
+
+    def _copy_people(self) -> bool:
+        """Make what belongs to no conversation the same; returns whether an earlier copy had come further than that."""
+        with self._seen.begin():
+            resumed = self._seen.execute(select(_ID).select_from(_CONVERSATIONS).limit(1)).first() is not None
+        for kind in self._ungrouped:  # accounts first: the others refer to them
+            with self._seen.begin(), self._target.begin():
+                if not resumed:
+                    self._overwrite(kind)  # the migrations make the local user in every database, and may make more
+            with self._seen.begin(), self._target.begin():
+                self._insert_missing(kind, None)
+        return resumed
+
+    def _overwrite(self, kind: Kind) -> None:
+        for mine, theirs in side_by_side(kind, rows(self._source, kind), rows(self._seen, kind)):
+            if mine is not None and theirs is not None and mine != theirs:
+                here = update(kind.clause)
+                for name in kind.key:
+                    here = here.where(kind.clause.c[name] == mine[kind.names.index(name)])
+                self._target.execute(here.values(dict(zip(kind.names, mine, strict=True))))
+
+    def _insert_missing(self, kind: Kind, ids: Sequence[str] | None) -> None:
+        missing: list[dict[str, object]] = []
+        for mine, theirs in self._pairs(kind, ids):
+            if theirs is None and mine is not None:
+                missing.append(dict(zip(kind.names, mine, strict=True)))
+            elif (difference := _difference(kind, mine, theirs)) is not None:
+                raise MaintenanceError(
+                    f"{self._to} holds something else than {self._from}: {difference}. One of them was used since they "
+                    "were the same. Nothing was overwritten; create an empty database and copy into that."
+                )
+            if len(missing) == ROWS_AT_ONCE:
+                self._target.execute(insert(kind.clause), missing)
+                missing.clear()
+        if missing:
+            self._target.execute(insert(kind.clause), missing)
+
+    def _compare(self) -> dict[str, int]:
+        """Look at every row of both once more; returns how many there are."""
+        counts: Counter[str] = Counter()
+        with self._seen.begin():
+            self._require_nothing_else()
+            for kind in self._ungrouped:
+                self._count_same(kind, None, counts)
+            for ids, share in self._parts():
+                for kind in self._kinds:
+                    self._count_same(kind, ids, counts)
+                self._progress("Comparing every row", share)
+        return {kind.name: counts[kind.name] for kind in kinds()}
+
+    def _count_same(self, kind: Kind, ids: Sequence[str] | None, counts: Counter[str]) -> None:
+        for mine, theirs in self._pairs(kind, ids):
+            if (difference := _difference(kind, mine, theirs)) is not None:
+                raise MaintenanceError(
+                    f"The copy is not the same as {self._from}: {difference}. Do not use {self._to}; create an empty "
+                    "database and copy into that."
+                )
+            counts[kind.name] += 1
+
+    def _pairs(self, kind: Kind, ids: Sequence[str] | None) -> Iterator[tuple[Row | None, Row | None]]:
+        return side_by_side(kind, rows(self._source, kind, ids, unindexed=True), rows(self._seen, kind, ids))
+
+    def _parts(self) -> Iterator[tuple[list[str], float]]:
+        """The ids of conversations that are copied together, and the share that is done with them."""
+        total = self._source.scalar(select(func.count()).select_from(_CONVERSATIONS)) or 0
+        done = 0
+        for ids in _conversations(self._source):
+            done += len(ids)
+            yield ids, done / total
+
+
+def _conversations(connection: Connection) -> Iterator[list[str]]:
+    """All ids, in the database's own order, which its index has."""
+    some = select(_ID).select_from(_CONVERSATIONS).order_by(_ID).limit(CONVERSATIONS_AT_ONCE)
+    ids = list(connection.scalars(some))
+    while ids:
+        yield ids
+        ids = list(connection.scalars(some.where(ids[-1] < _ID)))
+
+
+def _difference(kind: Kind, mine: Row | None, theirs: Row | None) -> str | None:
+    """What is not the same, without anything that people wrote; None where all is."""
+    if mine is not None and theirs is not None and kind.same(mine, theirs):
+        return None
+    row = mine or theirs
+    assert row is not None
+    name = f"the {kind.name.replace('_', ' ')} {row[kind.names.index(kind.identity)]}"
+    if mine is None:
+        return f"{name} is only there"
+    if theirs is None:
+        return f"{name} is missing there"
+    return f"{name} differs in {', '.join(kind.differing(mine, theirs))}"
+
+
+def _require_no_server(connection: Connection, name: str) -> None:
+    """SQLite files are claimed instead."""
+    if connection.dialect.name != "postgresql":
+        return
+    servers = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = :server"
+    )
+    deadline = time.monotonic() + _SERVER_GONE_SECONDS
+    while connection.scalar(servers, {"server": SERVER_NAME}):
+        if time.monotonic() > deadline:
+            raise MaintenanceError(f"A Deskmate server is using {name}. Stop it, then copy again.")
+        time.sleep(0.1)
+        connection.execute(text("SELECT pg_stat_clear_snapshot()"))

@@ -1,0 +1,52 @@
+"""One process per SQLite file: a second server would take the first one's replies for dead."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from app.errors import StartupError
+from app.store.maintenance.migrate import sqlite_file
+from app.store.maintenance.writable_folder import cannot_write
+
+
+@contextmanager
+def claimed(url: str, *, otherwise: str = "give this one a folder of its own with APP_DATA_DIR") -> Iterator[None]:
+    """Hold the database at ``url`` for this process. The system lets go of it when the process dies, however it dies.
+
+    PostgreSQL needs no claim; for SQLite the folder is made where it is missing.
+
+    Args:
+        url: as ``AppSettings.resolved_database_url`` gives it.
+        otherwise: what a person may do instead of stopping the other process.
+
+    Raises:
+        StartupError: the folder cannot be written, or another process has the database.
+    """
+    file = sqlite_file(url)
+    if file is None:
+        yield
+        return
+    lock = file.with_name(f"{file.name}.lock")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # Appending leaves the other's process id to be read where the lock is taken.
+        handle = lock.open("a+")
+    except OSError as error:
+        raise cannot_write(file.parent, error, what="data folder", setting="APP_DATA_DIR") from error
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            handle.seek(0)
+            holder = handle.read().strip()
+            raise StartupError(
+                f"Another Deskmate{f' (process {holder})' if holder else ''} is using {file}. "
+                f"Stop it first, or {otherwise}."
+            ) from error
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        yield

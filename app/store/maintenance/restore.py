@@ -1,0 +1,186 @@
+"""Putting a backup in the database's place: looked through first, nothing overwritten, all at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy import URL, inspect, make_url, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.errors import MaintenanceError
+from app.store.db.database import postgres_engine
+from app.store.maintenance import postgres_tools
+from app.store.maintenance.backup import OURS, revision_in
+from app.store.maintenance.migrate import MIGRATION_LOCK, known_revisions, migrate, sqlite_file
+from app.store.maintenance.snapshot import (
+    Progress,
+    beside,
+    copy_database,
+    nothing_shown,
+    open_at_rest,
+    open_live,
+    sync,
+    whole_file,
+)
+
+_SQLITE = b"SQLite format 3\0"
+_PG_DUMP = b"PGDMP"
+_BESIDE = ("-wal", "-shm", "-journal")
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What :func:`restore` did."""
+
+    revision: str  #: the backup's schema
+    now: str  #: the schema it was brought to
+    aside: Path | None  #: where the database from before is; None where there was none
+
+
+def restore(url: str, backup: Path, progress: Progress = nothing_shown) -> Restored:
+    """Make the database at ``url`` what ``backup`` holds, brought to this version.
+
+    Args:
+        url: as ``AppSettings.resolved_database_url`` gives it, claimed by this process (:mod:`app.store.maintenance.process_lock`).
+        backup: a file of :func:`app.store.maintenance.backup.back_up`, or one that an upgrade has left.
+
+    Raises:
+        MaintenanceError: the file is no backup, is damaged or newer than this program, or cannot be put there.
+            The present database is as it was.
+        StartupError: the URL is not a database this program knows, or it cannot be opened.
+    """
+    file = sqlite_file(url)
+    try:
+        with backup.open("rb") as opened:
+            beginning = opened.read(len(_SQLITE))
+        if beginning.startswith(_PG_DUMP):
+            if file is not None:
+                raise MaintenanceError(
+                    f"{backup} is a backup of a PostgreSQL database. Set APP_DATABASE_URL to an empty one "
+                    "(postgresql://...) and restore it there."
+                )
+            return _into_postgres(url, backup)
+        if beginning != _SQLITE:
+            raise MaintenanceError(f"{backup} is not a backup of Deskmate's.")
+        if file is None:
+            raise MaintenanceError(
+                f"{backup} is a backup of a SQLite database. Restore it to a file with --database-url "
+                "sqlite:////path/to/deskmate.db, then move it here with deskmate db copy."
+            )
+        # SQLite names the files beside a database after the file itself, not after a link to it.
+        return _into_file(file.resolve(), backup, progress)
+    except OSError as error:
+        raise MaintenanceError(
+            f"{backup} cannot be restored: {error.strerror or error}. The present database is as it was."
+        ) from error
+
+
+def _into_file(file: Path, backup: Path, progress: Progress) -> Restored:
+    if file.exists() and file.samefile(backup):
+        raise MaintenanceError(f"{backup} is the present database itself, not a backup of it.")
+    with whole_file(file) as unfinished:
+        try:
+            with closing(open_at_rest(backup)) as source:
+                revision = _known(backup, revision_in(source))
+                copy_database(source, unfinished, progress)
+        except sqlite3.Error as error:
+            raise MaintenanceError(
+                f"{backup} cannot be restored: {error}. The present database is as it was; try an older backup."
+            ) from error
+        now = _upgraded(unfinished)
+        aside = _keep(file, unfinished)
+    return Restored(revision, now, aside)
+
+
+def _upgraded(unfinished: Path) -> str:
+    """Bring the copy to this version, all of it in one file."""
+    try:
+        now = migrate(URL.create("sqlite", database=str(unfinished)).render_as_string(), backup=False).after
+        with closing(open_live(unfinished)) as copy:
+            copy.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        raise MaintenanceError(
+            f"The backup could not be upgraded: {error}. The present database is as it was."
+        ) from error
+    finally:
+        for suffix in _BESIDE:
+            beside(unfinished, suffix).unlink(missing_ok=True)
+    return now
+
+
+def _known(backup: Path, revision: str | None) -> str:
+    if revision is None:
+        raise MaintenanceError(f"{backup} is not a backup of Deskmate's: it holds other tables, or none.")
+    if revision not in known_revisions():
+        raise MaintenanceError(
+            f"{backup} was written by a newer version of Deskmate (its schema is {revision}). Restore it with that "
+            "version, or choose another backup. The present database is as it was."
+        )
+    return revision
+
+
+def _keep(file: Path, successor: Path) -> Path | None:
+    """Give the present database a second name, with all that belongs to it, and leave nothing for its successor."""
+    if file.exists():
+        _close(file)
+        shutil.copymode(file, successor)
+        owner = file.stat()
+        with suppress(PermissionError):  # only root may give a file to the server's user, and only root has to
+            os.chown(successor, owner.st_uid, owner.st_gid)
+    aside = file.with_name(f"{file.name}.{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%fZ')}.replaced")
+    kept = [(one, beside(aside, suffix)) for suffix in ("", *_BESIDE) if (one := beside(file, suffix)).exists()]
+    for present, name in kept:
+        try:
+            os.link(present, name)
+        except OSError:  # a file system without links
+            shutil.copy2(present, name)
+    sync(file.parent)
+    for present, _ in kept:
+        if present != file:  # SQLite would take the old database's for the new one's
+            present.unlink()
+    return aside if kept else None
+
+
+def _close(file: Path) -> None:
+    """Bring all of a SQLite database into its one file, where it is whole enough for that."""
+    with file.open("rb") as opened:
+        if opened.read(len(_SQLITE)) != _SQLITE:
+            return  # SQLite would throw away what lies beside it
+    try:
+        with closing(open_live(file)) as present:
+            present.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            raise MaintenanceError(
+                f"Another program has {file} open. Close it, then restore again. The present database is as it was."
+            ) from error
+        # Damaged: that may be why it is replaced. It is kept as it lies there.
+
+
+def _into_postgres(url: str, backup: Path) -> Restored:
+    version = postgres_tools.contents(backup, "alembic_version") if postgres_tools.tables(backup) >= OURS else []
+    revision = _known(backup, version[0] if version else None)
+    name = make_url(url).database
+    engine = postgres_engine(url, connections=1)
+    try:
+        with engine.begin() as connection:
+            # A server that starts meanwhile waits here, and then finds what was restored.
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+            if inspect(connection).get_table_names():
+                raise MaintenanceError(
+                    f"The database {name} is not empty, and restoring overwrites nothing. Make an empty one (createdb "
+                    "NAME), set APP_DATABASE_URL to it and restore again; this one stays as it is."
+                )
+            postgres_tools.load(url, backup)
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        raise MaintenanceError(f"The database {name} cannot be reached: {reason}. Check APP_DATABASE_URL.") from error
+    finally:
+        engine.dispose()
+    return Restored(revision, migrate(url).after, None)

@@ -1,0 +1,66 @@
+"""Templates that come as files: ``prompts/*.md`` and ``prompts/canned/*.md``, YAML front matter above the text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from app.domain.templates import Template, TemplateKind
+from app.errors import InvalidInput, StartupError
+
+PROMPTS = Path(__file__).parents[2] / "prompts"
+_FOLDERS = {TemplateKind.PROMPT: ".", TemplateKind.CANNED: "canned"}
+_FENCE = "---"
+
+Files = Mapping[TemplateKind, Mapping[str, Template]]
+
+
+def read_templates(folder: Path = PROMPTS) -> Files:
+    """Every template below ``folder``, by kind and name.
+
+    Raises:
+        StartupError: a file is not a template; the message names it and says what is wrong.
+    """
+    return {
+        kind: {file.stem: _read(file, kind) for file in sorted((folder / within).glob("*.md"))}
+        for kind, within in _FOLDERS.items()
+    }
+
+
+def _read(file: Path, kind: TemplateKind) -> Template:
+    try:
+        about, body = _split(file.read_text(encoding="utf-8"))
+        if not isinstance(about, dict):
+            raise ValueError("the front matter has no fields")
+        name = about.pop("name", None)
+        if name != file.stem:
+            raise ValueError(f"name is '{name}', which differs from the file's")
+        return Template.model_validate({**about, "body": body}).checked(kind)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise _refused(file, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    except yaml.YAMLError as error:
+        raise _refused(file, f"the front matter is not YAML: {' '.join(str(error).split())}") from error
+    except InvalidInput as error:
+        raise _refused(file, error.message.rstrip(".")) from error
+    except (OSError, ValueError) as error:
+        raise _refused(file, str(error)) from error
+
+
+def _split(text: str) -> tuple[Any, str]:
+    """Front matter and body."""
+    lines = text.splitlines()
+    if not lines or lines[0].strip() != _FENCE:
+        raise ValueError("it does not begin with front matter (a line ---, fields, a line ---)")
+    for number, line in enumerate(lines[1:], start=1):
+        if line.strip() == _FENCE:
+            return yaml.safe_load("\n".join(lines[1:number])), "\n".join(lines[number + 1 :])
+    raise ValueError("its front matter has no end (a second line ---)")
+
+
+def _refused(file: Path, why: str) -> StartupError:
+    return StartupError(f"The file {file} cannot be used: {why}. Correct it or remove it.")

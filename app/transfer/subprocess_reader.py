@@ -1,0 +1,266 @@
+"""Reading a large file in a process of its own, with bounded memory.
+
+A parser holds Python's lock for as long as one value takes, and makes up to twenty times a file's size of it: a file of
+200 MiB could stop every reply for seconds, and take the memory of all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+import app
+from app.domain.conversation_document import ConversationDocument, MessageDocument
+from app.errors import AppError, BrokenFile, StorageUnavailable, TooLarge
+from app.transfer.files import MIB
+from app.transfer.reading import Progress, iter_conversations
+
+_log = logging.getLogger(__name__)
+
+MAX_SECONDS = 600  # of processor time
+#: Ends a process that neither reads nor gets processor time, for which other imports would wait without end.
+MAX_WALL_SECONDS = 900
+_MAX_LOGGED_BYTES = 4096
+_BASE_BYTES = 512 * MIB  # Python itself, and the largest conversation
+_TIMES_OF_FILE = 4  # the file, its text, and the value that is being read
+
+
+class ReadConversations:
+    """Conversations that were read and found right, in a file that is gone with this object; iterated as often as
+    need be, one in memory at a time."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def __iter__(self) -> Iterator[ConversationDocument]:
+        self._file.seek(0)
+        while line := self._file.readline():
+            head = json.loads(line)
+            messages = [MessageDocument.model_validate_json(self._file.readline()) for _ in range(head["messages"])]
+            conversation = ConversationDocument.model_validate(head["conversation"])
+            yield conversation.model_copy(update={"messages": messages})
+
+    def close(self) -> None:
+        self._file.close()
+
+
+async def read_isolated(
+    file: IO[bytes], name: str, *, max_bytes: int, max_message_bytes: int, now: datetime, progress: Progress
+) -> ReadConversations:
+    """Every conversation in a file, as :func:`app.transfer.reading.read_conversations` reads them.
+
+    Raises:
+        BrokenFile, TooLarge: as there; also where it takes more memory to read than there is for it.
+        StorageUnavailable: there is no room for what was read.
+        AppError: the process failed by a fault that is not the file's; the log says which.
+    """
+    try:
+        with ExitStack() as on_failure:
+            result = on_failure.enter_context(tempfile.TemporaryFile())
+            with tempfile.TemporaryFile() as errors, await asyncio.to_thread(_with_descriptor, file) as source:
+                async with asyncio.timeout(MAX_WALL_SECONDS):
+                    await _run_child(source, result, errors, name, max_bytes, max_message_bytes, now, progress)
+            on_failure.pop_all()
+    except TimeoutError as error:
+        raise too_much(name) from error
+    except OSError as error:
+        raise _no_room(name, error) from error
+    return ReadConversations(result)
+
+
+def _with_descriptor(file: IO[bytes]) -> IO[bytes]:
+    """The same file from its beginning, as another process can have it."""
+    file.seek(0)
+    try:
+        return os.fdopen(os.dup(file.fileno()), "rb")
+    except OSError:  # it is in memory
+        copied: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the caller
+        shutil.copyfileobj(file, copied)
+        copied.seek(0)
+        return copied
+
+
+async def _run_child(
+    source: IO[bytes],
+    result: IO[bytes],
+    errors: IO[bytes],
+    name: str,
+    max_bytes: int,
+    max_message_bytes: int,
+    now: datetime,
+    progress: Progress,
+) -> None:
+    max_memory_bytes = _BASE_BYTES + _TIMES_OF_FILE * max_bytes
+    numbers = (result.fileno(), max_bytes, max_message_bytes, max_memory_bytes)
+    arguments = (*map(str, numbers), now.isoformat(), name)
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "app.transfer.subprocess_reader", *arguments),
+            stdin=source,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            pass_fds=(result.fileno(),),
+            env=os.environ | {"PYTHONPATH": _search_path()},
+            limit=MIB,
+        )
+    except OSError as error:
+        _log.exception("The process that reads a file to import could not be started")
+        raise _failed(name) from error
+    try:
+        assert child.stdout is not None
+        said = await _last_said(child.stdout, progress)
+        await child.wait()
+    except _UnexpectedOutput as error:
+        _log.error("The process that reads a file to import wrote what is not JSON of its kind: %s", error)
+        raise _failed(name) from error
+    finally:
+        if child.returncode is None:
+            with suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+    if "error" in said:
+        kinds: dict[str, type[AppError]] = {kind.__name__: kind for kind in (BrokenFile, StorageUnavailable, TooLarge)}
+        raise kinds.get(said["kind"], AppError)(said["error"])
+    if said.get("done"):
+        return
+    last = _end_of(errors)
+    _log.error("The process that reads a file to import ended with status %s: %s", child.returncode, last or "no words")
+    # A signal is the system's, short of memory, or that of the limit of time.
+    ended_by_signal = child.returncode is not None and child.returncode < 0
+    if ended_by_signal or last.rpartition("\n")[2].startswith("MemoryError"):
+        raise too_much(name)
+    raise _failed(name)
+
+
+class _UnexpectedOutput(Exception):
+    """The child wrote to its standard output what :func:`_say` does not write."""
+
+
+async def _last_said(stdout: asyncio.StreamReader, progress: Progress) -> dict[str, Any]:
+    """The last thing that the child says; empty if it says nothing.
+
+    Raises:
+        _UnexpectedOutput: something in it is of another kind.
+    """
+    said: dict[str, Any] = {}
+    while True:
+        try:
+            line = await stdout.readline()
+        except ValueError as error:  # longer than the stream's limit
+            raise _UnexpectedOutput(str(error)) from error
+        if not line:
+            return said
+        try:
+            said = json.loads(line)
+            if not isinstance(said, dict):
+                raise TypeError("an object should stand here")
+            fraction = float(said["progress"]) if "progress" in said else None
+            if "error" in said:
+                said["error"], said["kind"] = str(said["error"]), str(said["kind"])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise _UnexpectedOutput(repr(line[:_MAX_LOGGED_BYTES])) from error
+        if fraction is not None:
+            progress(fraction)
+
+
+def _search_path() -> str:
+    """Where this process finds modules, in the same order, for another one: less the current folder, in which there may
+    be files of any name, unless it holds this program."""
+    here, home = os.getcwd(), str(Path(app.__file__).parents[1])
+    folders = [folder or here for folder in sys.path if not folder or os.path.isabs(folder)]
+    return os.pathsep.join(folder for folder in folders if folder != here or folder == home)
+
+
+def _end_of(errors: IO[bytes]) -> str:
+    errors.seek(max(0, errors.seek(0, os.SEEK_END) - _MAX_LOGGED_BYTES))
+    return errors.read().decode(errors="replace").strip()
+
+
+def _failed(name: str) -> AppError:
+    return AppError(
+        f"{name} could not be read: the process that reads large files failed. Nothing was imported. Try again; if it "
+        "fails again, ask an admin to look into the server's log."
+    )
+
+
+def _no_room(name: str, error: OSError) -> StorageUnavailable:
+    return StorageUnavailable(f"{name} could not be put aside for reading ({error.strerror}). Nothing was imported.")
+
+
+def too_much(name: str) -> TooLarge:
+    """The refusal of a file that takes more memory or time than there is for one."""
+    return TooLarge(f"{name} takes more memory or time to read than there is for one import. Import it in parts.")
+
+
+def _say(**said: object) -> None:
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+
+
+def _limit(max_memory_bytes: int) -> None:
+    """Take no more memory and time than this; where a system knows no such limit, the server's own bounds hold."""
+    for kind, value in (
+        (resource.RLIMIT_AS, max_memory_bytes),
+        (resource.RLIMIT_CPU, MAX_SECONDS),
+    ):
+        with suppress(ValueError, OSError):
+            resource.setrlimit(kind, (value, value))
+    with suppress(OSError):
+        os.nice(10)  # replies go first
+
+
+def _write(conversation: ConversationDocument, result: IO[bytes]) -> None:
+    head = conversation.model_copy(update={"messages": []})
+    messages = conversation.messages
+    result.write(f'{{"messages":{len(messages)},"conversation":{head.model_dump_json(exclude_none=True)}}}\n'.encode())
+    for message in messages:
+        result.write(message.model_dump_json(exclude_none=True).encode() + b"\n")
+
+
+def main() -> None:
+    """The child: the file is the standard input, what is read goes to the descriptor that is named."""
+    *numbers, now, name = sys.argv[1:]
+    descriptor, max_bytes, max_message_bytes, max_memory_bytes = map(int, numbers)
+    _limit(max_memory_bytes)
+    shown = -1.0
+
+    def progress(fraction: float) -> None:
+        nonlocal shown
+        if fraction - shown >= 0.01:
+            shown = fraction
+            _say(progress=fraction)
+
+    try:
+        with os.fdopen(descriptor, "wb", closefd=False) as result:
+            for conversation in iter_conversations(
+                sys.stdin.buffer,
+                name,
+                max_bytes=max_bytes,
+                max_message_bytes=max_message_bytes,
+                now=datetime.fromisoformat(now),
+                progress=progress,
+            ):
+                _write(conversation, result)
+    except AppError as error:
+        _say(error=error.message, kind=type(error).__name__)
+    except MemoryError:
+        _say(error=too_much(name).message, kind="TooLarge")
+    except OSError as error:
+        _say(error=_no_room(name, error).message, kind="StorageUnavailable")
+    else:
+        _say(done=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Replies that this process does not write: they have ended, or another process on the same database writes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from app.domain.views import MessageStatus
+from app.errors import EngineUnavailable, NotFound
+from app.store.chat.turn_records import TurnRecords
+from app.store.db.notifications import Channel, Notifications
+from app.turns.events import TurnEnd, TurnEvent, TurnText
+
+STOP_SECONDS = 10.0  # that another process has to end its reply
+
+NO_ANSWER = (
+    "The server process that writes this reply does not answer. The reply is stopped as soon as it does; should it "
+    "have died, the reply is marked as interrupted in a moment."
+)
+
+
+class StoredTurns:
+    """Reads them from the database, where another process's checkpoints are what there is to read.
+
+    Args:
+        patience: seconds between two looks at what another process writes, where no hint comes.
+    """
+
+    def __init__(self, records: TurnRecords, notifications: Notifications, patience: float) -> None:
+        self._records = records
+        self._notifications = notifications
+        self._patience = patience
+
+    async def events(self, user_id: str, turn_id: str, offset: int) -> AsyncIterator[TurnEvent]:
+        """The reply from ``offset`` on, and its end.
+
+        Raises:
+            NotFound: the turn is missing or another user's.
+        """
+        with self._notifications.watch(Channel.CHANGED, turn_id) as changed:
+            while True:
+                record = await self._records.get(user_id, turn_id)
+                if len(record.text) > offset:
+                    yield TurnText(record.text[offset:], len(record.text))
+                    offset = len(record.text)
+                if record.status is not MessageStatus.STREAMING:
+                    yield TurnEnd(record.status, record.stats, record.error, record.message_id, len(record.text))
+                    return
+                await self._next_look(changed)
+
+    async def stop(self, user_id: str, turn_id: str) -> None:
+        """Ask the process that writes the reply to stop it, and wait until it has.
+
+        Raises:
+            NotFound: the turn is missing or another user's.
+            EngineUnavailable: the process has not answered for ``STOP_SECONDS``; the request to stop stays.
+        """
+        with self._notifications.watch(Channel.CHANGED, turn_id) as changed:
+            if (await self._records.get(user_id, turn_id)).status is not MessageStatus.STREAMING:
+                return
+            await self._records.request_stop(user_id, turn_id)
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    while (await self._records.get(user_id, turn_id)).status is MessageStatus.STREAMING:
+                        await self._next_look(changed)
+            except TimeoutError:
+                raise EngineUnavailable(NO_ANSWER) from None
+            except NotFound:
+                return  # deleted meanwhile: it has stopped
+
+    async def _next_look(self, changed: asyncio.Event) -> None:
+        """Wait until another process says that its reply changed, or for as long as it takes to write it down."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), self._patience)
+        changed.clear()

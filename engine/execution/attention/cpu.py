@@ -1,0 +1,140 @@
+"""The processor's kernel: PyTorch's scaled dot-product attention, one sequence after another.
+
+Where the blocks of a sequence lie behind one another, its keys and values are read in place; others are gathered
+first, which stays in the processor's cache because it is done for one sequence at a time. Memory is what attention
+waits for here, so nothing is padded, and what a sliding window hides is not read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.execution.attention.base import AttentionKernel, Sequences
+from engine.execution.attention.sdpa import written_out
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The keys that a chunk sees with one sliding window."""
+
+    first: int  #: row of the first key; in the flattened cache, or behind the gathered blocks
+    blocks: Tensor | None  #: int64 ``[num_blocks]`` to be gathered; None where they lie behind one another
+    num_keys: int
+    is_causal: bool  #: as many queries as keys, each sees those up to its own
+    mask: Tensor | None  #: boolean ``[query_len, num_keys]`` where that does not say it all
+
+    @property
+    def visible(self) -> Tensor | None:
+        """Boolean ``[query_len, num_keys]``; None where all is seen."""
+        if self.is_causal:
+            return torch.ones(self.num_keys, self.num_keys, dtype=torch.bool).tril()
+        return self.mask
+
+    def take(self, cache: Tensor) -> Tensor:
+        """``[1, num_kv_heads, num_keys, head_dim]`` of keys or values."""
+        if self.blocks is not None:
+            cache = cache.index_select(0, self.blocks)
+        _, row, head, _ = cache.stride()
+        size = (1, cache.shape[2], self.num_keys, cache.shape[3])
+        return cache.as_strided(size, (row, head, row, 1), cache.storage_offset() + self.first * row)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """One sequence's share of a step."""
+
+    rows: slice  #: of the packed queries
+    num_keys: int  #: visible to the last query, itself included
+    blocks: tuple[int, ...]
+    block_size: int
+    spans: dict[int | None, _Span] = field(default_factory=dict)  #: made once per step and window
+
+    def span(self, sliding_window: int | None) -> _Span:
+        if sliding_window not in self.spans:
+            self.spans[sliding_window] = self._make_span(sliding_window)
+        return self.spans[sliding_window]
+
+    def _make_span(self, sliding_window: int | None) -> _Span:
+        query_len = self.rows.stop - self.rows.start
+        first_query = self.num_keys - query_len
+        first_key = 0 if sliding_window is None else max(0, first_query + 1 - sliding_window)
+        block, row = divmod(first_key, self.block_size)
+        blocks = self.blocks[block : -(-self.num_keys // self.block_size)]
+        together = blocks == tuple(range(blocks[0], blocks[0] + len(blocks)))
+        num_keys = self.num_keys - first_key
+        is_causal = query_len == num_keys > 1 and (sliding_window is None or num_keys <= sliding_window)
+        mask = None
+        if query_len > 1 and not is_causal:
+            at = torch.arange(first_query, self.num_keys).unsqueeze(1)
+            keys = torch.arange(first_key, self.num_keys)
+            mask = keys <= at
+            if sliding_window is not None:
+                mask &= keys > at - sliding_window
+        return _Span(
+            first=blocks[0] * self.block_size + row if together else row,
+            blocks=None if together else torch.tensor(blocks, dtype=torch.int64),
+            num_keys=num_keys,
+            is_causal=is_causal,
+            mask=mask,
+        )
+
+
+class CpuKernel(AttentionKernel):
+    """In place where blocks lie together, sequence by sequence."""
+
+    name = "cpu"
+    device_types = frozenset({"cpu"})
+    supports_sliding_window = True
+    supports_softcap = True
+    supports_sinks = True
+    page_multiple = 1
+    prefers_runs = True
+
+    def prepare(self, sequences: Sequences, _device: torch.device) -> tuple[_Chunk, ...]:
+        chunks = []
+        row = 0
+        for query_len, kv_len, table in zip(
+            sequences.query_lens, sequences.kv_lens, sequences.block_tables, strict=True
+        ):
+            chunks.append(_Chunk(slice(row, row + query_len), kv_len, table, sequences.block_size))
+            row += query_len
+        return tuple(chunks)
+
+    def forward(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        prepared: tuple[_Chunk, ...],
+        *,
+        scale: float,
+        sliding_window: int | None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        num_tokens, num_heads, _head_dim = query.shape
+        grouped = key_cache.shape[2] != num_heads
+        packed = query.transpose(0, 1).unsqueeze(0)
+        output = query.new_empty(num_tokens, num_heads, value_cache.shape[-1])
+        for chunk in prepared:
+            span = chunk.span(sliding_window)
+            queries = packed[:, :, chunk.rows]
+            keys, values = span.take(key_cache), span.take(value_cache)
+            if softcap is None and sinks is None:
+                attended = F.scaled_dot_product_attention(
+                    queries,
+                    keys,
+                    values,
+                    attn_mask=span.mask,
+                    is_causal=span.is_causal,
+                    scale=scale,
+                    enable_gqa=grouped,
+                )
+            else:
+                attended = written_out(queries, keys, values, span.visible, scale, softcap, sinks)
+            output[chunk.rows] = attended[0].transpose(0, 1)
+        return output

@@ -1,0 +1,172 @@
+"""Blocks gathered into contiguous keys and values, then PyTorch's scaled dot-product attention.
+
+The last resort where no other kernel can serve. Decodes run together, padded to a common length;
+prompt chunks run one by one. What PyTorch's function cannot do (soft-capped scores, attention sinks) is written
+out, with the scores in fp32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.execution.attention.base import AttentionKernel, Sequences
+from engine.scheduling.block_pool import NULL_BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Chunks with equally many queries that run in one call, keys padded to the longest."""
+
+    rows: Tensor | None  #: int64 ``[batch * query_len]``: rows of the packed queries; None for all, in order
+    blocks: Tensor | slice  #: int64 ``[batch, num_blocks]``, padded with the null block; a slice needs no gathering
+    positions: Tensor  #: int64 ``[batch, query_len]``: position of each query in its sequence
+    num_keys: int  #: keys of the longest sequence
+    sees_all_keys: bool  #: every query sees all ``num_keys`` keys, but for a sliding window
+    masks: dict[int | None, Tensor | None] = field(default_factory=dict)  #: made once per step and window
+
+    def gather(self, cache: Tensor) -> Tensor:
+        """``[batch, num_kv_heads, num_keys, head_dim]`` of keys or values; a view where the blocks lie together."""
+        blocks = cache[self.blocks]
+        if isinstance(self.blocks, slice):
+            blocks = blocks.unsqueeze(0)
+        return blocks.flatten(1, 2)[:, : self.num_keys].transpose(1, 2)
+
+    def mask(self, sliding_window: int | None) -> Tensor | None:
+        """Boolean ``[batch, 1, query_len, num_keys]``, True where a query may look; None for everywhere."""
+        if sliding_window not in self.masks:
+            self.masks[sliding_window] = self._make_mask(sliding_window)
+        return self.masks[sliding_window]
+
+    def _make_mask(self, sliding_window: int | None) -> Tensor | None:
+        if self.sees_all_keys and (sliding_window is None or self.num_keys <= sliding_window):
+            return None
+        at = self.positions.unsqueeze(-1)
+        keys = torch.arange(self.num_keys, device=at.device)
+        visible = keys <= at
+        if sliding_window is not None:
+            visible &= keys > at - sliding_window
+        return visible.unsqueeze(1)
+
+
+class SdpaKernel(AttentionKernel):
+    """Gather, then ``F.scaled_dot_product_attention`` with grouped heads."""
+
+    name = "sdpa"
+    device_types = frozenset({"cpu", "cuda"})
+    supports_sliding_window = True
+    supports_softcap = True
+    supports_sinks = True
+    page_multiple = 1
+
+    def prepare(self, sequences: Sequences, device: torch.device) -> tuple[_Group, ...]:
+        decodes: dict[int, list[int]] = {}
+        prefills: list[list[int]] = []
+        first_rows: list[int] = []
+        row = 0
+        for index, query_len in enumerate(sequences.query_lens):
+            first_rows.append(row)
+            row += query_len
+            if query_len == 1:
+                # Lengths within a factor of two share a call: padding then at most doubles what is read.
+                decodes.setdefault(sequences.kv_lens[index].bit_length(), []).append(index)
+            else:
+                prefills.append([index])
+        return tuple(_group(sequences, members, first_rows, device) for members in (*decodes.values(), *prefills))
+
+    def forward(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        prepared: tuple[_Group, ...],
+        *,
+        scale: float,
+        sliding_window: int | None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        num_tokens, num_heads, head_dim = query.shape
+        output = query.new_empty(num_tokens, num_heads, value_cache.shape[-1])
+        for group in prepared:
+            keys, values = group.gather(key_cache), group.gather(value_cache)
+            rows = query if group.rows is None else query[group.rows]
+            queries = rows.view(*group.positions.shape, num_heads, head_dim).transpose(1, 2)
+            mask = group.mask(sliding_window)
+            if softcap is None and sinks is None:
+                attended = F.scaled_dot_product_attention(
+                    queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=keys.shape[1] != num_heads
+                )
+            else:
+                attended = written_out(queries, keys, values, mask, scale, softcap, sinks)
+            attended = attended.transpose(1, 2).flatten(0, 1)
+            if group.rows is None:
+                return attended
+            output[group.rows] = attended
+        return output
+
+
+def written_out(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention with its scores at hand.
+
+    Args:
+        query: ``[batch, num_heads, query_len, head_dim]``.
+        keys, values: ``[batch, num_kv_heads, num_keys, head_dim]``.
+        mask: boolean, broadcast to ``[batch, num_heads, query_len, num_keys]``.
+        scale, softcap, sinks: as :meth:`AttentionKernel.forward` takes them.
+
+    Returns:
+        ``[batch, num_heads, query_len, value_head_dim]``.
+    """
+    batch, num_heads, query_len, _head_dim = query.shape
+    num_kv_heads = keys.shape[1]
+    # Heads that share keys lie behind one another, so the keys need not be repeated for each.
+    grouped = query.reshape(batch, num_kv_heads, num_heads // num_kv_heads * query_len, -1)
+    scores = (grouped @ keys.transpose(-1, -2)).float() * scale
+    scores = scores.view(batch, num_heads, query_len, -1)
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    if sinks is not None:
+        sink = sinks.float().view(1, num_heads, 1, 1).expand(batch, num_heads, query_len, 1)
+        scores = torch.cat([scores, sink], dim=-1)
+    weights = scores.softmax(-1)[..., : keys.shape[2]].to(values.dtype)
+    return (weights.view(*grouped.shape[:3], -1) @ values).view(batch, num_heads, query_len, -1)
+
+
+def _group(sequences: Sequences, members: list[int], first_rows: list[int], device: torch.device) -> _Group:
+    kv_lens = [sequences.kv_lens[index] for index in members]
+    query_len = sequences.query_lens[members[0]]
+    positions = [list(range(kv_len - query_len, kv_len)) for kv_len in kv_lens]
+    rows = [first_rows[index] + offset for index in members for offset in range(query_len)]
+    return _Group(
+        rows=None if len(members) == len(first_rows) else torch.tensor(rows, dtype=torch.int64, device=device),
+        blocks=_blocks(sequences, members, device),
+        positions=torch.tensor(positions, dtype=torch.int64, device=device),
+        num_keys=max(kv_lens),
+        sees_all_keys=query_len == 1 and min(kv_lens) == max(kv_lens),
+    )
+
+
+def _blocks(sequences: Sequences, members: list[int], device: torch.device) -> Tensor | slice:
+    tables = [
+        list(sequences.block_tables[index][: -(-sequences.kv_lens[index] // sequences.block_size)]) for index in members
+    ]
+    first, last = tables[0][0], tables[0][-1]
+    if len(tables) == 1 and tables[0] == list(range(first, last + 1)):
+        return slice(first, last + 1)
+    width = max(len(table) for table in tables)
+    padded = [table + [NULL_BLOCK] * (width - len(table)) for table in tables]
+    return torch.tensor(padded, dtype=torch.int64, device=device)

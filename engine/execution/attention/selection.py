@@ -1,0 +1,67 @@
+"""Which kernel runs: the first of the known ones that the machine has and that can do what the model needs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import torch
+
+from engine.errors import ModelLoadError
+from engine.execution.attention.base import AttentionKernel, AttentionNeeds
+from engine.execution.attention.cpu import CpuKernel
+from engine.execution.attention.flash2 import Flash2Kernel
+from engine.execution.attention.flash3 import Flash3Kernel
+from engine.execution.attention.sdpa import SdpaKernel
+from engine.execution.attention.triton_paged import TritonKernel
+from engine.execution.attention.varlen import VarlenKernel
+
+log = logging.getLogger(__name__)
+
+KERNELS: Sequence[type[AttentionKernel]] = (
+    Flash3Kernel,
+    Flash2Kernel,
+    VarlenKernel,
+    TritonKernel,
+    CpuKernel,
+    SdpaKernel,
+)
+"""All kernels, the fastest first; the last runs everywhere."""
+
+DEFAULT_BLOCK_SIZE = 16
+
+
+def select_kernel(
+    choice: str, needs: AttentionNeeds, device: torch.device, block_size: int | None
+) -> tuple[AttentionKernel, int]:
+    """The kernel to use: ``choice`` by name, or the first that can serve when it is ``"auto"``.
+
+    Args:
+        block_size: tokens in a KV block; None for what suits the kernel.
+
+    Returns:
+        The kernel and the block size.
+
+    Raises:
+        ModelLoadError: the name is unknown, or no kernel can serve; the message says why for each.
+    """
+    names = [kernel.name for kernel in KERNELS]
+    if choice != "auto" and choice not in names:
+        raise ModelLoadError(f"attention={choice!r} is not known here; choose auto or one of: {', '.join(names)}.")
+    reasons: list[str] = []
+    worth_telling: list[str] = []  # not that a GPU's kernels need a GPU
+    for kernel in KERNELS:
+        if choice not in ("auto", kernel.name):
+            continue
+        reason = kernel.unavailable_because(device) or kernel.unfit_because(needs)
+        if reason is None and block_size is not None and block_size % kernel.page_multiple:
+            reason = f"kv_block_size must be a multiple of {kernel.page_multiple} (got {block_size})"
+        if reason is None:
+            size = block_size or max(DEFAULT_BLOCK_SIZE, kernel.page_multiple)
+            passed_over = f"; not {', not '.join(worth_telling)}" if worth_telling else ""
+            log.info("attention: %s, KV blocks of %d tokens%s", kernel.name, size, passed_over)
+            return kernel(), size
+        reasons.append(f"{kernel.name}: {reason}")
+        if device.type in kernel.device_types:
+            worth_telling.append(reasons[-1])
+    raise ModelLoadError(f"No attention kernel can run this model here ({'; '.join(reasons)}).")

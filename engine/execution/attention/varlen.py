@@ -1,0 +1,67 @@
+"""PyTorch's own FlashAttention over pages, from torch 2.12 on: no further package. Pages of 256 tokens."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+
+import torch
+from torch import Tensor
+
+from engine.execution.attention.flash import FlashKernel, FlashStep, capability_below, window_size
+
+
+class VarlenKernel(FlashKernel):
+    """``torch.nn.attention.varlen.varlen_attn`` with a block table."""
+
+    name = "varlen"
+    supports_softcap = False
+    page_multiple = 256
+
+    @classmethod
+    def unavailable_because(cls, device: torch.device) -> str | None:
+        reason = super().unavailable_because(device)
+        if reason is not None:
+            return reason
+        if importlib.util.find_spec("torch.nn.attention.varlen") is not None:
+            from torch.nn.attention.varlen import varlen_attn
+
+            if "block_table" in inspect.signature(varlen_attn).parameters:
+                return capability_below(device, 8)
+        return f"it needs torch 2.12 or later (found {torch.__version__})"
+
+    def __init__(self) -> None:
+        from torch.nn.attention.varlen import varlen_attn
+
+        self._attend = varlen_attn
+
+    def forward(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        prepared: FlashStep,
+        *,
+        scale: float,
+        sliding_window: int | None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        assert softcap is None
+        assert sinks is None
+        attended = self._attend(
+            query,
+            key_cache,
+            value_cache,
+            prepared.cu_seqlens_q,
+            prepared.cu_seqlens_k,
+            prepared.max_seqlen_q,
+            prepared.max_seqlen_k,
+            scale=scale,
+            window_size=window_size(sliding_window),
+            enable_gqa=query.shape[1] != key_cache.shape[2],
+            seqused_k=prepared.seqused_k,
+            block_table=prepared.block_table,
+        )
+        assert isinstance(attended, Tensor)
+        return attended

@@ -1,0 +1,103 @@
+"""A step's plan turned into tensors: all chunks packed behind one another into one row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.device.host_to_device import to_device
+from engine.execution.attention.base import Sequences
+from engine.scheduling.scheduler import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Tokens that a step on the device takes from the one before it, before anybody has read them."""
+
+    tokens: Tensor  #: int64 ``[n]``: what the step before sampled
+    sources: tuple[int, ...]  #: indices into ``tokens``
+    targets: tuple[int, ...]  #: for each of them the packed row where it belongs
+
+    def write_to(self, input_ids: Tensor) -> None:
+        """``input_ids``: int64 ``[1, num_tokens]``."""
+        if self.targets:
+            index = to_device([self.sources, self.targets], torch.int64, input_ids.device)
+            input_ids[0].index_copy_(0, index[1], self.tokens[index[0]])
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Inputs of one forward pass over ``num_tokens`` packed tokens."""
+
+    input_ids: Tensor  #: int64 ``[1, num_tokens]``
+    position_ids: Tensor  #: int64 ``[1, num_tokens]``
+    slots: tuple[Tensor, ...]  #: for each group int64 ``[num_tokens]``: ``block * block_size + offset`` in the cache
+    logits_rows: Tensor  #: int64 ``[n]``: the packed rows whose logits are needed: sampled ones, then scored ones;
+    #: of a chunk with a draft the row before it and those of its guesses, in order
+    sequences: tuple[Sequences, ...]  #: for each group
+    lengths: Tensor | None  #: int64 ``[num_tokens]``, see ``LoadedModel.logits``
+
+    @classmethod
+    def of(
+        cls, plan: StepPlan, block_size: int, num_groups: int, device: torch.device, *, tell_lengths: bool = False
+    ) -> Batch:
+        """Pack a plan. Plain lists first, then one tensor: per-token tensor calls would cost more."""
+        input_ids: list[int] = []
+        positions: list[int] = []
+        slots: list[list[int]] = [[] for _ in range(num_groups)]
+        sampled_rows: list[int] = []
+        scored_rows: list[int] = []
+        lengths: list[int] = []
+        query_lens: list[int] = []
+        kv_lens: list[int] = []
+        for chunk in plan.chunks:
+            first, start = len(input_ids), chunk.start
+            if len(chunk.token_ids) == 1 and not (chunk.draft or chunk.scored or tell_lengths):  # a decode
+                input_ids += chunk.token_ids
+                positions.append(start)
+                block, offset = divmod(start, block_size)
+                for table, group_slots in zip(chunk.block_tables, slots, strict=True):
+                    group_slots.append(table[block] * block_size + offset)
+                if chunk.samples:
+                    sampled_rows.append(first)
+                query_lens.append(1)
+                kv_lens.append(chunk.end)
+                continue
+            span = range(start, chunk.computed_end)
+            query_lens.append(len(span))
+            kv_lens.append(span.stop)
+            if chunk.scored:
+                scored_rows += range(first + chunk.scored.start - chunk.start, first + chunk.scored.stop - chunk.start)
+            input_ids += chunk.token_ids
+            input_ids += chunk.draft
+            positions += span
+            if tell_lengths:
+                prompt = chunk.request.num_prompt_tokens
+                lengths += [max(prompt, position + 1) for position in span]
+            for table, group_slots in zip(chunk.block_tables, slots, strict=True):
+                group_slots += [table[position // block_size] * block_size + position % block_size for position in span]
+            if chunk.samples:
+                sampled_rows += range(len(input_ids) - 1 - len(chunk.draft), len(input_ids))
+
+        # One tensor, which is cut up: making it is what takes the time, and on a GPU it crosses the bus.
+        parts = [input_ids, positions, sampled_rows + scored_rows, lengths, *slots]
+        together = to_device([number for part in parts for number in part], torch.int64, device)
+        ids_, positions_, rows_, lengths_, *slots_ = together.split_with_sizes([len(part) for part in parts])
+        return cls(
+            input_ids=ids_.unsqueeze(0),
+            position_ids=positions_.unsqueeze(0),
+            slots=tuple(slots_),
+            logits_rows=rows_,
+            sequences=tuple(
+                Sequences(
+                    query_lens=tuple(query_lens),
+                    kv_lens=tuple(kv_lens),
+                    block_tables=tuple([chunk.block_tables[group] for chunk in plan.chunks]),
+                    block_size=block_size,
+                )
+                for group in range(num_groups)
+            ),
+            lengths=lengths_ if tell_lengths else None,
+        )

@@ -1,0 +1,111 @@
+"""Batch invariance: what a token's numbers are depends on its own sequence, never on what is computed beside it.
+
+Rounding follows shapes: a matrix product picks its kernel by the number of rows, and attention by how many queries
+and sequences share a call. In bf16 that is enough to change a reply. Here every step is cut into tiles of equally
+many rows, the last one filled up, and each token attends alone. Prompt chunks, prefix hits and preemption then make
+no difference either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engine.execution.attention.base import AttentionKernel, Sequences
+from engine.execution.batch import Batch
+from engine.scheduling.block_pool import NULL_BLOCK
+
+TILE_ROWS = 16
+"""A prompt reads the weights once for each tile; a decode alone pays for the rows that stay empty."""
+
+
+def tile_rows(module: nn.Module) -> int:
+    """Rows of one tile for a model: a single one for a mixture of experts, which shares the rows out itself."""
+    experts = any(parameter.ndim == 3 for parameter in module.parameters())
+    return 1 if experts else TILE_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Equally many rows of a step."""
+
+    batch: Batch  #: each token a sequence of its own; rows behind the last token are filled up
+    outputs: Tensor  #: int64 ``[m]``: which of the step's logits are computed here
+    rows: Tensor  #: int64 ``[m]``: by which of the tile's rows
+
+
+def tiles(batch: Batch, num_rows: int) -> Iterator[Tile]:
+    """Cut a step into tiles, in order: a token may attend to those of earlier tiles."""
+    singles = [sequences.token_by_token() for sequences in batch.sequences]
+    num_tokens = batch.input_ids.shape[1]
+    everything = torch.arange(num_rows, device=batch.input_ids.device)
+    for start in range(0, num_tokens, num_rows):
+        end = min(start + num_rows, num_tokens)
+        empty = start + num_rows - end
+        outputs = torch.nonzero((batch.logits_rows >= start) & (batch.logits_rows < end)).flatten()
+        tile = Batch(
+            input_ids=F.pad(batch.input_ids[:, start:end], (0, empty)),
+            position_ids=F.pad(batch.position_ids[:, start:end], (0, empty)),
+            slots=tuple(F.pad(slots[start:end], (0, empty), value=NULL_BLOCK) for slots in batch.slots),
+            # All rows go through the output layer, or its shape would tell how many are wanted.
+            logits_rows=everything if len(outputs) else everything[:1],
+            sequences=tuple(_cut(sequences, start, end) for sequences in singles),
+            lengths=None if batch.lengths is None else F.pad(batch.lengths[start:end], (0, empty), value=1),
+        )
+        yield Tile(tile, outputs, batch.logits_rows[outputs] - start)
+
+
+def _cut(sequences: Sequences, start: int, end: int) -> Sequences:
+    return replace(
+        sequences,
+        query_lens=sequences.query_lens[start:end],
+        kv_lens=sequences.kv_lens[start:end],
+        block_tables=sequences.block_tables[start:end],
+    )
+
+
+class OneByOne(AttentionKernel):
+    """Another kernel, called for one sequence at a time; rows that belong to none are zero."""
+
+    def __init__(self, kernel: AttentionKernel) -> None:
+        self._kernel = kernel
+
+    def prepare(self, sequences: Sequences, device: torch.device) -> tuple[tuple[slice, Any], ...]:
+        prepared = []
+        row = 0
+        for index, query_len in enumerate(sequences.query_lens):
+            alone = _cut(sequences, index, index + 1)
+            prepared.append((slice(row, row + query_len), self._kernel.prepare(alone, device)))
+            row += query_len
+        return tuple(prepared)
+
+    def forward(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        prepared: tuple[tuple[slice, Any], ...],
+        *,
+        scale: float,
+        sliding_window: int | None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        output = query.new_zeros(*query.shape[:2], value_cache.shape[-1])
+        for rows, alone in prepared:
+            output[rows] = self._kernel.forward(
+                query[rows],
+                key_cache,
+                value_cache,
+                alone,
+                scale=scale,
+                sliding_window=sliding_window,
+                softcap=softcap,
+                sinks=sinks,
+            )
+        return output

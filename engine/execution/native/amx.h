@@ -1,0 +1,60 @@
+// AMX: eight registers of 16 rows of 64 bytes, and their products (Intel 64 Architectures Manual, volume 1, chapter 18).
+#pragma once
+
+#include "simd.h"
+
+constexpr int64_t kTileRows = 16;
+constexpr int64_t kTileWords = 16;  // of 32 bits, in a row
+constexpr int64_t kTileSize = kTileRows * kTileWords;  // words
+
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__linux__)
+#define DESKMATE_TILES 1
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+// Whether the kernel lets this process use the registers. Threads that begin later may, too.
+inline bool tiles_allowed() {
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;
+    static const bool allowed = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+    return allowed;
+}
+
+// The shapes of this thread's registers: 0 and 1 are sums of the upper rows, 2 and 3 of the lower, 4 are the upper rows,
+// 5 the lower, 6 and 7 what they are multiplied with.
+class Tiles {
+   public:
+    ~Tiles() {
+        if (upper_) _tile_release();
+    }
+
+    void shape(int64_t upper, int64_t lower) {
+        if (upper == upper_ && lower == lower_) return;
+        struct alignas(64) {
+            uint8_t palette = 1, first_row = 0, reserved[14] = {};
+            uint16_t row_bytes[16] = {};
+            uint8_t rows[16] = {};
+        } config;
+        const int64_t rows[8] = {upper, upper, lower, lower, upper, lower, kTileRows, kTileRows};
+        for (int64_t tile = 0; tile < 8; ++tile) {
+            config.rows[tile] = uint8_t(rows[tile]);
+            config.row_bytes[tile] = 4 * kTileWords;
+        }
+        asm volatile("ldtilecfg %0" ::"m"(config));
+        upper_ = upper;
+        lower_ = lower;
+    }
+
+   private:
+    int64_t upper_ = 0, lower_ = 0;
+};
+
+// GCC knows nothing of what a load of a register reads: what was written to memory before must be there.
+inline void tiles_read_memory() { asm volatile("" ::: "memory"); }
+
+#else
+
+inline bool tiles_allowed() { return false; }
+struct Tiles {};
+
+#endif

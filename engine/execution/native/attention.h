@@ -1,0 +1,294 @@
+// Attention over the paged cache: rows of one query with the keys of their sequence.
+#pragma once
+
+#include <type_traits>
+
+#include "model.h"
+#include "amx.h"
+
+constexpr int64_t kKeysAtOnce = 32;  // scores that a single query keeps
+constexpr int64_t kKeysInPart = 128;  // what threads share out of a query's keys
+
+// The keys and values of a sequence, from one of its heads on.
+template <typename Cache>
+struct HeadCache {
+    const Cache *keys, *values;
+    const int32_t* table;
+    int64_t block_size, row_size;
+
+    HeadCache(const Model& model, const Layer& layer, const int32_t* blocks, int64_t kv_head)
+        : keys(static_cast<const Cache*>(layer.keys) + kv_head * model.head_dim),
+          values(static_cast<const Cache*>(layer.values) + kv_head * model.head_dim),
+          table(blocks),
+          block_size(model.block_size),
+          row_size(model.num_kv_heads * model.head_dim) {}
+
+    int64_t offset(int64_t position) const {
+        return (int64_t(table[position / block_size]) * block_size + position % block_size) * row_size;
+    }
+};
+
+inline int64_t first_seen(const Layer& layer, int64_t position) {
+    return layer.window ? std::max<int64_t>(0, position + 1 - layer.window) : 0;
+}
+
+// The softmax of one query's scores goes on from keys to keys (arXiv 1805.02867).
+struct Softmax {
+    float highest = -INFINITY, mass = 0;
+
+    // Scores, filled up to whole vectors, to shares of what is summed up so far; returns by how much that shrinks.
+    // use(at, shares) takes sixteen.
+    template <typename Use>
+    float go_on(float* scores, int64_t count, float scale, const Use& use) {
+        for (; count % kLanes; ++count) scores[count] = -INFINITY;
+        Floats tops = Floats{} - INFINITY;
+        for (int64_t at = 0; at < count; at += kLanes) {
+            const Floats some = load<Floats>(scores + at);
+            tops = some > tops ? some : tops;
+        }
+        float top = std::max(highest, highest_of(tops) * scale);
+        const float shrink = highest == top ? 1 : exponential(highest - top);
+        highest = top;
+        if (top == -INFINITY) top = 0;  // none of these keys is seen
+        Floats total = {};
+        for (int64_t at = 0; at < count; at += kLanes) {
+            const Floats some = load<Floats>(scores + at);
+            const Floats shares = some == -INFINITY ? Floats{} : exponential(some * scale - top);
+            total += shares;
+            use(at, shares);
+        }
+        mass = mass * shrink + sum_of(total);
+        return shrink;
+    }
+};
+
+// Where attention keeps what it has no more use for afterwards.
+struct Scratch {
+    Aligned<float> scores, sums, shrink;
+    Aligned<int32_t> queries, keys, values, shares;
+    std::vector<Softmax> softmax;
+};
+
+// How a few queries are multiplied with keys.
+template <typename Cache>
+struct Dots {
+    using Query = float;
+    static constexpr int64_t kNumbers = kLanes;  // of a key at once
+
+    static Floats load_key(const Cache* key, int64_t) { return widen(key); }
+    static Floats load_query(const Query* query, int64_t) { return load<Floats>(query); }
+    static Floats add(Floats sum, Floats key, Floats query) { return sum + key * query; }
+};
+
+// Memory is asked for what is read next while this is computed, a line at a time: asked for much at once, it keeps
+// everybody waiting, and left to itself it is idle meanwhile.
+template <typename Cache>
+struct Next {
+    const Cache* from;
+    const int64_t* offsets;
+
+    void fetch(int64_t at, int64_t number) const { __builtin_prefetch(from + offsets[at] + number); }
+};
+
+// How values are added up, each with its share: kHeads of queries, kSteps of kNumbers of a value at once.
+template <typename Cache>
+struct Values {
+    using Share = float;
+    static constexpr int64_t kNumbers = kLanes;
+
+    template <int64_t kHeads, int64_t kSteps>
+    static void add(const Cache* values, const int64_t* offsets, int64_t count, const Share* shares, const float* shrink, int64_t dim,
+                    int64_t, float* to, const Next<Cache>& next) {
+        Floats sums[kHeads][kSteps];
+        for (int64_t head = 0; head < kHeads; ++head)
+            for (int64_t i = 0; i < kSteps; ++i) sums[head][i] = load<Floats>(to + head * dim + i * kLanes) * shrink[head];
+        for (int64_t at = 0; at < count; ++at)
+            for (int64_t i = 0; i < kSteps; ++i) {
+                next.fetch(at, i * kNumbers);
+                const Floats numbers = widen(values + offsets[at] + i * kLanes);
+                for (int64_t head = 0; head < kHeads; ++head) sums[head][i] += numbers * shares[head * kKeysAtOnce + at];
+            }
+        for (int64_t head = 0; head < kHeads; ++head)
+            for (int64_t i = 0; i < kSteps; ++i) put(sums[head][i], to + head * dim + i * kLanes);
+    }
+};
+
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+
+inline __mmask32 first_lanes(int64_t count) { return count >= 2 * kLanes ? ~__mmask32(0) : (__mmask32(1) << count) - 1; }
+
+template <>
+struct Dots<bf16> {
+    using Query = bf16;
+    static constexpr int64_t kNumbers = 2 * kLanes;
+
+    static __m512bh load_key(const bf16* key, int64_t left) { return __m512bh(_mm512_maskz_loadu_epi16(first_lanes(left), key)); }
+    static __m512bh load_query(const bf16* query, int64_t left) { return load_key(query, left); }
+    static Floats add(Floats sum, __m512bh key, __m512bh query) { return Floats(_mm512_dpbf16_ps(__m512(sum), key, query)); }
+};
+
+// Two keys' values at once, their numbers in pairs; the shares are rounded to bfloat16, as those of a chunk are.
+template <>
+struct Values<bf16> {
+    using Share = bf16;
+    static constexpr int64_t kNumbers = 2 * kLanes;
+
+    template <int64_t kHeads, int64_t kSteps>
+    static void add(const bf16* values, const int64_t* offsets, int64_t count, const Share* shares, const float* shrink, int64_t dim,
+                    int64_t left, float* to, const Next<bf16>& next) {
+        // Pairs are made within eight numbers: the first four of each go to one vector, the last four to the other.
+        const Ints firsts = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}, lasts = firsts + 4;
+        const Ints lower = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23}, upper = lower + 8;
+        Floats sums[kHeads][kSteps][2];
+        for (int64_t head = 0; head < kHeads; ++head)
+            for (int64_t i = 0; i < kSteps; ++i) {
+                const float* own = to + head * dim + i * kNumbers;
+                const Floats low = load<Floats>(own) * shrink[head];
+                const Floats high = left - i * kNumbers > kLanes ? load<Floats>(own + kLanes) * shrink[head] : Floats{};
+                sums[head][i][0] = __builtin_shuffle(low, high, firsts);
+                sums[head][i][1] = __builtin_shuffle(low, high, lasts);
+            }
+        for (int64_t at = 0; at < count; at += 2)
+            for (int64_t i = 0; i < kSteps; ++i) {
+                const __mmask32 known = first_lanes(left - i * kNumbers);
+                next.fetch(at, i * kNumbers);
+                next.fetch(at + 1, i * kNumbers);
+                const __m512i one = _mm512_maskz_loadu_epi16(known, values + offsets[at] + i * kNumbers);
+                const __m512i other = _mm512_maskz_loadu_epi16(known, values + offsets[at + 1] + i * kNumbers);
+                const __m512bh pairs[2] = {__m512bh(_mm512_unpacklo_epi16(one, other)), __m512bh(_mm512_unpackhi_epi16(one, other))};
+                for (int64_t head = 0; head < kHeads; ++head) {
+                    int32_t both;
+                    std::memcpy(&both, shares + head * kKeysAtOnce + at, sizeof both);
+                    for (int64_t half = 0; half < 2; ++half)
+                        sums[head][i][half] = Floats(_mm512_dpbf16_ps(__m512(sums[head][i][half]), pairs[half], __m512bh(_mm512_set1_epi32(both))));
+                }
+            }
+        for (int64_t head = 0; head < kHeads; ++head)
+            for (int64_t i = 0; i < kSteps; ++i) {
+                float* own = to + head * dim + i * kNumbers;
+                put(__builtin_shuffle(sums[head][i][0], sums[head][i][1], lower), own);
+                if (left - i * kNumbers > kLanes) put(__builtin_shuffle(sums[head][i][0], sums[head][i][1], upper), own + kLanes);
+            }
+    }
+};
+
+#endif
+
+// Products of kHeads of queries with sixteen / kHeads keys: so many sums are made at once, and keys read from as many places.
+template <int64_t kHeads, typename Cache>
+inline void multiply_keys(const Cache* keys, const int64_t* offsets, const typename Dots<Cache>::Query* queries, int64_t dim, float* scores,
+                          const Next<Cache>& next) {
+    constexpr int64_t kKeys = kLanes / kHeads;
+    Floats sums[kLanes] = {};
+    for (int64_t d = 0; d < dim; d += Dots<Cache>::kNumbers)
+#pragma GCC unroll 16
+        for (int64_t at = 0; at < kKeys; ++at) {
+            next.fetch(at, d);
+            const auto key = Dots<Cache>::load_key(keys + offsets[at] + d, dim - d);
+#pragma GCC unroll 2
+            for (int64_t head = 0; head < kHeads; ++head) {
+                Floats& sum = sums[head * kKeys + at];
+                sum = Dots<Cache>::add(sum, key, Dots<Cache>::load_query(queries + head * dim + d, dim - d));
+            }
+        }
+    const Floats all = sums_of(sums);
+    for (int64_t head = 0; head < kHeads; ++head)
+        std::memcpy(scores + head * kKeysAtOnce, reinterpret_cast<const float*>(&all) + head * kKeys, kKeys * sizeof(float));
+}
+
+// Keys are taken in parts of one size whoever takes them, so that neither threads nor other rows change what comes of it.
+inline int64_t num_parts(const Layer& layer, int64_t position) {
+    return (position + 1 - first_seen(layer, position) + kKeysInPart - 1) / kKeysInPart;
+}
+
+// What some keys and their values come to for a query of each head.
+struct Part {
+    Aligned<float> sums;  // [heads, dim]
+    std::vector<Softmax> softmax;
+
+    void clear(int64_t heads, int64_t dim) {
+        softmax.assign(heads, Softmax());
+        std::fill_n(grown(sums, heads * dim), heads * dim, 0.0f);
+    }
+};
+
+// One query of each head, with one part of the keys it sees. All heads' keys lie beside one another and are read so: memory
+// answers more quickly to who reads on where he was.
+template <typename Cache>
+void attend(const Model& model, const Layer& layer, const HeadCache<Cache>& cache, int64_t position, int64_t number, const float* queries,
+            Scratch& scratch, Part& part) {
+    const int64_t first = first_seen(layer, position) + number * kKeysInPart, last = std::min(position + 1, first + kKeysInPart);
+    using Query = typename Dots<Cache>::Query;
+    using Share = typename Values<Cache>::Share;
+    const int64_t dim = model.head_dim, heads = model.num_heads, group = heads / model.num_kv_heads;
+    float* scores = grown(scratch.scores, heads * kKeysAtOnce);
+    float* shrink = grown(scratch.shrink, heads);
+    auto* own = reinterpret_cast<Query*>(grown(scratch.queries, heads * dim));
+    auto* shares = reinterpret_cast<Share*>(grown(scratch.shares, heads * kKeysAtOnce));
+    for (int64_t at = 0; at < heads * dim; at += kLanes) put(load<Floats>(queries + at), own + at);
+    part.clear(heads, dim);
+    float* const sums = part.sums.data();
+    int64_t two_offsets[2][kKeysAtOnce], *offsets = two_offsets[0], *next_offsets = two_offsets[1];
+    // The last key stands for those that are missing in the end; none of them gets a share.
+    const auto find = [&](int64_t start, int64_t* to) {
+        for (int64_t at = 0; at < kKeysAtOnce; ++at) to[at] = cache.offset(std::min(start + at, last - 1));
+    };
+    find(first, offsets);
+    for (int64_t start = first, stop; start < last; start = stop) {
+        stop = std::min(last, start + kKeysAtOnce);
+        find(stop, next_offsets);
+        const int64_t count = stop - start;
+        for (int64_t head = 0; head < heads;) {
+            const bool two = (head + 1) / group == head / group;
+            const int64_t place = head / group * dim;
+            for (int64_t at = 0; at < count; at += two ? kLanes / 2 : kLanes) {
+                const Next<Cache> next = {cache.values + place, offsets + at};
+                float* to = scores + head * kKeysAtOnce + at;
+                if (two) multiply_keys<2>(cache.keys + place, offsets + at, own + head * dim, dim, to, next);
+                else multiply_keys<1>(cache.keys + place, offsets + at, own + head * dim, dim, to, next);
+            }
+            head += 1 + two;
+        }
+        for (int64_t head = 0; head < heads; ++head)
+            shrink[head] = part.softmax[head].go_on(scores + head * kKeysAtOnce, count, model.attention_scale, [&](int64_t at, Floats some) {
+                put(some, shares + head * kKeysAtOnce + at);
+            });
+        for (int64_t head = 0; head < heads;) {
+            const bool two = (head + 1) / group == head / group;
+            const int64_t place = head / group * dim;
+            const auto add = [&](auto number_of_steps, int64_t d) {
+                constexpr int64_t kSteps = decltype(number_of_steps)::value;
+                const Cache* values = cache.values + place + d;
+                const Share* some = shares + head * kKeysAtOnce;
+                float* to = sums + head * dim + d;
+                const Next<Cache> next = {cache.keys + place + d, next_offsets};
+                if (two) Values<Cache>::template add<2, kSteps>(values, offsets, count, some, shrink + head, dim, dim - d, to, next);
+                else Values<Cache>::template add<1, kSteps>(values, offsets, count, some, shrink + head, dim, dim - d, to, next);
+            };
+            constexpr int64_t kNumbers = Values<Cache>::kNumbers;
+            int64_t d = 0;
+            for (; d + 4 * kNumbers <= dim; d += 4 * kNumbers) add(std::integral_constant<int64_t, 4>(), d);
+            for (; d < dim; d += kNumbers) add(std::integral_constant<int64_t, 1>(), d);
+            head += 1 + two;
+        }
+        std::swap(offsets, next_offsets);
+    }
+}
+
+// What all parts come to for a head. use(number, attended) takes sixteen numbers.
+template <typename Use>
+void put_together(const Part* parts, int64_t count, int64_t head, int64_t dim, Scratch& scratch, const Use& use) {
+    float* weights = grown(scratch.shrink, count);
+    float highest = -INFINITY, mass = 0;
+    for (int64_t part = 0; part < count; ++part) highest = std::max(highest, parts[part].softmax[head].highest);
+    for (int64_t part = 0; part < count; ++part) {
+        const Softmax& own = parts[part].softmax[head];
+        weights[part] = own.highest == highest ? 1 : exponential(own.highest - highest);
+        mass += weights[part] * own.mass;
+    }
+    for (int64_t d = 0; d < dim; d += kLanes) {
+        Floats sum = {};
+        for (int64_t part = 0; part < count; ++part) sum += weights[part] * load<Floats>(parts[part].sums.data() + head * dim + d);
+        use(d, sum / mass);
+    }
+}

@@ -1,0 +1,334 @@
+// One step of a decoder with rotary attention, RMS norms and a gated MLP (Llama, arXiv 2302.13971, and its kin), whole.
+// A framework spends more time between the operators of a short step than in them.
+//
+// Whatever is read from memory once is used for all rows of the step. Between the products, numbers are 32 bits wide.
+
+#include <omp.h>
+
+#include "prefill_attention.h"
+#include "gemm.h"
+#include "sampling.h"
+#include "multi_step.h"
+
+namespace {
+
+// RMS norm (arXiv 1910.07467): to = x / sqrt(mean(x^2) + epsilon) * weight.
+void norm(const float* x, const float* weight, int64_t width, float epsilon, float* to) {
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t at = 0; at < width; ++at) squares += x[at] * x[at];
+    float factor = 1 / std::sqrt(squares / float(width) + epsilon);
+#pragma omp simd
+    for (int64_t at = 0; at < width; ++at) to[at] = x[at] * factor * weight[at];
+}
+
+// Rotary positions (arXiv 2104.09864) for a head whose halves make the pairs. angles: [cosines, sines].
+void turn(float* head, const float* angles, int64_t head_dim) {
+    const int64_t half = head_dim / 2;
+#pragma omp simd
+    for (int64_t at = 0; at < half; ++at) {
+        float a = head[at], b = head[at + half];
+        head[at] = a * angles[at] - b * angles[at + half];
+        head[at + half] = b * angles[at] + a * angles[at + half];
+    }
+}
+
+struct Range {
+    int64_t first, last;
+};
+
+// A thread's share of count things, in whole units.
+Range share(int64_t count, int64_t unit, int64_t thread, int64_t num_threads) {
+    const int64_t units = (count + unit - 1) / unit;
+    return {std::min(count, units * thread / num_threads * unit), std::min(count, units * (thread + 1) / num_threads * unit)};
+}
+
+// The rows that the next products read. A few are made by each thread for itself: that is quicker than to wait.
+constexpr int64_t kManyRows = 17;
+
+template <typename Weight>
+class Input {
+   public:
+    Rows<Weight> own;
+
+    // from(row) gives each row, [width]; common has its size already.
+    template <typename From>
+    Rows<Weight>& take(Rows<Weight>& common, int64_t count, int64_t width, Range mine, const From& from) {
+        if (count < kManyRows) {
+            own.resize(count, width);
+            for (int64_t row = 0; row < count; ++row) own.fill(from(row), width, row);
+            return own;
+        }
+        for (int64_t row = mine.first; row < mine.last; ++row) common.fill(from(row), width, row);
+#pragma omp barrier
+        return common;
+    }
+};
+
+// What a thread attends to at once: a row, with all keys it sees or one part of them, or one head of a sequence's chunk.
+constexpr int64_t kAllParts = -1;
+
+struct Task {
+    int64_t row, count, position, kv_head, part;
+    const int32_t* table;
+};
+
+// A step's numbers between the products, kept for the next step: memory that is new costs more than what is computed.
+template <typename Weight, typename Head>
+struct Space {
+    Aligned<float> x, queries, attended, gated, angles, last;
+    Rows<Weight> normed_rows, attended_rows, gated_rows;
+    Rows<Head> last_rows;
+    std::vector<Task> tasks;
+    std::vector<Part> parts;  // what each task came to, where rows are divided
+};
+
+template <typename Weight, typename Head>
+struct ThreadSpace {
+    Aligned<float> normed, head;
+    Input<Weight> input;
+    Input<Head> last_input;
+    Scratch scratch;
+    std::vector<Part> parts;
+};
+
+template <typename Cache>
+int64_t fewest_in_chunk() {
+#ifdef DESKMATE_TILES
+    if (std::is_same_v<Cache, bf16> && tiles_allowed()) return kFewestQueries;
+#endif
+    return INT64_MAX;
+}
+
+// Many rows are shared out whole; of a few, what each sees.
+bool rows_are_divided(const Step& step) { return step.num_rows < 2 * step.num_threads; }
+
+// Long chunks first: short ones fill what is left between the threads.
+template <typename Cache>
+void list_tasks(const Model& model, const Step& step, int64_t group, std::vector<Task>& tasks) {
+    tasks.clear();
+    for (int64_t sequence = 0, row = 0; sequence < step.num_sequences; row += step.lengths[sequence++]) {
+        const int64_t length = step.lengths[sequence];
+        const int32_t* table = step.tables[group] + step.starts[group][sequence];
+        const bool is_chunk = length >= fewest_in_chunk<Cache>();
+        if (is_chunk)
+            for (int64_t head = 0; head < model.num_kv_heads; ++head) tasks.push_back({row, length, step.positions[row], head, kAllParts, table});
+        else
+            for (int64_t at = row; at < row + length; ++at) {
+                const int64_t position = step.positions[at];
+                if (!rows_are_divided(step)) tasks.push_back({at, 1, position, 0, kAllParts, table});
+                else for (int64_t part = 0; part <= position / kKeysInPart; ++part) tasks.push_back({at, 1, position, 0, part, table});
+            }
+    }
+    std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.count > b.count; });
+}
+
+template <typename Weight, typename Head, typename Cache>
+void run(const Model& model, const Step& step) {
+    static thread_local Space<Weight, Head> own_step;
+    Space<Weight, Head>& space = own_step;
+    const int64_t rows = step.num_rows, hidden = model.hidden, dim = model.head_dim, inner = model.intermediate;
+    const int64_t query_size = model.num_heads * dim, group = model.num_heads / model.num_kv_heads;
+    float* const x = grown(space.x, rows * hidden);
+    float* const queries = grown(space.queries, rows * query_size);
+    float* const attended = grown(space.attended, Rows<Weight>::kDirect ? 0 : rows * query_size);
+    float* const gated = grown(space.gated, Rows<Weight>::kDirect ? 0 : rows * inner);
+    float* const angles = grown(space.angles, rows * dim);
+    float* const last = grown(space.last, step.num_logits * hidden);
+    std::vector<Task>& tasks = space.tasks;
+    space.normed_rows.resize(rows, hidden);
+    space.attended_rows.resize(rows, query_size);
+    space.gated_rows.resize(rows, inner);
+    space.last_rows.resize(step.num_logits, hidden);
+    const auto* embedding = static_cast<const Cache*>(model.embedding);
+
+#pragma omp parallel num_threads(step.num_threads)
+    {
+        static thread_local ThreadSpace<Weight, Head> own_space;
+        Input<Weight>& input = own_space.input;
+        const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+        float* const normed = grown(own_space.normed, hidden);
+        float* const heads = grown(own_space.head, rows * dim);
+        Tiles tiles;
+        const Range own_rows = share(rows, 1, thread, threads);
+        const Range own_heads = share(model.num_heads + 2 * model.num_kv_heads, 1, thread, threads);
+        const Range own_hidden = share(hidden, kLanes, thread, threads), own_inner = share(2 * inner, 2 * kLanes, thread, threads);
+        const auto normed_rows = [&](const float* weight) -> Rows<Weight>& {
+            return input.take(space.normed_rows, rows, hidden, own_rows, [&](int64_t row) {
+                norm(x + row * hidden, weight, hidden, model.epsilon, normed);
+                return normed;
+            });
+        };
+        // What was put into rows directly, or is only now that all of a row is there.
+        const auto written_rows = [&](Rows<Weight>& direct, const float* from, int64_t width) -> Rows<Weight>& {
+            if constexpr (Rows<Weight>::kDirect) return direct;
+            return input.take(direct, rows, width, own_rows, [&](int64_t row) { return from + row * width; });
+        };
+        alignas(64) float gates[kRowsAtOnce * kLanes];
+        const auto gate = [&](int64_t row, int64_t output, Floats products) {  // SwiGLU (arXiv 2002.05202)
+            float* own = gates + row % kRowsAtOnce * kLanes;
+            if (output / kLanes % 2 == 0) return put(products, own);
+            const Floats opening = load<Floats>(own), numbers = opening / (1 + exponential(-opening)) * products;
+            const int64_t number = output / (2 * kLanes) * kLanes;
+            if constexpr (Rows<Weight>::kDirect) space.gated_rows.put_numbers(numbers, row, number);
+            else put(numbers, gated + row * inner + number);
+        };
+        const auto add = [&](int64_t row, int64_t output, Floats products) {
+            float* to = x + row * hidden + output;
+            put(load<Floats>(to) + products, to);
+        };
+
+        const auto keep = [&](int64_t row, int64_t number, Floats numbers) {  // of what a row attends to
+            if constexpr (Rows<Weight>::kDirect) space.attended_rows.put_numbers(numbers, row, number);
+            else put(numbers, attended + row * query_size + number);
+        };
+
+        for (int64_t row = own_rows.first; row < own_rows.last; ++row) {
+            const Cache* token = embedding + step.tokens[row] * hidden;
+            for (int64_t at = 0; at < hidden; at += kLanes) put(widen(token + at), x + row * hidden + at);
+            for (int64_t at = 0; at < dim / 2; ++at) {
+                const float angle = float(step.positions[row]) * model.frequencies[at];
+                angles[row * dim + at] = std::cos(angle) * model.rotary_scale;
+                angles[row * dim + dim / 2 + at] = std::sin(angle) * model.rotary_scale;
+            }
+            if constexpr (Rows<Weight>::kDirect) {
+                space.attended_rows.fill_up(query_size, row);
+                space.gated_rows.fill_up(inner, row);
+            }
+        }
+#pragma omp barrier
+
+        for (int64_t index = 0; index < model.num_layers; ++index) {
+            const Layer& layer = model.layers[index];
+            auto* keys = static_cast<Cache*>(layer.keys);
+            auto* values = static_cast<Cache*>(layer.values);
+            const int64_t* slots = step.slots[layer.group];
+
+#pragma omp single nowait
+            if (index == 0 || layer.group != model.layers[index - 1].group) {
+                list_tasks<Cache>(model, step, layer.group, tasks);
+                if (space.parts.size() < tasks.size()) space.parts.resize(tasks.size());
+            }
+            Rows<Weight>& before_attention = normed_rows(layer.attention_norm);
+            for (int64_t head = own_heads.first; head < own_heads.last; ++head) {
+                const int64_t first = head * dim;
+                multiply(layer.qkv, before_attention, first, first + dim, [&](int64_t row, int64_t output, Floats products) {
+                    put(products, heads + row * dim + output - first);
+                }, tiles);
+                const bool is_query = head < model.num_heads, is_key = !is_query && head < model.num_heads + model.num_kv_heads;
+                const float* weight = is_query ? layer.query_norm : is_key ? layer.key_norm : nullptr;
+                for (int64_t row = 0; row < rows; ++row) {
+                    float* one = heads + row * dim;
+                    if (weight) norm(one, weight, dim, model.epsilon, one);
+                    if (is_query || is_key) turn(one, angles + row * dim, dim);
+                    if (is_query) {
+                        std::copy(one, one + dim, queries + row * query_size + head * dim);
+                    } else {
+                        const int64_t kv_head = (head - model.num_heads) % model.num_kv_heads;
+                        Cache* to = (is_key ? keys : values) + (slots[row] * model.num_kv_heads + kv_head) * dim;
+                        for (int64_t at = 0; at < dim; at += kLanes) put(load<Floats>(one + at), to + at);
+                    }
+                }
+            }
+#pragma omp barrier
+#pragma omp for schedule(dynamic)
+            for (size_t at = 0; at < tasks.size(); ++at) {
+                const Task& task = tasks[at];
+                const HeadCache<Cache> cache(model, layer, task.table, task.kv_head);
+#ifdef DESKMATE_TILES
+                if constexpr (std::is_same_v<Cache, bf16>)
+                    if (task.count > 1) {
+                        const int64_t start = task.kv_head * group * dim;
+                        Chunk chunk(model, layer, cache, task.position, task.count, own_space.scratch);
+                        chunk.attend(queries + task.row * query_size + start, query_size, tiles, [&](int64_t query, int64_t number, Floats numbers) {
+                            keep(task.row + query, start + number, numbers);
+                        });
+                        continue;
+                    }
+#endif
+                const int64_t parts = num_parts(layer, task.position);
+                const auto attend_to = [&](int64_t number, Part& part) {
+                    attend<Cache>(model, layer, cache, task.position, number, queries + task.row * query_size, own_space.scratch, part);
+                };
+                if (task.part != kAllParts) {
+                    if (task.part < parts) attend_to(task.part, space.parts[at]);  // a window may hide the last
+                    continue;
+                }
+                if (int64_t(own_space.parts.size()) < parts) own_space.parts.resize(parts);
+                for (int64_t number = 0; number < parts; ++number) attend_to(number, own_space.parts[number]);
+                for (int64_t head = 0; head < model.num_heads; ++head)
+                    put_together(own_space.parts.data(), parts, head, dim, own_space.scratch, [&](int64_t number, Floats numbers) {
+                        keep(task.row, head * dim + number, numbers);
+                    });
+            }
+            if (rows_are_divided(step)) {
+#pragma omp for collapse(2)
+                for (size_t at = 0; at < tasks.size(); ++at)
+                    for (int64_t head = 0; head < model.num_heads; ++head) {
+                        const Task& task = tasks[at];
+                        if (task.part != 0) continue;
+                        put_together(&space.parts[at], num_parts(layer, task.position), head, dim, own_space.scratch, [&](int64_t number, Floats numbers) {
+                            keep(task.row, head * dim + number, numbers);
+                        });
+                    }
+            }
+            multiply(layer.output, written_rows(space.attended_rows, attended, query_size), own_hidden.first, own_hidden.last, add, tiles);
+#pragma omp barrier
+            multiply(layer.gate_up, normed_rows(layer.mlp_norm), own_inner.first, own_inner.last, gate, tiles);
+#pragma omp barrier
+            multiply(layer.down, written_rows(space.gated_rows, gated, inner), own_hidden.first, own_hidden.last, add, tiles);
+#pragma omp barrier
+        }
+
+#pragma omp for
+        for (int64_t row = 0; row < step.num_logits; ++row)
+            norm(x + step.logits_rows[row] * hidden, model.norm, hidden, model.epsilon, last + row * hidden);
+        Rows<Head>& before_head = own_space.last_input.take(
+            space.last_rows, step.num_logits, hidden, share(step.num_logits, 1, thread, threads), [&](int64_t row) { return last + row * hidden; });
+        const Range words = share(model.head.outputs, kLanes, thread, threads);
+        multiply(model.head, before_head, words.first, words.last, [&](int64_t row, int64_t output, Floats products) {
+            const int64_t count = std::min(kLanes, model.vocab_size - output);
+            std::memcpy(step.logits + row * model.vocab_size + output, &products, count * sizeof(float));
+        }, tiles);
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+#define DESKMATE_STEPS(NAME, ...)                                                                                     \
+    void deskmate_step_##NAME(const Model* model, const Step* step) { run<__VA_ARGS__>(*model, *step); }              \
+    int64_t deskmate_steps_##NAME(const Model* model, const Step* first, const Reply* replies, int64_t num_groups,    \
+                                  int64_t most_steps, int64_t* tokens, double* seconds) {                             \
+        return several_steps(run<__VA_ARGS__>, *model, *first, replies, num_groups, most_steps, tokens, seconds);     \
+    }
+
+DESKMATE_STEPS(float32, float, float, float)
+DESKMATE_STEPS(bfloat16, bf16, bf16, bf16)
+DESKMATE_STEPS(int8, int8_t, int8_t, bf16)
+DESKMATE_STEPS(int4, int4, int8_t, bf16)
+
+// Of each row of scores the likeliest token, the first of equals, and its score.
+void deskmate_likeliest(const float* scores, int64_t rows, int64_t count, int64_t threads, int64_t* tokens, float* highest) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < rows; ++row) {
+        const float* own = scores + row * count;
+        highest[row] = highest_score(own, count);
+        tokens[row] = std::isnan(highest[row]) ? 0 : std::find(own, own + count, highest[row]) - own;
+    }
+}
+
+// One token for each row, by its own filters.
+void deskmate_draw(const float* scores, int64_t rows, int64_t count, int64_t threads, const Filters* filters, int64_t* tokens) {
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        Candidates found;
+#pragma omp for
+        for (int64_t row = 0; row < rows; ++row) tokens[row] = draw(scores + row * count, count, filters[row], found);
+    }
+}
+
+// Whether steps of many rows are computed quickly, too.
+bool deskmate_has_tiles() { return tiles_allowed(); }
+}

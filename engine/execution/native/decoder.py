@@ -1,0 +1,236 @@
+"""Steps in C++, whole: for models built like Llama, and proven on each model before it is used.
+
+Between the operators of a small step a framework spends more time than in them; here nothing lies between them. No
+architecture is named: a model is taken when it consists of the known parts (:mod:`engine.execution.native.weights`), and used
+when its logits are those that transformers computes (:mod:`engine.execution.native.parity_check`). Everything else, and steps of many
+rows where the processor has no AMX, run through transformers' own modules, on the same cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.execution.attention.base import LayerCache
+from engine.execution.batch import Batch
+from engine.execution.native.build import library
+from engine.execution.native.structure import LANES
+from engine.execution.native.weights import DecoderWeights, Product
+from engine.execution.steps.multi_step import Drawn, Reply
+
+FEW_ROWS = 64
+"""Where the processor does not multiply tiles of numbers (AMX), a longer step has enough to compute for oneDNN, and
+attention takes one row after another here."""
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = (
+        ("weight", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("sums", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("outputs", ctypes.c_int64),
+    )
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        ("attention_norm", ctypes.c_void_p),
+        ("query_norm", ctypes.c_void_p),
+        ("key_norm", ctypes.c_void_p),
+        ("mlp_norm", ctypes.c_void_p),
+        *((name, _Matrix) for name in ("qkv", "output", "gate_up", "down")),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("window", ctypes.c_int64),
+        ("group", ctypes.c_int64),
+    )
+
+
+class _Model(ctypes.Structure):
+    _fields_ = (
+        ("layers", ctypes.POINTER(_Layer)),
+        ("embedding", ctypes.c_void_p),
+        ("norm", ctypes.c_void_p),
+        ("frequencies", ctypes.c_void_p),
+        ("head", _Matrix),
+        *(
+            (name, ctypes.c_int64)
+            for name in (
+                *("num_layers", "hidden", "intermediate", "num_heads", "num_kv_heads"),
+                *("head_dim", "vocab_size", "block_size"),
+            )
+        ),
+        *((name, ctypes.c_float) for name in ("epsilon", "attention_scale", "rotary_scale")),
+    )
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("tokens", "positions", "logits_rows", "lengths")),
+        *((name, ctypes.POINTER(ctypes.c_void_p)) for name in ("slots", "tables", "starts")),
+        ("logits", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("num_rows", "num_logits", "num_sequences", "num_threads")),
+    )
+
+
+_REPLY = struct.Struct("@ddddqf4xi4xQqqPqq")
+"""``Reply`` of several.h."""
+
+
+class Decoder:
+    """Computes steps of up to ``most_rows`` rows on a cache.
+
+    Args:
+        weights: of the model.
+        caches: of each layer, ``[num_blocks, block_size, num_kv_heads, head_dim]`` in the embedding's dtype.
+        group_of_layer: whose block tables each layer goes by.
+
+    Raises:
+        NotCompiled: there is no machine code for it here.
+    """
+
+    def __init__(self, weights: DecoderWeights, caches: Sequence[LayerCache], group_of_layer: Sequence[int]) -> None:
+        code, structure = library(), weights.structure
+        self._step = getattr(code, f"deskmate_step_{weights.number_format}")
+        self._steps = getattr(code, f"deskmate_steps_{weights.number_format}")
+        self._steps.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64),
+            *(ctypes.c_void_p, ctypes.c_void_p),
+        ]
+        self._steps.restype = ctypes.c_int64
+        self._has_tiles = weights.number_format != "float32" and bool(code.deskmate_has_tiles())
+        self._weights = weights  # the structures hold addresses only
+        self._caches = tuple(caches)
+        self._layers = (_Layer * len(weights.layers))(
+            *(
+                _Layer(
+                    *map(_address, (layer.attention_norm, layer.query_norm, layer.key_norm, layer.mlp_norm)),
+                    *map(_matrix, (layer.qkv, layer.output, layer.gate_up, layer.down)),
+                    _address(cache.keys),
+                    _address(cache.values),
+                    shape.sliding_window or 0,
+                    group,
+                )
+                for layer, shape, cache, group in zip(
+                    weights.layers, structure.shapes, caches, group_of_layer, strict=True
+                )
+            )
+        )
+        self._model = _Model(
+            self._layers,
+            *map(_address, (weights.embedding, weights.norm, structure.frequencies)),
+            _matrix(weights.head),
+            len(weights.layers),
+            structure.hidden,
+            structure.intermediate,
+            structure.num_heads,
+            structure.num_kv_heads,
+            structure.head_dim,
+            structure.vocab_size,
+            caches[0].keys.shape[1],
+            structure.epsilon,
+            structure.attention_scale,
+            structure.rotary_scale,
+        )
+
+    @property
+    def most_rows(self) -> int:
+        """Of a step that is quicker here than through transformers."""
+        return sys.maxsize if self._has_tiles else FEW_ROWS
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Store the keys and values of a step, and return float32 ``[len(batch.logits_rows), vocab_size]``."""
+        logits = torch.empty(len(batch.logits_rows), self._weights.structure.vocab_size)
+        self._step(ctypes.byref(self._model), ctypes.byref(_step_of(batch, logits)))
+        return logits
+
+    def several(self, batch: Batch, replies: Sequence[Reply], most_steps: int) -> Drawn:
+        """Compute a step, sample from it, and go on with what was sampled.
+
+        Args:
+            batch: the first step. Its block tables have room for all that ``replies`` may come to.
+            replies: one for each of ``batch.logits_rows``, at least one.
+            most_steps: at least 1.
+        """
+        count = len(replies)
+        assert count == len(batch.logits_rows), "each row of logits is sampled"
+        logits = torch.empty(count, self._weights.structure.vocab_size)
+        stops = {reply.stop_token_ids: array("q", reply.stop_token_ids) for reply in replies}
+        tokens, seconds = (ctypes.c_int64 * (most_steps * count))(), (ctypes.c_double * most_steps)()
+        num_steps = self._steps(
+            ctypes.byref(self._model),
+            ctypes.byref(_step_of(batch, logits, ahead=most_steps - 1)),
+            b"".join([_packed(reply, stops[reply.stop_token_ids]) for reply in replies]),
+            len(batch.slots),
+            most_steps,
+            tokens,
+            seconds,
+        )
+        return Drawn([tokens[at * count : (at + 1) * count] for at in range(num_steps)], seconds[:num_steps], logits)
+
+
+def _step_of(batch: Batch, logits: Tensor, ahead: int = 0) -> _Step:
+    """What C++ is told of a step; of block tables also those of ``ahead`` tokens to come, where they are there."""
+    tables, starts = [], []
+    for sequences in batch.sequences:
+        table, start = array("i"), array("q")
+        for kv_len, blocks in zip(sequences.kv_lens, sequences.block_tables, strict=True):
+            start.append(len(table))
+            table.extend(blocks[: -(-(kv_len + ahead) // sequences.block_size)])
+        tables.append(table)
+        starts.append(start)
+    lengths = array("q", batch.sequences[0].query_lens)
+    step = _Step(
+        *map(_address, (batch.input_ids, batch.position_ids, batch.logits_rows)),
+        lengths.buffer_info()[0],
+        _addresses([slots.data_ptr() for slots in batch.slots]),
+        _addresses([table.buffer_info()[0] for table in tables]),
+        _addresses([start.buffer_info()[0] for start in starts]),
+        _address(logits),
+        batch.input_ids.shape[1],
+        len(batch.logits_rows),
+        len(lengths),
+        torch.get_num_threads(),
+    )
+    step.held = (batch, tables, starts, lengths)  # it holds addresses only
+    return step
+
+
+def _packed(reply: Reply, stops: array[int]) -> bytes:
+    row = reply.sampling
+    return _REPLY.pack(
+        row.temperature,
+        row.top_p,
+        row.min_p,
+        0.0,
+        row.top_k,
+        0.0,
+        row.is_greedy,
+        row.seed,
+        row.position,
+        reply.most,
+        stops.buffer_info()[0],
+        len(stops),
+        reply.chunk,
+    )
+
+
+def _matrix(product: Product) -> _Matrix:
+    parts = (product.weight, product.scales, product.sums, product.bias)
+    return _Matrix(*map(_address, parts), product.weight.shape[0] * LANES)
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _addresses(values: Sequence[int]) -> Any:
+    return (ctypes.c_void_p * len(values))(*values)

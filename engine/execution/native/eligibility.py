@@ -1,0 +1,53 @@
+"""Whether a model's steps may run in C++, and all that takes."""
+
+from __future__ import annotations
+
+import logging
+
+from transformers import PreTrainedModel
+
+from engine.device.memory import available_memory
+from engine.execution.attention.base import AttentionNeeds, LayerShape
+from engine.execution.native.build import NotCompiled, is_compiled, library
+from engine.execution.native.parity_check import check_sample
+from engine.execution.native.parts import check_parts
+from engine.execution.native.structure import Structure, Unfit
+from engine.execution.native.weights import DecoderWeights
+from engine.model.position_check import spread_positions
+from engine.model.weights import Progress
+from engine.settings import EngineSettings
+
+log = logging.getLogger(__name__)
+
+
+def decoder_weights(
+    module: PreTrainedModel,
+    layers: tuple[LayerShape, ...],
+    needs: AttentionNeeds,
+    settings: EngineSettings,
+    weight_bytes: int,
+    context_window: int,
+    progress: Progress,
+) -> DecoderWeights | None:
+    """What C++ needs to run steps; None where it cannot, or need not."""
+    device = next(module.parameters()).device
+    if device.type != "cpu" or not settings.native or settings.batch_invariant:
+        return None
+    number_format = (
+        str(needs.dtype).removeprefix("torch.") if settings.quantization == "none" else settings.quantization
+    )
+    try:
+        if needs.softcap or needs.sinks:
+            raise Unfit("its attention caps its scores, or has sinks")
+        if 2 * weight_bytes > available_memory(device):
+            raise Unfit("its weights would not fit into memory twice")
+        if not is_compiled():
+            progress("Compiling for this processor", 0.0)
+        library()
+        structure = Structure.of(module, layers)
+        check_parts(module, structure, spread_positions(context_window, module.config.get_text_config()))
+        check_sample(module, structure)
+        return DecoderWeights(module, structure, number_format)
+    except (NotCompiled, Unfit) as reason:
+        log.info("every step of %s runs through transformers: %s", settings.model, reason)
+        return None

@@ -1,0 +1,49 @@
+// What Python fills in: engine/execution/native/decoder.py has the same structures, field by field.
+#pragma once
+
+#include <cstdint>
+
+extern "C" {
+
+struct Matrix {
+    const void* weight;  // as engine/execution/native/weights.py lays it out for each number format
+    const void* scales;  // of 8-bit weights float [outputs]; of 4-bit weights bf16 [outputs / 16, inputs / 32, 16]
+    const int32_t* sums;  // [outputs], of 8-bit weights: all that one output is made of
+    const float* bias;  // [outputs], or null
+    int64_t outputs;  // a multiple of 16
+};
+
+struct Layer {
+    const float* attention_norm;  // [hidden]
+    const float* query_norm;  // [head_dim], or null
+    const float* key_norm;
+    const float* mlp_norm;
+    Matrix qkv, output;
+    Matrix gate_up;  // sixteen outputs of the one, sixteen of the other
+    Matrix down;
+    void *keys, *values;  // [num_blocks, block_size, num_kv_heads, head_dim]
+    int64_t window;  // 0: sees everything
+    int64_t group;  // which block tables
+};
+
+struct Model {
+    const Layer* layers;
+    const void* embedding;  // [vocab_size, hidden]
+    const float* norm;
+    const float* frequencies;  // [head_dim / 2]
+    Matrix head;
+    int64_t num_layers, hidden, intermediate, num_heads, num_kv_heads, head_dim, vocab_size, block_size;
+    float epsilon, attention_scale, rotary_scale;
+};
+
+struct Step {
+    const int64_t *tokens, *positions;  // [num_rows]
+    const int64_t* logits_rows;  // [num_logits]
+    const int64_t* lengths;  // [num_sequences]: the rows of each, behind one another
+    const int64_t* const* slots;  // of each group [num_rows]: where a row's key and value go
+    const int32_t* const* tables;  // of each group the block tables of all sequences behind one another
+    const int64_t* const* starts;  // of each group [num_sequences]: where a sequence's table begins
+    float* logits;  // [num_logits, vocab_size]
+    int64_t num_rows, num_logits, num_sequences, num_threads;
+};
+}

@@ -1,0 +1,157 @@
+"""Whether the decoder in C++ computes what a model computes: both read the same tokens, and their logits are compared.
+
+:mod:`engine.execution.native.parts` has shown by then that each part is the known part. Here they are put together: a sample of
+the layers in float32, where nothing is rounded and any difference is a fault, and then the whole model in the number
+format that it is served in.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.errors import first_line
+from engine.execution.attention.base import GroupStep, LayerCache, PagedMetadata, Sequences
+from engine.execution.attention.cpu import CpuKernel
+from engine.execution.attention.hf_attention import LayerProbe
+from engine.execution.batch import Batch
+from engine.execution.native.decoder import Decoder
+from engine.execution.native.structure import Structure, Unfit
+from engine.execution.native.weights import DecoderWeights
+from engine.model.forwards import FAILURES
+
+if TYPE_CHECKING:
+    from engine.model.load import LoadedModel
+
+log = logging.getLogger(__name__)
+
+MOST_TOKENS = 8
+_BLOCK_SIZE = 16
+_LARGEST_ERROR = {"float32": 1e-4, "bfloat16": 0.1, "int8": 0.1, "int4": 0.1}
+"""Of all logits, as a share of their size. Rounding makes up to a tenth of that on models with random weights, which
+are the worst; whatever is put together otherwise makes more than this."""
+_SAMPLE_VOCAB = 512
+_SAMPLE_STOPS = (75, 76, 77, 80)
+"""The sample's text is read in chunks that end there: a prompt, two single tokens, and a few guessed ones."""
+_SAMPLE_ERROR = 1e-4
+"""Of each row of the sample's logits; rounding in float32 makes a hundredth of that."""
+
+
+@torch.inference_mode()
+def check_sample(model: Any, structure: Structure) -> None:
+    """Compare the two on some layers of a model, one for each sliding window, with the first words of its vocabulary.
+
+    Raises:
+        Unfit: their logits differ.
+    """
+    try:
+        error = _sample_error(model, structure)
+    except FAILURES as failure:
+        raise Unfit(f"a copy of its layers cannot be run ({first_line(failure)})") from failure
+    if not error <= _SAMPLE_ERROR:  # so for NaN, too
+        raise Unfit(f"its layers together are not what the C++ decoder computes (logits differ by {error:.1e})")
+
+
+@torch.inference_mode()
+def agrees(weights: DecoderWeights, model: LoadedModel) -> bool:
+    """Whether the decoder's logits are the model's, in the number format that it is served in."""
+    windows = [shape.sliding_window for shape in weights.structure.shapes if shape.sliding_window is not None]
+    num_tokens = min([MOST_TOKENS, model.max_position_embeddings, *windows])  # the probe's attention has no window
+    caches = [LayerCache.zeros(shape, 1, _BLOCK_SIZE, model.dtype, model.device) for shape in weights.structure.shapes]
+    batch = _batch(0, num_tokens, model.vocab_size)
+    ours = Decoder(weights, caches, [0] * len(caches)).logits(batch)
+    theirs = model.logits(batch.input_ids, batch.position_ids, batch.logits_rows, LayerProbe()).float()
+    error = float((ours - theirs).norm() / theirs.norm())
+    if error <= _LARGEST_ERROR[weights.number_format]:  # not so for NaN
+        log.info("%s runs in C++ (logits differ by %.1e)", model.name, error)
+        return True
+    log.info("every step of %s runs through transformers: it computes otherwise (by %.1e)", model.name, error)
+    return False
+
+
+def _sample_error(model: Any, structure: Structure) -> float:
+    """Of the worst row of logits, relative."""
+    windows = [shape.sliding_window for shape in structure.shapes]
+    chosen = sorted(windows.index(window) for window in set(windows))
+    sample = _sample(model, chosen)
+    weights = DecoderWeights(sample, Structure.of(sample, [structure.shapes[index] for index in chosen]), "float32")
+    ours, theirs = _caches(weights.structure), _caches(weights.structure)
+    decoder = Decoder(weights, ours, [0] * len(ours))
+    errors = []
+    for start, stop in pairwise((0, *_SAMPLE_STOPS)):
+        batch = _batch(start, stop, weights.structure.vocab_size)
+        found = decoder.logits(batch)
+        expected = _logits(sample, batch, dict(zip(chosen, theirs, strict=True)), len(structure.shapes))
+        errors.append((found - expected).norm(dim=1) / expected.norm(dim=1))
+    return float(torch.cat(errors).max())
+
+
+def _sample(model: Any, chosen: Sequence[int]) -> Any:
+    """A copy of a model in float32 with these of its layers and the first words of its vocabulary."""
+    vocab_size = min(_SAMPLE_VOCAB, model.model.embed_tokens.num_embeddings)
+    layers = model.model.layers
+    shared: dict[int, Any] = {id(layer): nn.Identity() for layer in layers}  # not copied, but for the chosen ones
+    for index in chosen:
+        del shared[id(layers[index])]
+    for parameter in model.parameters():
+        shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+    sample = copy.deepcopy(model, shared)
+    sample.model.layers = nn.ModuleList([sample.model.layers[index] for index in chosen])
+    sample.config.num_hidden_layers = len(chosen)
+    if getattr(sample.config, "layer_types", None):
+        sample.config.layer_types = [sample.config.layer_types[index] for index in chosen]
+    for module in (sample.model.embed_tokens, sample.lm_head):
+        module.weight = nn.Parameter(module.weight[:vocab_size], requires_grad=False)
+    if sample.lm_head.bias is not None:
+        sample.lm_head.bias = nn.Parameter(sample.lm_head.bias[:vocab_size], requires_grad=False)
+    sample.model.embed_tokens.num_embeddings = sample.lm_head.out_features = vocab_size
+    return sample.float()
+
+
+def _caches(structure: Structure) -> list[LayerCache]:
+    num_blocks = -(-_SAMPLE_STOPS[-1] // _BLOCK_SIZE)
+    return [
+        LayerCache.zeros(shape, num_blocks, _BLOCK_SIZE, torch.float32, torch.device("cpu"))
+        for shape in structure.shapes
+    ]
+
+
+def _batch(start: int, stop: int, vocab_size: int) -> Batch:
+    """Tokens of one text that is alone in its cache."""
+    positions = torch.arange(start, stop)
+    blocks = tuple(range(-(-stop // _BLOCK_SIZE)))
+    return Batch(
+        input_ids=(positions * 7919 % vocab_size).unsqueeze(0),
+        position_ids=positions.unsqueeze(0),
+        slots=(positions,),
+        logits_rows=positions - start,
+        sequences=(Sequences((stop - start,), (stop,), (blocks,), _BLOCK_SIZE),),
+        lengths=None,
+    )
+
+
+def _logits(sample: Any, batch: Batch, caches: dict[int, LayerCache], num_layers: int) -> Tensor:
+    """What transformers computes, with the engine's own cache; layers keep the numbers that they had in the model."""
+    kernel = CpuKernel()
+    some = next(iter(caches.values()))
+    paged = PagedMetadata(
+        kernel=kernel,
+        layers=[caches.get(index, some) for index in range(num_layers)],
+        group_of_layer=[0] * num_layers,
+        groups=(GroupStep(batch.slots[0], kernel.prepare(batch.sequences[0], torch.device("cpu"))),),
+    )
+    output = sample(
+        input_ids=batch.input_ids,
+        position_ids=batch.position_ids,
+        use_cache=False,
+        logits_to_keep=batch.logits_rows,
+        paged=paged,
+    )
+    logits: Tensor = output.logits[0]
+    return logits

@@ -1,0 +1,186 @@
+// From scores to tokens, a row by itself: what engine/sampling/cpu.py does in NumPy, for all rows of a step in one call.
+#pragma once
+
+#include <functional>
+
+#include "simd.h"
+
+constexpr int64_t kSetsForEach = 16;  // of the tokens that top-k keeps; the highest score of a set stands for it
+constexpr float kVisible = 80;  // exponents so far below the highest give weights that are still told apart
+constexpr float kLowestExponent = -87;  // lower ones would be no normal numbers
+constexpr int64_t kBlock = 64;  // weights of a row that are looked through only where the running sum passes its target
+
+typedef float EightFloats __attribute__((vector_size(32)));
+typedef double Doubles __attribute__((vector_size(64)));
+
+struct Filters {  // of one row; see SamplingParams
+    double temperature, top_p, min_p, uniform;
+    int64_t top_k;
+    float highest;  // score of the row
+};
+
+struct Candidates {  // reused from row to row
+    std::vector<float> tops, ordered, scores, weights;
+    std::vector<int32_t> tokens;  // to which the weights belong
+};
+
+// NaN where one of the scores is.
+inline float highest_score(const float* scores, int64_t count) {
+    Floats highest = Floats{} - INFINITY, unknown = Floats{};
+    int64_t at = 0;
+    for (; at + kLanes <= count; at += kLanes) {
+        const Floats some = load<Floats>(scores + at);
+        highest = some > highest ? some : highest;
+        unknown += some != some ? Floats{} + 1.0f : Floats{};
+    }
+    float best = highest_of(highest), number_unknown = sum_of(unknown);
+    for (; at < count; ++at) {
+        best = std::max(best, scores[at]);
+        number_unknown += std::isnan(scores[at]);
+    }
+    return number_unknown > 0 ? NAN : best;
+}
+
+// A score that the k-th highest reaches, found without an order of the whole vocabulary: as many sets of tokens hold one.
+inline float bound_of_top(const float* scores, int64_t count, int64_t k, std::vector<float>& tops) {
+    const int64_t of_a_set = count / std::max(kSetsForEach * k, int64_t(256));
+    if (of_a_set < 2) return -INFINITY;
+    const int64_t sets = count / of_a_set;
+    tops.assign(scores, scores + sets);
+    for (int64_t one = 1; one < of_a_set; ++one) {
+        const float* others = scores + one * sets;
+        for (int64_t set = 0; set < sets; ++set) tops[set] = std::max(tops[set], others[set]);
+    }
+    std::nth_element(tops.begin(), tops.begin() + k - 1, tops.end(), std::greater<float>());
+    return tops[k - 1];
+}
+
+// The sum of those weights that are at least the lowest; in double precision, or it would depend on the vocabulary's size.
+inline double sum_of(const float* weights, int64_t count, float lowest) {
+    Doubles low{}, high{};
+    int64_t at = 0;
+    for (; at + kLanes <= count; at += kLanes) {
+        const EightFloats some = load<EightFloats>(weights + at), more = load<EightFloats>(weights + at + 8);
+        low += __builtin_convertvector(some >= lowest ? some : EightFloats{}, Doubles);
+        high += __builtin_convertvector(more >= lowest ? more : EightFloats{}, Doubles);
+    }
+    low += high;
+    double sum = ((low[0] + low[1]) + (low[2] + low[3])) + ((low[4] + low[5]) + (low[6] + low[7]));
+    for (; at < count; ++at) sum += weights[at] >= lowest ? weights[at] : 0;
+    return sum;
+}
+
+// Calls with the place of each number that is at least ``least``; quick where few are.
+template <typename Take>
+inline void find_from(const float* numbers, int64_t count, float least, Take take) {
+    for (int64_t first = 0; first < count; first += kLanes) {
+        const int64_t end = std::min(first + kLanes, count);
+        if (end - first == kLanes && !any_of(load<Floats>(numbers + first) >= least)) continue;
+        for (int64_t at = first; at < end; ++at)
+            if (numbers[at] >= least) take(at);
+    }
+}
+
+// Weights of the tokens that top-k may keep, or of all: e to their score's distance from the highest, whose weight is 1.
+inline void weigh(const float* scores, int64_t count, const Filters& row, Candidates& found) {
+    const float* chosen = scores;
+    int64_t number = count;
+    found.tokens.clear();
+    if (row.top_k > 0 && row.top_k < count) {
+        const double bound = bound_of_top(scores, count, row.top_k, found.tops);
+        if (row.highest - bound <= kVisible * row.temperature) {
+            // Weights of what lies lower are surely lower, too, and not only before they are rounded.
+            const float least = float(bound - 1e-4 * row.temperature - 1e-6 * (row.highest - bound));
+            found.scores.clear();
+            find_from(scores, count, least, [&](int64_t token) {
+                found.tokens.push_back(int32_t(token));
+                found.scores.push_back(scores[token]);
+            });
+            chosen = found.scores.data();
+            number = int64_t(found.scores.size());
+        }
+    }
+    const float temperature = float(row.temperature);
+    found.weights.resize(number);
+    const auto weight = [&](Floats some) {
+        const Floats exponents = (some - row.highest) / temperature;
+        return exponents < kLowestExponent ? Floats{} : exponential(exponents);
+    };
+    int64_t at = 0;
+    for (; at + kLanes <= number; at += kLanes) put(weight(load<Floats>(chosen + at)), found.weights.data() + at);
+    if (at < number) {  // by the same arithmetic
+        Floats rest = Floats{} - INFINITY;
+        std::memcpy(&rest, chosen + at, (number - at) * sizeof(float));
+        rest = weight(rest);
+        std::memcpy(found.weights.data() + at, &rest, (number - at) * sizeof(float));
+    }
+}
+
+// The weight of the token that completes the share, taken from the heaviest, which weighs 1, down.
+inline float lowest_of_nucleus(const std::vector<float>& weights, float kth, double top_p, std::vector<float>& ordered) {
+    const double total = sum_of(weights.data(), int64_t(weights.size()), kth), share = top_p * total;
+    if (share <= 1) return 1;
+    // All the tokens up to this weight hold less together than the nucleus leaves out, so it is found without them.
+    const double negligible = (total - share) / (2 * double(weights.size()));
+    ordered.clear();
+    find_from(weights.data(), int64_t(weights.size()), std::max(kth, float(negligible)), [&](int64_t at) { ordered.push_back(weights[at]); });
+    // As quickselect finds the k-th of them, but for the sums: of all that is heavier than a pivot, and of its equals.
+    float *first = ordered.data(), *last = first + ordered.size();
+    for (double missing = share;;) {
+        const float one = *first, other = first[(last - first) / 2], another = last[-1];
+        const float pivot = std::max(std::min(one, other), std::min(std::max(one, other), another));
+        float* equals = std::partition(first, last, [&](float weight) { return weight > pivot; });
+        float* lighter = std::partition(equals, last, [&](float weight) { return weight == pivot; });
+        const double heavier = sum_of(first, equals - first, 0), same = double(pivot) * double(lighter - equals);
+        if (missing <= heavier) {
+            last = equals;
+        } else if (missing <= heavier + same || lighter == last) {  // the latter by rounding alone
+            return pivot;
+        } else {
+            missing -= heavier + same;
+            first = lighter;
+        }
+    }
+}
+
+// The lowest weight that passes top-k, top-p and min-p; equal weights pass alike.
+inline float lowest_kept(const Filters& row, Candidates& found) {
+    const std::vector<float>& weights = found.weights;
+    float kth = 0;
+    if (row.top_k > 0 && row.top_k < int64_t(weights.size())) {
+        found.ordered = weights;
+        std::nth_element(found.ordered.begin(), found.ordered.begin() + row.top_k - 1, found.ordered.end(), std::greater<float>());
+        kth = found.ordered[row.top_k - 1];
+    }
+    const float lowest = std::max(float(row.min_p), kth);
+    return row.top_p < 1 ? std::max(lowest, lowest_of_nucleus(weights, kth, row.top_p, found.ordered)) : lowest;
+}
+
+// The token at which the running sum of what is kept, in the order of the vocabulary, passes the row's uniform number.
+inline int64_t draw(const float* scores, int64_t count, const Filters& row, Candidates& found) {
+    weigh(scores, count, row, found);
+    const std::vector<float>& weights = found.weights;
+    const float lowest = lowest_kept(row, found);
+    const int64_t number = int64_t(weights.size());
+    const double total = sum_of(weights.data(), number, lowest), target = std::min(row.uniform * total, std::nextafter(total, 0.0));
+    const auto is_kept = [&](int64_t at) { return weights[at] > 0 && weights[at] >= lowest; };
+    double sum = 0;
+    int64_t passed = number;  // the place we look for
+    for (int64_t first = 0; first < number && passed == number; first += kBlock) {
+        const int64_t end = std::min(first + kBlock, number);
+        const double after = sum + sum_of(weights.data() + first, end - first, lowest);
+        if (after <= target) {
+            sum = after;
+            continue;
+        }
+        for (int64_t at = first; at < end && passed == number; ++at) {
+            if (!is_kept(at)) continue;
+            sum += weights[at];
+            if (sum > target) passed = at;
+        }
+    }
+    if (passed == number)  // by rounding alone: then it is the last one
+        do --passed;
+        while (passed > 0 && !is_kept(passed));
+    return found.tokens.empty() ? passed : found.tokens[passed];
+}

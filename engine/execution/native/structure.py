@@ -1,0 +1,146 @@
+"""Models built like Llama: the modules and sizes that the decoder in C++ expects.
+
+A model with these modules may still compute something else with them: :mod:`engine.execution.native.parts` finds that out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from engine.execution.attention.base import LayerShape
+from engine.model.linears import is_plain
+from engine.model.rope import LENGTH_DEPENDENT
+
+LANES = 16
+"""Outputs that lie beside one another; numbers that are taken at once."""
+
+_OF_EACH_LAYER = ("layer_idx", "layer_type", "attention_type", "sliding_window", "is_sliding")
+
+
+class Unfit(Exception):
+    """A model is not of the known build; says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """Sizes and constants of a model that consists of the known modules."""
+
+    shapes: tuple[LayerShape, ...]
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden: int
+    intermediate: int
+    vocab_size: int
+    frequencies: Tensor  #: float32 ``[head_dim / 2]``
+    rotary_scale: float
+    attention_scale: float
+    epsilon: float
+
+    @classmethod
+    def of(cls, model: Any, shapes: Sequence[LayerShape]) -> Structure:
+        """Read the structure of a causal language model.
+
+        Raises:
+            Unfit: the model has other modules than the known ones, or sizes that the decoder cannot hold.
+        """
+        _expect_modules(model)
+        body = model.model
+        attention = body.layers[0].self_attn
+        head_dim, num_kv_heads = shapes[0].head_dim, shapes[0].num_kv_heads
+        expected = (num_kv_heads, head_dim, head_dim)
+        if any((one.num_kv_heads, one.head_dim, one.value_head_dim) != expected for one in shapes):
+            raise Unfit("its layers differ in their heads")
+        rope_type = getattr(body.rotary_emb, "rope_type", None)
+        if not isinstance(rope_type, str) or rope_type in LENGTH_DEPENDENT:
+            raise Unfit("its layers turn positions differently, or by the length of the text")
+        structure = cls(
+            shapes=tuple(shapes),
+            num_heads=attention.q_proj.out_features // head_dim,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            hidden=body.embed_tokens.embedding_dim,
+            intermediate=body.layers[0].mlp.gate_proj.out_features,
+            vocab_size=body.embed_tokens.num_embeddings,
+            frequencies=body.rotary_emb.inv_freq.detach().float().clone(),
+            rotary_scale=float(body.rotary_emb.attention_scaling),
+            attention_scale=float(getattr(attention, "scaling", head_dim**-0.5)),
+            epsilon=getattr(body.norm, "variance_epsilon", math.nan),
+        )
+        structure._check_sizes(model)
+        return structure
+
+    def _check_sizes(self, model: Any) -> None:
+        if any(width % LANES for width in (self.head_dim, self.hidden, self.intermediate)):
+            raise Unfit(f"its rows or heads are no multiple of {LANES} numbers wide")
+        if len(self.frequencies) * 2 != self.head_dim:
+            raise Unfit("positions turn only a part of each head")
+        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        sizes = {
+            "q_proj": (self.hidden, queries),
+            "k_proj": (self.hidden, keys),
+            "v_proj": (self.hidden, keys),
+            "o_proj": (queries, self.hidden),
+            "gate_proj": (self.hidden, self.intermediate),
+            "up_proj": (self.hidden, self.intermediate),
+            "down_proj": (self.intermediate, self.hidden),
+        }
+        for layer in model.model.layers:
+            for norm in (layer.input_layernorm, layer.post_attention_layernorm):
+                self._check_norm(norm, self.hidden)
+            for name in ("q_norm", "k_norm"):
+                if hasattr(layer.self_attn, name):
+                    self._check_norm(getattr(layer.self_attn, name), self.head_dim)
+            for name, size in sizes.items():
+                _check_linear(getattr(layer.mlp if hasattr(layer.mlp, name) else layer.self_attn, name), size)
+        self._check_norm(model.model.norm, self.hidden)
+        _check_linear(model.lm_head, (self.hidden, self.vocab_size))
+
+    def _check_norm(self, module: Any, width: int) -> None:
+        if getattr(module, "variance_epsilon", None) != self.epsilon or module.weight.shape != (width,):
+            raise Unfit("its norms are of another kind, or differ")
+
+
+def _expect_modules(model: Any) -> None:
+    _expect(model, {"model", "lm_head"})
+    body = model.model
+    _expect(body, {"embed_tokens", "layers", "norm", "rotary_emb"})
+    for layer in body.layers:
+        _expect(layer, {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"})
+        _expect(layer.self_attn, {"q_proj", "k_proj", "v_proj", "o_proj"}, optional={"q_norm", "k_norm"})
+        _expect(layer.mlp, {"gate_proj", "up_proj", "down_proj", "act_fn"})
+    for name in ("self_attn", "mlp"):
+        _expect_alike([getattr(layer, name) for layer in body.layers])
+
+
+def _expect(module: Any, names: set[str], optional: set[str] | None = None) -> None:
+    """A module has these parts, and no others."""
+    parts = {name for name, _part in module.named_children()}
+    if parts - (optional or set()) != names:
+        raise Unfit(f"{type(module).__name__} consists of {', '.join(sorted(parts))}")
+
+
+def _expect_alike(modules: Sequence[Any]) -> None:
+    """Nothing is switched on in one layer and off in another, but what a layer's shape tells."""
+
+    def switches(module: Any) -> dict[str, object]:
+        return {
+            name: value
+            for name, value in vars(module).items()
+            if isinstance(value, bool | int | float | str) and name not in _OF_EACH_LAYER
+        }
+
+    if any(switches(module) != switches(modules[0]) for module in modules):
+        raise Unfit(f"one {type(modules[0]).__name__} computes otherwise than another")
+
+
+def _check_linear(linear: nn.Module, size: tuple[int, int]) -> None:
+    if not is_plain(linear):
+        raise Unfit("it multiplies with something else than linear layers")
+    if (linear.in_features, linear.out_features) != size:
+        raise Unfit("its layers differ in their sizes")

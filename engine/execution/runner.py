@@ -1,0 +1,182 @@
+"""Executes batches on the model, recorded decodes as CUDA graphs: owns the KV tensors, nothing else does."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.execution.attention.base import AttentionKernel, GroupStep, LayerCache, PagedMetadata
+from engine.execution.batch import Batch, Carried
+from engine.execution.batch_invariance import OneByOne, tile_rows, tiles
+from engine.execution.graphs import DecodeGraphs, Recorder
+from engine.execution.native.decoder import Decoder
+from engine.execution.steps.multi_step import Drawn, Reply
+from engine.model.load import LoadedModel
+from engine.scheduling.block_pool import BlockCopy
+from engine.scheduling.cache_layout import CacheLayout
+from engine.scheduling.scheduler import StepPlan
+
+
+class Runner:
+    """One packed forward per step.
+
+    Args:
+        model: loaded with our attention function.
+        kernel: runs the attention.
+        layout: how the model's layers share block tables and memory.
+        num_blocks, block_size: size of the cache; must agree with the block pool.
+        batch_invariant: compute each token as if nothing else ran, see :mod:`engine.execution.batch_invariance`.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        kernel: AttentionKernel,
+        layout: CacheLayout,
+        *,
+        num_blocks: int,
+        block_size: int,
+        batch_invariant: bool = False,
+    ) -> None:
+        self._model = model
+        self._kernel = OneByOne(kernel) if batch_invariant else kernel
+        self._tile_rows = tile_rows(model.module) if batch_invariant else None
+        self._block_size = block_size
+        self._num_groups = len(layout.groups)
+        self._group_of_layer = layout.group_of_layer()
+        group = max(layout.groups, key=lambda group: len(group.layers))
+        self._tensors = tuple(
+            LayerCache.zeros(layout.shapes[layer], num_blocks, block_size, model.dtype, model.device)
+            for layer in group.layers
+        )
+        #: where each of them begins, and how many bytes a block of it has
+        self._blocks_at = [
+            (rows.data_ptr(), rows.stride(0) * rows.element_size())
+            for tensor in self._tensors
+            for rows in (tensor.keys, tensor.values)
+        ]
+        #: of each layer; layers of several groups share them
+        self.layers: Sequence[LayerCache] = tuple(self._tensors[index] for index in layout.tensor_of_layer())
+        self._graphs: DecodeGraphs | None = None
+        self._decoder: Decoder | None = None
+        if model.decoder is not None and not batch_invariant:
+            self._decoder = Decoder(model.decoder, self.layers, self._group_of_layer)
+
+    @property
+    def most_native_tokens(self) -> int:
+        """Of a step that runs in C++; 0 where none does."""
+        return 0 if self._decoder is None else self._decoder.most_rows
+
+    @property
+    def short_step(self) -> int | None:
+        """Most tokens of a step that runs in C++; None where none does, or all do."""
+        return self.most_native_tokens if 0 < self.most_native_tokens < sys.maxsize else None
+
+    def record_decodes(self, recorder: Recorder, *, max_rows: int, max_model_len: int) -> tuple[int, ...]:
+        """From now on repeat recorded decodes; returns the numbers of rows that were recorded.
+
+        Raises:
+            RuntimeError: the model does what cannot be recorded; everything is executed as before.
+        """
+        self._graphs = DecodeGraphs(
+            self._compute,
+            self._kernel,
+            recorder,
+            self._model.device,
+            num_groups=self._num_groups,
+            block_size=self._block_size,
+            max_model_len=max_model_len,
+            max_rows=max_rows,
+        )
+        return self._graphs.sizes
+
+    @torch.inference_mode()
+    def erase(self, blocks: Sequence[int]) -> None:
+        """Zero blocks in every layer."""
+        index = torch.tensor(blocks, dtype=torch.int64, device=self._model.device)
+        for tensor in self._tensors:
+            tensor.keys.index_fill_(0, index, 0)
+            tensor.values.index_fill_(0, index, 0)
+
+    def _copy(self, copies: Sequence[BlockCopy]) -> None:
+        """In order: the destination of one may be the source of the next."""
+        if self._model.device.type == "cpu":  # between two views of tensors most of the time is not the copy's
+            for copy in copies:
+                for address, block_bytes in self._blocks_at:
+                    size = copy.num_rows * (block_bytes // self._block_size)
+                    ctypes.memmove(address + copy.destination * block_bytes, address + copy.source * block_bytes, size)
+            return
+        for copy in copies:
+            for tensor in self._tensors:
+                for rows in (tensor.keys, tensor.values):
+                    rows[copy.destination, : copy.num_rows] = rows[copy.source, : copy.num_rows]
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan, carried: Carried | None = None) -> Tensor:
+        """Compute a plan: fill the cache, and return logits.
+
+        Args:
+            carried: tokens of the plan that only the device knows.
+
+        Returns:
+            ``[m + n, vocab_size]``: a row for each chunk that samples and each guess behind it, ``m`` in all, then
+            one for each of the ``n`` positions that chunks score, both in the order of the chunks.
+        """
+        self._copy(plan.copies)
+        if self._graphs is not None and self._graphs.serves(plan):
+            on_host = Batch.of(plan, self._block_size, self._num_groups, torch.device("cpu"))
+            return self._graphs.logits(on_host, carried)
+        device = self._model.device
+        batch = Batch.of(plan, self._block_size, self._num_groups, device, tell_lengths=self._model.rotary is not None)
+        if carried is not None:
+            carried.write_to(batch.input_ids)
+        if self._tile_rows is not None:
+            return self._forward_in_tiles(batch, self._tile_rows)
+        return self._forward(batch)
+
+    @torch.inference_mode()
+    def several(self, plan: StepPlan, replies: Sequence[Reply], most_steps: int) -> Drawn:
+        """Compute a plan of at most :attr:`most_native_tokens`, sample from it, and go on with what was sampled.
+
+        Args:
+            replies: one for each chunk that samples.
+            most_steps: with the plan's own, at least 1.
+        """
+        assert self._decoder is not None
+        self._copy(plan.copies)
+        batch = Batch.of(plan, self._block_size, self._num_groups, self._model.device)
+        return self._decoder.several(batch, replies, most_steps)
+
+    def _forward_in_tiles(self, batch: Batch, num_rows: int) -> Tensor:
+        collected: Tensor | None = None
+        for tile in tiles(batch, num_rows):
+            logits = self._forward(tile.batch)
+            if collected is None:
+                collected = logits.new_empty(len(batch.logits_rows), logits.shape[-1])
+            if len(tile.outputs):
+                collected[tile.outputs] = logits[tile.rows]
+        assert collected is not None, "a step computes at least one token"
+        return collected
+
+    def _forward(self, batch: Batch) -> Tensor:
+        if self._decoder is not None and batch.input_ids.shape[1] <= self._decoder.most_rows:
+            return self._decoder.logits(batch)
+        return self._compute(
+            batch, [self._kernel.prepare(sequences, self._model.device) for sequences in batch.sequences]
+        )
+
+    def _compute(self, batch: Batch, prepared: Sequence[Any]) -> Tensor:
+        metadata = PagedMetadata(
+            kernel=self._kernel,
+            layers=self.layers,
+            group_of_layer=self._group_of_layer,
+            groups=tuple(GroupStep(slots, step) for slots, step in zip(batch.slots, prepared, strict=True)),
+            calls=itertools.count() if self._model.layer_per_call else None,
+        )
+        return self._model.logits(batch.input_ids, batch.position_ids, batch.logits_rows, metadata, batch.lengths)

@@ -1,0 +1,116 @@
+"""Guesses from a smaller model with the same tokenizer: its greedy continuation, a token at a time.
+
+Its keys and values lie in the same blocks as the model's own, in tensors of its own that are as many blocks long. So
+what the model finds in the prefix cache, shares with a fork, copies or computes again, the draft model has there as
+well, and there are no other books to keep. For that it reads all that the model reads: a step's chunks first, then its
+own guesses one by one. A guess that was wrong is written over, as in the model's own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from engine.errors import ModelLoadError
+from engine.execution.attention.base import AttentionKernel
+from engine.execution.runner import Runner
+from engine.model.load import LoadedModel
+from engine.scheduling.block_pool import BlockCopy
+from engine.scheduling.cache_layout import CacheLayout, LayerGroup
+from engine.scheduling.scheduler import Chunk, StepPlan
+
+
+def draft_layout(draft: LoadedModel) -> CacheLayout:
+    """One block table for all layers, whose windows are only masked."""
+    return CacheLayout(draft.layers, (LayerGroup(tuple(range(len(draft.layers))), None),))
+
+
+class DraftModel:
+    """A proposer.
+
+    Args:
+        draft: the smaller model.
+        kernel: runs its attention.
+        layout: of the model whose tokens are guessed.
+        vocab_size: of that model; a token that it does not have is no guess.
+        num_blocks, block_size: of its cache.
+
+    Raises:
+        ModelLoadError: the draft model looks further back than that model keeps anything.
+    """
+
+    def __init__(
+        self,
+        draft: LoadedModel,
+        kernel: AttentionKernel,
+        layout: CacheLayout,
+        *,
+        vocab_size: int,
+        num_blocks: int,
+        block_size: int,
+    ) -> None:
+        self._group = _group_that_keeps_enough(draft, layout)
+        self._context = draft.max_position_embeddings
+        self._vocab_size = draft.vocab_size
+        self._knows_less = draft.vocab_size < vocab_size  # one may be padded to a rounder number than the other
+        self._num_guessable = min(vocab_size, draft.vocab_size)
+        self._runner = Runner(draft, kernel, draft_layout(draft), num_blocks=num_blocks, block_size=block_size)
+
+    def propose(self, plan: StepPlan, counts: Sequence[int]) -> list[tuple[int, ...]]:
+        counts = [
+            max(0, min(count, self._context - chunk.end)) for chunk, count in zip(plan.chunks, counts, strict=True)
+        ]
+        guesses: list[list[int]] = [[] for _ in plan.chunks]
+        guessing = [index for index, count in enumerate(counts) if count]
+        read = [
+            self._own(chunk, samples=count > 0)
+            for chunk, count in zip(plan.chunks, counts, strict=True)
+            if chunk.start < self._context
+        ]
+        tokens = self._compute(read, plan.copies)
+        while guessing:
+            for index, token in zip(guessing, tokens, strict=True):
+                guesses[index].append(token)
+            guessing = [index for index in guessing if len(guesses[index]) < counts[index]]
+            tokens = self._compute([self._behind(plan.chunks[index], guesses[index]) for index in guessing])
+        return [tuple(guess) for guess in guesses]
+
+    def confirm(self, chunks: Sequence[Chunk]) -> None:
+        self._compute([self._own(chunk, samples=False) for chunk in chunks])
+
+    def _own(self, chunk: Chunk, *, samples: bool) -> Chunk:
+        """A chunk as the draft model reads it, as far as its context goes."""
+        end = min(chunk.end, self._context)
+        token_ids = chunk.token_ids[: end - chunk.start]
+        if self._knows_less:
+            token_ids = tuple([token if token < self._vocab_size else 0 for token in token_ids])
+        tables = (chunk.block_tables[self._group],)
+        return Chunk(chunk.request, chunk.start, end, token_ids, tables, samples)
+
+    def _behind(self, chunk: Chunk, guess: Sequence[int]) -> Chunk:
+        """The newest guess as a step of its own."""
+        end = chunk.end + len(guess)
+        return Chunk(chunk.request, end - 1, end, (guess[-1],), (chunk.block_tables[self._group],), samples=True)
+
+    def _compute(self, chunks: Sequence[Chunk], copies: tuple[BlockCopy, ...] = ()) -> list[int]:
+        """Read chunks; returns the likeliest token behind each that samples."""
+        if not chunks:
+            return []
+        logits = self._runner.execute(StepPlan(tuple(chunks), copies))
+        tokens: list[int] = logits[:, : self._num_guessable].argmax(-1).tolist()
+        return tokens
+
+
+def _group_that_keeps_enough(draft: LoadedModel, layout: CacheLayout) -> int:
+    """Whose block tables serve the draft model: those of the group that sees furthest."""
+
+    def reach(window: int | None) -> float:
+        return inf if window is None else window
+
+    group = max(range(len(layout.groups)), key=lambda index: reach(layout.windows[index]))
+    if max(reach(layer.sliding_window) for layer in draft.layers) > reach(layout.windows[group]):
+        raise ModelLoadError(
+            f"{draft.name} cannot be the draft model: it looks further back than the {layout.windows[group]} tokens "
+            "that are kept for the model. Choose one whose sliding window is no longer, or speculation=prompt-lookup."
+        )
+    return group

@@ -1,0 +1,91 @@
+"""Guesses from the request's own text: what followed the last time that the newest tokens stood there.
+
+Prompt lookup decoding (A. Saxena, 2023, github.com/apoorvumang/prompt-lookup-decoding). It needs no model, and is right
+where a reply quotes: code that is edited, a document that is summed up, a name, the reply's own repetitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.scheduling.request import Request
+from engine.scheduling.scheduler import Chunk, StepPlan
+
+SHORTEST_MATCH = 2
+"""Tokens that must stand there again: after a single one almost anything may follow."""
+LONGEST_MATCH = 4
+"""More are not compared; of the places with the longest match the latest counts."""
+
+
+class PromptLookup:
+    """A proposer that looks into prompt and reply."""
+
+    def __init__(self) -> None:
+        self._texts: WeakKeyDictionary[Request, _Text] = WeakKeyDictionary()  # gone with their requests
+
+    def propose(self, plan: StepPlan, counts: Sequence[int]) -> list[tuple[int, ...]]:
+        return [
+            self._guess(chunk.request, count) if count else () for chunk, count in zip(plan.chunks, counts, strict=True)
+        ]
+
+    def confirm(self, chunks: Sequence[Chunk]) -> None:
+        """It looks at the text itself."""
+
+    def _guess(self, request: Request, count: int) -> tuple[int, ...]:
+        text = self._texts.get(request)
+        if text is None:
+            text = self._texts[request] = _Text()
+        text.follow(request.token_ids)
+        return continuation(text.token_ids, count)
+
+
+class _Text:
+    """The token ids of one request as an array that grows with them."""
+
+    def __init__(self) -> None:
+        self._ids = np.empty(256, dtype=np.int64)
+        self._length = 0
+
+    @property
+    def token_ids(self) -> NDArray[np.int64]:
+        return self._ids[: self._length]
+
+    def follow(self, token_ids: Sequence[int]) -> None:
+        new = token_ids[self._length :]
+        length = self._length + len(new)
+        if length > self._ids.size:
+            self._ids = np.concatenate([self.token_ids, np.empty(length, dtype=np.int64)])
+        self._ids[self._length : length] = new
+        self._length = length
+
+
+def continuation(token_ids: NDArray[np.int64], count: int) -> tuple[int, ...]:
+    """What followed the last time that a text's newest tokens stood in it.
+
+    Args:
+        token_ids: int64 ``[n]``.
+        count: how many tokens to return. A text that repeats itself is taken to go on doing so, so that all of them
+            are there when fewer have followed.
+
+    Returns:
+        ``count`` token ids; none without a match of :data:`SHORTEST_MATCH` tokens.
+    """
+    if len(token_ids) <= SHORTEST_MATCH:
+        return ()
+    newest = len(token_ids) - 1
+    places = np.flatnonzero(token_ids[:-1] == token_ids[-1])
+    for back in range(1, LONGEST_MATCH):
+        matching = places[places >= back]
+        matching = matching[token_ids[matching - back] == token_ids[newest - back]]
+        if not matching.size:
+            if back < SHORTEST_MATCH:
+                return ()
+            break
+        places = matching
+    first = int(places[-1]) + 1
+    followed = token_ids[first : first + count].tolist()
+    return tuple([followed[index % len(followed)] for index in range(count)])

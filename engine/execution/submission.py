@@ -1,0 +1,94 @@
+"""What a caller asked for, ready for the engine: a request, its sampling, its text, and its siblings."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from engine.interface import Caller
+from engine.outputs import TokenLogprobs
+from engine.sampling.sampler import SamplingRow, TokenBan
+from engine.sampling_params import MAX_SEED, SamplingParams
+from engine.scheduling.request import Request
+from engine.text.detokenizer import TextStream
+
+
+@dataclass(slots=True)
+class Submission:
+    """One reply, with what turns its logits into tokens and its tokens into text."""
+
+    request: Request
+    sampling: SamplingRow
+    text: TextStream
+    stream_id: str  #: whose deltas it brings: the id of the first of its siblings
+    index: int  #: which of the ``n`` replies to the prompt
+    forks: list[Submission] = field(default_factory=list)  #: its siblings, until they begin
+    logprobs: tuple[TokenLogprobs, ...] = ()  #: of the newest token, when they were asked for
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  #: of the prompt so far, when asked for
+
+
+def submit(
+    stream_id: str,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    *,
+    bans: Callable[[Request], Sequence[TokenBan]],
+    text: Callable[[], TextStream],
+    max_tokens: int,
+    stop_token_ids: frozenset[int],
+    arrival: float,
+    deadline: float | None,
+    priority: int,
+    cache_salt: bytes,
+    num_shared_tokens: int = 0,
+    caller: Caller | None = None,
+) -> Submission:
+    """Wrap up ``params.n`` replies to one prompt: the first, which computes it, with the others as its forks.
+
+    Args:
+        bans: makes what keeps tokens out of one reply.
+        text: makes what turns the tokens of one reply into text.
+        num_shared_tokens: of the prompt's first tokens, those that depend on no user's text.
+    """
+    seed = params.seed if params.seed is not None else secrets.randbits(63)
+    siblings: list[Submission] = []
+    for index in range(params.n):
+        request = Request(
+            id=stream_id if index == 0 else f"{stream_id}/{index}",
+            prompt_token_ids=tuple(prompt),
+            params=params,
+            seed=seed_of(seed, index),
+            max_tokens=max_tokens,
+            stop_token_ids=stop_token_ids,
+            arrival=arrival,
+            deadline=deadline,
+            priority=priority,
+            cache_salt=cache_salt,
+            private_salt=b"" if caller is None else caller.salt,
+            num_shared_tokens=num_shared_tokens,
+            user=None if caller is None else caller.user,
+        )
+        sampling = SamplingRow(
+            request.id,
+            params,
+            seed=request.seed,
+            token_ids=request.token_ids,
+            num_prompt_tokens=request.num_prompt_tokens,
+            stop_token_ids=stop_token_ids,
+            bans=bans(request),
+        )
+        siblings.append(Submission(request, sampling, text(), stream_id, index))
+    first, *forks = siblings
+    first.forks = forks
+    first.request.forks = [fork.request for fork in forks]
+    return first
+
+
+def seed_of(seed: int, index: int) -> int:
+    """The noise of the ``index``-th reply to a prompt; the first has the seed itself."""
+    if index == 0:
+        return seed
+    digest = blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") & MAX_SEED

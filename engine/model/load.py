@@ -1,0 +1,373 @@
+"""Load any causal language model through transformers, or say in a sentence why it cannot run here.
+
+Weights, tokenizers and chat templates come from transformers untouched; nothing here names an architecture.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported, but not by its __all__
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from engine.errors import ModelLoadError, first_line
+from engine.execution.attention.base import AttentionNeeds, LayerShape, PagedMetadata
+from engine.execution.attention.hf_attention import LayerProbe, register
+from engine.execution.native.eligibility import decoder_weights
+from engine.execution.native.parity_check import agrees
+from engine.execution.native.weights import DecoderWeights
+from engine.model.adapters import adapter_alone, has_unused_adapter, is_adapter_only
+from engine.model.checkpoints import mode_of, refuse_unreadable_weights
+from engine.model.hub import fetch_description, fetch_weights
+from engine.model.position_check import check_positions
+from engine.model.probe import first_step, kept_by_cache, probe_calls
+from engine.model.quantization import products_for
+from engine.model.replacement import replace_linears
+from engine.model.rope import LengthDependentRotary, replace_length_dependent
+from engine.model.weights import Progress, load_weights, own_weights
+from engine.settings import EngineSettings
+from engine.text.chat_template import ChatTemplate
+
+log = logging.getLogger(__name__)
+
+SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+STATELESS_LAYER_TYPES = frozenset({"mlp", "moe"})
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run in the engine, with all that belongs to it."""
+
+    name: str
+    module: nn.Module
+    tokenizer: Any
+    generation_config: GenerationConfig
+    config: Any
+    device: torch.device
+    dtype: torch.dtype
+    layers: tuple[LayerShape, ...]  #: of the cache
+    layer_per_call: bool  #: each call of attention in a step has a layer of the cache, else each ``layer_idx``
+    needs: AttentionNeeds
+    max_position_embeddings: int
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    rotary: LengthDependentRotary | None  #: where the rotary embedding depends on the sequence's length
+    num_parameters: int
+    weight_bytes: int
+    has_unused_adapter: bool = False  #: a LoRA adapter lies beside the weights
+    decoder: DecoderWeights | None = None  #: the same weights once more, where steps run in C++
+    draft: LoadedModel | None = None  #: the model that guesses for this one, see :mod:`engine.execution.speculation`
+
+    def logits(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        rows: Tensor,
+        paged: PagedMetadata | LayerProbe,
+        lengths: Tensor | None = None,
+    ) -> Tensor:
+        """One packed forward.
+
+        Args:
+            input_ids, position_ids: int64 ``[1, num_tokens]``.
+            rows: int64 ``[n]``: only these rows go through the output layer.
+            paged: the step.
+            lengths: int64 ``[num_tokens]``, needed with :attr:`rotary`: how long each token's sequence was when it
+                was first computed, the whole prompt at once and a reply token by token.
+
+        Returns:
+            ``[n, vocab_size]``.
+        """
+        if self.rotary is not None:
+            self.rotary.lengths = lengths
+        output = self.module(
+            input_ids=input_ids,
+            position_ids=position_ids,
+            use_cache=False,
+            logits_to_keep=rows,
+            paged=paged,
+        )
+        logits: Tensor = output.logits[0]
+        return logits
+
+
+def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
+    """Load the model that ``settings`` name.
+
+    Raises:
+        ModelLoadError: missing or incomplete folder, pickle weights, remote code, an architecture that has no
+            attention hook or keeps another kind of state than keys and values.
+    """
+    register()
+    source = find_model(settings.model)
+    device = _choose_device(settings.device)
+    dtype = _choose_dtype(settings.dtype, device)
+    products = products_for(settings.quantization, device, dtype)
+    folder, config, tokenizer = _read(source, settings, progress)
+    module = load_weights(folder, settings.model, dtype, device, progress)
+    calls = probe_calls(module, config, device, settings.model)
+    layers, needs = calls.layers, calls.needs
+    num_parameters = sum(parameter.numel() for parameter in module.parameters())
+    weight_bytes = sum(parameter.nbytes for parameter in module.parameters())
+    text_config = config.get_text_config()
+    context_window = int(min(_context_window(text_config), kept_by_cache(text_config, calls)))
+    decoder = None
+    if not calls.layer_per_call:
+        decoder = decoder_weights(module, layers, needs, settings, weight_bytes, context_window, progress)
+    rotary = replace_length_dependent(module, settings.model)
+    check_positions(module, rotary, context_window, settings.model)
+    if rotary is not None:
+        rotary.lengths = torch.tensor([1, 2], device=device)  # of the step by which linear layers are found
+    if products.inner:
+        replaced = replace_linears(module, products, lambda: first_step(module, device, LayerProbe()))
+        if settings.quantization != "none":
+            if not replaced:
+                raise ModelLoadError(
+                    f"{settings.model} has no linear layers that could be quantized. Use quantization=none."
+                )
+            kept = ", ".join(f"{count} in {bits}" for bits, count in replaced.items())
+            log.info("linear layers of %s: %s", settings.model, kept)
+        _check_replaced(module, device, settings)
+    if device.type == "cpu":
+        own_weights(module)
+    generation_config = module.generation_config
+    model = LoadedModel(
+        name=Path(settings.model).name if isinstance(source, Path) else settings.model,
+        module=module,
+        tokenizer=tokenizer,
+        generation_config=generation_config,
+        config=config,
+        device=device,
+        dtype=dtype,
+        layers=layers,
+        layer_per_call=calls.layer_per_call,
+        needs=needs,
+        max_position_embeddings=context_window,
+        vocab_size=int(text_config.vocab_size),
+        eos_token_ids=_eos_token_ids(generation_config, tokenizer, int(text_config.vocab_size)),
+        rotary=rotary,
+        num_parameters=num_parameters,
+        weight_bytes=weight_bytes,
+        has_unused_adapter=has_unused_adapter(folder),
+    )
+    if decoder is not None and agrees(decoder, model):
+        return replace(model, decoder=decoder)
+    return model
+
+
+def _check_replaced(module: nn.Module, device: torch.device, settings: EngineSettings) -> None:
+    """Refuse a model that no longer runs: its code may read the weight of a layer that it did not read before."""
+    try:
+        first_step(module, device, LayerProbe())
+    except (AttributeError, TypeError, RuntimeError) as error:
+        other = "dtype=float32" if settings.quantization == "none" else "quantization=none and dtype=float32"
+        raise ModelLoadError(
+            f"{settings.model} cannot run with its linear layers in another form ({first_line(error)}). Use {other}."
+        ) from error
+
+
+def find_model(model: str) -> Path | str:
+    """The folder that ``model`` names (relative to here, or to Deskmate's own folder), or a hub id as it is.
+
+    Raises:
+        ModelLoadError: there is no such folder, or it holds no model with safetensors weights.
+    """
+    path = Path(model).expanduser()
+    try:
+        for candidate in (path, PROJECT_ROOT / model):
+            if stat.S_ISDIR(mode_of(candidate)):
+                _refuse_incomplete_folder(candidate)
+                return candidate.resolve()
+        is_file = stat.S_ISREG(mode_of(path))
+    except OSError as error:
+        raise ModelLoadError(f"The model folder {model} cannot be read: {error.strerror or error}.") from error
+    if is_file:
+        raise ModelLoadError(f"{model} is a file. Give the folder that holds config.json and the weights.")
+    looks_like_path = (
+        model.startswith((".", "/", "~")) or model.count("/") != 1 or (path.parent.is_dir() and len(path.parts) > 1)
+    )
+    if looks_like_path:
+        raise ModelLoadError(
+            f"There is no model folder at {model}. Give a folder with config.json and *.safetensors, "
+            "or a hub id such as Qwen/Qwen3-0.6B."
+        )
+    try:
+        validate_repo_id(model)
+    except HFValidationError as error:
+        raise ModelLoadError(f"'{model}' is neither a model folder nor a hub id such as Qwen/Qwen3-0.6B.") from error
+    return model
+
+
+def prepare_model(settings: EngineSettings, progress: Progress) -> int:
+    """All that can be done before the model is loaded: refuse what cannot run, and download what is not here.
+
+    Returns:
+        Bytes that the weights will take in memory.
+
+    Raises:
+        ModelLoadError: as :func:`load_model`, but for what only the weights can tell.
+    """
+    folder, config, _ = _read(find_model(settings.model), settings, progress)
+    on_disk = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    stored: torch.dtype = getattr(config, "dtype", None) or torch.float32
+    wanted = _choose_dtype(settings.dtype, _choose_device(settings.device))
+    return on_disk * wanted.itemsize // stored.itemsize
+
+
+def _read(source: Path | str, settings: EngineSettings, progress: Progress) -> tuple[Path, Any, Any]:
+    """The folder that holds the weights, fetched from the hub if need be; configuration and tokenizer from there."""
+    name = settings.model
+    progress(f"Reading {name}", 0.0)
+    folder = source if isinstance(source, Path) else fetch_description(source, settings.revision, progress)
+    config = _load_config(folder, name)
+    _refuse_what_cannot_run(config, name)
+    tokenizer = _load_tokenizer(folder, name)
+    ChatTemplate(tokenizer).check(name)
+    progress(f"Reading {name}", 1.0)
+    if folder is not source:
+        fetch_weights(name, folder, progress)  # last: what cannot run is not worth gigabytes
+    return folder, config, tokenizer
+
+
+def _refuse_incomplete_folder(folder: Path) -> None:
+    if is_adapter_only(folder):
+        raise adapter_alone(str(folder), folder)
+    names = sorted(os.listdir(folder))  # raises where glob would find nothing
+    if "config.json" not in names:
+        raise ModelLoadError(f"{folder} has no config.json, so it is not a Hugging Face model folder.")
+    weights = [name for name in names if name.endswith(".safetensors")]
+    for name in weights:
+        refuse_unreadable_weights(folder / name)
+    if weights:
+        return
+    pickles = [name for name in names if Path(name).suffix in PICKLE_SUFFIXES]
+    if pickles:
+        raise ModelLoadError(
+            f"{folder} holds only pickle weights ({pickles[0]}), which can run any code when opened. "
+            "Convert them to safetensors: model.save_pretrained(folder) in transformers does."
+        )
+    raise ModelLoadError(f"{folder} has no weights: no *.safetensors file is in it.")
+
+
+def _choose_device(choice: str) -> torch.device:
+    if choice == "cpu":
+        return torch.device("cpu")
+    reason = _cuda_unusable_because()
+    if reason is None:
+        return torch.device("cuda")
+    if choice == "cuda":
+        raise ModelLoadError(f"device=cuda was asked for, but {reason}. Use device=cpu.")
+    return torch.device("cpu")
+
+
+def _cuda_unusable_because() -> str | None:
+    """Why this PyTorch cannot compute on the first GPU; None when it can."""
+    if not torch.cuda.is_available():
+        return "PyTorch finds no CUDA device"
+    major, minor = torch.cuda.get_device_capability()
+    built_for = [int(arch.removeprefix("sm_").rstrip("af")) for arch in torch.cuda.get_arch_list() if "sm_" in arch]
+    if built_for and major * 10 + minor < min(built_for):
+        return (
+            f"the GPU's compute capability is {major}.{minor}, and this PyTorch needs {min(built_for) / 10:.1f} or more"
+        )
+    try:  # a driver too old for the libraries shows only here
+        torch.ones(1, device="cuda").add_(1).item()
+    except RuntimeError as error:
+        return f"a first computation on the GPU failed ({first_line(error)})"
+    return None
+
+
+def _choose_dtype(choice: str, device: torch.device) -> torch.dtype:
+    if choice != "auto":
+        dtype: torch.dtype = getattr(torch, choice)
+        return dtype
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if native else torch.float16
+    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if native else torch.float32
+
+
+def _load_config(folder: Path, name: str) -> Any:
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
+        if "trust_remote_code" in str(error):
+            raise ModelLoadError(
+                f"{name} brings its own Python code, which Deskmate never runs. "
+                "Choose a model whose architecture is part of transformers."
+            ) from error
+        raise ModelLoadError(
+            f"{name} cannot be read: {first_line(error)} Its architecture may be unknown to "
+            "this version of transformers, or config.json may be damaged."
+        ) from error
+
+
+def _refuse_what_cannot_run(config: Any, name: str) -> None:
+    if config.is_encoder_decoder:
+        raise ModelLoadError(
+            f"{name} is an encoder-decoder model ({config.model_type}); Deskmate runs decoder-only language models."
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise ModelLoadError(
+            f"{name} holds quantized weights, which this version cannot run. Use the unquantized weights of the model."
+        )
+    architecture = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    if architecture is None:
+        raise ModelLoadError(
+            f"{name} is a {config.model_type} model, which transformers cannot run as a causal language model."
+        )
+    text_config = config.get_text_config()
+    layer_types = set(getattr(text_config, "layer_types", None) or ()) - SUPPORTED_LAYER_TYPES - STATELESS_LAYER_TYPES
+    if layer_types:
+        raise ModelLoadError(
+            f"{name} has layers of the kind {', '.join(sorted(layer_types))}; Deskmate's cache holds keys and values "
+            "of full and sliding-window attention only."
+        )
+    implementation = architecture[0] if isinstance(architecture, tuple) else architecture
+    if not implementation._supports_attention_backend:
+        raise ModelLoadError(
+            f"{name} ({config.model_type}) cannot run here: transformers declares no hook for another attention "
+            "function in its code."
+        )
+
+
+def _load_tokenizer(folder: Path, name: str) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        raise ModelLoadError(f"The tokenizer of {name} cannot be loaded: {first_line(error)}") from error
+
+
+def _context_window(text_config: Any) -> int:
+    """Longest sequence the model was made for; with rotary embeddings that stretch, stretched."""
+    window = int(getattr(text_config, "max_position_embeddings", None) or 4096)
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    match rope.get("rope_type"):
+        case "dynamic":
+            return int(window * rope["factor"])
+        case "yarn":
+            return max(window, int(rope.get("original_max_position_embeddings", 0) * rope["factor"]))
+    return window
+
+
+def _eos_token_ids(generation_config: GenerationConfig, tokenizer: Any, vocab_size: int) -> frozenset[int]:
+    """Tokens that end a reply: what the model's generation_config states, else the tokenizer's."""
+    stated = generation_config.eos_token_id
+    if stated is None:
+        stated = tokenizer.eos_token_id
+    if stated is None:
+        return frozenset()
+    ids = [stated] if isinstance(stated, int) else stated
+    return frozenset(id_ for id_ in ids if id_ < vocab_size)

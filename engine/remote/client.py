@@ -1,0 +1,412 @@
+"""``RemoteEngine``: replies from servers elsewhere, through the interface of the engine that runs here."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from time import monotonic
+from types import TracebackType
+from typing import TypeVar
+
+import httpx
+from prometheus_client import CollectorRegistry
+
+from engine.errors import (
+    DeadlineError,
+    EngineError,
+    EngineStoppedError,
+    InvalidRequestError,
+    ModelLoadError,
+    UnsupportedParameterError,
+)
+from engine.interface import Caller, ChatMessage
+from engine.outputs import (
+    Delta,
+    EngineState,
+    EngineStats,
+    EngineStatus,
+    FinishReason,
+    Health,
+    ModelInfo,
+)
+from engine.remote.chunks import Assembly
+from engine.remote.dialects import Question
+from engine.remote.dispatcher import Asking
+from engine.remote.error_answers import context_error
+from engine.remote.metrics import RemoteMetrics
+from engine.remote.token_counting import detokenized, tokenized
+from engine.remote.upstreams import Pool, Served, Upstream, base_url
+from engine.sampling_params import SamplingParams, check_deadline
+from engine.settings import EngineSettings
+from engine.text.chat_template import check_messages
+
+_log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 5.0
+UNKNOWN_LENGTH = 4096
+"""Context of a server that does not tell, and nobody has said."""
+REMOTE = "remote"
+
+Told = TypeVar("Told")
+
+
+class RemoteEngine:
+    """Implements :class:`engine.ChatEngine` over servers that speak OpenAI's API.
+
+    Use it as ``async with RemoteEngine(settings) as engine``. A server that does not answer at the start is waited for
+    in the background: until then the engine is not ready, and says why.
+
+    Args:
+        settings: ``remote_url`` and what belongs to it; default: from ``ENGINE_*`` in the environment.
+
+    Raises:
+        ModelLoadError: an address is none, or something is set that a server elsewhere cannot be made to keep.
+    """
+
+    def __init__(self, settings: EngineSettings | None = None) -> None:
+        self.settings = settings or EngineSettings()
+        if self.settings.forbidden_words is not None:
+            raise ModelLoadError(
+                "ENGINE_FORBIDDEN_WORDS cannot be kept with ENGINE_REMOTE_URL: the words are held back where the model "
+                "runs. Unset it here; another Deskmate takes it there."
+            )
+        self._upstreams = tuple(Upstream(base_url(url)) for url in self.settings.remote_url)
+        self._metrics = RemoteMetrics(self.stats, lambda: self._upstreams)
+        self._pool: Pool | None = None
+        self._asking: Asking | None = None
+        self._state = EngineState.STOPPED
+        self._info = self._info_of(None)
+        self._ids = itertools.count(1)
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._totals = EngineStats.nothing()
+
+    # -- life -------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Ask every server once, and begin to accept requests as soon as one is well.
+
+        Raises:
+            ModelLoadError: no server can ever be used as things are configured; says why.
+        """
+        key = self.settings.remote_api_key
+        client = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {key.get_secret_value()}"} if key is not None else {},
+            timeout=httpx.Timeout(self.settings.remote_timeout, connect=CONNECT_SECONDS),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30),
+        )
+        kind = None if self.settings.remote_kind == "auto" else self.settings.remote_kind
+        self._pool = Pool(self._upstreams, client, self.settings.remote_model, kind, self._changed)
+        retries = self.settings.remote_retries
+        self._asking = Asking(self._pool, retries, lambda: self._info.max_model_len, self._metrics)
+        self._state = EngineState.STARTING
+        try:
+            await self._pool.first_look()
+        except BaseException:
+            await self.stop()
+            raise
+        if self._state is EngineState.STARTING:
+            _log.warning("%s Waiting for one.", self._pool.problem())
+
+    async def stop(self) -> None:
+        """Close every connection. Requests in flight end with :class:`ReplyInterruptedError`."""
+        pool, self._pool = self._pool, None
+        self._state = EngineState.STOPPED
+        if pool is not None:
+            await pool.close()
+
+    async def __aenter__(self) -> RemoteEngine:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def drain(self, timeout: float) -> bool:
+        """Take no new requests and wait for those in flight; True when all ended within ``timeout`` seconds."""
+        if self._state is not EngineState.STOPPED:
+            self._state = EngineState.DRAINING
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._running:
+                    self._idle.clear()
+                    await self._idle.wait()
+        return self._running == 0
+
+    def _changed(self) -> None:
+        """A server became well, or is not any more."""
+        served = [one.served for one in self._upstreams if one.well and one.served is not None]
+        if served:
+            self._learn(served)
+        if self._state in (EngineState.STARTING, EngineState.READY, EngineState.FAILED):
+            if served:
+                self._state = EngineState.READY
+            elif self._state is EngineState.READY:
+                self._state = EngineState.FAILED
+
+    def _learn(self, served: Sequence[Served]) -> None:
+        info = self._info_of(served)
+        if info == self._info:
+            return
+        self._info = info
+        if self.settings.max_model_len is None and all(one.max_model_len is None for one in served):
+            _log.warning(
+                "the model server does not say how long its context is; %d tokens are taken for it. "
+                "Set ENGINE_MAX_MODEL_LEN to what it is.",
+                UNKNOWN_LENGTH,
+            )
+
+    def _info_of(self, served: Sequence[Served] | None) -> ModelInfo:
+        told = [one.max_model_len for one in served or () if one.max_model_len is not None]
+        own = self.settings.max_model_len
+        length = min([*told, *([own] if own is not None else [])], default=UNKNOWN_LENGTH)
+        return ModelInfo(
+            name=served[0].model if served else self.settings.remote_model or "unknown",
+            max_model_len=length,
+            vocab_size=0,
+            dtype="unknown",
+            device=REMOTE,
+            attention=served[0].dialect.title if served else "unknown",
+            num_parameters=0,
+            has_chat_template=True,
+            can_continue=all(one.dialect.continuing is not None for one in served or ()),
+            served_names=self.settings.served_model_name,
+        )
+
+    # -- what there is, and how it is doing ----------------------------------------------------------------
+
+    @property
+    def info(self) -> ModelInfo:
+        """The servers' model; placeholders until one of them has answered. ``attention`` is the kind of server."""
+        return self._info
+
+    @property
+    def default_sampling_params(self) -> SamplingParams:
+        """Neutral ones: servers do not tell theirs. What a request leaves open is left to the server."""
+        return SamplingParams(
+            temperature=1.0,
+            top_p=1.0,
+            top_k=0,
+            min_p=0.0,
+            typical_p=1.0,
+            repetition_penalty=1.0,
+            presence_penalty=0.0,
+            frequency_penalty=0.0,
+        )
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        return self._metrics.registry
+
+    @property
+    def status(self) -> EngineStatus:
+        servers = ", ".join(upstream.label for upstream in self._upstreams)
+        return EngineStatus(self._state, model=servers, reason=self._reason())
+
+    def stats(self) -> EngineStats:
+        """Of the requests that went through here. What the servers do besides, they tell themselves."""
+        utilisation = self._metrics.meter.read()
+        return replace(self._totals, num_requests_running=self._running, state=self._state, utilisation=utilisation)
+
+    def health(self) -> Health:
+        reason = self._reason()
+        return Health(ready=reason is None, error=reason)
+
+    def _reason(self) -> str | None:
+        match self._state:
+            case EngineState.READY:
+                return None
+            case EngineState.STOPPED:
+                return "The engine is not started."
+            case EngineState.DRAINING:
+                return "The server is shutting down."
+            case _:
+                return self._pool.problem() if self._pool is not None else "The engine is not started."
+
+    # -- requests -------------------------------------------------------------------------------------------
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None = None,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
+        caller: Caller | None = None,
+    ) -> AsyncGenerator[Delta]:
+        """Stream a reply to a conversation. Leaving the loop closes the connection, which aborts the request there.
+
+        Raises:
+            ContextLengthError, InvalidRequestError, EngineOverloadedError, EngineStoppedError: before the first delta.
+            ReplyInterruptedError: the connection broke in the middle. Before its first token a request is sent again
+                instead, to another server if there is one.
+            EngineFailedError: the server gave up on the reply.
+            DeadlineError: the deadline passed before the first token.
+        """
+        check_messages(messages)
+        question = Question(messages=messages, params=self._checked(params), priority=priority, caller=caller)
+        async with aclosing(self._stream(question, deadline)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def complete(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
+        caller: Caller | None = None,
+    ) -> AsyncGenerator[Delta]:
+        """Stream a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
+        if not prompt:
+            raise InvalidRequestError("The prompt is empty: send at least one token.")
+        question = Question(prompt=prompt, params=self._checked(params), priority=priority, caller=caller)
+        async with aclosing(self._stream(question, deadline)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def check_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None = None,
+        *,
+        caller: Caller | None = None,  # noqa: ARG002 - nothing is kept
+    ) -> int:
+        """Would :meth:`chat` accept this now? Returns the prompt's length in tokens.
+
+        Where the server does not count, that is an estimate, which never refuses: the server has the last word.
+
+        Raises:
+            ContextLengthError: the server counts more tokens than it reads.
+            InvalidRequestError: a parameter that the server does not know, or a reply that it cannot continue.
+            EngineStoppedError: no server is well.
+        """
+        check_messages(messages)
+        question = Question(messages=messages, params=self._checked(params))
+        pool, asking = self._open()
+        while True:
+            upstream = pool.choose(question.about, set())
+            assert upstream.served is not None
+            question.body(upstream.served.dialect, upstream.served.model)
+            count = await asking.count(upstream, messages)
+            if upstream.well:  # else it was found to be away just now
+                break
+        limit = self._info.max_model_len
+        if count.exact and count.tokens >= limit:
+            raise context_error(count.tokens, limit)
+        return count.tokens if count.exact else min(count.tokens, limit - 1)
+
+    async def tokenize(
+        self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
+    ) -> tuple[int, ...]:
+        """Asks the server, where it is of a kind that tells. See :meth:`engine.interface.ChatEngine.tokenize`."""
+        if not isinstance(prompt, str):
+            check_messages(prompt)
+        return await self._told(
+            lambda client, upstream: tokenized(client, upstream, prompt, add_special_tokens=add_special_tokens)
+        )
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Asks the server, where it is of a kind that tells."""
+        return await self._told(lambda client, upstream: detokenized(client, upstream, token_ids))
+
+    async def token_strings(self, token_ids: Sequence[int]) -> list[str]:  # noqa: ARG002
+        """Raises UnsupportedParameterError: no server elsewhere is asked for them."""
+        raise UnsupportedParameterError(
+            "return_token_strs is not available from a remote model server. Leave return_token_strs out."
+        )
+
+    async def _told(self, ask: Callable[[httpx.AsyncClient, Upstream], Awaitable[Told | None]]) -> Told:
+        """What a server tells about tokens.
+
+        Raises:
+            UnsupportedParameterError: it does not.
+        """
+        pool, _asking = self._open()
+        upstream = pool.choose("", set())
+        try:
+            told = await ask(pool.client, upstream)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            pool.away(upstream, error)
+            told = None
+        if told is None:
+            kind = upstream.served.dialect.title if upstream.served is not None else "unknown"
+            raise UnsupportedParameterError(f"The model server ({kind}) does not tell tokens, or not now.")
+        return told
+
+    async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:  # noqa: ARG002
+        """None: a conversation goes to the server as text, and its cache finds what it can by itself."""
+        self._open()
+        return ()
+
+    def _checked(self, params: SamplingParams | None) -> SamplingParams:
+        params = params or SamplingParams()
+        params.check_logprobs(self.settings.max_logprobs)
+        return params
+
+    def _open(self) -> tuple[Pool, Asking]:
+        if self._pool is None or self._asking is None or self._state is EngineState.DRAINING:
+            raise EngineStoppedError(self._reason() or "The engine is not started.")
+        return self._pool, self._asking
+
+    async def _stream(self, question: Question, deadline: float | None) -> AsyncGenerator[Delta]:
+        """Every attempt together, within the deadline."""
+        deadline = check_deadline(deadline)
+        _pool, asking = self._open()
+        ends = None if deadline is None else asyncio.get_running_loop().time() + deadline
+        prompt: Sequence[ChatMessage] | str | Sequence[int] = question.messages or question.prompt or ""
+        assembly = Assembly(
+            request_id=f"remote-{next(self._ids)}",
+            n=question.params.n,
+            prompt_tokens=asking.estimate.of(prompt),
+            arrival=monotonic(),
+            metrics=self._metrics,
+        )
+        self._running += 1
+        finished = FinishReason.ABORT
+        try:
+            async with aclosing(asking.replies(question, assembly)) as deltas:
+                while True:
+                    try:
+                        async with asyncio.timeout_at(ends):
+                            delta = await anext(deltas, None)
+                    except TimeoutError:
+                        if not assembly.began:
+                            raise DeadlineError(
+                                f"The reply had not begun within its deadline of {deadline:g} seconds."
+                            ) from None
+                        for last in assembly.cut(FinishReason.DEADLINE):
+                            yield last
+                        finished = FinishReason.DEADLINE
+                        return
+                    if delta is None:
+                        break
+                    finished = delta.finish_reason or finished
+                    yield delta
+            if question.messages is not None and assembly.counted:
+                asking.estimate.learn(question.messages, assembly.prompt_tokens)
+        except EngineError:
+            finished = FinishReason.ERROR
+            raise
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+            self._account(assembly, finished)
+
+    def _account(self, assembly: Assembly, finished: FinishReason) -> None:
+        ended = self._totals.requests_finished
+        self._totals = replace(
+            self._totals,
+            prompt_tokens=self._totals.prompt_tokens + (assembly.prompt_tokens if assembly.began else 0),
+            cached_prompt_tokens=self._totals.cached_prompt_tokens + (assembly.cached_tokens or 0),
+            generation_tokens=self._totals.generation_tokens + assembly.tokens,
+            requests_finished={**ended, finished.value: ended[finished.value] + 1},
+        )

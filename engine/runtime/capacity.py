@@ -1,0 +1,152 @@
+"""How many KV blocks there are, and how long a sequence may get: arithmetic on memory, done once at start."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import torch
+
+from engine.device.memory import available_memory
+from engine.errors import ModelLoadError
+from engine.execution.attention.hf_attention import LayerProbe
+from engine.execution.speculation.draft_model import draft_layout
+from engine.model.load import LoadedModel
+from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
+from engine.settings import EngineSettings
+
+GIB = 1024**3
+CPU_SHARE_OF_AVAILABLE = 0.25
+"""Share of the free main memory that the cache may take unasked: other programs live there too."""
+CPU_MOST_UNASKED = 4 * GIB
+SMALL_MODEL_BYTES = 32 * 1024**2
+SAMPLER_COPIES = 6
+"""Of the logits in fp32 at once: sorted values, their order in 8 bytes, probabilities and their running sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    num_blocks: int  #: the null block included
+    max_model_len: int  #: longest sequence, prompt and reply together
+
+
+def suitable_num_threads(model: LoadedModel) -> int:
+    """CPU threads that serve a model best when nobody chose.
+
+    The parts of a small model's step are too short to share: threads would mostly wait for one another, and
+    wait for ever so long where another program holds a core (measured on the guide, 4 M parameters and 2 cores,
+    through transformers: 5.9 ms a step on one thread and 5.0 on two when idle; 7 and 60 beside one busy process).
+    """
+    if model.weight_bytes < SMALL_MODEL_BYTES:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def plan_capacity(model: LoadedModel, layout: CacheLayout, settings: EngineSettings, block_size: int) -> Capacity:
+    """Size the cache: as asked, else for ``max_num_seqs`` full-length sequences, as far as memory goes.
+
+    Raises:
+        ModelLoadError: the context window asked for is longer than the model's, or one sequence of it does not fit.
+    """
+    asked_len = settings.max_model_len
+    if asked_len is not None and asked_len > model.max_position_embeddings:
+        raise ModelLoadError(
+            f"max_model_len={asked_len} is more than {model.name} was made for: lower it to "
+            f"{model.max_position_embeddings} or less."
+        )
+    max_model_len = asked_len or model.max_position_embeddings
+    block_bytes = layout.width * model.dtype.itemsize * block_size
+    if model.draft is not None:
+        block_bytes += draft_layout(model.draft).width * model.draft.dtype.itemsize * block_size
+
+    def blocks_for(num_tokens: int) -> int:
+        return blocks_for_sequence(layout.windows, num_tokens, settings.max_batched_tokens, block_size)
+
+    blocks_per_sequence = blocks_for(max_model_len)
+    if settings.num_kv_blocks is not None:
+        usable = settings.num_kv_blocks - 1
+        free = available_memory(model.device)
+        if settings.num_kv_blocks * block_bytes > free:
+            raise ModelLoadError(
+                f"num_kv_blocks={settings.num_kv_blocks} takes {settings.num_kv_blocks * block_bytes / GIB:.1f} GiB, "
+                f"but only {free / GIB:.1f} GiB of memory are free. Lower it."
+            )
+    else:
+        budget = _budget(model, settings)
+        usable = min(budget // block_bytes - 1, blocks_per_sequence * settings.max_num_seqs)
+    if usable < blocks_per_sequence:
+        fits = bisect_right(range(max_model_len + 1), max(usable, 0), key=blocks_for) - 1
+        if asked_len is not None or fits < 16:
+            raise ModelLoadError(
+                f"One sequence of {max_model_len} tokens needs {blocks_per_sequence * block_bytes / GIB:.2f} GiB "
+                f"of KV cache ({blocks_per_sequence} blocks of {block_size} tokens), but there is "
+                f"room for {fits} tokens. Lower max_model_len to {fits} or less, or raise the cache (kv_cache_memory)."
+            )
+        max_model_len = fits
+    return Capacity(num_blocks=usable + 1, max_model_len=max_model_len)
+
+
+def _budget(model: LoadedModel, settings: EngineSettings) -> int:
+    """Bytes for the cache."""
+    device = model.device
+    free = available_memory(device)
+    if settings.kv_cache_memory is not None:
+        asked = int(settings.kv_cache_memory * GIB)
+        if asked > free:
+            raise ModelLoadError(
+                f"kv_cache_memory={settings.kv_cache_memory:g} GiB was asked for, but only {free / GIB:.1f} GiB "
+                "of memory are free. Lower it."
+            )
+        return asked
+    if device.type == "cuda":
+        step = _peak_of_largest_step(model, settings)
+        if settings.cuda_graphs:
+            step *= 2  # graphs keep the memory of a step for themselves
+        free, total = torch.cuda.mem_get_info(device)
+        return gpu_budget(free, total, step, settings.gpu_memory_utilization)
+    return int(min(free * CPU_SHARE_OF_AVAILABLE, CPU_MOST_UNASKED))
+
+
+def gpu_budget(free: int, total: int, step: int, utilization: float) -> int:
+    """Bytes for the cache on a GPU: its share, less what is taken already and what a step takes besides.
+
+    Raises:
+        ModelLoadError: nothing is left; says what to lower.
+    """
+    budget = int(total * utilization) - (total - free) - step
+    if budget <= 0:
+        raise ModelLoadError(
+            f"No memory is left for the KV cache: of the GPU's {total / GIB:.1f} GiB, {(total - free) / GIB:.1f} are "
+            f"taken and a step needs {step / GIB:.1f}, which is more than gpu_memory_utilization={utilization:g} "
+            "allows. Lower max_batched_tokens or max_num_seqs, raise gpu_memory_utilization, or use a smaller model."
+        )
+    return budget
+
+
+def _peak_of_largest_step(model: LoadedModel, settings: EngineSettings) -> int:
+    """Bytes that a step takes at most on top of weights and cache: measured, and reckoned for the sampler."""
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(model.device)
+    torch.cuda.reset_peak_memory_stats(model.device)
+    try:
+        run_largest_step(model, settings)
+        if model.draft is not None:
+            run_largest_step(model.draft, settings)
+    except torch.OutOfMemoryError as error:
+        raise ModelLoadError(
+            f"A step of {settings.max_batched_tokens} tokens does not fit into the GPU's memory beside {model.name}. "
+            "Lower max_batched_tokens or max_num_seqs, or use a smaller model."
+        ) from error
+    peak = torch.cuda.max_memory_allocated(model.device) - before
+    torch.cuda.empty_cache()
+    return peak + SAMPLER_COPIES * settings.max_num_seqs * model.vocab_size * torch.float32.itemsize
+
+
+@torch.inference_mode()
+def run_largest_step(model: LoadedModel, settings: EngineSettings) -> None:
+    """Compute a step as large as any, without a cache."""
+    num_tokens = settings.max_batched_tokens
+    positions = torch.arange(num_tokens, device=model.device) % model.max_position_embeddings
+    rows = torch.arange(settings.most_sampled_rows, device=model.device)
+    model.logits(torch.zeros_like(positions)[None], positions[None], rows, LayerProbe(), positions + 1)

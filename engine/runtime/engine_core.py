@@ -1,0 +1,419 @@
+"""The engine without its thread: scheduler, runner, sampler and text streams, one synchronous step at a time."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+
+from torch import Tensor
+
+from engine.errors import EngineError, LogitsError, first_line
+from engine.execution.attention.selection import select_kernel
+from engine.execution.fault_isolation import as_request_error, find_failing_rows
+from engine.execution.graphs import CudaRecorder, Recorder
+from engine.execution.native.sampling import NativeSampling
+from engine.execution.runner import Runner
+from engine.execution.speculation.selection import make_drafting
+from engine.execution.steps.multi_step import Drawn, MultiStep, Part, Reply
+from engine.execution.steps.overlapped import CudaReadback, Overlap, Readback
+from engine.execution.submission import Submission
+from engine.model.load import LoadedModel
+from engine.outputs import Delta, EngineStats, FinishReason, PrefillProgress
+from engine.runtime.capacity import plan_capacity
+from engine.runtime.metrics import EngineMetrics
+from engine.runtime.output_processor import Replies
+from engine.runtime.request_processor import Intake
+from engine.runtime.utilisation import StepLoad
+from engine.sampling.logprobs import named_scores, score
+from engine.sampling.sampler import Sampler, SamplingRow, unusable_scores
+from engine.scheduling.block_pool import BlockPool
+from engine.scheduling.block_tables import held_blocks
+from engine.scheduling.cache_layout import CacheLayout
+from engine.scheduling.pacing import Pacing
+from engine.scheduling.request import Request
+from engine.scheduling.scheduler import Scheduler, SchedulerCounters, StepPlan
+from engine.settings import EngineSettings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What one step brought: at most one delta for each reply, and the streams that broke."""
+
+    deltas: list[Delta] = field(default_factory=list)
+    failures: list[tuple[str, EngineError]] = field(default_factory=list)
+
+
+class EngineCore:
+    """Owns the model, the cache and every request in flight. Used by one thread only, but for its ``intake``.
+
+    Args:
+        model: loaded and ready.
+        settings: sizes and limits.
+        recorder: records decodes; None is CUDA graphs on a GPU, and nothing elsewhere.
+        readback: brings tokens to the host while the next step is computed; None is CUDA's on a GPU, and elsewhere
+            steps do not overlap.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        settings: EngineSettings,
+        recorder: Recorder | None = None,
+        readback: Readback | None = None,
+    ) -> None:
+        layout = CacheLayout.of(model.layers)
+        self.kernel, block_size = select_kernel(settings.attention, model.needs, model.device, settings.kv_block_size)
+        capacity = plan_capacity(model, layout, settings, block_size)
+        self.model = model
+        self._pool = BlockPool(
+            capacity.num_blocks,
+            block_size,
+            enable_prefix_caching=settings.enable_prefix_caching,
+            keep_together=self.kernel.prefers_runs,
+        )
+        self._pacing = Pacing(settings.max_batched_tokens)
+        self._scheduler = Scheduler(
+            self._pool,
+            max_num_seqs=settings.max_num_seqs,
+            max_batched_tokens=settings.max_batched_tokens,
+            max_model_len=capacity.max_model_len,
+            windows=layout.windows,
+            pace=self._pacing,
+        )
+        self._runner = Runner(
+            model,
+            self.kernel,
+            layout,
+            num_blocks=capacity.num_blocks,
+            block_size=block_size,
+            batch_invariant=settings.batch_invariant,
+        )
+        self._drafting = make_drafting(settings, model, layout, self._scheduler, self._runner.short_step)
+        self._multi_step: MultiStep | None = None
+        if self._runner.most_native_tokens and self._drafting is None:
+            self._multi_step = MultiStep(self._scheduler, self._pacing, self._runner.most_native_tokens)
+        self._record_decodes(recorder, settings, capacity.max_model_len)
+        # Where steps run in C++, tokens are chosen there, too.
+        self._sampler = Sampler(NativeSampling() if model.decoder is not None else None)
+        self.intake = Intake(model, settings, capacity.max_model_len)
+        self._overlap: Overlap | None = None
+        can_overlap = readback is not None or model.device.type == "cuda"
+        if settings.overlap and can_overlap and self._drafting is None:  # guesses follow the tokens before them
+            self._overlap = Overlap(self._runner, self._scheduler, readback or CudaReadback())
+        self._replies = Replies(self._scheduler, EngineMetrics(self.stats))
+        self._submissions = self._replies.submissions
+        self._in_step: tuple[str, ...] = ()  # who was computed last
+
+    @property
+    def metrics(self) -> EngineMetrics:
+        """What is measured of its steps and replies."""
+        return self._replies.metrics
+
+    @metrics.setter
+    def metrics(self, metrics: EngineMetrics) -> None:
+        self._replies.metrics = metrics
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def add(self, submission: Submission) -> None:
+        """Queue a request; ``ValueError`` when it can never be served."""
+        self._scheduler.add(submission.request)  # which leaves nothing behind where it raises
+        try:
+            self._replies.add(submission)
+        except BaseException:
+            self._replies.forget(submission.stream_id)
+            self._scheduler.finish(submission.request.id, FinishReason.ERROR)
+            raise
+
+    def abort(self, stream_id: str) -> bool:
+        """End a request, all its replies, and free their blocks; False when it is no longer in flight."""
+        return bool(self._replies.end(stream_id, FinishReason.ABORT))
+
+    def abort_all(self) -> None:
+        """End every request and free its blocks."""
+        for stream_id in self._replies.streams():
+            self.abort(stream_id)
+        while self._scheduler.has_work:  # a step on the device holds blocks until it has landed
+            self.step()
+
+    def evacuate(self) -> tuple[list[Submission], list[Submission]]:
+        """After a failed step: those that were in it with their siblings, and all others, ready for another core.
+
+        Gives up the cache. The intake serves on, until the other core is there.
+        """
+        everyone = [self._submissions[request.id] for request in self._scheduler.evacuate()]
+        broken = {self._submissions[id_].stream_id for id_ in self._in_step if id_ in self._submissions}
+        failed = [one for one in everyone if one.stream_id in broken]
+        self._replies.give_up(len(failed))
+        del self._runner, self._overlap
+        self._drafting = None  # it may have a cache too
+        return failed, [one for one in everyone if one.stream_id not in broken]
+
+    def step(self) -> StepResult:
+        """Compute one step."""
+        result = StepResult()
+        for stream_id, ended in self._replies.end_overdue():
+            if isinstance(ended, EngineError):
+                result.failures.append((stream_id, ended))
+            else:
+                result.deltas += ended
+        most_steps = 1 if self._multi_step is None else self._multi_step.most_steps(self._submissions)
+        plan = self._scheduler.plan(most_steps) if self._overlap is None else self._plan_ahead(self._overlap, result)
+        if not plan.chunks:
+            return result
+        self._in_step = tuple([chunk.request.id for chunk in plan.chunks])
+        began = monotonic()
+        fell_back = False
+        if self._drafting is not None:
+            plan = self._drafting.extend(plan)
+        if self._multi_step is not None and most_steps > 1 and self._multi_step.serves(plan, self._submissions):
+            plan, replies = self._multi_step.extend(plan, most_steps, self._submissions)
+            drawn = self._several(plan, replies, most_steps)
+            fell_back = drawn is None
+            if drawn is not None and drawn.tokens:
+                self._apply(self._multi_step.parts(plan, drawn, began), result)
+                return result
+            logits = self._runner.execute(plan) if drawn is None else drawn.logits
+        else:
+            logits = self._runner.execute(plan)
+        if len(logits) > plan.num_sampled_rows:
+            self._score_prompts(plan, logits[plan.num_sampled_rows :])
+            logits = logits[: plan.num_sampled_rows]
+        seconds, num_generated = 0.0, 0
+        deltas: dict[str, Delta] = {}  # of each reply, in the order of their last tokens
+        for part, rows in [(plan, None)] if self._drafting is None else self._drafting.rounds(plan):
+            tokens = self._sample(part, logits if rows is None else logits[rows], result)
+            seconds += monotonic() - began
+            advanced = self._scheduler.commit(part, tokens)
+            num_generated += len(advanced)
+            self._advance(advanced, deltas, result)
+            began = monotonic()
+        if fell_back and not result.failures:
+            self._multi_step = None  # no request's fault but ours, which would be met again in each step
+        self._measure(plan, seconds + monotonic() - began, num_generated)
+        self._tell_progress(plan, result)
+        result.deltas += deltas.values()
+        return result
+
+    def _several(self, plan: StepPlan, replies: Sequence[Reply], most_steps: int) -> Drawn | None:
+        """Several steps in one call of C++; None where the parameters of a reply cannot be packed for it."""
+        try:
+            return self._runner.several(plan, replies, most_steps)
+        except (struct.error, ArithmeticError, TypeError, ValueError):  # sampling one by one finds out whose they are
+            log.exception("several steps at once failed, so the step is computed by itself")
+            return None
+
+    def _apply(self, steps: Iterable[Part], result: StepResult) -> None:
+        """Commit several steps that were computed at once."""
+        deltas: dict[str, Delta] = {}  # of each reply, in the order of their last tokens
+        for plan, tokens, seconds, at in steps:
+            advanced = self._scheduler.commit(plan, tokens, at)
+            self._measure(plan, seconds, len(advanced))
+            self._tell_progress(plan, result)
+            self._advance(advanced, deltas, result)
+        result.deltas += deltas.values()
+
+    def _plan_ahead(self, overlap: Overlap, result: StepResult) -> StepPlan:
+        """Let the device begin a step before the one before it is looked at.
+
+        Returns:
+            What is to be computed now, nothing having been left to the device.
+        """
+        if overlap.is_short:
+            self._land(overlap, result)
+        plan, before = self._scheduler.plan(), overlap.plans
+        launches = bool(plan.chunks) and overlap.serves(plan, self._submissions)
+        if launches:
+            # Should it fail, nobody can tell which of the two it was.
+            self._in_step = tuple([chunk.request.id for each in (*before, plan) for chunk in each.chunks])
+            overlap.launch(plan, self._submissions)
+        if before:
+            self._land(overlap, result)
+        if launches:
+            return StepPlan(())
+        return self._scheduler.in_flight.complete(plan) if before else plan
+
+    def _land(self, overlap: Overlap, result: StepResult) -> None:
+        """Read the tokens of the earliest step on the device, and apply them."""
+        landed = overlap.land()
+        for stream_id in {self._submissions[id_].stream_id for id_ in landed.unusable}:
+            self._replies.end(stream_id, FinishReason.ERROR)
+            result.failures.append((stream_id, unusable_scores(landed.unusable)))
+        for request_id, cause in landed.failed.items():
+            self._fail(request_id, cause, result)
+        unfit = self._scheduler.in_flight.land(landed.launched, landed.void)
+        if unfit:
+            self._runner.erase(unfit)
+        self._measure(landed.plan, landed.seconds, len(landed.tokens))
+        advanced = self._scheduler.commit(landed.plan, landed.tokens)
+        self._tell_progress(landed.plan, result)
+        deltas: dict[str, Delta] = {}
+        self._advance(advanced, deltas, result)
+        result.deltas += deltas.values()
+
+    def _advance(self, advanced: Sequence[Request], deltas: dict[str, Delta], result: StepResult) -> None:
+        """Turn new tokens into deltas; a request whose text fails ends alone."""
+        self._replies.observe(advanced)
+        for request_id, cause in self._replies.advance(advanced, deltas).items():
+            self._fail(request_id, cause, result)
+
+    def _tell_progress(self, plan: StepPlan, result: StepResult) -> None:
+        """How far the prompts are that a step read."""
+        for chunk in plan.chunks if plan.num_prompt_tokens else ():
+            request = chunk.request
+            if not chunk.samples and request.num_output_tokens == 0 and not request.is_finished:
+                progress = PrefillProgress(chunk.end, request.num_prompt_tokens)
+                result.deltas.append(Delta(self._submissions[request.id].stream_id, progress=progress))
+
+    def _measure(self, plan: StepPlan, seconds: float, num_generated: int) -> None:
+        self._pacing.observe(plan.num_decodes, plan.num_prompt_tokens, seconds)
+        self.metrics.step(
+            StepLoad(
+                seconds=seconds,
+                sequences=len(plan.chunks) / self._scheduler.max_num_seqs,
+                tokens=plan.num_tokens / self._scheduler.max_batched_tokens,
+                prompt_tokens=sum(
+                    [
+                        min(chunk.end, chunk.request.num_prompt_tokens) - chunk.start
+                        for chunk in plan.chunks
+                        if chunk.start < chunk.request.num_prompt_tokens
+                    ]
+                ),
+                generated_tokens=num_generated,
+            )
+        )
+
+    def _sample(self, plan: StepPlan, logits: Tensor, result: StepResult) -> dict[str, int]:
+        """The next token of each sampling request. One with unusable scores fails alone, not the whole batch."""
+        ids: list[str] = []
+        origin: list[int] = []  # forks are sampled from the logits of the prompt they share
+        for row, chunk in enumerate(plan.sampling):
+            for one in (chunk.request, *chunk.request.forks):
+                ids.append(one.id)
+                origin.append(row)
+        if len(ids) > len(plan.sampling):
+            logits = logits[origin]
+        while ids:
+            rows = [self._submissions[id_].sampling for id_ in ids]
+            try:
+                return dict(zip(ids, self._sample_rows(logits, ids, rows), strict=True))
+            except LogitsError as error:
+                for stream_id in {self._submissions[id_].stream_id for id_ in error.request_ids}:
+                    held = {b for one in self._replies.of_stream(stream_id) for b in held_blocks(one.request)}
+                    self._replies.end(stream_id, FinishReason.ERROR)
+                    # What it computed may be NaN, which would spread: masked keys are multiplied by zero, not skipped.
+                    self._runner.erase(self._pool.discard(held))
+                    result.failures.append((stream_id, error))
+            except Exception as error:
+                alone = partial(self._sample_alone, logits, ids, rows)
+                for index, cause in find_failing_rows(error, logits, alone).items():
+                    self._fail(ids[index], cause, result)
+            kept = [index for index, id_ in enumerate(ids) if id_ in self._submissions]
+            ids = [ids[index] for index in kept]
+            logits = logits[kept]
+        return {}
+
+    def _sample_rows(self, logits: Tensor, ids: Sequence[str], rows: Sequence[SamplingRow]) -> list[int]:
+        tokens = self._sampler.sample(logits, rows)
+        self._score(logits, ids, tokens)
+        return tokens
+
+    def _sample_alone(self, logits: Tensor, ids: Sequence[str], rows: Sequence[SamplingRow], index: int) -> None:
+        one = slice(index, index + 1)
+        self._sample_rows(logits[one], ids[one], rows[one])
+
+    def _fail(self, request_id: str, cause: Exception, result: StepResult) -> None:
+        """End the stream of a request whose own parameters failed, with its siblings."""
+        submission = self._submissions.get(request_id)
+        if submission is not None:  # a sibling may have ended the stream
+            self._replies.end(submission.stream_id, FinishReason.ERROR)
+            result.failures.append((submission.stream_id, as_request_error(submission.stream_id, cause)))
+
+    def _score(self, logits: Tensor, ids: Sequence[str], tokens: Sequence[int]) -> None:
+        """Log-probabilities of what was sampled, for the requests that asked for them. The others cost nothing."""
+        wanted = [
+            (index, submission, count)
+            for index, id_ in enumerate(ids)
+            if (count := (submission := self._submissions[id_]).request.params.logprobs) is not None
+        ]
+        if not wanted:
+            return
+        rows = [index for index, _, _ in wanted]
+        scored = score(logits[rows], [tokens[index] for index in rows], [count for _, _, count in wanted])
+        for (_, submission, _), scores in zip(wanted, scored, strict=True):
+            submission.logprobs = (named_scores(self.intake.vocabulary, scores),)
+
+    def _score_prompts(self, plan: StepPlan, logits: Tensor) -> None:
+        """Log-probabilities of the prompts' tokens in this step, from the logits of the tokens before them."""
+        chunks = [chunk for chunk in plan.chunks if chunk.scored]
+        tokens: list[int] = []
+        counts: list[int] = []
+        for chunk in chunks:
+            tokens += chunk.request.prompt_token_ids[chunk.scored.start + 1 : chunk.scored.stop + 1]
+            counts += [chunk.request.params.prompt_logprobs or 0] * len(chunk.scored)
+        scored = iter(score(logits, tokens, counts))
+        for chunk in chunks:
+            known = self._submissions[chunk.request.id].prompt_logprobs
+            known += (named_scores(self.intake.vocabulary, next(scored)) for _ in chunk.scored)
+
+    def forget(self) -> None:
+        """Drop what the prefix cache knows and what was counted, after warming up."""
+        self._pool.forget()
+        self._scheduler.counters = SchedulerCounters()
+        self._replies.finished = dict.fromkeys(self._replies.finished, 0)
+        self.metrics = EngineMetrics(self.stats)
+
+    def check(self) -> None:
+        """Verify the books of the block pool; with nothing in flight every block must be free."""
+        self._scheduler.check()
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges. Plain reads, safe from any thread."""
+        counters = self._scheduler.counters
+        return EngineStats(
+            num_requests_running=self._scheduler.num_running,
+            num_requests_waiting=self._scheduler.num_waiting,
+            kv_cache_usage=self._pool.usage,
+            num_kv_blocks=self._pool.num_usable,
+            kv_block_size=self._pool.block_size,
+            prompt_tokens=counters.prompt_tokens,
+            cached_prompt_tokens=counters.cached_prompt_tokens,
+            generation_tokens=counters.generation_tokens,
+            num_preemptions=counters.preemptions,
+            num_steps=counters.steps,
+            requests_finished=dict(self._replies.finished),
+            draft_tokens=counters.draft_tokens,
+            accepted_draft_tokens=counters.accepted_draft_tokens,
+        )
+
+    # -- inner workings ---------------------------------------------------------------------------------
+
+    def _record_decodes(self, recorder: Recorder | None, settings: EngineSettings, max_model_len: int) -> None:
+        """Where it cannot be done the engine serves without, more slowly, and the log says why."""
+        if not settings.cuda_graphs or (recorder is None and self.model.device.type != "cuda"):
+            return
+        reason = None
+        if settings.batch_invariant:
+            reason = "batch invariance computes token by token"
+        elif not self.kernel.supports_graphs:
+            reason = f"the attention kernel {self.kernel.name} cannot be recorded"
+        elif self.model.rotary is not None:
+            reason = "the model's rotary embedding follows the length of each sequence"
+        else:
+            try:
+                sizes = self._runner.record_decodes(
+                    recorder or CudaRecorder(), max_rows=settings.most_sampled_rows, max_model_len=max_model_len
+                )
+                log.info("CUDA graphs: decodes of %s tokens", ", ".join(map(str, sizes)))
+            except RuntimeError as error:
+                reason = first_line(error)
+        if reason is not None:
+            log.warning("no CUDA graphs: %s", reason)

@@ -1,0 +1,235 @@
+"""What comes in: conversations and texts become tokens, parameters are completed and checked, requests wrapped up.
+
+Callable from any thread, so that nothing here is waited for by those whose tokens the device computes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import replace
+from time import monotonic
+
+from engine.errors import ContextLengthError, InvalidRequestError, ModelLoadError
+from engine.execution.submission import Submission, submit
+from engine.interface import Caller, ChatMessage
+from engine.model.load import LoadedModel
+from engine.outputs import TokenLogprobs
+from engine.runtime.prepared_chats import RenderedChat, RenderedChats
+from engine.sampling.logprobs import named
+from engine.sampling.sampler import TokenBan
+from engine.sampling_params import SamplingParams, check_deadline, check_priority, shown
+from engine.scheduling.request import Request
+from engine.settings import EngineSettings
+from engine.text.bad_words import TokenSequenceBan, token_sequences
+from engine.text.chat_template import ChatTemplate, check_messages
+from engine.text.detokenizer import TextStream
+from engine.text.vocabulary import Vocabulary
+from engine.text.word_filter import WordBan, WordLists, read_word_list
+from engine.text.word_matching import WordGuard
+
+
+class Intake:
+    """Turns what callers ask for into submissions to the core.
+
+    Args:
+        model: its tokenizer, template and defaults; the weights are not touched.
+        settings: the words that no reply may contain, and how many log-probabilities may be asked for.
+        max_model_len: longest sequence, prompt and reply together.
+    """
+
+    def __init__(self, model: LoadedModel, settings: EngineSettings, max_model_len: int) -> None:
+        self.max_model_len = max_model_len
+        self.vocabulary = Vocabulary(model.tokenizer, model.vocab_size)
+        self.default_params = SamplingParams.from_generation_config(model.generation_config)
+        self._tokenizer = model.tokenizer
+        self._vocab_size = model.vocab_size
+        self._max_logprobs = settings.max_logprobs
+        self._eos_token_ids = model.eos_token_ids
+        self._rotary = model.rotary
+        self._template = ChatTemplate(model.tokenizer, model.vocab_size)
+        self._word_lists = _word_lists(self.vocabulary, settings)
+        self.checked = RenderedChats()
+
+    def render_chat(
+        self, messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None = None
+    ) -> RenderedChat:
+        """Prompt tokens of a conversation, and the parameters its reply is sampled with.
+
+        Raises:
+            InvalidRequestError: the template or :meth:`resolve` refuses it.
+        """
+        prompt, begun = self._render(messages, caller)
+        num_shared = self._template.num_shared(messages, prompt) if caller is not None else 0
+        params = self.resolve(prompt, params)
+        if self._template.stop:
+            params = replace(params, stop=(*params.stop, *self._template.stop))
+        return RenderedChat(prompt, params, begun, num_shared)
+
+    def _render(self, messages: Sequence[ChatMessage], caller: Caller | None = None) -> tuple[list[int], list[int]]:
+        """Token ids of a conversation, and the last of them that are a reply to go on with."""
+        begun: list[int] = []
+        if messages and messages[-1].get("unfinished"):
+            check_messages(messages)
+            *messages, reply = messages
+            begun = self._template.begun_reply(reply)
+        salt = b"" if caller is None else caller.salt
+        return [*self._template.render(messages, salt), *begun], begun
+
+    def tokenize(self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text or a conversation, however long.
+
+        Raises:
+            InvalidRequestError: the tokenizer or the template refuses it.
+        """
+        if isinstance(prompt, str):
+            return self._template.encode(prompt, add_special_tokens=add_special_tokens)
+        return self._render(prompt)[0]
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Raises:
+        InvalidRequestError: one of them is no token of the model.
+        """
+        self._check_token_ids(token_ids, "tokens holds")
+        return self._template.decode(token_ids)
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary spells it."""
+        return self._template.token_strings(token_ids)
+
+    def is_soon_rendered(self, messages: Sequence[ChatMessage], params: SamplingParams | None) -> bool:
+        """Whether :meth:`render_chat` takes less time than having a thread do it."""
+        # Words that nobody has forbidden before take a while.
+        return not (params and params.forbidden_words) and self._template.is_soon_rendered(messages)
+
+    def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """Of the token ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
+        return self._template.reply_tokens(text, token_ids)
+
+    def encode(self, prompt: str | Sequence[int], params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
+        """The same for a plain text or token ids, without a template."""
+        tokens = self._template.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
+        return tokens, self.resolve(tokens, params)
+
+    def resolve(self, prompt: Sequence[int], params: SamplingParams | None) -> SamplingParams:
+        """Complete the parameters by the model's defaults, and check that the request can be served.
+
+        ``max_tokens`` is an upper bound: a reply also ends, with ``length``, where the context window does.
+
+        Raises:
+            ContextLengthError: no token of reply fits behind the prompt.
+            InvalidRequestError: a parameter names a token that the model does not have, or asks for more than fits.
+        """
+        resolved = (params or SamplingParams()).with_defaults(self.default_params)
+        resolved.check_vocabulary(self._vocab_size)
+        resolved.check_logprobs(self._max_logprobs)
+        try:
+            self._word_lists.get(resolved.forbidden_words)  # made here, where nobody waits for the device
+        except ValueError as error:
+            raise InvalidRequestError(f"forbidden_words cannot be used: {error}") from error
+        if not prompt:
+            raise InvalidRequestError("The prompt is empty: send at least one token.")
+        self._check_token_ids(prompt, "The prompt holds")
+        room = self.max_model_len - len(prompt)
+        if room < 1:
+            raise ContextLengthError(
+                f"The prompt is {len(prompt)} tokens long; the model reads at most {self.max_model_len}, and at "
+                "least one must be left for the reply. Shorten it.",
+                prompt_tokens=len(prompt),
+                max_model_len=self.max_model_len,
+            )
+        if resolved.min_tokens > room:
+            raise InvalidRequestError(
+                f"min_tokens={resolved.min_tokens} asks for more than the {room} tokens that fit behind the prompt."
+            )
+        return resolved
+
+    def _check_token_ids(self, token_ids: Sequence[int], holder: str) -> None:
+        for token in (min(token_ids, default=0), max(token_ids, default=0)):
+            if not 0 <= token < self._vocab_size:  # a tokenizer may know more tokens than its model
+                raise InvalidRequestError(
+                    f"{holder} token id {shown(token)}, but the model's ids end at {self._vocab_size - 1}."
+                )
+
+    def submission(
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        deadline: float | None = None,
+        priority: int = 0,
+        begun: Sequence[int] = (),
+        *,
+        num_shared: int = 0,
+        caller: Caller | None = None,
+    ) -> Submission:
+        """Wrap up a request whose parameters went through :meth:`resolve`.
+
+        Args:
+            begun: token ids of the prompt that the reply's text goes on from.
+            deadline: seconds from now, after which the reply is ended where it stands.
+            priority: lower comes first, see ``Request.rank``.
+            num_shared: of the prompt's first tokens, those that depend on no user's text.
+
+        Raises:
+            InvalidRequestError: the deadline or the priority is out of range.
+        """
+        deadline, priority = check_deadline(deadline), check_priority(priority)
+        arrival = monotonic()
+        room = self.max_model_len - len(prompt)
+        stop_token_ids = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            stop_token_ids |= self._eos_token_ids
+        submission = submit(
+            request_id,
+            prompt,
+            params,
+            bans=self._bans,
+            text=lambda: self._text_stream(params, begun),
+            max_tokens=min(params.max_tokens or room, room),
+            stop_token_ids=stop_token_ids,
+            arrival=arrival,
+            deadline=None if deadline is None else arrival + deadline,
+            priority=priority,
+            cache_salt=self._rotary.cache_salt(len(prompt)) if self._rotary is not None else b"",
+            num_shared_tokens=num_shared,
+            caller=caller,
+        )
+        if params.prompt_logprobs is not None:
+            submission.prompt_logprobs.append(TokenLogprobs(named(self.vocabulary, prompt[0], None), None, ()))
+        return submission
+
+    def _text_stream(self, params: SamplingParams, begun: Sequence[int]) -> TextStream:
+        words = self._word_lists.get(params.forbidden_words)
+        guard = WordGuard(words.matcher) if words else None
+        return TextStream(self._tokenizer, params.stop, params.min_tokens, guard, begun)
+
+    def _bans(self, request: Request) -> list[TokenBan]:
+        """What keeps words out of a reply; made anew for each reply, whose text it follows."""
+        bans: list[TokenBan] = []
+        words = self._word_lists.get(request.params.forbidden_words)
+        if words is not None:
+            bans.append(WordBan(words, request.max_tokens, request.stop_token_ids))
+        if request.params.bad_words:
+            encode = self._template.encode_plain
+            sequences = {each for word in request.params.bad_words for each in token_sequences(word, encode)}
+            # A tokenizer may know more tokens than its model, which then never writes them.
+            bans.append(TokenSequenceBan(each for each in sequences if max(each) < self._vocab_size))
+        return bans
+
+
+def _token_ids(prompt: Sequence[int]) -> list[int]:
+    """The prompt as plain integers, of whatever type a caller has them (such as NumPy's)."""
+    try:
+        return [operator.index(token) for token in prompt]
+    except TypeError as error:
+        raise InvalidRequestError(
+            f"The prompt must be a text or a list of token ids, whole numbers: {error}."
+        ) from error
+
+
+def _word_lists(vocabulary: Vocabulary, settings: EngineSettings) -> WordLists:
+    try:
+        return WordLists(vocabulary, read_word_list(settings.forbidden_words or ""))
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"ENGINE_FORBIDDEN_WORDS cannot be used: {error}.") from error

@@ -1,0 +1,403 @@
+"""The engine's life: loads a model and lets go of it, sleeps, wakes, and takes another model."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from engine.device.memory import available_memory, forget_frames, release_memory
+from engine.errors import (
+    EngineBusyError,
+    EngineError,
+    EngineStoppedError,
+    LoadCancelledError,
+    ModelLoadError,
+    ReplyInterruptedError,
+    first_line,
+)
+from engine.execution.speculation.draft_loading import draft_settings, with_draft_model
+from engine.model.load import LoadedModel, load_model, prepare_model
+from engine.model.weights import Progress
+from engine.outputs import EngineState, EngineStats, EngineStatus, ModelInfo
+from engine.runtime.capacity import suitable_num_threads
+from engine.runtime.engine_core import EngineCore
+from engine.runtime.metrics import EngineMetrics
+from engine.runtime.worker import Worker
+from engine.sampling_params import SamplingParams
+from engine.settings import EngineSettings
+
+log = logging.getLogger(__name__)
+
+_REFUSALS = {
+    EngineState.STOPPED: "The engine is not started.",
+    EngineState.STARTING: "The model is still being loaded. Try again in a moment.",
+    EngineState.DRAINING: "The engine is stopping and takes no new requests.",
+    EngineState.ASLEEP: "The model is asleep: its memory was given back. Wake it up first.",
+    EngineState.SWAPPING: "Another model is being loaded. Send again when it is there.",
+}
+_STOPPED = "The engine was stopped before the reply was finished."
+_ASLEEP = "The model was put to sleep before the reply was finished."
+_SWAPPED = "Another model was loaded before the reply was finished."
+
+
+class Supervisor:
+    """Owns the worker and what survives it: settings, metrics, the name of the model.
+
+    Every method blocks; those that load or end something exclude one another.
+
+    Args:
+        settings: of the model to start with.
+        progress: told what is happening and how far it is.
+    """
+
+    def __init__(self, settings: EngineSettings, progress: Progress) -> None:
+        self.settings = settings
+        self.worker: Worker | None = None
+        self.info: ModelInfo | None = None
+        self.default_params: SamplingParams | None = None
+        self.metrics = EngineMetrics(self.stats)
+        self._progress = progress
+        self._state = EngineState.STOPPED
+        self._stage: tuple[str, float] | None = None
+        self._totals = EngineStats.nothing()  # of the cores that are gone
+        self._restarts = 0
+        self._exclusive = threading.Lock()
+        self._cancelled = threading.Event()
+
+    # -- how it is ------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> EngineState:
+        worker = self.worker
+        if worker is not None and self._state is EngineState.READY:
+            if worker.failure is not None:
+                return EngineState.FAILED
+            if worker.restarting is not None:
+                return EngineState.RESTARTING
+        return self._state
+
+    @property
+    def status(self) -> EngineStatus:
+        state, worker, stage = self.state, self.worker, self._stage
+        reason = _REFUSALS.get(state)
+        if worker is not None and state is EngineState.FAILED:
+            reason = worker.failure
+        elif worker is not None and state is EngineState.RESTARTING:
+            reason = f"The engine failed and starts again: {worker.restarting}."
+        return EngineStatus(
+            state=state,
+            model=self.settings.model,
+            reason=reason,
+            stage=stage[0] if stage else None,
+            progress=stage[1] if stage else None,
+            num_restarts=self._num_restarts,
+        )
+
+    def stats(self) -> EngineStats:
+        """Counters from the first start on, over restarts, sleeps and swaps; gauges are now."""
+        worker = self.worker
+        counted = self._totals if worker is None else worker.stats().with_totals_of(self._totals)
+        return replace(
+            counted, state=self.state, num_restarts=self._num_restarts, utilisation=self.metrics.meter.read()
+        )
+
+    @property
+    def _num_restarts(self) -> int:
+        worker = self.worker
+        return self._restarts + (worker.num_restarts if worker is not None else 0)
+
+    def running_worker(self) -> Worker:
+        """The worker, whether or not it takes requests.
+
+        Raises:
+            EngineStoppedError: there is none; says why.
+        """
+        worker = self.worker
+        if worker is None:
+            raise EngineStoppedError(_REFUSALS.get(self._state, _REFUSALS[EngineState.STOPPED]))
+        return worker
+
+    # -- what is done with it ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Load the model and begin.
+
+        Raises:
+            RuntimeError: it is started.
+            ModelLoadError: the model cannot be loaded or cannot run here.
+            LoadCancelledError: :meth:`cancel` was called.
+        """
+        with self._alone():
+            if self.worker is not None or self._state is EngineState.ASLEEP:
+                raise RuntimeError("the engine is already started")
+            self._load_and_begin()
+
+    def cancel(self) -> None:
+        """Give up what is being loaded, as soon as its next piece is there."""
+        self._cancelled.set()
+
+    def drain(self, timeout: float) -> bool:
+        """Take nothing new and wait; True when nothing was in flight any more within ``timeout`` seconds."""
+        worker = self.worker
+        if worker is None:
+            return True
+        if self._state is EngineState.READY:
+            self._state = EngineState.DRAINING
+        worker.refuse(_REFUSALS[EngineState.DRAINING])
+        return worker.wait_idle(timeout)
+
+    def stop(self) -> None:
+        """End everything. What is in flight ends with an error; what is being loaded is given up."""
+        self.cancel()
+        with self._exclusive:
+            self._cancelled.clear()
+            self._end_worker(0.0, _REFUSALS[EngineState.DRAINING], _STOPPED)
+            self._state = EngineState.STOPPED
+            release_memory()
+
+    def sleep(self, timeout: float) -> None:
+        """Let go of weights and cache. Replies in flight get ``timeout`` seconds, then they are interrupted."""
+        with self._alone():
+            if self._state is EngineState.ASLEEP:
+                return
+            self.running_worker()
+            self._end_worker(timeout, _REFUSALS[EngineState.ASLEEP], _ASLEEP)
+            self._state = EngineState.ASLEEP
+            release_memory()
+            log.info("the model sleeps")
+
+    def wake(self) -> None:
+        """Load the model again, after a sleep or after a failure. Awake already, nothing happens.
+
+        Raises:
+            EngineStoppedError: it was never started.
+            ModelLoadError: the model cannot be loaded any more; the engine stays as it was.
+        """
+        with self._alone():
+            if self._state is EngineState.ASLEEP:
+                self._load_and_begin()
+                return
+            if self.running_worker().failure is not None:
+                self._end_worker(0.0, _REFUSALS[EngineState.STARTING], _STOPPED)
+                self._state = EngineState.ASLEEP
+                release_memory()
+                self._load_and_begin()
+
+    def swap(self, settings: EngineSettings, timeout: float) -> None:
+        """Serve another model. Replies in flight get ``timeout`` seconds, then they are interrupted.
+
+        The new weights are loaded beside the old ones where both fit into memory. However it fails, the old
+        model serves again.
+
+        Raises:
+            EngineStoppedError: the engine is not started.
+            ModelLoadError: the new model cannot be loaded or cannot run here.
+        """
+        with self._alone():
+            before = self._state
+            if before is not EngineState.ASLEEP:
+                self.running_worker()
+            needed = self._prepare(settings)  # while the old one serves
+            self._state = EngineState.SWAPPING
+            refusal = _REFUSALS[EngineState.SWAPPING]
+            try:
+                # No name for the core here: it must go when the exchange lets go of it.
+                self._exchange(self._end_worker(timeout, refusal, _SWAPPED), settings, needed)
+            except BaseException as error:
+                forget_frames(error)
+                failure = error if isinstance(error, EngineError) else _as_load_error(error, settings.model)
+                if self.worker is None:
+                    self._state = EngineState.ASLEEP
+                    if before is not EngineState.ASLEEP and not self._cancelled.is_set():
+                        self._return_to_old(failure)
+                log.warning("%s could not be loaded, %s stays", settings.model, self.settings.model)
+                raise failure from error
+
+    # -- inner workings ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._exclusive.acquire(blocking=False):
+            raise EngineBusyError("The engine is busy loading or ending a model. Try again when it is done.")
+        try:
+            yield
+        finally:
+            self._stage = None
+            self._cancelled.clear()
+            self._exclusive.release()
+
+    def _prepare(self, settings: EngineSettings) -> int:
+        try:
+            draft = draft_settings(settings)
+            needed = prepare_model(settings, self._report)
+            return needed if draft is None else needed + prepare_model(draft, self._report)
+        except EngineError:
+            raise
+        except Exception as error:
+            raise _as_load_error(error, settings.model) from error
+        finally:
+            self._stage = None
+
+    def _exchange(self, core: EngineCore | None, settings: EngineSettings, needed: int) -> None:
+        """Go from ``core`` to another model. On failure it serves on where it was kept; else there is no worker."""
+        if not _fits(needed, core):
+            core = None
+            release_memory()
+        try:
+            model = self._load(settings)
+        except BaseException:
+            if core is not None:
+                self._begin(core)
+            raise
+        old = core.model if core is not None else None
+        core = None  # the old cache makes room for the new one
+        release_memory()
+        try:
+            new = self._core_of(model, settings)
+        except BaseException:
+            del model
+            if old is not None:
+                self._begin(self._core_of(old, self.settings))
+            raise
+        del old
+        self.settings = settings
+        self._begin(new)
+        release_memory()
+
+    def _return_to_old(self, failure: EngineError) -> None:
+        try:
+            self._load_and_begin()
+        except Exception as error:
+            raise ModelLoadError(f"{failure} Then {self.settings.model} could not be loaded again: {error}") from error
+
+    def _load_and_begin(self) -> None:
+        before = self._state
+        self._state = EngineState.STARTING
+        try:
+            self._begin(self._core_of(self._load(self.settings), self.settings))
+        except BaseException as error:
+            self._state = before
+            forget_frames(error)
+            release_memory()
+            raise
+
+    def _load(self, settings: EngineSettings) -> LoadedModel:
+        model = with_draft_model(load_model(settings, self._report), settings, self._report)
+        torch.set_num_threads(settings.num_threads or suitable_num_threads(model))
+        return model
+
+    def _core_of(self, model: LoadedModel, settings: EngineSettings) -> EngineCore:
+        core = EngineCore(model, settings)
+        self._warm_up(core, settings)
+        core.metrics = self.metrics
+        return core
+
+    def _rebuild(self, model: LoadedModel | None) -> EngineCore:
+        """For the worker, after a failed step."""
+        core = self._core_of(model or self._load(self.settings), self.settings)
+        self._stage = None
+        return core
+
+    def _begin(self, core: EngineCore) -> None:
+        settings, model = self.settings, core.model
+        info = ModelInfo(
+            name=model.name,
+            max_model_len=core.intake.max_model_len,
+            vocab_size=model.vocab_size,
+            dtype=_number_format(model.dtype, settings.quantization),
+            device=str(model.device),
+            attention=core.kernel.name,
+            num_parameters=model.num_parameters,
+            has_chat_template=bool(model.tokenizer.chat_template),
+            has_unused_adapter=model.has_unused_adapter,
+            served_names=settings.served_model_name,
+        )
+        self.info, self.default_params = info, core.intake.default_params
+        self.worker = Worker(
+            core,
+            self._rebuild,
+            num_threads=settings.num_threads or suitable_num_threads(model),
+            max_readers=settings.max_num_seqs + settings.max_waiting,
+        )
+        self._state = EngineState.READY
+        stats = core.stats()
+        log.info(
+            "model %s: %s on %s, attention %s, %d KV blocks of %d tokens, context %d",
+            info.name,
+            info.dtype,
+            info.device,
+            info.attention,
+            stats.num_kv_blocks,
+            stats.kv_block_size,
+            info.max_model_len,
+        )
+        if info.has_unused_adapter:
+            log.warning(
+                "the folder of model %s holds a LoRA adapter, which is not applied: the model answers without it. "
+                "Merge it into the weights with PEFT (merge_and_unload), or remove it.",
+                info.name,
+            )
+        if not info.has_chat_template:
+            log.warning(
+                "model %s has no chat template: it reads conversations as a plain dialogue of User and Assistant, and "
+                "may answer poorly. Use a variant made for chat (often named -Instruct), or add a chat_template.jinja.",
+                info.name,
+            )
+
+    def _end_worker(self, timeout: float, refusal: str, sentence: str) -> EngineCore | None:
+        """Refuse, wait, interrupt. Returns the core, at rest, unless it has failed."""
+        worker = self.worker
+        if worker is None:
+            return None
+        worker.refuse(refusal)
+        worker.wait_idle(timeout)
+        core = worker.close(ReplyInterruptedError(sentence))
+        self._totals = worker.stats().with_totals_of(self._totals)
+        self._restarts += worker.num_restarts
+        self.worker = None
+        return core
+
+    def _report(self, stage: str, fraction: float) -> None:
+        if self._cancelled.is_set():
+            raise LoadCancelledError("Loading the model was given up.")
+        self._stage = (stage, fraction)
+        self._progress(stage, fraction)
+
+    def _warm_up(self, core: EngineCore, settings: EngineSettings) -> None:
+        """Run a long prompt and a few decodes, so that the first person does not pay for lazy set-up."""
+        length = min(settings.max_batched_tokens, core.intake.max_model_len - 4)
+        params = SamplingParams(max_tokens=4, ignore_eos=True, temperature=1.0, top_p=0.9)
+        prompt = [0] * length
+        core.add(core.intake.submission("warm-up", prompt, core.intake.resolve(prompt, params)))
+        done = 0
+        while core.has_work:
+            self._report("Warming up", min(done / 4, 1.0))
+            core.step()
+            done += 1
+        core.forget()
+        self._report("Warming up", 1.0)
+
+
+def _number_format(dtype: torch.dtype, quantization: str) -> str:
+    """In words, for people."""
+    name = str(dtype).removeprefix("torch.")
+    return name if quantization == "none" else f"{quantization} and {name}"
+
+
+def _as_load_error(error: BaseException, model: str) -> EngineError:
+    reason = first_line(error) or type(error).__name__
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        reason = "there is not enough memory. Lower max_model_len or kv_cache_memory, or choose a smaller model."
+    return ModelLoadError(f"{model} cannot be loaded: {reason}")
+
+
+def _fits(needed: int, core: EngineCore | None) -> bool:
+    """Is there room for other weights of ``needed`` bytes beside this core's?"""
+    if core is None or core.model.device.type != "cpu":
+        return False  # on a GPU the cache has taken what was free
+    return 1.2 * needed < available_memory(core.model.device)

@@ -1,0 +1,332 @@
+"""The one thread that owns the device: takes requests from any thread, computes, answers, and recovers."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+import torch
+
+from engine.device.memory import forget_frames, release_memory
+from engine.errors import (
+    EngineError,
+    EngineFailedError,
+    EngineOverloadedError,
+    EngineStoppedError,
+    InvalidRequestError,
+    first_line,
+)
+from engine.execution.fault_isolation import as_request_error
+from engine.execution.submission import Submission
+from engine.model.load import LoadedModel
+from engine.outputs import EngineStats
+from engine.runtime.engine_core import EngineCore, StepResult
+from engine.runtime.output_batcher import Outbox, Parcels
+from engine.runtime.output_processor import overdue
+from engine.runtime.quarantine import Suspects
+from engine.runtime.reader import Reader
+from engine.runtime.solitude import Solitude
+
+log = logging.getLogger(__name__)
+
+Rebuild = Callable[[LoadedModel | None], EngineCore]
+"""Makes a new core, warmed up: of these weights, or of weights read again."""
+
+BACKOFF_SECONDS = (0.0, 1.0, 5.0)
+"""Before each try to start again; the first uses the weights as they are, the others read them again."""
+MOST_FAILURES = 5
+FAILURE_WINDOW_SECONDS = 300.0
+"""An engine that fails more often than this is broken, and starting it again would only hide that."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    request_id: str
+
+
+class _Stop:
+    """Ends the thread."""
+
+
+class Worker:
+    """Runs a core on a thread of its own until it is closed.
+
+    After a step that failed, the requests in it end with :class:`EngineFailedError`; those that only waited, and
+    those that come meanwhile, are served by the new core.
+
+    Args:
+        core: warmed up; the worker's own from now on.
+        rebuild: makes the next core when this one has failed.
+        num_threads: CPU threads for the model.
+        max_readers: most requests in flight; one more is refused.
+    """
+
+    def __init__(self, core: EngineCore, rebuild: Rebuild, *, num_threads: int, max_readers: int) -> None:
+        # One field, so that nobody counts a core twice or not at all: it, and what those before it have done.
+        self._cores: tuple[EngineCore | None, EngineStats] = (core, EngineStats.nothing())
+        self.suspects = Suspects()
+        self.restarting: str | None = None  #: while the core is made anew: why
+        self.failure: str | None = None  #: it could not be made anew: why
+        self.num_restarts = 0
+        self._rebuild = rebuild
+        self._num_threads = num_threads
+        self._max_readers = max_readers
+        self._inbox: queue.SimpleQueue[Submission | _Abort | _Stop] = queue.SimpleQueue()
+        self._solitude = Solitude(self.suspects)
+        self._failed_at: deque[float] = deque(maxlen=MOST_FAILURES)
+        self._closing = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._lock = threading.Lock()  # guards the three fields below
+        self._outbox = Outbox()
+        self.readers: dict[str, Reader] = {}
+        self._refusal: str | None = None
+        self._thread = threading.Thread(target=self._run, name="deskmate-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def core(self) -> EngineCore:
+        """Raises :class:`EngineStoppedError` once the worker is closed."""
+        core = self._cores[0]
+        if core is None:
+            raise EngineStoppedError(self._refusal or "The engine is not started.")
+        return core
+
+    def stats(self) -> EngineStats:
+        """Counters over all its cores, gauges of the present one."""
+        core, earlier = self._cores
+        if core is None:
+            return earlier
+        now = core.stats().with_totals_of(earlier)
+        return now if self.failure is None else now.without_gauges()  # a core that failed keeps no books
+
+    # -- for any thread -----------------------------------------------------------------------------------
+
+    def submit(self, submission: Submission, reader: Reader) -> None:
+        """Queue a request for its reader. Raises as :meth:`admit`."""
+        self.suspects.refuse(submission.request.prompt_token_ids)
+        with self._lock:
+            self._admit()
+            self.readers[reader.request_id] = reader
+            self._idle.clear()
+        self._inbox.put(submission)
+
+    def admit(self, prompt: Sequence[int]) -> None:
+        """Would a request with this prompt be taken now?
+
+        Raises:
+            PoisonedPromptError: it made the engine fail before.
+            EngineStoppedError: none is taken; says why.
+            EngineOverloadedError: too many are in flight.
+        """
+        self.suspects.refuse(prompt)
+        with self._lock:
+            self._admit()
+
+    def abort(self, request_id: str) -> None:
+        """End a request whose reader left."""
+        self._inbox.put(_Abort(request_id))
+
+    def refuse(self, sentence: str) -> None:
+        """Take no more requests; those in flight go on."""
+        with self._lock:
+            self._refusal = self._refusal or sentence
+
+    @property
+    def refusal(self) -> str | None:
+        return self._refusal
+
+    def wait_idle(self, timeout: float) -> bool:
+        """Wait until nothing is in flight, ``timeout`` seconds at most."""
+        return self._idle.wait(timeout)
+
+    def close(self, error: EngineError) -> EngineCore | None:
+        """End the thread; what is still in flight ends with ``error``.
+
+        Returns the core, with nothing in flight, unless it has failed. The worker lets go of it: whoever still
+        reads a reply must not keep a model in memory.
+        """
+        self.refuse(str(error))
+        self._closing.set()
+        self._end_readers(error)
+        self._inbox.put(_Stop())
+        self._thread.join()
+        core, stats = self._cores[0], self.stats().without_gauges()
+        self._cores = (None, stats)
+        return core if self.failure is None and self.restarting is None else None
+
+    def _admit(self) -> None:
+        """Called with the lock held."""
+        if self._refusal is not None:
+            raise EngineStoppedError(self._refusal)
+        if len(self.readers) >= self._max_readers:
+            raise EngineOverloadedError(
+                f"The engine is full: {len(self.readers)} requests are running or waiting, of at most "
+                f"{self._max_readers}. Try again in a moment."
+            )
+
+    # -- the thread ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        torch.set_num_threads(self._num_threads)  # OpenMP keeps the number for each thread that calls it
+        while True:
+            try:
+                while self._take_commands():
+                    self._deliver(self.core.step())
+                    if not self.core.has_work:
+                        self.core.check()
+                self.core.abort_all()
+                return
+            except Exception as error:
+                log.exception("the engine failed")
+                reason = _describe(error)
+                forget_frames(error)
+            if not self._recover(reason):
+                return
+
+    def _take_commands(self) -> bool:
+        """Apply what has been asked; sleeps only when there is nothing to compute. False ends the thread."""
+        while True:
+            self._let_in()
+            try:
+                command = self._inbox.get(block=not self.core.has_work and not self._closing.is_set())
+            except queue.Empty:
+                return not self._closing.is_set()
+            match command:
+                case Submission():
+                    self._solitude.arrive(command)
+                case _Abort(request_id):
+                    if not self._solitude.leave(request_id):
+                        self.core.abort(request_id)
+                    self._forget(request_id)
+                    if not self.core.has_work:
+                        self.core.check()
+                case _Stop():
+                    return False
+
+    def _let_in(self) -> None:
+        for overdue_one in self._solitude.take_overdue():
+            self._fail(overdue_one.stream_id, overdue(overdue_one.request))
+        for submission in self._solitude.let_in(busy=self.core.has_work):
+            try:
+                self.core.add(submission)
+            except Exception as error:
+                self._solitude.leave(submission.stream_id)
+                refusal = InvalidRequestError(str(error)) if isinstance(error, ValueError) else None
+                self._fail(submission.stream_id, refusal or as_request_error(submission.stream_id, error))
+
+    def _deliver(self, result: StepResult) -> None:
+        """Hand a step's deltas to their event loops, now or with those of the next steps."""
+        with self._lock:
+            for delta in result.deltas:
+                reader = self.readers.get(delta.request_id)
+                if reader is not None:
+                    self._outbox.put(reader, delta)
+            parcels = self._outbox.take_due(len(self.readers))
+        for delta in result.deltas:
+            if delta.is_last:
+                self._forget(delta.request_id)
+        for request_id, error in result.failures:
+            self._fail(request_id, error)
+        self._hand_over(parcels)
+
+    def _hand_over(self, parcels: Parcels) -> None:
+        """One crossing for each loop."""
+        for loop, handed in parcels.items():
+            if not Reader.hand_over(loop, handed):
+                for reader, _deltas in handed:
+                    self.core.abort(reader.request_id)
+                    self._forget(reader.request_id)
+
+    def _fail(self, request_id: str, error: EngineError) -> None:
+        with self._lock:
+            reader = self.readers.get(request_id)
+            parcels = self._outbox.take(reader) if reader is not None else {}
+        self._hand_over(parcels)
+        if reader is not None:
+            reader.fail(error)
+        self._forget(request_id)
+
+    def _forget(self, request_id: str) -> None:
+        with self._lock:
+            reader = self.readers.pop(request_id, None)
+            if reader is not None:
+                self._outbox.take(reader)  # nobody reads it any more
+            if not self.readers:
+                self._idle.set()
+
+    def _end_readers(self, error: EngineError) -> None:
+        with self._lock:
+            readers, self.readers = list(self.readers.values()), {}
+            parcels = self._outbox.take_all()
+            self._idle.set()
+        for loop, handed in parcels.items():
+            Reader.hand_over(loop, handed)
+        for reader in readers:
+            reader.fail(error)
+
+    # -- after a failed step --------------------------------------------------------------------------------
+
+    def _recover(self, reason: str) -> bool:
+        """Make a new core for those that were not in the failed step. False when there is nothing left to run."""
+        self.restarting = reason
+        with self._lock:
+            parcels = self._outbox.take_all()
+        self._hand_over(parcels)
+        failed, waiting = self.core.evacuate()
+        lengths = {tuple(one.request.prompt_token_ids): len(one.request.token_ids) for one in failed}
+        for prompt, length in lengths.items():
+            self.suspects.accuse(prompt, length)
+        sentence = f"The engine failed while it wrote this reply ({reason}). It starts again by itself; try again."
+        for one in failed:
+            self._fail(one.stream_id, EngineFailedError(sentence))
+        self._solitude.restart(waiting)
+        del failed, waiting
+
+        self._failed_at.append(monotonic())
+        often = len(self._failed_at) == MOST_FAILURES
+        if often and self._failed_at[-1] - self._failed_at[0] < FAILURE_WINDOW_SECONDS:
+            self._give_up(f"The engine failed {MOST_FAILURES} times in a short while and stays down: {reason}")
+            return False
+        why = reason
+        for attempt, pause in enumerate(BACKOFF_SECONDS):
+            if self._closing.wait(pause):
+                return False
+            model = self.core.model if attempt == 0 else None
+            release_memory()
+            try:
+                core = self._rebuild(model)
+            except Exception as error:
+                log.exception("the engine could not start again")
+                why = _describe(error)
+                forget_frames(error)
+                continue
+            self._cores = (core, self.stats().without_gauges())
+            self.num_restarts += 1
+            self.restarting = None
+            log.warning("the engine started again after a failed step: %s", reason)
+            return True
+        self._give_up(
+            f"The engine failed ({reason}) and could not start again: {why}. Wake it up to try once more, or start the "
+            "program again."
+        )
+        return False
+
+    def _give_up(self, sentence: str) -> None:
+        self.failure = sentence
+        self.refuse(sentence)
+        self.restarting = None
+        self._end_readers(EngineStoppedError(sentence))
+
+
+def _describe(error: Exception) -> str:
+    """The first line of what went wrong, in words where there are none."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return "it ran out of memory; fewer requests at once (max_num_seqs) or a smaller cache would help"
+    first = first_line(error).rstrip(".")
+    return first or type(error).__name__

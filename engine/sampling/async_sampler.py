@@ -1,0 +1,103 @@
+"""Sampling that leaves the tokens on the device: nothing here waits for a result.
+
+For rows that take the model's scores as they are. What is added to scores follows the text, and the text's last
+token is not known yet. Tokens are those of :mod:`engine.sampling.gpu`, which may look at its own results on the
+way: here a nucleus that is larger than the tokens ranked is found out later, and drawn from again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from engine.device.host_to_device import to_device
+from engine.sampling.gpu import (
+    MORE_CANDIDATES,
+    by_id,
+    column_of,
+    draw_ranked,
+    draw_unranked,
+    rank,
+    select,
+)
+
+if TYPE_CHECKING:
+    from engine.sampling.sampler import SamplingRow
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One token for each of ``n`` rows, on the device."""
+
+    tokens: Tensor  #: int64 ``[n]``: ids that exist, whatever the scores are
+    usable: Tensor  #: bool ``[n]``: the row's scores hold neither NaN nor +inf, and not -inf alone
+    settled: Tensor  #: bool ``[n]``: the token is the one; else see :func:`draw_again`
+    scaled: Tensor  #: float32 ``[m, vocab_size]``: scores of the rows in ``ranked``
+    noise: Tensor  #: float64 ``[m]``: theirs
+    ranked: tuple[int, ...]  #: rows that were drawn from the likeliest tokens
+
+
+@torch.inference_mode()
+def draw_unread(logits: Tensor, rows: Sequence[SamplingRow], noise: Sequence[float]) -> Drawn:
+    """Choose the next token of each row.
+
+    Args:
+        logits: ``[n, vocab_size]``, may be overwritten once what is queued here is done.
+        rows: ``n`` rows, none of which adjusts its scores.
+        noise: one number for each row, in [0, 1).
+    """
+    highest, tokens = logits.max(dim=-1)
+    settled = torch.ones_like(tokens, dtype=torch.bool)
+    random = [index for index, row in enumerate(rows) if not row.is_greedy]
+    scaled, numbers = logits.new_empty(0, dtype=torch.float32), logits.new_empty(0, dtype=torch.float64)
+    ranked: tuple[int, ...] = ()
+    if random:
+        drawing = [rows[index] for index in random]
+        scaled = select(logits, random).float() - select(highest, random).float().unsqueeze(-1)
+        scaled /= column_of([row.temperature for row in drawing], scaled)
+        numbers = to_device([noise[index] for index in random], torch.float64, logits.device)
+        at_unranked = [at for at, row in enumerate(drawing) if not row.is_ranked]
+        if at_unranked:
+            picked = draw_unranked(
+                select(scaled, at_unranked), [drawing[at] for at in at_unranked], select(numbers, at_unranked)
+            )
+            _put(tokens, [random[at] for at in at_unranked], picked)
+        at_ranked = [at for at, row in enumerate(drawing) if row.is_ranked]
+        scaled, numbers = select(scaled, at_ranked), select(numbers, at_ranked)
+        ranked = tuple([random[at] for at in at_ranked])
+        if at_ranked:
+            ordered = [drawing[at] for at in at_ranked]
+            count = max(max(row.num_candidates, row.top_k + 1) for row in ordered)
+            picked, enough = _draw_among(scaled, ordered, numbers, count)
+            _put(tokens, ranked, picked)
+            _put(settled, ranked, enough)
+    return Drawn(tokens, highest.isfinite(), settled, scaled, numbers, ranked)
+
+
+@torch.inference_mode()
+def draw_again(drawn: Drawn, rows: Sequence[SamplingRow], indices: Sequence[int]) -> Tensor:
+    """int64 ``[len(indices)]``: the tokens of rows that were not settled, with the whole vocabulary ranked.
+
+    From now on more tokens are ranked for these rows at once.
+    """
+    chosen = [rows[index] for index in indices]
+    at = [drawn.ranked.index(index) for index in indices]
+    scaled = select(drawn.scaled, at)
+    picked, _settled = _draw_among(scaled, chosen, select(drawn.noise, at), scaled.shape[-1])
+    for row in chosen:
+        row.num_candidates *= MORE_CANDIDATES
+    return picked
+
+
+def _draw_among(scaled: Tensor, rows: Sequence[SamplingRow], noise: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    values, ids, kept, settled = rank(scaled, rows, count)
+    values, ids = by_id(values, ids, kept)
+    return draw_ranked(values, ids, rows, noise), settled
+
+
+def _put(target: Tensor, indices: Sequence[int], values: Tensor) -> None:
+    target[to_device(indices, torch.int64, target.device)] = values

@@ -1,0 +1,230 @@
+"""Logits to tokens for a mixed batch, each row by its own parameters.
+
+The order is the one transformers and vLLM share: logit bias; repetition, presence and frequency penalty; bans
+(of ending before ``min_tokens``, of words); temperature; top-k; top-p; min-p; typical-p. A greedy row takes the
+likeliest token after the bans.
+
+A token is drawn by inverting the cumulative distribution, in the order of the vocabulary, at one uniform number
+per row. That number depends on the row's seed and position alone, so the noise of a reply is the same whatever
+else runs in the batch, after a preemption, and on every device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.errors import EveryTokenBannedError, LogitsError
+from engine.sampling import cpu, gpu
+from engine.sampling.penalties import TokenCounts
+from engine.sampling_params import SamplingParams
+
+GREEDY_BELOW = 1e-5
+"""Temperatures below this are greedy: dividing by less only loses precision (vLLM draws the line here too)."""
+
+_NO_TOKENS = np.empty(0, dtype=np.int64)
+
+
+class TokenBan(Protocol):
+    """Something that keeps tokens out of one reply."""
+
+    def banned(self, token_ids: Sequence[int], num_prompt_tokens: int) -> NDArray[np.int64]:
+        """Token ids that may not follow. ``token_ids``: prompt and reply, which only grow from call to call."""
+        ...
+
+
+class SamplingRow:
+    """What the sampler needs of one request, made once when the request arrives.
+
+    Args:
+        request_id: named in errors.
+        params: every field the sampler reads is set (see ``SamplingParams.with_defaults``).
+        seed: the noise's, 0 to 2**63 - 1.
+        token_ids: prompt, then reply. The row keeps this list and reads it anew at each step: it must be the
+            request's own, growing one.
+        num_prompt_tokens: where the reply begins in ``token_ids``.
+        stop_token_ids: tokens that end the reply; banned while it is shorter than ``params.min_tokens``.
+        bans: what else keeps tokens out of this reply; the row's own, because they follow its text.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        params: SamplingParams,
+        *,
+        seed: int,
+        token_ids: Sequence[int],
+        num_prompt_tokens: int,
+        stop_token_ids: frozenset[int] = frozenset(),
+        bans: Sequence[TokenBan] = (),
+    ) -> None:
+        self.request_id = request_id
+        self.seed = seed
+        self.token_ids = token_ids
+        self.num_prompt_tokens = num_prompt_tokens
+        self.min_tokens = params.min_tokens
+        self._stop_ids = np.array(sorted(stop_token_ids), dtype=np.int64)
+        self._bans = tuple(bans)
+        self.temperature = _resolved(params.temperature, "temperature")
+        self.is_greedy = self.temperature < GREEDY_BELOW
+        self.top_k = int(_resolved(params.top_k, "top_k"))
+        self.top_p = _resolved(params.top_p, "top_p")
+        self.min_p = _resolved(params.min_p, "min_p")
+        self.typical_p = _resolved(params.typical_p, "typical_p")
+        self.repetition_penalty = _resolved(params.repetition_penalty, "repetition_penalty")
+        self.presence_penalty = _resolved(params.presence_penalty, "presence_penalty")
+        self.frequency_penalty = _resolved(params.frequency_penalty, "frequency_penalty")
+        bias = params.logit_bias or {}
+        self.bias_ids = np.fromiter(bias.keys(), dtype=np.int64, count=len(bias))
+        self.bias_values = np.fromiter(bias.values(), dtype=np.float32, count=len(bias))
+        self.is_ranked = self.top_k > 0 or self.top_p < 1  #: its filters need the likeliest tokens in order
+        self.num_candidates = gpu.FIRST_CANDIDATES  #: so many are ranked where nobody waits to see more
+        penalized = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+        self._counts = TokenCounts() if penalized else None
+        #: its scores may differ from the model's
+        self.adjusts = bool(bias or penalized or self._bans or (self.min_tokens and stop_token_ids))
+
+    @property
+    def position(self) -> int:
+        """Tokens generated so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    def banned(self) -> NDArray[np.int64]:
+        """Token ids that may not come next."""
+        bans_the_end = self.position < self.min_tokens
+        if not self._bans:
+            return self._stop_ids if bans_the_end else _NO_TOKENS
+        parts = [ban.banned(self.token_ids, self.num_prompt_tokens) for ban in self._bans]
+        return np.concatenate([*parts, self._stop_ids] if bans_the_end else parts)
+
+    @property
+    def counts(self) -> TokenCounts | None:
+        """Which tokens occurred, up to date; None when nothing is penalized."""
+        if self._counts is not None:
+            self._counts.update(self.token_ids, self.num_prompt_tokens)
+        return self._counts
+
+
+class Arithmetic(Protocol):
+    """What the sampler computes with, of any device's own kind."""
+
+    def adjust(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Any:
+        """Scores ``[n, vocab_size]``: the logits with each row's bias, penalties and bans."""
+        ...
+
+    def likeliest(self, scores: Any) -> tuple[list[int], list[float]]:
+        """The likeliest token of each row, and its score, which is NaN where one in the row is."""
+        ...
+
+    def draw(
+        self, scores: Any, highest: Sequence[float], rows: Sequence[SamplingRow], uniform_numbers: Sequence[float]
+    ) -> list[int]:
+        """One token for each row.
+
+        Args:
+            scores: ``[n, vocab_size]``.
+            highest: the maximum of each row.
+            rows: ``n`` rows, none greedy.
+            uniform_numbers: one for each row, in [0, 1).
+        """
+        ...
+
+
+class Sampler:
+    """Stateless: everything that lasts lives in the rows.
+
+    Args:
+        arithmetic: default: what suits the device on which the logits are.
+    """
+
+    def __init__(self, arithmetic: Arithmetic | None = None) -> None:
+        self._arithmetic = arithmetic
+
+    def arithmetic_for(self, logits: Tensor) -> Arithmetic:
+        return self._arithmetic or (cpu if logits.device.type == "cpu" else gpu)
+
+    def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
+        """Choose the next token of each row.
+
+        Args:
+            logits: ``[len(rows), vocab_size]``, any floating dtype, computed with in fp32; left unchanged.
+            rows: one for each row of ``logits``.
+
+        Returns:
+            ``len(rows)`` token ids.
+
+        Raises:
+            LogitsError: a row holds NaN or +inf, or nothing but -inf; names the requests.
+            EveryTokenBannedError: all that a row may take is banned; names the requests.
+        """
+        if logits.shape[0] != len(rows):
+            raise ValueError(f"{len(rows)} rows need as many rows of logits (got {logits.shape[0]})")
+        if not rows:
+            return []
+        arithmetic = self.arithmetic_for(logits)
+        scores = arithmetic.adjust(logits, rows)
+        tokens, highest = arithmetic.likeliest(scores)
+        # The maximum of a row is finite if and only if the row has a token to take and neither NaN nor +inf.
+        if not all(map(math.isfinite, highest)):
+            _refuse_unusable([index for index, value in enumerate(highest) if not math.isfinite(value)], logits, rows)
+        random = [index for index, row in enumerate(rows) if not row.is_greedy]
+        if random:
+            chosen = arithmetic.draw(
+                scores if len(random) == len(rows) else scores[random],
+                [highest[index] for index in random],
+                [rows[index] for index in random],
+                [uniform(rows[index].seed, rows[index].position) for index in random],
+            )
+            for index, token in zip(random, chosen, strict=True):
+                tokens[index] = token
+        return tokens
+
+
+def uniform(seed: int, position: int) -> float:
+    """The noise of one draw, in [0, 1), from (seed, position) alone.
+
+    SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014) used as a
+    counter-based generator: the seed is mixed once, then element ``position`` of the stream that starts there is
+    computed directly. The upper 53 bits make the number.
+    """
+    return (_mix64(_mix64(seed) + (position + 1) * 0x9E3779B97F4A7C15) >> 11) * 2.0**-53
+
+
+def _mix64(value: int) -> int:
+    value &= 0xFFFFFFFFFFFFFFFF
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+    return value ^ (value >> 31)
+
+
+def _refuse_unusable(unusable: Sequence[int], logits: Tensor, rows: Sequence[SamplingRow]) -> NoReturn:
+    """Say whether the model or the bans left these rows without a token to take."""
+    defective = [index for index in unusable if not math.isfinite(float(logits[index].max()))]
+    broken = tuple(rows[index].request_id for index in defective or unusable)
+    if not defective:
+        raise EveryTokenBannedError(
+            f"No token can come next in {', '.join(broken)}: all are banned, by forbidden words, bad words or "
+            "min_tokens. Forbid less.",
+            request_ids=broken,
+        )
+    raise unusable_scores(broken)
+
+
+def unusable_scores(request_ids: tuple[str, ...]) -> LogitsError:
+    """For requests whose logits hold NaN or +inf, or nothing but -inf."""
+    return LogitsError(
+        f"The model produced no usable scores for {', '.join(request_ids)} (NaN or infinity). "
+        "The weights may be damaged, or the number format too small for this model: try ENGINE_DTYPE=float32.",
+        request_ids=request_ids,
+    )
+
+
+def _resolved(value: float | None, name: str) -> float:
+    if value is None:
+        raise ValueError(f"{name} is not set: the sampler needs params completed by SamplingParams.with_defaults")
+    return value

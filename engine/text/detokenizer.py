@@ -1,0 +1,203 @@
+"""A reply's tokens to text that is safe to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from engine.text.word_matching import WordGuard
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  #: what decoders give for bytes that are not (yet) a character
+
+
+class IncrementalDetokenizer:
+    """Turns growing token ids into growing text, never showing half a character.
+
+    Tokens are decoded by the tokenizer itself, in a short window: what a token contributes is the text of the
+    window with it, less what was given out (the idea is TGI's and vLLM's). So leading spaces, merges of bytes,
+    added tokens and skipped special tokens come out as the tokenizer means them. The window is cut where the text
+    ends with a whole character; the cost of a token does not grow with the reply.
+
+    Joining everything gives ``tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)``,
+    for all ids with byte-level tokenizers, and with byte-fallback ones (SentencePiece) whenever each run of byte
+    tokens is valid UTF-8. In an invalid run the tokenizer would take back characters it had already decoded; here
+    they stay, the invalid bytes show as U+FFFD, and the text after the run is right.
+    """
+
+    _WINDOW = 6  # cut when longer: a cut decodes once more, but each token decodes the whole window
+    _LONGEST_CHARACTER = 4  # tokens: a character is at most 4 bytes of UTF-8, a token at least one
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._decode = _decoder_of(tokenizer)
+        self._window: list[int] = []
+        self._text = ""  # the decoded window
+        self._given = 0  # characters of it that were given out
+        self._clean = 0  # the window up to here ends with a whole character
+        self._before_clean = 0  # and so it did up to here, earlier
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that is certain after these tokens and was not before; may be empty."""
+        return "".join([self.add(token) for token in token_ids])
+
+    def finish(self) -> str:
+        """What is left: bytes that never became a character, as U+FFFD."""
+        rest = self._text[self._given :]
+        self._window.clear()
+        self._text = ""
+        self._given = self._clean = self._before_clean = 0
+        return rest
+
+    def add(self, token: int) -> str:
+        """As :meth:`push`, for one token."""
+        window = [*self._window, token]
+        text = self._decode(window)
+        if text == self._text and self._decode([token, token]) == "":
+            return ""  # special, or not in the vocabulary: as if it had not come
+        self._window = window
+        self._text = text
+        if not text.endswith(REPLACEMENT):  # nearly always
+            new = text[self._given :]
+            self._before_clean, self._clean = self._clean, len(window)
+            if len(window) > self._WINDOW:
+                self._cut_before_last_clean()
+            else:
+                self._given = max(self._given, len(text))
+            return new
+        doubtful = len(text) - len(text.rstrip(REPLACEMENT))
+        pending = len(self._window) - self._clean
+        # Of too many to be one character, only the last can still become one.
+        certain = len(text) - (1 if pending > self._LONGEST_CHARACTER else doubtful)
+        new = text[self._given : certain]
+        self._given = max(self._given, certain)
+        if pending % self._WINDOW == 0:
+            self._cut_between_characters()
+        return new
+
+    def _cut_before_last_clean(self) -> None:
+        """Keep the tokens of the last whole characters: what follows must still see that it follows something."""
+        del self._window[: self._before_clean]
+        self._text = self._decode(self._window)
+        self._given = len(self._text)
+        self._before_clean, self._clean = 0, len(self._window)
+
+    def _cut_between_characters(self) -> None:
+        """Shorten a window that has not ended with a whole character for long (noise, or characters astride tokens)."""
+        for cut in range(len(self._window) - 1, 0, -1):
+            head = self._decode(self._window[:cut])
+            tail = self._decode(self._window[cut:])
+            if head + tail == self._text:
+                del self._window[:cut]
+                self._text = tail
+                self._given = max(0, self._given - len(head))
+                self._clean = self._before_clean = 0
+                return
+
+
+def _decoder_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
+    """The cheapest way to the same text: the Rust tokenizer behind a fast one, without the layers in between."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        return partial(backend.decode, skip_special_tokens=True)
+    return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+class StopChecker:
+    """Ends a text before the first stop string, and holds back what may be the beginning of one.
+
+    The first is the one that is complete first; of several that end at the same character, the longest. So the
+    result does not depend on how the text arrives.
+    """
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop = tuple(stop)
+        self._held = ""  # the longest end of the text that begins a stop string
+        self.met: str | None = None  #: the stop string that ended the text
+
+    def push(self, text: str) -> str:
+        """The text that is certain after this one and was not before. Empty once a stop string is met."""
+        if self.met is not None:
+            return ""
+        if not self._stop:
+            return text
+        text = self._held + text
+        found = [(start + len(stop), start, stop) for stop in self._stop if (start := text.find(stop)) >= 0]
+        if found:
+            _end, start, self.met = min(found)
+            self._held = ""
+            return text[:start]
+        keep = max(_overlap(text, stop) for stop in self._stop)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def release(self) -> str:
+        """What is held back: no stop string will come of it."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many characters at the end of ``text`` begin ``stop``, short of all of it."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0
+
+
+class StreamPiece(NamedTuple):
+    """What became certain: ``text``, and the stop string that ended the reply, if one did."""
+
+    text: str
+    stop: str | None = None
+
+
+class TextStream:
+    """One reply's way from tokens to text: detokenizing, then stop strings.
+
+    The token that ends a reply (end of sequence, stop token) is not part of its text and is not pushed.
+
+    Args:
+        tokenizer: the model's.
+        stop: strings to end before.
+        min_tokens: text of this many first tokens is not searched for stop strings.
+        guard: holds back text that must not end the reply.
+        begun: tokens that the reply goes on from; their text is not given out again.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        stop: Sequence[str] = (),
+        min_tokens: int = 0,
+        guard: WordGuard | None = None,
+        begun: Sequence[int] = (),
+    ) -> None:
+        self._guard = guard
+        self._detokenizer = IncrementalDetokenizer(tokenizer)
+        self._detokenizer.push(begun)
+        self._checker = StopChecker(stop)
+        self._free_tokens = min_tokens
+
+    def push(self, token_ids: Sequence[int]) -> StreamPiece:
+        """Add tokens. After a stop string everything is ignored."""
+        certain = ""
+        for token in token_ids:
+            if self._checker.met is not None:
+                break
+            text = self._detokenizer.add(token)
+            if self._free_tokens > 0:
+                self._free_tokens -= 1
+                certain += text
+            else:
+                certain += self._checker.push(text)
+        return StreamPiece(self._guarded(certain), self._checker.met)
+
+    def finish(self) -> str:
+        """The rest of the text when the reply has ended without a stop string; empty after one."""
+        return self._guarded(self._checker.push(self._detokenizer.finish()) + self._checker.release())
+
+    def _guarded(self, text: str) -> str:
+        return text if self._guard is None else self._guard.push(text)

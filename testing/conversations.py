@@ -1,0 +1,124 @@
+"""Conversations as documents, of every shape that the database may hold."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime
+
+from hypothesis import strategies as st
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.conversation_document import ConversationDocument, MessageDocument, TurnDocument
+from app.domain.document_tree import latest_tip
+from app.domain.text import one_line
+from app.domain.views import Role
+from app.transfer.writing import as_document
+
+#: Whatever people write but what no database takes.
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30) | st.sampled_from(
+    [
+        "```\nopen",
+        "# heading",
+        "<!-- never closed",
+        "a\r\nb\rc\u2028d",
+        '"\\u0000 \\ud800"',
+        "x" * 2000,
+        "مرحبا 👩‍👩‍👧 ｆｕｌｌ",
+    ]
+)
+_moments = st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))
+_lines = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30).map(
+    lambda text: one_line(text) or "untitled"
+)
+_counts = st.none() | st.integers(0, 2**63 - 1)
+_measures = st.none() | st.floats(0, 1e300)
+_ids = st.uuids().map(str)
+_settings = st.builds(
+    ChatSettings,
+    temperature=st.none() | st.floats(0, 2),
+    top_k=st.none() | st.integers(0, 100),
+    seed=st.none() | st.integers(0, 2**63 - 1),
+    stop=st.lists(st.sampled_from(["END", "ß", "\n\n"]), unique=True).map(tuple),
+    system_prompt=texts,
+)
+_endings = st.sampled_from(["complete", "stopped", "interrupted", "error"])
+
+
+@st.composite
+def _turns(draw: st.DrawFn) -> TurnDocument:
+    return TurnDocument(
+        id=draw(_ids),
+        status=draw(_endings),
+        model=draw(_lines),
+        params=draw(_settings),
+        created_at=draw(_moments),
+        ended_at=draw(st.none() | _moments),
+        omitted_messages=draw(_counts),
+        context_length=draw(_counts),
+        finish_reason=draw(st.sampled_from([None, "stop", "length", "abort", "error"])),
+        error=draw(st.none() | texts),
+        prompt_tokens=draw(_counts),
+        cached_prompt_tokens=draw(_counts),
+        completion_tokens=draw(_counts),
+        ttft_ms=draw(_measures),
+        itl_ms=draw(_measures),
+        tokens_per_second=draw(_measures),
+    )
+
+
+@st.composite
+def _messages(draw: st.DrawFn) -> list[MessageDocument]:
+    depths: dict[str, int] = {}
+    messages: list[MessageDocument] = []
+    for id in draw(st.lists(_ids, max_size=9, unique=True)):
+        parent = draw(st.sampled_from([None, *messages]))
+        # After a reply comes a message; after a message nearly always a reply.
+        is_reply = parent is not None and parent.role is Role.USER and draw(st.integers(0, 9)) > 0
+        depths[id] = 0 if parent is None else depths[parent.id] + 1
+        messages.append(
+            MessageDocument(
+                id=id,
+                parent_id=parent.id if parent else None,
+                role=Role.ASSISTANT if is_reply else Role.USER,
+                status=draw(_endings) if is_reply else "complete",
+                content=draw(texts),
+                created_at=draw(_moments),
+                turn=draw(st.none() | _turns()) if is_reply else None,
+            )
+        )
+    return sorted(messages, key=lambda message: (depths[message.id], message.id))
+
+
+@st.composite
+def _conversations(draw: st.DrawFn) -> ConversationDocument:
+    messages = draw(_messages())
+    return ConversationDocument(
+        id=draw(_ids),
+        title=draw(_lines),
+        title_by=draw(st.sampled_from(["message", "model", "person"])),
+        pinned=draw(st.booleans()),
+        archived=draw(st.booleans()),
+        tags=draw(st.lists(_lines, max_size=3)),
+        settings=draw(_settings),
+        imported_from=draw(st.none() | st.uuids().map(lambda id: f"chatgpt:{id}")),
+        created_at=draw(_moments),
+        updated_at=draw(_moments),
+        tip=draw(st.sampled_from([message.id for message in messages])) if messages else latest_tip(messages),
+        messages=messages,
+    )
+
+
+#: Lists in the order in which they are exported.
+documents = st.lists(_conversations(), max_size=3, unique_by=lambda conversation: conversation.id).map(
+    lambda conversations: sorted(conversations, key=lambda conversation: conversation.id)
+)
+
+
+async def document_bytes(conversations: Iterable[ConversationDocument]) -> bytes:
+    """The file that holds them."""
+
+    async def each() -> AsyncIterator[ConversationDocument]:
+        for conversation in conversations:
+            yield conversation
+
+    return b"".join([piece async for piece in as_document(each())])

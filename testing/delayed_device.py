@@ -1,0 +1,80 @@
+"""A device whose results come late, on the processor: what it has not been waited for, nobody may read.
+
+It computes at once, in the order in which it is given something, as one stream of a GPU does in the end. What makes
+it a test is what it refuses: asking a tensor for its value while a step has not been waited for, which on a GPU would
+stop the host until everything queued is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+_READS = ("tolist", "item", "numpy", "__bool__", "__int__", "__float__", "__index__", "cpu", "nonzero", "unique")
+
+
+class ReadTooEarlyError(AssertionError):
+    """The host looked at a tensor while a step was being computed."""
+
+
+@dataclass
+class DelayedDevice:
+    """Implements :class:`engine.execution.steps.overlapped.Readback`."""
+
+    unread: int = 0  #: readings that nobody has waited for
+    num_overlapped: int = 0  #: readings that were begun while another had not been waited for
+    waits: list[int] = field(default_factory=list)  #: of each reading the number of columns
+    _reading: bool = False
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """While in here, another engine computes, which may be asked for anything."""
+        before, self._reading = self._reading, True
+        try:
+            yield
+        finally:
+            self._reading = before
+
+    def start(self, numbers: Tensor) -> DelayedReading:
+        assert numbers.dtype is torch.int64
+        self.num_overlapped += self.unread > 0
+        self.unread += 1
+        return DelayedReading(self, numbers.clone())
+
+    @contextmanager
+    def guarded(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[DelayedDevice]:
+        """While in here, reading early fails."""
+        with monkeypatch.context() as patch:
+            for name in _READS:
+                patch.setattr(Tensor, name, self._refusing(name, getattr(Tensor, name)))
+            yield self
+
+    def _refusing(self, name: str, read: Any) -> Any:
+        def refuse(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if self.unread and not self._reading:
+                raise ReadTooEarlyError(f"Tensor.{name} while {self.unread} steps are being computed")
+            return read(tensor, *args, **kwargs)
+
+        return refuse
+
+
+@dataclass
+class DelayedReading:
+    device: DelayedDevice
+    numbers: Tensor
+    waited: bool = False
+
+    def wait(self) -> list[list[int]]:
+        assert not self.waited, "read twice"
+        self.waited = True
+        self.device.unread -= 1
+        self.device.waits.append(self.numbers.shape[1])
+        with self.device.set_aside():
+            numbers: list[list[int]] = self.numbers.tolist()
+            return numbers

@@ -1,0 +1,33 @@
+"""Which tests of the C++ decoder can run here."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.execution.native.build import NotCompiled, find_compiler
+
+
+def _compiler_missing_because() -> str | None:
+    try:
+        find_compiler()
+    except NotCompiled as reason:
+        return str(reason)
+    return None
+
+
+_MISSING = _compiler_missing_because()
+
+needs_compiler = pytest.mark.skipif(_MISSING is not None, reason=f"nothing runs in C++ here: {_MISSING}")
+
+needs_8_bits = pytest.mark.skipif(
+    not torch.cpu._is_vnni_supported(), reason="this processor does not multiply 8-bit numbers by itself"
+)
+
+#: Fields of ``EngineSettings`` for each number format, and the largest error of its logits.
+FORMATS = [
+    pytest.param({"dtype": "float32"}, 1e-5, id="float32"),
+    pytest.param({"dtype": "bfloat16"}, 0.03, id="bfloat16"),
+    pytest.param({"dtype": "bfloat16", "quantization": "int8"}, 0.1, id="int8", marks=needs_8_bits),
+    pytest.param({"dtype": "bfloat16", "quantization": "int4"}, 0.1, id="int4"),
+]

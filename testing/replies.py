@@ -1,0 +1,147 @@
+"""Requests to an engine's core and what their readers were told: one after another, or at random all at once."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any
+
+from engine import FinishReason, SamplingParams
+from engine.runtime.engine_core import EngineCore, StepResult
+
+MAX_LEN = 64
+LONGEST = 16  #: reply
+GREEDY = SamplingParams(temperature=0.0, max_tokens=LONGEST, ignore_eos=True)
+DRAWN = SamplingParams(temperature=1.0, max_tokens=LONGEST, ignore_eos=True, seed=5)
+
+#: What the device samples alone.
+ON_DEVICE = (
+    GREEDY,
+    DRAWN,
+    replace(DRAWN, top_p=0.8),
+    replace(DRAWN, top_k=7),
+    replace(DRAWN, top_k=40, top_p=0.9, min_p=0.01),
+    replace(DRAWN, typical_p=0.7),
+    replace(GREEDY, max_tokens=1),
+    replace(DRAWN, max_tokens=2, top_p=0.5),
+)
+#: What needs the tokens before it, or scores, on the host.
+ON_HOST = (
+    replace(GREEDY, repetition_penalty=1.3),
+    replace(DRAWN, presence_penalty=0.5),
+    replace(DRAWN, logit_bias={7: 3.0}),
+    replace(GREEDY, min_tokens=4, stop_token_ids=tuple(range(200))),
+    replace(GREEDY, logprobs=2),
+    replace(GREEDY, prompt_logprobs=1),
+    replace(DRAWN, n=3),
+)
+
+
+def add(core: EngineCore, name: str, prompt: Sequence[int], params: SamplingParams, **options: Any) -> None:
+    core.add(core.intake.submission(name, prompt, core.intake.resolve(prompt, params), **options))
+
+
+@dataclass
+class Told:
+    """What the readers were told."""
+
+    tokens: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # by request and reply
+    reasons: dict[tuple[str, int], FinishReason] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    text: str = ""  # of all together
+
+    def hear(self, result: StepResult) -> None:
+        for delta in result.deltas:
+            assert delta.request_id not in self.failures
+            key = (delta.request_id, delta.index)
+            assert key not in self.reasons
+            self.tokens.setdefault(key, []).extend(delta.token_ids)
+            self.text += delta.text
+            if delta.finish_reason is not None:
+                self.reasons[key] = delta.finish_reason
+        for request_id, error in result.failures:
+            assert request_id not in self.failures
+            self.failures[request_id] = type(error).__name__
+
+
+def finish(core: EngineCore, told: Told | None = None) -> Told:
+    told = told or Told()
+    while core.has_work:
+        told.hear(core.step())
+        core.check()
+    assert core.stats().kv_cache_usage == 0
+    return told
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return monotonic() + self.ahead
+
+
+def prompts_for(rng: random.Random) -> list[list[int]]:
+    """Some begin alike."""
+    stem = [rng.randrange(3, 300) for _ in range(30)]
+    prompts = [stem[: rng.randint(1, 30)] + [rng.randrange(3, 300) for _ in range(rng.randint(0, 9))] for _ in range(4)]
+    return [*prompts, [rng.randrange(3, 300) for _ in range(rng.randint(1, 40))]]
+
+
+def run_scenario(
+    rng: random.Random, core: EngineCore, clock: Clock, expect: Callable[[list[int], SamplingParams], Told]
+) -> Counter[str]:
+    """Requests come, are aborted, run out of time, stop, and put each other out, all at random.
+
+    Args:
+        clock: the core's.
+        expect: what a reader is told when the request is alone.
+
+    Returns:
+        How often what happened.
+    """
+    prompts = prompts_for(rng)
+    asked: dict[str, tuple[list[int], SamplingParams]] = {}
+    told, seen = Told(), Counter[str]()
+    to_come = 14
+    while to_come or core.has_work:
+        while to_come and (not core.has_work or rng.random() < 0.3):
+            to_come -= 1
+            name, prompt = f"r{to_come}", rng.choice(prompts)
+            params = rng.choice(ON_DEVICE if rng.random() < 0.8 else ON_HOST)
+            if params.max_tokens == LONGEST and params.n == 1 and rng.random() < 0.4:
+                whole = expect(prompt, params).tokens["r", 0]
+                params = replace(params, stop_token_ids=(*params.stop_token_ids, rng.choice(whole)))
+            asked[name] = prompt, params
+            add(core, name, prompt, params, deadline=1000.0 if rng.random() < 0.1 else None)
+        if rng.random() < 0.04:
+            clock.ahead += 2000.0
+        if asked and rng.random() < 0.06:
+            name = rng.choice(sorted(asked))
+            if core.abort(name):
+                seen["aborts"] += 1
+                del asked[name]
+                core.check()
+        told.hear(core.step())
+        core.check()
+    assert core.stats().kv_cache_usage == 0
+    for name, (prompt, params) in asked.items():
+        if name in told.failures:
+            assert told.failures[name] == "DeadlineError"
+            continue
+        whole = expect(prompt, params)
+        for index in range(params.n):
+            tokens, context = told.tokens.get((name, index), []), f"{name}, {params}"
+            if told.reasons[name, index] is FinishReason.DEADLINE:
+                seen["deadlines"] += 1
+                assert tokens == whole.tokens["r", index][: len(tokens)], context
+            else:
+                seen["stops"] += told.reasons[name, index] is FinishReason.STOP
+                assert tokens == whole.tokens["r", index], context
+                assert told.reasons[name, index] == whole.reasons["r", index], context
+    seen["preemptions"] += core.stats().num_preemptions
+    seen["prefix hits"] += core.stats().cached_prompt_tokens
+    return seen

@@ -1,0 +1,198 @@
+"""A runner whose logits follow a script instead of a model, on a clock that only steps move.
+
+Every number in a trace then comes from the engine's own decisions: no processor's rounding and no machine's speed
+changes one. Scores are exact in float32, and no two of a row are equal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.execution.batch import Carried
+from engine.execution.runner import Runner
+from engine.execution.steps.multi_step import ENDED, Drawn, Reply
+from engine.sampling import cpu
+from engine.sampling.sampler import uniform
+from engine.scheduling.scheduler import StepPlan
+from testing.delayed_device import DelayedDevice, DelayedReading
+
+CYCLE = 9
+"""Greedy replies repeat after so many tokens, which prompt lookup then guesses right."""
+SLIP = 13
+"""At positions that this divides the likeliest token is another one, and a guess goes wrong."""
+STEP_SECONDS, TOKEN_SECONDS = 0.0002, 0.00005
+"""Duration of a step, and of each token in it, on the scripted clock."""
+
+
+@dataclass
+class ScriptedClock:
+    """Seconds that pass only when told to."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class ScriptedDevice(DelayedDevice):
+    """A delayed device that takes its time when it is waited for."""
+
+    clock: ScriptedClock = field(default_factory=ScriptedClock)
+
+    def start(self, numbers: Tensor) -> DelayedReading:
+        return _ScriptedReading(**vars(super().start(numbers)))
+
+
+class _ScriptedReading(DelayedReading):
+    def wait(self) -> list[list[int]]:
+        assert isinstance(self.device, ScriptedDevice)
+        self.device.clock.now += STEP_SECONDS
+        return super().wait()
+
+
+@dataclass
+class Script:
+    """Logits by token and position, and the faults that are to happen.
+
+    Args:
+        failing_steps: numbers of the steps, from 0, whose computation raises.
+        broken: ids of requests whose logits are NaN from the given output token on.
+    """
+
+    vocab_size: int
+    clock: ScriptedClock
+    device: DelayedDevice | None = None
+    failing_steps: frozenset[int] = frozenset()
+    broken: dict[str, int] = field(default_factory=dict)
+    num_steps: int = 0
+    plans: list[tuple[str, StepPlan]] = field(default_factory=list)  #: what was computed, and how
+    is_native: bool = False  #: several steps may run in one call
+
+    def logits(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
+        """fp32 ``[n, vocab_size]``: the scores behind each token at its position."""
+        token, position = torch.tensor(tokens)[:, None], torch.tensor(positions)[:, None]
+        ids = torch.arange(self.vocab_size)[None]
+        scores = (ids * 37 + token * 101 + position * 13) % 64 / 16 + ids / 8192
+        likeliest = 10 + (token * 4 + 1 + 3 * (position % SLIP == 0)) % CYCLE
+        return torch.where(ids == likeliest, 5.0, scores).to(torch.float32)
+
+    def begin_step(self, num_tokens: int) -> None:
+        """Count a step, let its time pass, and raise if it is one that fails."""
+        number, self.num_steps = self.num_steps, self.num_steps + 1
+        self.clock.now += STEP_SECONDS + TOKEN_SECONDS * num_tokens
+        if number in self.failing_steps:
+            raise RuntimeError("this step fails, by the script")
+
+    def execute(self, plan: StepPlan, carried: Carried | None = None) -> Tensor:
+        """What :meth:`engine.execution.runner.Runner.execute` returns for the plan."""
+        self.plans.append(("launched" if carried is not None else "computed", plan))
+        self.begin_step(plan.num_tokens)
+        rows = _sampled_rows(plan, self._carried_tokens(plan, carried))
+        scored = [(chunk.request.token_ids[at], at) for chunk in plan.chunks for at in chunk.scored]
+        logits = self.logits(*zip(*(rows + scored), strict=True)) if rows + scored else torch.empty(0, self.vocab_size)
+        row = 0
+        for chunk in plan.sampling:
+            from_token = self.broken.get(chunk.request.id)
+            if from_token is not None and chunk.end - chunk.request.num_prompt_tokens >= from_token:
+                logits[row : row + 1 + len(chunk.draft)] = float("nan")
+            row += 1 + len(chunk.draft)
+        return logits
+
+    def several(self, plan: StepPlan, replies: Sequence[Reply], most_steps: int) -> Drawn:
+        """What :meth:`engine.execution.runner.Runner.several` returns: the decoder's loop in Python."""
+        began = self.clock.now
+        tokens: list[list[int]] = []
+        seconds: list[float] = []
+        first = logits = self.execute(plan)
+        self.plans[-1] = ("several", plan)
+        ends = [plan.chunks[reply.chunk].end for reply in replies]
+        while True:
+            alive = [index for index, reply in enumerate(replies) if not tokens or _goes_on(reply, index, tokens)]
+            rows = logits[alive]
+            if not alive or not bool(torch.isfinite(rows).all()):
+                break
+            samplings = [replies[index].sampling for index in alive]
+            drawn = _sample(rows, samplings, [row.position + len(tokens) for row in samplings])
+            tokens.append([ENDED] * len(replies))
+            for index, token in zip(alive, drawn, strict=True):
+                tokens[-1][index] = token
+            seconds.append(self.clock.now - began)
+            if len(tokens) == most_steps:
+                break
+            alive = [index for index, reply in enumerate(replies) if _goes_on(reply, index, tokens)]
+            if not alive:
+                break
+            self.clock.now += STEP_SECONDS + TOKEN_SECONDS * len(alive)
+            logits = torch.zeros(len(replies), self.vocab_size)
+            logits[alive] = self.logits(
+                [tokens[-1][index] for index in alive], [ends[index] + len(tokens) - 1 for index in alive]
+            )
+            for index in alive:
+                request_id = replies[index].sampling.request_id
+                output = replies[index].sampling.position + len(tokens)
+                if output >= self.broken.get(request_id, sys.maxsize):
+                    logits[index] = float("nan")
+        return Drawn(tokens, seconds, first)
+
+    def _carried_tokens(self, plan: StepPlan, carried: Carried | None) -> dict[int, int]:
+        """Tokens that only the device knows, by their packed row."""
+        if carried is None or not carried.targets:
+            return {}
+        assert self.device is not None
+        with self.device.set_aside():
+            tokens: list[int] = carried.tokens.tolist()
+        return {row: tokens[source] for row, source in zip(carried.targets, carried.sources, strict=True)}
+
+    @contextmanager
+    def installed(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        """While in here, runners follow this script and the engine's parts read this clock."""
+        with monkeypatch.context() as patch:
+            patch.setattr(Runner, "execute", lambda _runner, plan, carried=None: self.execute(plan, carried))
+            patch.setattr(Runner, "several", lambda _runner, *args: self.several(*args))
+            patch.setattr(Runner, "most_native_tokens", sys.maxsize if self.is_native else 0)
+            for module in (
+                "runtime.engine_core",
+                "runtime.request_processor",
+                "runtime.output_processor",
+                "execution.steps.overlapped",
+            ):
+                patch.setattr(f"engine.{module}.monotonic", self.clock)
+            yield self
+
+
+def _sampled_rows(plan: StepPlan, carried: dict[int, int]) -> list[tuple[int, int]]:
+    """Token and position of each row that is sampled from, guesses included."""
+    rows: list[tuple[int, int]] = []
+    packed = 0
+    for chunk in plan.chunks:
+        packed += len(chunk.token_ids)
+        if chunk.samples:
+            rows.append((carried.get(packed - 1, chunk.token_ids[-1]), chunk.end - 1))
+            rows += [(token, chunk.end + index) for index, token in enumerate(chunk.draft)]
+        packed += len(chunk.draft)
+    return rows
+
+
+def _goes_on(reply: Reply, index: int, tokens: Sequence[Sequence[int]]) -> bool:
+    last = tokens[-1][index]
+    stops = last in reply.stop_token_ids and (reply.sampling.position + len(tokens) >= reply.sampling.min_tokens)
+    return last != ENDED and not stops and len(tokens) < reply.most
+
+
+def _sample(logits: Tensor, rows: Sequence[Any], positions: Sequence[int]) -> list[int]:
+    scores = cpu.adjust(logits, rows)
+    tokens, highest = cpu.likeliest(scores)
+    for index, row in enumerate(rows):
+        if not row.is_greedy:
+            noise = uniform(row.seed, positions[index])
+            (tokens[index],) = cpu.draw(scores[[index]], [highest[index]], [row], [noise])
+    return tokens

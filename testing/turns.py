@@ -1,0 +1,24 @@
+"""Turns as they are written down."""
+
+from __future__ import annotations
+
+from app.domain.chat_settings import ChatSettings
+from app.domain.ids import new_id
+from app.store.chat.turn_records import NewTurn
+
+
+def new_turn() -> NewTurn:
+    """A first message in a new conversation, and the reply to it."""
+    return NewTurn(
+        turn_id=new_id(),
+        conversation_id=new_id(),
+        user_message_id=new_id(),
+        message_id=new_id(),
+        title="Title",
+        parent_id=None,
+        parent_is_tip=True,
+        text="question",
+        settings=ChatSettings(),
+        save_settings=False,
+        model="fake",
+    )

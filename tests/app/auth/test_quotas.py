@@ -1,0 +1,150 @@
+"""How much one person may have: counted for each, told with when to come back, and nothing typed is lost by it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.domain.roles import Role
+from app.store.accounts import token_use
+from app.store.accounts.token_use import TokenUses
+from testing.waiting import eventually
+from tests.app.desk import Desk, desk
+
+CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+
+
+async def send(http: httpx.AsyncClient, text: str = "hi", **fields: Any) -> httpx.Response:
+    return await http.post("/api/turns", json={"text": text, **fields})
+
+
+def refused(answer: httpx.Response) -> str:
+    assert answer.status_code == 429, answer.text
+    assert int(answer.headers["retry-after"]) >= 1
+    message = answer.json()["error"]["message"]
+    assert isinstance(message, str)
+    assert "Try again in" in message
+    return message
+
+
+async def ended(here: Desk) -> None:
+    """No reply is being written any more, and none is still being saved."""
+    await eventually(lambda: here.live.engine.running == 0)
+    deadline = asyncio.get_running_loop().time() + 20
+    while any([await under_way(here, user_id) for user_id in here.ids.values()]):
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def under_way(here: Desk, user_id: str) -> int:
+    saved = await TokenUses(here.services.database).replies_under_way(user_id)
+    return saved + here.services.turns.writing_for(user_id) + here.services.temporary.writing_for(user_id)
+
+
+async def test_each_person_has_so_many_messages_a_minute_by_whatever_door(tmp_path: Path) -> None:
+    async with desk(tmp_path, gradio=False, messages_per_minute=3, concurrent_replies=None) as here:
+        ben, ada = await here.add("ben", Role.AGENT), await here.add("ada", Role.ADMIN)
+        assert (await send(ben)).status_code == 201
+        assert (await send(ben, temporary=True)).status_code == 201
+        assert (await ben.post("/v1/chat/completions", json=CHAT)).status_code == 200
+        for answer in (await send(ben), await ben.post("/v1/chat/completions", json=CHAT)):
+            assert "many messages within a minute" in refused(answer)
+        assert len((await ben.get("/api/conversations")).json()["items"]) == 1
+        assert (await send(ada)).status_code == 201
+        await ended(here)
+
+
+async def test_replies_at_a_time_are_counted_in_chats_and_programs_together(tmp_path: Path) -> None:
+    async with desk(tmp_path, gradio=False, concurrent_replies=3, messages_per_minute=None) as here:
+        ben, ada = await here.add("ben", Role.AGENT), await here.add("ada", Role.ADMIN)
+        gates = [asyncio.Event() for _ in range(3)]
+        for gate in gates:
+            here.live.engine.say("a", "b", gates={1: gate})
+        # All at once: no two find the same last place free.
+        answers = await asyncio.gather(*(send(ben) for _ in range(4)), *(send(ben, temporary=True) for _ in range(2)))
+        assert sorted(answer.status_code for answer in answers) == [201] * 3 + [429] * 3
+        assert "3 replies are being written" in refused(await ben.post("/v1/chat/completions", json=CHAT))
+        assert (await send(ada)).status_code == 201
+        for gate in gates:
+            gate.set()
+        await ended(here)
+        gate = asyncio.Event()
+        here.live.engine.say("a", "b", gates={1: gate})
+        async with ben.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as response:
+            lines = response.aiter_lines()
+            while '"a"' not in await anext(lines):
+                pass
+            kept = asyncio.Event()
+            for _ in range(2):
+                here.live.engine.say("c", "d", gates={1: kept})
+            assert [(await send(ben)).status_code for _ in range(3)] == [201, 201, 429]
+        # The program has left, and its place is free.
+        deadline = asyncio.get_running_loop().time() + 20
+        here.live.engine.say("e")
+        while (last := await send(ben)).status_code != 201:
+            assert asyncio.get_running_loop().time() < deadline, last.text
+            await asyncio.sleep(0.05)
+        kept.set()
+        await ended(here)
+
+
+async def test_a_repeated_request_is_not_refused_for_its_own_reply(tmp_path: Path) -> None:
+    async with desk(tmp_path, gradio=False, concurrent_replies=1, messages_per_minute=1) as here:
+        ben = await here.add("ben", Role.AGENT)
+        gate = asyncio.Event()
+        here.live.engine.say("a", "b", gates={1: gate})
+        first, again = await send(ben, request_id="r1"), await send(ben, request_id="r1")
+        assert (first.status_code, again.status_code) == (201, 201)
+        assert first.json()["turn_id"] == again.json()["turn_id"]
+        gate.set()
+        await ended(here)
+
+
+async def test_tokens_of_a_day_are_kept_through_a_restart_and_a_deletion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_use, "today", lambda: "2026-03-01")  # midnight does not come in between
+    async with desk(tmp_path, gradio=False) as here:
+        ben = await here.add("ben", Role.AGENT)
+        here.live.engine.say("some", "words")
+        sent = (await send(ben)).json()
+        await ended(here)
+        assert (await ben.post("/v1/chat/completions", json=CHAT)).status_code == 200
+        assert (await ben.delete(f"/api/conversations/{sent['conversation_id']}")).status_code == 204
+        await here.services._quotas.close()  # type: ignore[union-attr]  # until it is written
+        used = await TokenUses(here.services.database).of_today(here.ids["ben"])
+        assert used > 2
+    async with desk(tmp_path, gradio=False, tokens_per_day=used) as again:
+        ben = await again.signed_in("ben")
+        assert f"the {used:,} tokens of today" in refused(await send(ben))
+        refused(await ben.post("/v1/chat/completions", json=CHAT))
+    async with desk(tmp_path, gradio=False, tokens_per_day=used + 1) as more:
+        assert (await send(await more.signed_in("ben"))).status_code == 201
+        await ended(more)
+
+
+async def test_every_prompt_of_a_request_is_a_reply_and_its_tokens_are_counted(tmp_path: Path) -> None:
+    async with desk(tmp_path, gradio=False, concurrent_replies=4) as here:
+        ben = await here.add("ben", Role.AGENT)
+        asked = {"prompt": ["one two", [1, 2, 3]], "n": 1}
+        assert (await ben.post("/v1/completions", json=asked)).status_code == 200
+        await here.services._quotas.close()  # type: ignore[union-attr]  # until it is written
+        assert await TokenUses(here.services.database).of_today(here.ids["ben"]) == 2 + 3 + 2 * 4
+        many = await ben.post("/v1/completions", json={"prompt": ["a"] * 3, "n": 2})
+        assert many.status_code in (400, 422)
+        assert "6 replies" in many.json()["error"]["message"]
+
+
+@pytest.mark.full
+async def test_without_accounts_nobody_counts(tmp_path: Path) -> None:
+    async with (
+        desk(tmp_path, gradio=False, accounts=False, messages_per_minute=1, tokens_per_day=1) as laptop,
+        laptop.client() as http,
+    ):
+        for _ in range(3):
+            assert (await send(http)).status_code == 201
+        await ended(laptop)

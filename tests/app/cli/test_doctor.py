@@ -1,0 +1,211 @@
+"""``deskmate doctor``: each check ends with a sentence, and what cannot work is not called ok."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app.cli import doctor
+from app.cli.doctor import examine
+from app.errors import StartupError
+from app.server.serving import bind
+from app.settings import AppSettings
+from app.store.maintenance.migrate import migrate
+from app.store.maintenance.process_lock import claimed
+from engine import EngineSettings, ModelLoadError, find_model
+from testing.models import make_model
+
+NOBODY = 65534
+TOO_LONG = "a" * 300
+
+
+@contextmanager
+def _without_privileges(folder: Path) -> Iterator[None]:
+    """Permissions below ``folder`` hold for this process, also where the tests run as root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for parent in (folder, *folder.parents):
+        if parent == Path(tempfile.gettempdir()):
+            break
+        parent.chmod(0o777)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def _findings(data_dir: Path, *, model: str = "nowhere/at/all", url: str | None = None) -> dict[str, doctor.Finding]:
+    settings = AppSettings(data_dir=data_dir, database_url=url, port=0)
+    return {finding.subject: finding for finding in examine(settings, EngineSettings(model=model))}
+
+
+def _file(folder: Path) -> Path:
+    (folder / "file").touch()
+    return folder / "file"
+
+
+def _dangling(folder: Path) -> Path:
+    (folder / "link").symlink_to(folder / "nowhere")
+    return folder / "link"
+
+
+def _circle(folder: Path) -> Path:
+    (folder / "circle").symlink_to(folder / "circle")
+    return folder / "circle"
+
+
+IMPOSSIBLE: list[tuple[Callable[[Path], Path], str]] = [
+    (_file, "a file is there"),
+    (lambda folder: _file(folder) / "data", "Not a directory"),
+    (_dangling, "a link that leads nowhere"),
+    (lambda folder: _dangling(folder) / "data", "a link that leads nowhere"),
+    (_circle, "a link that leads nowhere"),
+    (lambda folder: folder / TOO_LONG, "name too long"),
+    (lambda folder: Path("/proc/deskmate/data"), "No such file"),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), IMPOSSIBLE)
+def test_a_folder_that_cannot_be_is_not_called_ok(tmp_path: Path, make: Callable[[Path], Path], reason: str) -> None:
+    folder = make(tmp_path)
+    found = _findings(folder)
+    for finding in (found["data folder"], found["database"]):
+        assert finding.serious, finding
+        assert reason in finding.text
+        assert "APP_DATA_DIR" in finding.text
+    assert str(folder) in found["data folder"].text
+    with pytest.raises(StartupError, match="cannot be written"), claimed(f"sqlite:///{folder / 'deskmate.db'}"):
+        pass  # the same as ``serve`` finds
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o400, 0o500])
+def test_a_folder_that_may_not_be_read_or_written(tmp_path: Path, mode: int) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    locked.chmod(mode)
+    _findings(tmp_path)  # imports what the next ones need
+    with _without_privileges(tmp_path):
+        for folder in (locked, locked / "data"):
+            finding = _findings(folder)["data folder"]
+            assert finding.serious
+            assert "Permission denied" in finding.text
+        found = _findings(tmp_path, model=str(locked / "model"), url=f"sqlite:///{locked / 'x.db'}")
+    assert not found["data folder"].serious
+    for subject in ("database", "model"):
+        assert found[subject].serious
+        assert "This cannot be checked" not in found[subject].text
+
+
+def test_a_database_and_weights_that_may_not_be_read(tmp_path: Path) -> None:
+    migrate(f"sqlite:///{tmp_path / 'deskmate.db'}")
+    model = make_model(tmp_path / "model")
+    assert not any(finding.serious for finding in _findings(tmp_path, model=str(model)).values())
+    (tmp_path / "deskmate.db").chmod(0o400)
+    (model / "model.safetensors").chmod(0)
+    with _without_privileges(tmp_path):
+        found = _findings(tmp_path, model=str(model))
+    assert found["database"].serious
+    assert "deskmate.db" in found["database"].text
+    assert found["model"].serious
+    assert "model.safetensors" in found["model"].text
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("app.store.maintenance.writable_folder.os.fsync", full)
+    finding = _findings(tmp_path / "data")["data folder"]
+    assert finding.serious
+    assert "No space left on device" in finding.text
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_folder_is_looked_at_and_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    assert _findings(Path("there"))["data folder"].text == "there can be written"
+    assert _findings(Path("new/inner"))["data folder"].text == "new/inner will be made"
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user:secret@host:port/name",
+        "postgresql+asyncpg://host/name",
+        "postgresql+nonsense://host/name",
+        "sqlite+nonsense:///x.db",
+        "sqlite:////dev/null/x.db",
+        f"sqlite:///{TOO_LONG}.db",
+        "sqlite:///x.db?nonsense=1",
+        "sqlite:///file:x.db?mode=ro&uri=true",
+        "sqlite:///",
+        "://",
+        "postgresql://user:secret@127.0.0.1:1/name",
+        "postgresql://127.0.0.1/name?nonsense=1",
+    ],
+)
+def test_a_database_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    finding = _findings(tmp_path, url=url)["database"]
+    assert finding.serious
+    assert "This cannot be checked" not in finding.text
+    assert "secret" not in finding.text
+    resolved = AppSettings(database_url=url).resolved_database_url
+    with pytest.raises(StartupError), claimed(resolved):  # what ``serve`` does first
+        migrate(resolved)
+
+
+@pytest.mark.parametrize("name", [TOO_LONG, f"./{TOO_LONG}", "two words/ü", "-org/name"])
+def test_a_model_that_cannot_be(name: str) -> None:
+    with pytest.raises(ModelLoadError, match="model folder"):
+        find_model(name)
+
+
+def test_a_model_folder_that_cannot_be_loaded(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model")
+    (model / "config.json").write_text("{")
+    finding = _findings(tmp_path, model=str(model))["model"]
+    assert finding.serious
+    assert "config.json" in finding.text
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://127.0.0.1:99999", "ftp://host", "nonsense"])
+def test_a_model_server_whose_address_is_none(tmp_path: Path, url: str) -> None:
+    [*_, finding] = examine(AppSettings(data_dir=tmp_path, port=0), EngineSettings(remote_url=(url,)))
+    assert finding.serious
+    assert "is no address of a model server" in finding.text
+
+
+def test_an_address_that_is_no_name() -> None:
+    with pytest.raises(StartupError, match="no host name"):
+        bind("ü" * 70, 0)
+
+
+def test_a_check_that_fails_itself_is_reported_with_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_url: str) -> str:
+        raise RuntimeError("something\nunforeseen")
+
+    monkeypatch.setattr(doctor, "database_state", fail)
+    found = _findings(tmp_path)
+    assert found["database"].text == "This cannot be checked: something unforeseen."
+    assert found["database"].serious
+    assert "model" in found
+
+
+def test_an_adapter_that_is_not_applied_is_named(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model")
+    assert "LoRA" not in _findings(tmp_path, model=str(model))["model"].text
+    (model / "adapter_config.json").write_text("{}")
+    found = _findings(tmp_path, model=str(model))["model"]
+    assert "without the LoRA adapter that lies in it: merge it" in found.text
+    assert not found.serious

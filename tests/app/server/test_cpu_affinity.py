@@ -1,0 +1,72 @@
+"""Which processors threads may use, in a process of its own that has two."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import asyncio, json, os, sys, threading
+allowed = sorted(os.sched_getaffinity(0))[: int(sys.argv[1])]
+os.sched_setaffinity(0, allowed)
+from app.concurrency.cpu_affinity import keep_to_one, step_back
+from engine.runtime.background import in_background
+
+def mine():
+    return sorted(allowed.index(one) for one in os.sched_getaffinity(0))
+
+def from_thread(work):
+    told = []
+    thread = threading.Thread(target=lambda: told.append(work()))
+    thread.start()
+    thread.join()
+    return told[0]
+
+def nice():
+    step_back()
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+keep_to_one()
+print(json.dumps({
+    "main": mine(),
+    "threads of it": from_thread(mine),
+    "the engine's": asyncio.run(in_background(mine)),
+    "threads of that": asyncio.run(in_background(lambda: from_thread(mine))),
+    "nice of main": os.getpriority(os.PRIO_PROCESS, threading.get_native_id()),
+    "nice of another": from_thread(nice),
+}))
+"""
+
+
+def told(processors: int) -> dict[str, object]:
+    if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < processors:
+        pytest.skip(f"{processors} processors are needed")
+    command = [sys.executable, "-c", PROGRAM, str(processors)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found: dict[str, object] = json.loads(said)
+    return found
+
+
+NICE = os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def test_of_two_processors_one_is_left_to_the_engine() -> None:
+    assert told(2) == {
+        "main": [0],
+        "threads of it": [0],
+        "the engine's": [0, 1],
+        "threads of that": [0, 1],
+        "nice of main": NICE,
+        "nice of another": max(NICE, 10),
+    }
+
+
+@pytest.mark.parametrize("processors", [1, 3])
+def test_with_one_or_many_nothing_changes(processors: int) -> None:
+    found = told(processors)
+    assert found["main"] == found["threads of it"] == found["the engine's"] == list(range(processors))
+    assert found["nice of another"] == NICE

@@ -1,0 +1,515 @@
+"""A history moved to another database: all of it, though it was cut short; nothing of anybody else's touched."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from app.cli import main
+from app.domain.ids import LOCAL_USER_ID, new_id
+from app.errors import MaintenanceError, StartupError
+from app.store.db.database import Database
+from app.store.db.desk_models import Feedback, Review, TemplateVersion
+from app.store.db.models import (
+    Account,
+    ApiKey,
+    AuditEvent,
+    Base,
+    Conversation,
+    ConversationTag,
+    Invitation,
+    LoginSession,
+    Message,
+    SearchEntry,
+    TokenUse,
+    Turn,
+)
+from app.store.maintenance import copy as copying
+from app.store.maintenance import row_comparison
+from app.store.maintenance.copy import Copied, copy_history
+from app.store.maintenance.migrate import migrate
+from app.store.maintenance.process_lock import claimed
+from app.store.maintenance.row_comparison import DERIVED, kinds
+from testing.databases import PostgresServer, migrated_file
+from tests.app.store.test_migrations import connected
+
+#: Their rows belong to no conversation.
+NO_CONVERSATIONS = (Account, LoginSession, Invitation, ApiKey, TokenUse, AuditEvent, TemplateVersion)
+TABLES = (*NO_CONVERSATIONS, Conversation, ConversationTag, Message, Turn, Feedback, Review)
+BEGIN = datetime(2026, 10, 1, 12, 0, 0, 123456, tzinfo=UTC)
+CONVERSATIONS = 11
+
+
+@dataclass
+class Databases:
+    """Makes databases of one kind after another."""
+
+    folder: Path
+    postgres: PostgresServer | None
+
+    def new(self) -> str:
+        if self.postgres is not None:
+            return self.postgres.empty()
+        return f"sqlite:///{self.folder / new_id()}.db"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def targets(request: pytest.FixtureRequest, tmp_path: Path) -> Databases:
+    return Databases(tmp_path, request.getfixturevalue("postgres") if request.param == "postgresql" else None)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    url = migrated_file(tmp_path / "deskmate.db")
+    fill(url)
+    return url
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "CONVERSATIONS_AT_ONCE", 2)
+    for module in (copying, row_comparison):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", 3)
+
+
+def fill(url: str, conversations: int = CONVERSATIONS) -> None:
+    """A history with everything that can be stored in it: two people, branches, tags, a running reply."""
+    with connected(url) as connection, Session(connection) as session:
+        session.execute(
+            sa.update(Account)
+            .where(Account.id == LOCAL_USER_ID)
+            .values(name="Someone", created_at=BEGIN - timedelta(days=9))
+        )
+        other = new_id()
+        session.add(Account(id=other, name="Söme öne élse", role="viewer", password_hash="$argon2", created_at=BEGIN))
+        session.flush()
+        _add_people(session, other)
+        for number in range(conversations):
+            now = BEGIN + timedelta(minutes=number)
+            conversation = Conversation(
+                id=new_id(),
+                user_id=(LOCAL_USER_ID, other)[number % 3 == 2],
+                title=f"Größe {number} 日本 \\ ' \" 🙂\n",
+                title_by="person",
+                pinned=number == 1,
+                archived=number == 2,
+                unread=number == 3,
+                imported_from=f"chatgpt {number}" if number % 2 else None,
+                indexed=True,
+                settings={"temperature": 0.1 + 0.2, "stop": ["\0", "ü"], "on": True, "one": 1},
+                created_at=now,
+                updated_at=now + timedelta(microseconds=1),
+            )
+            session.add(conversation)
+            session.flush()
+            session.add(SearchEntry(conversation_id=conversation.id, words=_words(connection, "größe")))
+            for tag in ("a-b", "ab", "B", "ä", "z")[: number % 6]:
+                session.add(ConversationTag(conversation_id=conversation.id, tag=tag))
+            parents: list[str | None] = [None]
+            # In every other conversation children have smaller ids than their parents, as imports may.
+            unused = sorted((new_id() for _ in range(number + 1)), reverse=number % 2 == 0)
+            for position in range(number):  # the first conversation is empty, the last ones are long
+                ids = [unused.pop() for _ in range(2 if position == 1 else 1)]
+                for id in ids:
+                    _add_message(session, conversation, id, parents[-1], position, number)
+                parents.append(ids[0])
+            conversation.tip_message_id = parents[-1]
+        session.flush()
+
+
+def _add_people(session: Session, user_id: str) -> None:
+    moments = {"created_at": BEGIN, "expires_at": BEGIN}
+    session.add(
+        LoginSession(
+            id=new_id(), user_id=user_id, token_hash="a", last_seen_at=BEGIN, user_agent="é", address="::1", **moments
+        )
+    )
+    session.add(Invitation(id=new_id(), purpose="reset", token_hash="b", role="agent", user_id=user_id, **moments))
+    session.add(
+        ApiKey(id=new_id(), user_id=user_id, name="é", token_hash="c", beginning="dm_", scopes="chat", **moments)
+    )
+    session.add(TokenUse(user_id=user_id, day="2026-10-01", tokens=2**40))
+    session.add(AuditEvent(id=new_id(), at=BEGIN, actor_id=None, action="signed_in", details={"one": 1, "on": True}))
+    for version in (1, 2, 10):  # which are numbers: no text is between 1 and 2
+        session.add(
+            TemplateVersion(
+                kind="canned",
+                name="sölved",
+                version=version,
+                title="é",
+                description="…",
+                variables=[{"name": "x", "description": "ü", "default": None}],
+                recommended={"temperature": 0.1 + 0.2},
+                body="{{ x }}\n",
+                removed=version == 10,
+                author_id=user_id if version == 2 else None,
+                created_at=BEGIN,
+            )
+        )
+
+
+def _words(connection: sa.Connection, word: str) -> Any:
+    return word if connection.dialect.name == "sqlite" else sa.func.to_tsvector("simple", word)
+
+
+def _add_message(
+    session: Session, conversation: Conversation, id: str, parent: str | None, position: int, number: int
+) -> None:
+    running = number == CONVERSATIONS - 1 and position == number - 1
+    reply = position % 2 == 1 or running
+    session.add(
+        Message(
+            id=id,
+            conversation_id=conversation.id,
+            parent_id=parent,
+            role="assistant" if reply else "user",
+            status="streaming" if running else "complete",
+            content=f"{position} \r\n \t é é 👩‍👩‍👧 {'x' * 3000 if position == 5 else ''}",
+            token_ids=(0, -1, 2**31 - 1, position) if reply and not running else None,
+            position=position,
+            created_at=conversation.created_at + timedelta(seconds=position),
+            indexed=position % 2 == 0,
+            deletion=new_id() if number == 7 and position == 6 else None,
+        )
+    )
+    session.flush()
+    if reply:
+        session.add(
+            Turn(
+                id=new_id(),
+                conversation_id=conversation.id,
+                message_id=id,
+                status="running" if running else "complete",
+                model="guide",
+                params={"seed": 2**53 + 1, "nothing": None},
+                seed=-(2**63),
+                owner=new_id(),
+                created_at=BEGIN,
+                heartbeat_at=BEGIN,
+                lease_until=BEGIN if running else None,
+                stop_requested_at=BEGIN if running else None,
+                ended_at=None if running else BEGIN,
+                checkpoint_offset=position,
+                omitted_messages=None if position == 3 else 0,
+                context_length=4096,
+                finish_reason=None if running else "stop",
+                error="It was stopped: “…”." if position == 3 else None,
+                ttft_ms=0.1 + 0.2,
+                itl_ms=1e-300,
+                tokens_per_second=1 / 3,
+            )
+        )
+    if reply and position % 4 == 1:
+        moments = {"created_at": BEGIN, "updated_at": BEGIN + timedelta(days=1)}
+        session.add(
+            Feedback(
+                message_id=id,
+                user_id=conversation.user_id,
+                conversation_id=conversation.id,
+                rating="down",
+                reasons=["wrong", "tone"],
+                comment="né 🙂",
+                **moments,
+            )
+        )
+        session.add(
+            Review(
+                message_id=id,
+                conversation_id=conversation.id,
+                reviewer_id=LOCAL_USER_ID if position == 1 else None,
+                reviewed_at=BEGIN,
+            )
+        )
+
+
+def everything(url: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """All rows through the application's own models, by table and key."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    with connected(url) as connection:
+        for model in TABLES:
+            table = model.__table__
+            assert isinstance(table, sa.Table)
+            found[table.name] = {
+                "/".join(str(row[column.name]) for column in table.primary_key): dict(row)
+                for row in connection.execute(sa.select(table)).mappings()
+            }
+    return found
+
+
+def unindexed(rows: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
+    for name in ("conversation", "message"):
+        for row in rows[name].values():
+            row["indexed"] = False
+    return rows
+
+
+def copied(source: str, target: str) -> Copied:
+    return copy_history(source, target, lambda stage, share: None)
+
+
+def test_every_table_is_copied_or_derived() -> None:
+    assert {kind.name for kind in kinds()} | DERIVED == set(Base.metadata.tables)
+    for kind in kinds():
+        columns = Base.metadata.tables[kind.name].columns
+        assert set(kind.names) == {name for name, one in columns.items() if one.computed is None}
+        if kind.name not in {model.__tablename__ for model in NO_CONVERSATIONS}:
+            assert kind.group, f"{kind.name} does not say which conversation its rows are of"
+
+
+def test_everything_arrives(source: str, targets: Databases, tmp_path: Path) -> None:
+    before = everything(source)
+    target = targets.new()
+    stages: dict[str, list[float]] = {}
+    done = copy_history(source, target, lambda stage, share: stages.setdefault(stage, []).append(share))
+    assert not done.resumed
+    assert everything(source) == before
+    assert everything(target) == unindexed(everything(source))
+    assert done.rows == {name: len(rows) for name, rows in before.items()}
+    assert done.rows["message"] > 50
+    assert done.rows["turn"] > 20
+    with connected(target) as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(SearchEntry)) == 0
+    for shares in stages.values():
+        assert shares == sorted(shares)
+        assert shares[-1] == 1.0
+    assert copied(source, target) == Copied(done.rows, resumed=True)  # again: nothing to do
+    # And back, from either database.
+    back = f"sqlite:///{tmp_path / 'back.db'}"
+    copied(target, back)
+    assert everything(back) == unindexed(before)
+
+
+KILLED = """
+import os, signal, sys
+from app.store import copy, rows_compared
+copy.CONVERSATIONS_AT_ONCE, copy.ROWS_AT_ONCE = 2, 3
+pairs, seen = copy._Copy._pairs, 0
+def counted(self, kind, ids):
+    global seen
+    for pair in pairs(self, kind, ids):
+        seen += 1
+        if seen == int(sys.argv[3]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield pair
+copy._Copy._pairs = counted
+copy.copy_history(sys.argv[1], sys.argv[2], lambda stage, share: None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "begun"),
+    [
+        (30, True),
+        *(pytest.param(rows, False, marks=pytest.mark.full) for rows in (1, 12)),  # among the people
+        *(pytest.param(rows, True, marks=pytest.mark.full) for rows in (55, 80, 120)),
+    ],
+)
+def test_a_copy_that_is_killed_goes_on(source: str, targets: Databases, rows: int, begun: bool) -> None:
+    """Killed in the middle of a part: what was committed stays, what was not is not there in half."""
+    target = targets.new()
+    killed = subprocess.run([sys.executable, "-c", KILLED, source, target, str(rows)], check=False)
+    assert killed.returncode == -9
+    whole, part = unindexed(everything(source)), everything(target)
+    assert set(part["conversation"]) < set(whole["conversation"])
+    assert bool(part["conversation"]) is begun
+    for name in ("message", "turn", "conversation_tag"):
+        assert part[name] == {
+            key: row for key, row in whole[name].items() if row["conversation_id"] in part["conversation"]
+        }
+    # What is new in the source since then comes along.
+    fill_one_more(source)
+    done = copied(source, target)
+    assert done.resumed is begun
+    assert everything(target) == unindexed(everything(source))
+
+
+def fill_one_more(url: str) -> None:
+    with connected(url) as connection:
+        connection.execute(
+            sa.insert(Conversation).values(
+                id=new_id(), user_id=LOCAL_USER_ID, title="new", settings={}, created_at=BEGIN, updated_at=BEGIN
+            )
+        )
+
+
+CHANGES = (
+    ("account", "name", "UPDATE account SET name = 'other' WHERE name = 'Someone'"),
+    ("conversation", "title", "UPDATE conversation SET title = title || ' ' WHERE pinned"),
+    ("conversation", "settings", "UPDATE conversation SET settings = '{\"temperature\": true}' WHERE pinned"),
+    ("conversation", "indexed", "UPDATE conversation SET indexed = true WHERE pinned"),
+    ("conversation", "only there", "INSERT INTO conversation_tag SELECT id, 'x' FROM conversation WHERE pinned"),
+    ("conversation", "missing there", "DELETE FROM conversation_tag WHERE tag = 'ä'"),
+    ("message", "created_at", f"UPDATE message SET created_at = '{BEGIN + timedelta(microseconds=1):%F %T.%f}'"),
+    ("message", "token_ids", "UPDATE message SET token_ids = NULL WHERE position = 7"),
+    ("turn", "ttft_ms", "UPDATE turn SET ttft_ms = 0.3"),
+    ("turn", "missing there", "DELETE FROM turn WHERE status = 'running'"),
+)
+
+
+@pytest.fixture
+def spoiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Statements that are done to the target after everything was copied and before it is compared."""
+    statements: list[str] = []
+    compare = copying._Copy._compare
+
+    def spoil(self: Any) -> Any:
+        with self._target.begin():
+            for statement in statements:
+                assert self._target.execute(sa.text(statement)).rowcount
+        return compare(self)
+
+    monkeypatch.setattr(copying._Copy, "_compare", spoil)
+    return statements
+
+
+def test_the_comparison_sees_every_change(source: str, tmp_path: Path, spoiled: list[str]) -> None:
+    for number, (table, what, statement) in enumerate(CHANGES):
+        spoiled[:] = [statement]
+        with pytest.raises(MaintenanceError, match=rf"not the same as .*: the {table}.*{what}"):
+            copied(source, f"sqlite:///{tmp_path / f'{number}.db'}")
+
+
+def test_the_comparison_sees_a_change_in_postgresql(source: str, postgres: PostgresServer, spoiled: list[str]) -> None:
+    spoiled.append("UPDATE message SET content = content || ' ' WHERE position = 4 AND deletion IS NULL")
+    with pytest.raises(MaintenanceError, match=r"not the same as .*: the message .* content"):
+        copied(source, postgres.empty())
+
+
+def test_a_number_is_not_a_truth_value() -> None:
+    (kind,) = (kind for kind in kinds() if kind.name == "conversation")
+    rows = [tuple({"on": value} if name == "settings" else name for name in kind.names) for value in (1, 1.0, True)]
+    assert kind.same(rows[0], rows[0])
+    assert not kind.same(rows[0], rows[1])
+    assert kind.differing(rows[0], rows[2]) == ["settings"]
+
+
+def test_other_peoples_conversations_are_refused_and_kept(source: str, targets: Databases) -> None:
+    target = targets.new()
+    migrate(target)
+    fill(target, 3)
+    before = everything(target)
+    with pytest.raises(MaintenanceError, match="conversations that are not in"):
+        copied(source, target)
+    assert everything(target) == before
+
+
+def test_accounts_that_only_the_target_has_are_refused_and_kept(source: str, targets: Databases) -> None:
+    target = targets.new()
+    migrate(target)
+    fill(target, 0)
+    before = everything(target)
+    with pytest.raises(MaintenanceError, match=r"account .* only there"):
+        copied(source, target)
+    after = everything(target)
+    assert set(after["account"]) == set(before["account"])
+    assert after["conversation"] == {}
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        "UPDATE conversation SET title = 'renamed there' WHERE pinned",
+        "UPDATE account SET name = 'renamed there' WHERE name = 'Someone'",
+        "INSERT INTO message (id, conversation_id, role, status, content, position, created_at) "
+        "SELECT 'new', id, 'user', 'complete', 'written there', 0, created_at FROM conversation WHERE pinned",
+    ],
+)
+def test_a_target_that_was_used_since_is_not_overwritten(source: str, targets: Databases, used: str) -> None:
+    target = targets.new()
+    copied(source, target)
+    with connected(target) as connection:
+        connection.execute(sa.text(used))
+    before = everything(target)
+    with pytest.raises(MaintenanceError, match=r"was used since.*Nothing was overwritten"):
+        copied(source, target)
+    assert everything(target) == before
+
+
+def test_what_cannot_be_copied(source: str, tmp_path: Path) -> None:
+    target = f"sqlite:///{tmp_path / 'target.db'}"
+    file = tmp_path / "deskmate.db"
+    with pytest.raises(MaintenanceError, match="nothing to copy"):
+        copied(f"sqlite:///{tmp_path / 'missing.db'}", target)
+    with pytest.raises(MaintenanceError, match="the database itself"):
+        copied(source, f"sqlite:///{tmp_path}/./deskmate.db")
+    with claimed(source), pytest.raises(StartupError, match="Another Deskmate"):
+        copied(source, target)
+    with claimed(target), pytest.raises(StartupError, match="Another Deskmate"):
+        copied(source, target)
+    for change, words in (
+        ("UPDATE conversation SET tip_message_id = 'gone' WHERE pinned", r"damaged\. 1 of the conversations"),
+        ("UPDATE alembic_version SET version_num = '0001'", "db upgrade"),
+    ):
+        with closing(sqlite3.connect(file)) as connection, connection:
+            connection.execute(change)
+        with pytest.raises(MaintenanceError, match=words):
+            copied(source, target)
+    assert not any(everything(target)[table] for table in ("conversation", "message"))
+
+
+async def test_a_postgresql_that_a_server_uses_is_refused(
+    source: str, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_SERVER_GONE_SECONDS", 0.2)
+    url = postgres.migrated()
+    server = Database(url)
+    await server.ping()
+    for one, other in ((source, url), (url, f"sqlite:///{tmp_path / 'target.db'}")):
+        with pytest.raises(MaintenanceError, match=r"server is using .*Stop it"):
+            await asyncio.to_thread(copied, one, other)
+    await server.close()
+    monkeypatch.undo()  # a connection is listed for a moment after its end
+    await asyncio.to_thread(copied, source, url)
+
+
+def test_two_copies_at_once(source: str, postgres: PostgresServer) -> None:
+    url = postgres.migrated()
+    with connected(url) as connection:
+        connection.execute(sa.text("SELECT pg_advisory_lock(:key)"), {"key": copying._LOCK})
+        with pytest.raises(MaintenanceError, match="Another copy"):
+            copied(source, url)
+
+
+def test_a_value_that_the_target_cannot_take(source: str, postgres: PostgresServer, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "deskmate.db")) as connection, connection:
+        connection.execute("UPDATE conversation SET title = ? WHERE pinned", ("x" * 300,))
+    with pytest.raises(MaintenanceError, match=r"stopped: value too long.*the same command goes on") as raised:
+        copied(source, postgres.empty())
+    assert "xxx" not in raised.value.message
+
+
+def test_the_command(source: str, postgres: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = sa.make_url(postgres.empty()).set(drivername="postgresql", password="very-secret")
+    to = url.render_as_string(hide_password=False)
+    with pytest.raises(SystemExit) as ended:
+        main.main(["db", "copy", "--data-dir", str(tmp_path), "--to", to])
+    assert not ended.value.code
+    shown = capsys.readouterr()
+    assert f"{CONVERSATIONS} conversations" in shown.out
+    assert "2 accounts" in shown.out
+    assert "row by row" in shown.out
+    assert str(url.database) in shown.out
+    for wrong in (to, to.replace(str(url.database), "no_such_database"), "mysql://root:very-secret@host/x", "nonsense"):
+        with pytest.raises(SystemExit) as ended:
+            main.main(["db", "copy", "--database-url", "sqlite:////nowhere/deskmate.db", "--to", wrong])
+        assert ended.value.code == 2
+        with pytest.raises(SystemExit) as ended:
+            main.main(["db", "copy", "--data-dir", str(tmp_path), "--to", wrong])
+        assert ended.value.code == (0 if wrong == to else 2)
+    shown = capsys.readouterr()
+    assert "very-secret" not in shown.out + shown.err
+    assert "Traceback" not in shown.err
+    assert os.environ.get("APP_DATABASE_URL") is None

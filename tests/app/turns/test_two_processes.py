@@ -1,0 +1,234 @@
+"""Two processes on one PostgreSQL: each sees, stops and respects what the other writes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import func, select
+
+from app.domain.ids import LOCAL_USER_ID as ME
+from app.domain.views import MessageStatus
+from app.errors import Conflict, EngineUnavailable, NotFound
+from app.store.db import notifications
+from app.store.db.models import Message, Turn
+from app.turns import stored_replies
+from app.turns.events import TurnText
+from app.turns.service import TurnRef
+from testing.databases import PostgresServer
+from tests.app.conftest import add_user
+from tests.app.two_processes import QUICK, SLOW, Process, Start, end_of, processes, text_of, until
+
+pytestmark = pytest.mark.timeout(50)  # less than SLOW
+
+
+@pytest.fixture
+async def start(postgres: PostgresServer, tmp_path: Path) -> AsyncIterator[Start]:
+    url = postgres.migrated()
+    async with processes(url, tmp_path) as start:
+        yield start
+    postgres.give_back(url)
+
+
+async def begun(owner: Process, *gates: asyncio.Event) -> TurnRef:
+    """A reply of the owner's that says 'one', and waits for each gate before it says ' two', ' three' and ends."""
+    words = ["one", " two", " three"][: len(gates)]
+    owner.engine.say(*words, gates={number + 1: gate for number, gate in enumerate(gates)})
+    return await owner.services.turns.start(ME, text="go")
+
+
+async def test_a_reader_elsewhere_sees_the_reply_grow_and_end_when_it_does(start: Start) -> None:
+    a, b = await start(**QUICK), await start(**SLOW)
+    await b.listening()
+    more, done = asyncio.Event(), asyncio.Event()
+    ref = await begun(a, more, done)
+    events = b.services.turns.events(ME, ref.turn_id)
+    assert await anext(events) == TurnText("one", 3)
+    more.set()
+    assert await anext(events) == TurnText(" two", 7)
+    done.set()
+    end = end_of([event async for event in events])
+    assert (end.status, end.offset) == (MessageStatus.COMPLETE, 7)
+    assert end.stats is not None
+    assert b.engine.calls == []
+
+
+async def test_a_reader_elsewhere_looks_by_itself_where_no_notification_comes(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(notifications, "FIRST_RETRY_SECONDS", 600)
+    a, b = await start(), await start()
+    await b.end_listening()
+    more = asyncio.Event()
+    ref = await begun(a, more, more)
+    events = b.services.turns.events(ME, ref.turn_id)
+    assert await anext(events) == TurnText("one", 3)
+    more.set()
+    seen = [event async for event in events]
+    assert text_of(seen) == " two"
+    assert end_of(seen).status is MessageStatus.COMPLETE
+    warnings = [record for record in caplog.records if record.name == notifications.__name__]
+    assert [record.levelno for record in warnings] == [logging.WARNING]
+
+
+async def test_the_listening_connection_comes_back_and_what_was_missed_is_looked_at(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, notifications.__name__)
+    monkeypatch.setattr(notifications, "FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(notifications, "MAX_RETRY_SECONDS", 0.01)
+    a, b = await start(**QUICK), await start(**SLOW)
+    listener = b.services.turns._notifications
+    connect, refused = listener._connect, 0
+
+    async def refuse() -> psycopg.AsyncConnection[object]:
+        nonlocal refused
+        refused += 1
+        raise psycopg.OperationalError("no route to the server")
+
+    more, done = asyncio.Event(), asyncio.Event()
+    ref = await begun(a, more, done)
+    events = b.services.turns.events(ME, ref.turn_id)
+    await anext(events)
+    following = asyncio.ensure_future(anext(events))
+    monkeypatch.setattr(listener, "_connect", refuse)
+    await b.end_listening()
+    more.set()
+    await until(lambda: written(a, ref, "one two"))
+    while refused < 3:  # noqa: ASYNC110 (nobody tells)
+        await asyncio.sleep(0.01)
+    assert not following.done()
+    monkeypatch.setattr(listener, "_connect", connect)
+    assert await following == TurnText(" two", 7)
+    done.set()
+    assert end_of([event async for event in events]).status is MessageStatus.COMPLETE
+    said = [record.levelno for record in caplog.records if record.name == notifications.__name__]
+    assert said == [logging.WARNING, logging.INFO]  # however often it was tried
+
+
+async def written(process: Process, ref: TurnRef, content: str) -> bool:
+    return await process.content(ref.message_id) == content
+
+
+async def test_a_stop_elsewhere_ends_the_reply_at_once_and_keeps_what_it_has(start: Start) -> None:
+    a, b = await start(**SLOW), await start(**SLOW)
+    await a.listening()
+    await b.listening()
+    ref = await begun(a, asyncio.Event())
+    reader = asyncio.create_task(a.read(ref.turn_id))
+    await a.engine.started.wait()
+    await asyncio.sleep(0)
+    await b.services.turns.stop(ME, ref.turn_id)
+    assert a.engine.running == 0
+    reply = await b.services.conversations.get_message(ME, ref.message_id)
+    assert (reply.status, reply.content) == (MessageStatus.STOPPED, "one")
+    assert end_of(await reader).status is MessageStatus.STOPPED
+    await b.services.turns.stop(ME, ref.turn_id)  # too late is no error
+    # It goes on there, and the old request to stop is not for the new run.
+    b.engine.say(" and on")
+    await b.services.turns.resume(ME, ref.message_id)
+    assert (await b.turn(ref.turn_id)).stop_requested_at is None
+    assert end_of(await b.read(ref.turn_id)).status is MessageStatus.COMPLETE
+    assert await a.content(ref.message_id) == "one and on"
+
+
+async def test_a_stop_elsewhere_is_seen_on_the_clock_where_no_notification_comes(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a reply that says nothing: it looks when it renews its lease."""
+    monkeypatch.setattr(notifications, "FIRST_RETRY_SECONDS", 600)
+    a, b = await start(lease_seconds=3.0), await start(lease_seconds=3.0)
+    await a.end_listening()
+    await b.end_listening()
+    ref = await begun(a, asyncio.Event())
+    await until(lambda: written(b, ref, "one"))
+    await b.services.turns.stop(ME, ref.turn_id)
+    assert a.engine.running == 0
+    assert (await b.services.conversations.get_message(ME, ref.message_id)).status is MessageStatus.STOPPED
+
+
+async def test_a_stop_that_nobody_answers_says_so_and_stays(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_replies, "STOP_SECONDS", 0.2)
+    a, b = await start(), await start()
+    ref = await begun(a, asyncio.Event())
+    await until(lambda: written(b, ref, "one"))
+    await die(a, ref)
+    stranger = await add_user(b.services.database)
+    with pytest.raises(NotFound):
+        await b.services.turns.stop(stranger, ref.turn_id)
+    await b.services.turns._records.request_stop(stranger, ref.turn_id)
+    assert (await b.turn(ref.turn_id)).stop_requested_at is None
+    with pytest.raises(EngineUnavailable, match="does not answer"):
+        await b.services.turns.stop(ME, ref.turn_id)
+    turn = await b.turn(ref.turn_id)
+    assert turn.status == "running"
+    assert turn.stop_requested_at is not None
+
+
+async def die(process: Process, ref: TurnRef) -> None:
+    """Let the process write no more of a reply, as if it were dead."""
+    live = process.services.turns._live[ref.turn_id]
+    assert live._task is not None
+    live._task.cancel()
+    with suppress(asyncio.CancelledError):
+        await live._task
+
+
+async def test_a_conversation_deleted_elsewhere_is_gone_for_every_reader(start: Start) -> None:
+    a, b = await start(**SLOW), await start(**SLOW)
+    await a.listening()
+    await b.listening()
+    ref = await begun(a, asyncio.Event())
+    readers = [asyncio.create_task(process.read(ref.turn_id)) for process in (a, b)]
+    await a.engine.started.wait()
+    await b.services.turns.delete_conversation(ME, ref.conversation_id)
+    for reader in readers:
+        with pytest.raises(NotFound):
+            await reader
+    assert (a.engine.running, a.engine.aborted) == (0, 1)
+
+
+async def test_of_sends_to_both_at_once_one_wins_and_the_other_writes_nothing(start: Start) -> None:
+    a, b = await start(), await start()
+    first = await a.services.turns.start(ME, text="hi")
+    await a.read(first.turn_id)
+    tip = first.message_id
+    for rounds in range(1, 6):
+        # All answer the same reply: one that came when the first one's reply is there already is refused, too.
+        sends = [
+            process.services.turns.start(ME, text=f"{rounds}", conversation_id=first.conversation_id, tip_id=tip)
+            for process in (a, b, a, b)
+        ]
+        answers = await asyncio.gather(*sends, return_exceptions=True)
+        won = [answer for answer in answers if isinstance(answer, TurnRef)]
+        lost = [answer for answer in answers if isinstance(answer, Conflict)]
+        assert (len(won), len(lost)) == (1, 3), answers
+        tip = won[0].message_id
+        await b.read(won[0].turn_id)
+        count = await a.services.database.read(lambda session: session.scalar(select(func.count(Message.id))))
+        assert count == 2 * (rounds + 1)
+
+
+@pytest.mark.parametrize("new", [True, False])
+async def test_one_request_that_comes_to_both_is_one_message(start: Start, new: bool) -> None:
+    """A proxy may repeat it to the other process while the first one still works on it."""
+    a, b = await start(), await start()
+    first = await a.services.turns.start(ME, text="hi")
+    await a.read(first.turn_id)
+    where = None if new else first.conversation_id
+    for number in range(5):
+        sends = [
+            process.services.turns.start(ME, text="once", conversation_id=where, request_id=f"r{number}")
+            for process in (a, b)
+        ]
+        one, other = await asyncio.gather(*sends)
+        assert one == other
+        await b.read(one.turn_id)
+    turns = await a.services.database.read(lambda session: session.scalar(select(func.count(Turn.id))))
+    assert turns == 6
+    assert len(a.engine.calls) + len(b.engine.calls) == 6

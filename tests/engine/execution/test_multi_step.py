@@ -1,0 +1,264 @@
+"""Several steps at once give the replies of single ones, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from engine import EngineSettings, FinishReason, SamplingParams
+from engine.execution.runner import Runner
+from engine.execution.steps import multi_step
+from engine.execution.steps.multi_step import MultiStep
+from engine.model.load import LoadedModel, load_model
+from engine.runtime.engine_core import EngineCore
+from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
+from testing.models import make_model
+from testing.native import needs_compiler
+from testing.replies import (
+    DRAWN,
+    GREEDY,
+    MAX_LEN,
+    ON_HOST,
+    Clock,
+    Told,
+    add,
+    finish,
+    run_scenario,
+)
+
+BLOCK = 4
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several would wait for one another at every turn where other tests hold the cores."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+
+
+@pytest.fixture(scope="module", params=["llama", "mistral-window"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return load(make_model(tmp_path_factory.mktemp("models") / request.param, request.param, seed=3, eos=False))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return load(make_model(tmp_path_factory.mktemp("models") / "llama", "llama", seed=3, eos=False))
+
+
+def load(path: Path) -> LoadedModel:
+    settings = EngineSettings(model=str(path), dtype="float32", device="cpu")
+    model = load_model(settings, lambda _stage, _fraction: None)
+    assert model.decoder is not None
+    return model
+
+
+@pytest.fixture
+def several(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Whatever may be computed at once is; how many steps each time."""
+    monkeypatch.setattr(multi_step, "MOST_STEPS", 4)
+    monkeypatch.setattr(multi_step, "longest_wait", lambda _readers: 1000.0)
+    done: list[int] = []
+    compute = Runner.several
+
+    def counted(self: Runner, *args: Any) -> Any:
+        drawn = compute(self, *args)
+        done.append(len(drawn.tokens))
+        return drawn
+
+    monkeypatch.setattr(Runner, "several", counted)
+    return done
+
+
+def make_core(model: LoadedModel, **chosen: Any) -> EngineCore:
+    given = {"max_model_len": MAX_LEN, "max_num_seqs": 6, "max_batched_tokens": 16, "num_kv_blocks": 200}
+    core = EngineCore(model, EngineSettings(**{**given, "kv_block_size": BLOCK, "device": "cpu", **chosen}))
+    core._pacing.observe(1, 0, 0.001)  # or it would first have to find out what a step takes
+    return core
+
+
+def alone(model: LoadedModel, prompt: Sequence[int], params: SamplingParams) -> Told:
+    """The reply of an engine that computes one step at a time, to nobody else."""
+    core = make_core(model)
+    core._multi_step = None
+    add(core, "r", prompt, params)
+    return finish(core)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "seeds", [range(6), *(pytest.param(range(n, n + 20), marks=pytest.mark.full) for n in (10, 30))]
+)
+def test_whatever_happens_the_replies_are_the_same(
+    model: LoadedModel, seeds: range, several: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, seen = Clock(), Counter[str]()
+    for module in ("runtime.engine_core", "runtime.request_processor", "runtime.output_processor"):
+        monkeypatch.setattr(f"engine.{module}.monotonic", clock)
+    expected: dict[Any, Told] = {}
+
+    def expect(prompt: list[int], params: SamplingParams) -> Told:
+        key = tuple(prompt), repr(params)
+        if key not in expected:
+            expected[key] = alone(model, prompt, params)
+        return expected[key]
+
+    for seed in seeds:
+        rng = random.Random(seed)
+        max_num_seqs = rng.choice([1, 3, 6])
+        budget = max_num_seqs + rng.choice([0, 3, 20])
+        least = blocks_for_sequence(CacheLayout.of(model.layers).windows, MAX_LEN, budget, BLOCK) + 1
+        core = make_core(
+            model,
+            max_num_seqs=max_num_seqs,
+            max_batched_tokens=budget,
+            num_kv_blocks=least + rng.choice([0, 0, 6, 100]),
+            enable_prefix_caching=rng.random() < 0.8,
+        )
+        seen += run_scenario(rng, core, clock, expect)
+    for what in ("aborts", "stops", "preemptions", "prefix hits"):
+        assert seen[what] > 0, what
+    assert set(several) == {1, 2, 3, 4}
+
+
+@needs_compiler
+def test_replies_of_all_lengths_end_where_they_must(llama: LoadedModel, several: list[int]) -> None:
+    core = make_core(llama, max_batched_tokens=32)
+    asked = {f"r{length}": replace(DRAWN, max_tokens=length, seed=length) for length in range(1, 7)}
+    for name, params in asked.items():
+        add(core, name, [5, 6, 7], params)
+    told = finish(core)
+    for name, params in asked.items():
+        assert told.tokens[name, 0] == alone(llama, [5, 6, 7], params).tokens["r", 0]
+        assert told.reasons[name, 0] is FinishReason.LENGTH
+    assert several == [4, 1]  # behind the first step, in which nobody is being written to
+    assert core.stats().num_steps == 6
+    assert core.stats().generation_tokens == 1 + 2 + 3 + 4 + 5 + 6
+
+
+@needs_compiler
+def test_the_context_s_end_is_not_passed(llama: LoadedModel, several: list[int]) -> None:
+    core = make_core(llama, num_kv_blocks=MAX_LEN // BLOCK + 1)
+    add(core, "a", [5, 6, 7], replace(GREEDY, max_tokens=MAX_LEN))
+    assert len(finish(core).tokens["a", 0]) == MAX_LEN - 3
+    assert core.stats().num_preemptions == 0
+    assert max(several) == 4
+
+
+@needs_compiler
+def test_a_stop_string_ends_a_reply_that_has_gone_on(llama: LoadedModel, several: list[int]) -> None:
+    text = alone(llama, [5, 6, 7], GREEDY).text
+    params = replace(GREEDY, stop=(text[6:9],))
+    core = make_core(llama)
+    add(core, "a", [5, 6, 7], params)
+    told = finish(core)
+    assert told.reasons["a", 0] is FinishReason.STOP
+    assert told.text == text[: text.index(text[6:9])]
+    assert told.tokens["a", 0] == alone(llama, [5, 6, 7], params).tokens["r", 0]
+    assert several
+
+
+@needs_compiler
+@pytest.mark.parametrize("params", [*ON_HOST, replace(DRAWN, typical_p=0.7)], ids=lambda params: repr(params)[-60:])
+def test_who_needs_each_token_looked_at_has_it_so_and_only_while_it_writes(
+    llama: LoadedModel, several: list[int], params: SamplingParams
+) -> None:
+    core = make_core(llama)
+    add(core, "a", [5, 6, 7], replace(GREEDY, max_tokens=40))
+    told = Told()
+    told.hear(core.step())  # the prompt
+    told.hear(core.step())
+    assert several == [4]
+    add(core, "b", [9, 8, 7], params)
+    while ("b", params.n - 1) not in told.reasons:
+        told.hear(core.step())
+        core.check()
+    between = len(several)
+    finish(core, told)
+    assert len(several) > between
+    assert told.tokens["a", 0] == alone(llama, [5, 6, 7], replace(GREEDY, max_tokens=40)).tokens["r", 0]
+    whole = alone(llama, [9, 8, 7], params)
+    for index in range(params.n):
+        assert told.tokens["b", index] == whole.tokens["r", index]
+    if params.n == 1 and params.prompt_logprobs is None:
+        assert between == 1
+
+
+@needs_compiler
+def test_scores_that_are_of_no_use_end_one_reply_in_whichever_step(llama: LoadedModel, several: list[int]) -> None:
+    prompt, others = [5, 6, 7], [9, 8, 7]
+    whole = alone(llama, prompt, GREEDY).tokens["r", 0]
+    neighbour = alone(llama, others, GREEDY).tokens["r", 0]
+    places = [at for at in range(6) if whole[at] not in {*prompt, *others, *whole[:at], *neighbour}]
+    assert len(places) >= 4
+    for at in places:
+        core = make_core(llama)
+        assert core._runner._decoder is not None
+        embedding = core._runner._decoder._weights.embedding
+        kept = embedding[whole[at]].clone()
+        embedding[whole[at]] = float("nan")  # what is computed from this token
+        try:
+            add(core, "bad", prompt, GREEDY)
+            add(core, "good", others, GREEDY)
+            told = finish(core)
+        finally:
+            embedding[whole[at]] = kept
+        assert told.failures == {"bad": "LogitsError"}
+        assert told.tokens["bad", 0] == whole[: at + 1]
+        assert told.tokens["good", 0] == neighbour
+    assert len(several) > len(places)
+
+
+@needs_compiler
+def test_a_delta_says_when_its_first_token_was_sampled(llama: LoadedModel, several: list[int]) -> None:
+    core = make_core(llama)
+    add(core, "a", [5, 6, 7], GREEDY)
+    core.step()  # the prompt
+    first, second = core.step().deltas, core.step().deltas
+    assert [len(delta.token_ids) for delta in (*first, *second)] == [4, 4]
+    assert core._scheduler.requests[0].last_token is not None
+    assert first[0].sampled_at is not None
+    assert second[0].sampled_at is not None
+    assert first[0].sampled_at < second[0].sampled_at < core._scheduler.requests[0].last_token
+    assert core._scheduler.requests[0].last_gap > 0  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("readers", "seconds", "steps"),
+    [
+        (64, 0.008, 4),
+        (64, 0.0001, 4),  # not more, however short they are
+        (64, 0.02, 2),
+        (64, 0.03, 1),
+        (16, 0.008, 2),
+        (1, 0.002, 1),  # one that reads alone has each token as soon as it is there
+        (64, None, 1),
+        (0, 0.001, 1),
+    ],
+)
+def test_no_step_is_added_that_text_would_not_wait_for_anyway(readers: int, seconds: float | None, steps: int) -> None:
+    plain = SimpleNamespace(adjusts=False, typical_p=1.0)
+    running = [SimpleNamespace(id=str(n), forks=[], params=SamplingParams()) for n in range(readers)]
+    scheduler: Any = SimpleNamespace(running=running, num_running=readers)
+    times: Any = SimpleNamespace(seconds_alone=lambda decodes: seconds)
+    submissions: Any = {one.id: SimpleNamespace(sampling=plain) for one in running}
+    assert MultiStep(scheduler, times, 1000).most_steps(submissions) == steps
+
+
+@needs_compiler
+def test_where_c_does_only_short_steps_longer_ones_stay_single(llama: LoadedModel, several: list[int]) -> None:
+    core = make_core(llama)
+    assert core._multi_step is not None
+    core._multi_step._most_tokens = 2
+    for name in "abc":
+        add(core, name, [5, 6, 7], GREEDY)
+    told = finish(core)
+    assert {tuple(told.tokens[name, 0]) for name in "abc"} == {tuple(alone(llama, [5, 6, 7], GREEDY).tokens["r", 0])}
+    assert several == []

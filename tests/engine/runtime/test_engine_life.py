@@ -1,0 +1,311 @@
+"""Starting, draining, failing and starting again: what happens to the readers, and to the books."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine import (
+    ChatMessage,
+    Delta,
+    Engine,
+    EngineError,
+    EngineOverloadedError,
+    EngineSettings,
+    EngineStoppedError,
+    FinishReason,
+    ModelLoadError,
+    SamplingParams,
+)
+from engine.runtime.engine_core import StepResult
+from testing.models import make_model
+from testing.waiting import eventually
+
+ENDLESS = SamplingParams(max_tokens=400, ignore_eos=True, temperature=0)
+SHORT = SamplingParams(max_tokens=5, ignore_eos=True, temperature=0)
+PROMPT = [11, 12, 13]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("models") / "llama")
+
+
+def settings(model: Path, **more: object) -> EngineSettings:
+    return EngineSettings(model=str(model), dtype="float32", **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def engine(model: Path) -> AsyncIterator[Engine]:
+    async with Engine(settings(model)) as running:
+        yield running
+
+
+async def read(stream: AsyncIterator[Delta]) -> list[Delta]:
+    return [delta async for delta in stream]
+
+
+async def until_first_token(engine: Engine, params: SamplingParams = ENDLESS) -> asyncio.Task[list[Delta]]:
+    """A task that reads a reply to its end, once its first token is there."""
+    arrived = asyncio.Event()
+
+    async def follow() -> list[Delta]:
+        deltas = []
+        async for delta in engine.complete(PROMPT, params):
+            deltas.append(delta)
+            arrived.set()
+        return deltas
+
+    task = asyncio.create_task(follow())
+    await arrived.wait()
+    return task
+
+
+async def settled(engine: Engine) -> None:
+    """Wait until nothing is in flight: aborts cross over to the worker thread."""
+    assert await asyncio.to_thread(engine._supervisor.running_worker().wait_idle, 60)
+
+
+def books(engine: Engine) -> None:
+    assert engine._core is not None
+    engine._core.check()
+    assert engine.stats().kv_cache_usage == 0
+
+
+async def test_before_the_start_everything_says_so(model: Path) -> None:
+    engine = Engine(settings(model))
+    assert not engine.health().ready
+    with pytest.raises(EngineStoppedError, match="not started"):
+        await read(engine.complete(PROMPT))
+    with pytest.raises(EngineStoppedError, match="not started"):
+        engine.stats()
+
+
+async def test_a_failed_start_can_be_tried_again(model: Path) -> None:
+    engine = Engine(settings(model, num_kv_blocks=2, max_model_len=100))
+    with pytest.raises(ModelLoadError, match="Lower max_model_len"):
+        await engine.start()
+    assert not engine.health().ready
+    engine.settings = settings(model)
+    await engine.start()
+    assert len(await read(engine.complete(PROMPT, SHORT))) > 0
+    await engine.stop()
+
+
+async def test_warming_up_leaves_no_trace(engine: Engine) -> None:
+    stats = engine.stats()
+    assert (stats.prompt_tokens, stats.generation_tokens, stats.num_steps) == (0, 0, 0)
+    assert sum(stats.requests_finished.values()) == 0
+    books(engine)
+
+
+async def test_leaving_the_loop_frees_the_blocks(engine: Engine) -> None:
+    async for delta in engine.complete(PROMPT, ENDLESS):
+        if delta.token_ids:
+            break
+    await settled(engine)
+    assert engine.stats().requests_finished["abort"] == 1
+    books(engine)
+
+
+async def test_cancelling_the_reader_frees_the_blocks(engine: Engine) -> None:
+    task = await until_first_token(engine)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    await settled(engine)
+    books(engine)
+
+
+HELLO: list[ChatMessage] = [{"role": "user", "content": "hello"}]
+
+
+async def test_who_is_told_hears_what_who_asks_reads(engine: Engine) -> None:
+    asked = await read(engine.chat(HELLO, SHORT))
+    told: list[Delta] = []
+    await engine.chat(HELLO, SHORT).tell(told.append)
+    for deltas in (asked, told):
+        assert deltas[-1].is_last
+        assert sum(delta.is_last for delta in deltas) == 1
+    assert [token for delta in told for token in delta.token_ids] == [
+        token for delta in asked for token in delta.token_ids
+    ]
+    assert "".join(delta.text for delta in told) == "".join(delta.text for delta in asked)
+    await settled(engine)
+    books(engine)
+
+
+async def test_who_leaves_or_fails_while_being_told_frees_the_blocks(engine: Engine) -> None:
+    begun = asyncio.Event()
+    telling = asyncio.create_task(engine.chat(HELLO, ENDLESS).tell(lambda _delta: begun.set()))
+    await begun.wait()
+    telling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await telling
+    await settled(engine)
+    assert engine.stats().requests_finished["abort"] == 1
+
+    def refuse(_delta: Delta) -> None:
+        raise LookupError("not this one")
+
+    with pytest.raises(LookupError):
+        await engine.chat(HELLO, ENDLESS).tell(refuse)
+    await settled(engine)
+    assert engine.stats().requests_finished["abort"] == 2
+    books(engine)
+
+
+async def test_who_is_told_hears_that_the_engine_stops(engine: Engine) -> None:
+    begun = asyncio.Event()
+    telling = asyncio.create_task(engine.chat(HELLO, ENDLESS).tell(lambda _delta: begun.set()))
+    await begun.wait()
+    await engine.stop()
+    with pytest.raises(EngineStoppedError):
+        await telling
+    with pytest.raises(EngineStoppedError, match="not started"):
+        await engine.chat(HELLO, ENDLESS).tell(lambda _delta: None)
+
+
+async def test_draining_finishes_what_runs_and_refuses_what_comes(engine: Engine) -> None:
+    task = await until_first_token(engine, SamplingParams(max_tokens=60, ignore_eos=True))
+    worker = engine._supervisor.running_worker()
+    draining = asyncio.create_task(engine.drain(30))
+    await eventually(lambda: worker.refusal is not None)
+    with pytest.raises(EngineStoppedError, match="takes no new requests"):
+        await read(engine.complete(PROMPT, SHORT))
+    assert await draining
+    assert (await task)[-1].finish_reason is FinishReason.LENGTH
+    assert not engine.health().ready
+
+
+async def test_draining_gives_up_in_time(engine: Engine) -> None:
+    task = await until_first_token(engine)
+    assert not await engine.drain(0.01)
+    task.cancel()
+
+
+async def test_stopping_ends_every_reader_with_an_error(model: Path) -> None:
+    engine = Engine(settings(model))
+    await engine.start()
+    task = await until_first_token(engine)
+    await engine.stop()
+    with pytest.raises(EngineStoppedError, match="stopped before the reply was finished"):
+        await task
+    assert not any(thread.name == "deskmate-engine" for thread in threading.enumerate())
+    await engine.start()
+    assert (await read(engine.complete(PROMPT, SHORT)))[-1].finish_reason is FinishReason.LENGTH
+    await engine.stop()
+
+
+@pytest.mark.usefixtures("single_steps")
+async def test_unusable_scores_fail_their_own_request_only(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engine._core is not None
+    runner = engine._core._runner
+    execute = runner.execute
+
+    def poison(plan):  # type: ignore[no-untyped-def]
+        logits = execute(plan).clone()
+        for row, chunk in enumerate(plan.sampling):
+            if chunk.request.prompt_token_ids[0] == 66 and chunk.request.num_output_tokens == 2:
+                logits[row] = torch.nan
+                for layer in runner.layers:  # as a broken kernel would leave it
+                    layer.values[chunk.request.tables[0]] = torch.nan
+        return logits
+
+    monkeypatch.setattr(runner, "execute", poison)
+    healthy = [asyncio.create_task(read(engine.complete([n, 2, 3], SHORT))) for n in (20, 30)]
+    with pytest.raises(EngineError, match="no usable scores"):
+        await read(engine.complete([66, 2, 3], SHORT))
+    for task in healthy:
+        assert sum(len(delta.token_ids) for delta in await task) == 5
+    await settled(engine)
+    assert engine.health().ready
+    assert engine.stats().requests_finished["error"] == 1
+    books(engine)
+    # The blocks go to others next, who read the unused rows behind their own as padding.
+    assert all(torch.isfinite(layer.values).all() for layer in runner.layers)
+
+
+async def test_one_more_than_fits_is_refused_and_room_comes_back(model: Path) -> None:
+    async with Engine(settings(model, max_num_seqs=2, max_waiting=1)) as engine:
+        tasks = [await until_first_token(engine) for _ in range(2)]
+        waiting = asyncio.create_task(read(engine.complete(PROMPT, SHORT)))
+        await eventually(lambda: len(engine._supervisor.running_worker().readers) == 3)
+        with pytest.raises(EngineOverloadedError, match="of at most 3"):
+            await read(engine.complete(PROMPT, SHORT))
+        with pytest.raises(EngineOverloadedError):
+            await engine.check_chat([{"role": "user", "content": "hi"}])
+        for task in tasks:
+            task.cancel()
+        assert (await waiting)[-1].finish_reason is FinishReason.LENGTH
+
+
+async def test_a_slow_reader_gets_everything_in_fewer_pieces(engine: Engine) -> None:
+    deltas = []
+    async for delta in engine.complete(PROMPT, SamplingParams(max_tokens=50, ignore_eos=True, temperature=0)):
+        deltas.append(delta)
+        await eventually(lambda: engine.stats().num_requests_running == 0)
+    eager = await read(engine.complete(PROMPT, SamplingParams(max_tokens=50, ignore_eos=True, temperature=0)))
+    assert len(deltas) < 50
+    assert sum((delta.token_ids for delta in deltas), ()) == sum((delta.token_ids for delta in eager), ())
+    assert "".join(delta.text for delta in deltas) == "".join(delta.text for delta in eager)
+
+
+def test_offline_generation_keeps_the_order_and_needs_no_loop(model: Path) -> None:
+    engine = Engine(settings(model, max_num_seqs=3, max_waiting=0))
+    lengths = [7, 1, 5, 3, 9, 2, 4]
+    params = [SamplingParams(max_tokens=n, ignore_eos=True, temperature=0) for n in lengths]
+    completions = engine.generate([[n + 10, 5] for n in range(7)], params, show_progress=False)
+    assert [len(each.token_ids) for each in completions] == lengths
+    assert [each.prompt_token_ids[0] for each in completions] == [n + 10 for n in range(7)]
+    with pytest.raises(ValueError, match="2 prompts need as many params"):
+        engine.generate(["a", "b"], params)
+    asyncio.run(engine.stop())
+
+
+async def test_offline_generation_refuses_to_block_a_loop(engine: Engine) -> None:
+    with pytest.raises(RuntimeError, match="use complete"):
+        engine.generate(["a"])
+
+
+async def test_a_reader_whose_loop_is_gone_does_not_hold_blocks(engine: Engine) -> None:
+    def visit() -> None:
+        """Begins a reply in an event loop of its own and closes the loop without saying goodbye."""
+        loop = asyncio.new_event_loop()
+        stream = engine.complete(PROMPT, ENDLESS)
+        loop.run_until_complete(anext(stream))
+        loop.close()
+        abandoned.append(stream)
+
+    abandoned: list[object] = []
+    await asyncio.to_thread(visit)
+    await settled(engine)
+    assert engine.health().ready
+    books(engine)
+
+
+async def test_prefill_progress_is_told_for_long_prompts(model: Path) -> None:
+    async with Engine(settings(model, max_batched_tokens=64, max_num_seqs=8)) as engine:
+        core = engine._supervisor.running_worker().core
+        step, heard = core.step, threading.Event()
+        heard.set()
+
+        def no_faster_than_the_reader() -> StepResult:
+            heard.wait(10)
+            heard.clear()
+            return step()
+
+        core.step = no_faster_than_the_reader  # type: ignore[method-assign]
+        deltas = []
+        async for delta in engine.complete(list(range(20, 220)), SHORT):
+            deltas.append(delta)
+            heard.set()
+        seen = [delta.progress.processed for delta in deltas if delta.progress is not None]
+        assert seen[:3] == [64, 128, 192]
+        assert all(delta.progress is None or delta.progress.total == 200 for delta in deltas)

@@ -1,0 +1,336 @@
+"""Letting go of a model and taking another, with replies in flight and with models that cannot be loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine import (
+    Delta,
+    Engine,
+    EngineBusyError,
+    EngineSettings,
+    EngineState,
+    EngineStoppedError,
+    FinishReason,
+    ModelLoadError,
+    ReplyInterruptedError,
+    SamplingParams,
+)
+from engine.runtime import supervisor as supervisor_module
+from testing.hub import Hub
+from testing.models import make_model
+from testing.waiting import eventually
+
+MIB = 1024**2
+ENDLESS = SamplingParams(max_tokens=400, ignore_eos=True, temperature=0)
+SHORT = SamplingParams(max_tokens=5, ignore_eos=True, temperature=0)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("models") / "one", eos=False)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("models") / "two", "qwen3", seed=5, eos=False)
+
+
+@pytest.fixture
+async def engine(one: Path) -> AsyncIterator[Engine]:
+    async with Engine(EngineSettings(model=str(one), dtype="float32", kv_cache_memory=0.05)) as running:
+        yield running
+
+
+async def reply(engine: Engine, params: SamplingParams = SHORT) -> list[int]:
+    return [token async for delta in engine.complete([20, 12, 13], params) for token in delta.token_ids]
+
+
+async def started(engine: Engine, params: SamplingParams = ENDLESS) -> asyncio.Task[list[int]]:
+    task = asyncio.create_task(reply(engine, params))
+    await eventually(lambda: engine.stats().generation_tokens > 0)
+    return task
+
+
+def resident_memory() -> int:
+    """Bytes of this process that are in memory and not merely files mapped into it."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no RssAnon in /proc/self/status")
+
+
+async def test_sleep_gives_the_memory_back_and_wake_answers_as_before(tmp_path: Path) -> None:
+    """140 MB of weights and 60 MiB of cache; a generator that nobody closed must not hold them."""
+    path = make_model(tmp_path / "big", eos=False, std=0.05, hidden=1024, heads=16, kv_heads=16, layers=3)
+    weights = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    assert weights > 100 * MIB
+    gc.collect()
+    before = resident_memory()
+    settings = EngineSettings(model=str(path), dtype="float32", kv_cache_memory=60 / 1024, max_model_len=512)
+    async with Engine(settings) as engine:
+        expected = await reply(engine)
+        unread = engine.complete([20, 12, 13], SHORT)
+        await anext(unread)
+        awake = resident_memory()
+        assert awake - before > weights
+        await engine.sleep()
+        asleep = resident_memory()
+        # What the allocator keeps of a process that has run many tests is not the model's: that would be all of it.
+        assert asleep - before < 0.5 * weights, f"{(asleep - before) / MIB:.0f} MiB stayed of {weights / MIB:.0f}"
+        await engine.wake()
+        assert await reply(engine) == expected
+        await unread.aclose()
+
+
+async def test_asleep_it_refuses_says_so_and_keeps_its_name_and_its_counts(engine: Engine) -> None:
+    await reply(engine)
+    before, info = engine.stats(), engine.info
+    await engine.sleep()
+    await engine.sleep()  # twice is no error
+    assert engine.status.state is EngineState.ASLEEP
+    assert "asleep" in (engine.health().error or "")
+    for refused in (reply(engine), engine.check_chat([{"role": "user", "content": "hi"}])):
+        with pytest.raises(EngineStoppedError, match=r"asleep.*Wake it up"):
+            await refused
+    assert engine.info == info
+    assert engine.stats().generation_tokens == before.generation_tokens == 5
+    assert engine.registry.get_sample_value("deskmate_generation_tokens_total") == 5
+    assert engine.registry.get_sample_value("deskmate_engine_state", {"state": "asleep"}) == 1
+    assert engine.registry.get_sample_value("deskmate_engine_state", {"state": "ready"}) == 0
+    await engine.wake()
+    await engine.wake()
+    await reply(engine)
+    assert engine.stats().generation_tokens == 10
+    assert engine.registry.get_sample_value("deskmate_time_to_first_token_seconds_count") == 2
+
+
+@pytest.mark.parametrize("act", ["sleep", "swap"])
+async def test_replies_in_flight_are_finished_first(engine: Engine, two: Path, act: str) -> None:
+    task = await started(engine, SamplingParams(max_tokens=60, ignore_eos=True, temperature=0))
+    await (engine.sleep() if act == "sleep" else engine.swap(str(two)))
+    assert len(await task) == 60
+
+
+@pytest.mark.parametrize("act", ["sleep", "swap"])
+async def test_replies_that_take_too_long_are_interrupted(engine: Engine, two: Path, act: str) -> None:
+    task = await started(engine)
+    await (engine.sleep(0.01) if act == "sleep" else engine.swap(str(two), timeout=0.01))
+    with pytest.raises(ReplyInterruptedError, match="before the reply was finished"):
+        await task
+
+
+async def test_after_a_swap_the_other_model_answers(engine: Engine, one: Path, two: Path) -> None:
+    first = await reply(engine)
+    await engine.swap(str(two))
+    assert engine.info.name == "two"
+    assert engine.health().ready
+    second = await reply(engine)
+    assert second != first
+    await engine.swap(str(one))
+    assert await reply(engine) == first
+    assert engine.stats().generation_tokens == 15
+
+
+async def test_a_swap_wakes_it_up(engine: Engine, two: Path) -> None:
+    await engine.sleep()
+    await engine.swap(str(two))
+    assert engine.info.name == "two"
+    assert len(await reply(engine)) == 5
+
+
+async def test_a_model_of_the_hub_is_fetched_while_the_old_one_serves(
+    engine: Engine, two: Path, tmp_path: Path
+) -> None:
+    with Hub(two).running(tmp_path / "cache") as hub:
+        hub.more.clear()
+        swap = asyncio.create_task(engine.swap("somebody/model"))
+        assert await asyncio.to_thread(hub.stopped.wait, 20)
+        await eventually(lambda: engine.status.stage == "Downloading somebody/model")
+        await eventually(lambda: (engine.status.progress or 0) > 0.4)
+        assert not hub.more.is_set()
+        assert engine.health().ready
+        assert len(await reply(engine)) == 5
+        hub.more.set()
+        await swap
+        assert engine.info.name == "somebody/model"
+        with pytest.raises(ModelLoadError, match="nobody/nothing"):
+            await engine.swap("nobody/nothing")
+        assert len(await reply(engine)) == 5
+
+
+async def test_a_start_that_is_given_up_waits_for_no_download(two: Path, tmp_path: Path) -> None:
+    with Hub(two).running(tmp_path / "cache") as hub:
+        hub.more.clear()
+        engine = Engine(EngineSettings(model="somebody/model", dtype="float32", kv_cache_memory=0.05))
+        start = asyncio.create_task(engine.start())
+        assert await asyncio.to_thread(hub.stopped.wait, 20)
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert not hub.more.is_set()
+        hub.more.set()
+        await eventually(lambda: not engine._supervisor._exclusive.locked())
+        await engine.start()  # and can be started after all
+        assert len(await reply(engine)) == 5
+        await engine.stop()
+
+
+async def test_requests_during_a_swap_are_told_and_a_second_swap_waits_for_nobody(
+    engine: Engine, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, entered = threading.Event(), threading.Event()
+    load = supervisor_module.load_model
+
+    def slowly(*args):  # type: ignore[no-untyped-def]
+        entered.set()
+        assert held.wait(20)
+        return load(*args)
+
+    monkeypatch.setattr(supervisor_module, "load_model", slowly)
+    swap = asyncio.create_task(engine.swap(str(two)))
+    assert await asyncio.to_thread(entered.wait, 20)
+    assert engine.status.state is EngineState.SWAPPING
+    with pytest.raises(EngineStoppedError, match="Another model is being loaded"):
+        await reply(engine)
+    with pytest.raises(EngineBusyError):
+        await engine.swap(str(two))
+    with pytest.raises(EngineBusyError):
+        await engine.sleep()
+    assert engine.info.name == "one"
+    held.set()
+    await swap
+    assert len(await reply(engine)) == 5
+
+
+def no_such_folder(two: Path) -> EngineSettings:
+    return EngineSettings(model=str(two / "nowhere"))
+
+
+def damaged_weights(two: Path) -> EngineSettings:
+    copy = two.parent / "damaged"
+    copy.mkdir(exist_ok=True)
+    for file in two.iterdir():
+        content = file.read_bytes()
+        (copy / file.name).write_bytes(content[: len(content) // 2] if file.suffix == ".safetensors" else content)
+    return EngineSettings(model=str(copy), dtype="float32")
+
+
+def no_room_for_the_cache(two: Path) -> EngineSettings:
+    return EngineSettings(model=str(two), dtype="float32", num_kv_blocks=2, max_model_len=400)
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside", "one after the other"])
+@pytest.mark.parametrize("fault", [no_such_folder, damaged_weights, no_room_for_the_cache])
+async def test_a_model_that_cannot_be_loaded_leaves_the_old_one_serving(
+    engine: Engine, two: Path, monkeypatch: pytest.MonkeyPatch, fault, beside: bool
+) -> None:
+    monkeypatch.setattr(supervisor_module, "_fits", lambda *_: beside)
+    loaded = []
+    load = supervisor_module.load_model
+    monkeypatch.setattr(supervisor_module, "load_model", lambda s, p: loaded.append(Path(s.model).name) or load(s, p))
+    expected = await reply(engine)
+    with pytest.raises(ModelLoadError, match=r"There is no model folder|cannot be read|Lower max_model_len"):
+        await engine.swap(fault(two))
+    assert engine.health().ready
+    assert engine.info.name == "one"
+    assert Path(engine.settings.model).name == "one"
+    assert await reply(engine) == expected
+    if beside:
+        assert "one" not in loaded, "it was kept and need not be read again"
+
+
+async def test_a_failure_nobody_foresaw_leaves_the_old_one_too(
+    engine: Engine, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = supervisor_module.EngineCore
+
+    def explode(model, settings):  # type: ignore[no-untyped-def]
+        if model.name == "two":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return core(model, settings)
+
+    monkeypatch.setattr(supervisor_module, "EngineCore", explode)
+    with pytest.raises(ModelLoadError, match="not enough memory"):
+        await engine.swap(str(two))
+    assert len(await reply(engine)) == 5
+
+
+async def test_a_slept_model_that_is_gone_keeps_it_asleep_and_can_be_tried_again(tmp_path: Path) -> None:
+    path = make_model(tmp_path / "model", eos=False)
+    async with Engine(EngineSettings(model=str(path), dtype="float32")) as engine:
+        await engine.sleep()
+        path.rename(tmp_path / "elsewhere")
+        with pytest.raises(ModelLoadError):
+            await engine.wake()
+        assert engine.status.state is EngineState.ASLEEP
+        (tmp_path / "elsewhere").rename(path)
+        await engine.wake()
+        assert len(await reply(engine)) == 5
+
+
+@pytest.mark.parametrize("when", ["Loading weights", "Warming up"])
+async def test_a_start_that_is_cancelled_ends_at_once_and_can_be_repeated(one: Path, when: str) -> None:
+    reached = threading.Event()
+
+    def progress(stage: str, _fraction: float) -> None:
+        if stage == when:
+            reached.set()
+
+    engine = Engine(EngineSettings(model=str(one), dtype="float32"), progress=progress)
+    # Slow from there on: each further piece waits for the cancellation.
+    report = engine._supervisor._report
+
+    def slow(stage: str, fraction: float) -> None:
+        report(stage, fraction)
+        if stage == when:
+            engine._supervisor._cancelled.wait(20)
+
+    engine._supervisor._report = slow  # type: ignore[method-assign]
+    start = asyncio.create_task(engine.start())
+    assert await asyncio.to_thread(reached.wait, 20)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    await eventually(lambda: not any(thread.name.startswith("deskmate") for thread in threading.enumerate()))
+    assert engine.status.state is EngineState.STOPPED
+    engine._supervisor._report = report  # type: ignore[method-assign]
+    await engine.start()
+    assert len(await reply(engine)) == 5
+    await engine.stop()
+
+
+async def test_stopping_in_the_middle_of_a_swap_gives_it_up(
+    engine: Engine, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = threading.Event()
+    load = supervisor_module.load_model
+
+    def slowly(settings, progress):  # type: ignore[no-untyped-def]
+        entered.set()
+        assert engine._supervisor._cancelled.wait(20)
+        return load(settings, progress)
+
+    monkeypatch.setattr(supervisor_module, "load_model", slowly)
+    swap = asyncio.create_task(engine.swap(str(two)))
+    assert await asyncio.to_thread(entered.wait, 20)
+    await engine.stop()
+    with pytest.raises(ModelLoadError, match="given up"):
+        await swap
+    assert engine.status.state is EngineState.STOPPED
+
+
+async def test_a_reply_that_is_read_late_is_whole(engine: Engine, two: Path) -> None:
+    stream = engine.complete([20, 12, 13], SHORT)
+    got: list[Delta] = [await anext(stream)]
+    await engine.swap(str(two))
+    got += [delta async for delta in stream]
+    assert sum(len(delta.token_ids) for delta in got) == 5
+    assert got[-1].finish_reason is FinishReason.LENGTH

@@ -1,0 +1,318 @@
+"""Users take turns: whatever one of them asks for, another one's first word comes soon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.scheduling.fairness import PROMPT_TOKEN_SECONDS, TURN_SECONDS
+from engine.scheduling.request import Request
+from engine.scheduling.scheduler import Scheduler, StepPlan
+from tests.engine.scheduling.test_scheduler import SimulatedCache, make_request, make_scheduler, sampled
+
+SEATS = 6
+BUDGET = 16
+LONGEST = 96
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What an attacker asks for."""
+
+    prompt: int
+    max_tokens: int
+    forks: int
+    logprobs: int | None
+
+
+WISHES = st.builds(
+    Wish,
+    prompt=st.integers(1, LONGEST - 24),
+    max_tokens=st.integers(1, 24),
+    forks=st.integers(0, 15),
+    logprobs=st.sampled_from([None, 0]),
+)
+
+
+def asked(name: str, user: str | None, wish: Wish, arrival: float) -> Request:
+    """A request with its forks; no two prompts begin alike."""
+    noise = Random(name)  # not hash(), which differs from process to process
+    prompt = [noise.randrange(10, 1010) for _ in range(wish.prompt)]
+    family = [
+        make_request(f"{name}/{index}", prompt, wish.max_tokens, arrival, prompt_logprobs=wish.logprobs)
+        for index in range(1 + wish.forks)
+    ]
+    for one in family:
+        one.user = user
+    family[0].forks = family[1:]
+    return family[0]
+
+
+def run(scheduler: Scheduler, cache: SimulatedCache) -> StepPlan:
+    """One step."""
+    plan = scheduler.plan()
+    cache.execute(plan)
+    scheduler.commit(plan, dict.fromkeys(sampled(plan), 1))
+    scheduler.check()
+    return plan
+
+
+def steps_until_first_token(scheduler: Scheduler, cache: SimulatedCache, request: Request, most: int) -> int:
+    for step in range(1, most + 1):
+        run(scheduler, cache)
+        scheduler.check()
+        if request.first_token is not None:
+            return step
+    return most + 1
+
+
+def bound(prompts: Iterable[int]) -> int:
+    """Steps: a prompt of each user is read in turn, of which a step reads what the decodes of all seats leave."""
+    return sum(-(-prompt // (BUDGET - SEATS)) + 1 for prompt in prompts) + 1
+
+
+@given(
+    attackers=st.lists(st.lists(WISHES, min_size=1, max_size=8), min_size=1, max_size=SEATS - 1),
+    head_start=st.integers(0, 30),
+    prompt=st.integers(1, 60),
+    spare_blocks=st.integers(0, 40),
+)
+@settings(max_examples=40)
+def test_a_users_first_word_comes_within_a_bound_whatever_others_ask_for(
+    attackers: list[list[Wish]], head_start: int, prompt: int, spare_blocks: int
+) -> None:
+    blocks = LONGEST // 4 * (1 + len(attackers)) + 1 + spare_blocks  # enough for one request of each user
+    now = 100.0
+    scheduler = make_scheduler(blocks, 4, seqs=SEATS, budget=BUDGET, max_len=LONGEST, clock=lambda: now)
+    cache = SimulatedCache(4)
+    for number, wishes in enumerate(attackers):
+        for at, wish in enumerate(wishes):
+            scheduler.add(asked(f"a{number}.{at}", f"attacker {number}", wish, float(at)))
+    for _ in range(head_start if scheduler.has_work else 0):
+        run(scheduler, cache)
+    now = 1000.0
+    victim = asked("victim", "victim", Wish(prompt, 4, 0, None), now)
+    scheduler.add(victim)
+    now += prompt * PROMPT_TOKEN_SECONDS  # until then shorter prompts that come later are read first
+    most = bound([prompt, *(max(wish.prompt + wish.max_tokens for wish in wishes) for wishes in attackers)])
+    assert steps_until_first_token(scheduler, cache, victim, most) <= most
+
+
+def test_one_user_with_many_replies_keeps_no_other_out_of_the_seats() -> None:
+    scheduler, cache = make_scheduler(200, 4, seqs=4, budget=16, max_len=32), SimulatedCache(4)
+    scheduler.add(asked("many", "ann", Wish(4, 20, 15, None), 0.0))
+    for _ in range(3):
+        run(scheduler, cache)
+    assert [request.user for request in scheduler.running] == ["ann"] * 4
+    bob = asked("one", "bob", Wish(4, 20, 0, None), 5.0)
+    scheduler.add(bob)
+    assert steps_until_first_token(scheduler, cache, bob, 1) == 1
+    assert [request.user for request in scheduler.running].count("ann") == 3
+
+
+def test_without_users_the_order_is_that_of_the_ranks() -> None:
+    scheduler, cache = make_scheduler(200, 4, seqs=4, budget=16, max_len=32), SimulatedCache(4)
+    scheduler.add(asked("many", None, Wish(4, 20, 15, None), 0.0))
+    for _ in range(3):
+        run(scheduler, cache)
+    late = asked("one", None, Wish(4, 20, 0, None), 5.0)
+    scheduler.add(late)
+    assert steps_until_first_token(scheduler, cache, late, 10) == 11
+
+
+def test_a_short_question_does_not_wait_for_a_long_prompt() -> None:
+    scheduler, cache = make_scheduler(400, 4, seqs=4, budget=16, max_len=LONGEST), SimulatedCache(4)
+    scheduler.add(asked("long", "ann", Wish(80, 1, 0, None), 0.0))
+    run(scheduler, cache)
+    short = asked("short", "bob", Wish(8, 4, 0, None), 0.5)
+    scheduler.add(short)
+    assert steps_until_first_token(scheduler, cache, short, 1) == 1
+
+
+def test_a_long_prompt_is_read_though_short_ones_come_all_the_time() -> None:
+    now = 0.0
+    scheduler = make_scheduler(400, 4, seqs=4, budget=16, max_len=LONGEST, clock=lambda: now)
+    cache = SimulatedCache(4)
+    long = asked("long", "ann", Wish(80, 1, 0, None), 0.0)
+    scheduler.add(long)
+    for step in range(60):
+        now += 0.1
+        scheduler.add(asked(f"short {step}", f"user {step}", Wish(15, 1, 0, None), now))
+        run(scheduler, cache)
+        if long.is_finished:
+            return
+    raise AssertionError(f"{long.num_computed_tokens} of 80 tokens are read")
+
+
+def test_users_with_many_requests_share_the_seats_and_each_is_served_in_its_own_order() -> None:
+    """Ann had a hundred before Bob's came: he does not wait for them, and she has what he leaves."""
+    now = 0.0
+    scheduler = make_scheduler(400, 4, seqs=4, budget=16, max_len=LONGEST, clock=lambda: now)
+    cache = SimulatedCache(4)
+    anns = [asked(f"a{number}", "ann", Wish(4, 6, 0, None), now) for number in range(20)]
+    for one in anns:
+        scheduler.add(one)
+    for _ in range(10):
+        now += 1
+        run(scheduler, cache)
+    bobs = [asked(f"b{number}", "bob", Wish(4, 6, 0, None), now) for number in range(8)]
+    for one in bobs:
+        scheduler.add(one)
+    shares = {"ann": 0, "bob": 0}
+    ended: list[Request] = []
+    while not all(one.is_finished for one in bobs):
+        now += 1
+        run(scheduler, cache)
+        ended += [one for one in (*anns, *bobs) if one.is_finished and one not in ended]
+        for one in scheduler.running:
+            shares[str(one.user)] += not all(other.is_finished or other in scheduler.running for other in bobs)
+    assert shares["ann"] == pytest.approx(shares["bob"], rel=0.2)
+    for own in (anns, bobs):
+        assert [one.id for one in ended if one in own] == [one.id for one in own if one in ended]
+
+
+def test_a_turn_that_moves_up_does_not_count_from_its_arrival() -> None:
+    """Else all that somebody has waiting would come before another one's first."""
+    now = 0.0
+    scheduler = make_scheduler(200, 4, seqs=1, budget=16, max_len=32, clock=lambda: now)
+    cache = SimulatedCache(4)
+    for number in range(5):
+        scheduler.add(asked(f"a{number}", "ann", Wish(4, 2, 0, None), now))
+    run(scheduler, cache)
+    now = 10.0
+    bob = asked("bob", "bob", Wish(4, 2, 0, None), now)
+    scheduler.add(bob)
+    now = 20.0
+    while not bob.is_finished:
+        run(scheduler, cache)
+    assert [number for number in range(5) if scheduler.get(f"a{number}/0") is None] == [0]
+
+
+def test_an_urgent_request_takes_no_seat_of_its_own_user() -> None:
+    scheduler, cache = make_scheduler(200, 4, seqs=1, budget=16, max_len=32), SimulatedCache(4)
+    scheduler.add(asked("bob", "bob", Wish(4, 9, 0, None), 0.0))
+    scheduler.add(asked("waits", "ann", Wish(4, 9, 0, None), 0.0))
+    run(scheduler, cache)
+    urgent = asked("urgent", "bob", Wish(4, 9, 0, None), 1.0)
+    urgent.priority = -60
+    scheduler.add(urgent)
+    run(scheduler, cache)
+    assert [request.id for request in scheduler.running] == ["bob/0"]
+
+
+@pytest.mark.parametrize("priorities", [(20, 15, 10, 5), (0, -1, -2, -3), (0, 0, 0, 0)])
+def test_priorities_give_nobody_more_turns(priorities: tuple[int, ...]) -> None:
+    now = 0.0
+    scheduler = make_scheduler(200, 4, seqs=4, budget=16, max_len=LONGEST, clock=lambda: now)
+    cache = SimulatedCache(4)
+    for priority in priorities:
+        one = asked(f"p{priority}/{now}", "ann", Wish(4, 80, 0, None), now)
+        one.priority = priority
+        scheduler.add(one)
+        now += 0.1
+    for _ in range(3):
+        run(scheduler, cache)
+    bob = asked("bob", "bob", Wish(4, 4, 0, None), now)
+    scheduler.add(bob)
+    assert steps_until_first_token(scheduler, cache, bob, 2) == 1
+
+
+def test_the_more_urgent_of_a_users_waiting_requests_comes_first() -> None:
+    scheduler, cache = make_scheduler(200, 4, seqs=1, budget=16, max_len=32, clock=lambda: 9.0), SimulatedCache(4)
+    for name, priority in (("runs", 0), ("low", 2), ("normal", 0), ("high", -1)):
+        one = asked(name, "ann", Wish(4, 2, 0, None), 0.0)
+        one.priority = priority
+        scheduler.add(one)
+        scheduler.add(asked(f"bob {name}", "bob", Wish(4, 2, 0, None), 0.0))
+        run(scheduler, cache)
+    order: list[str] = []
+    while scheduler.has_work:
+        for request in scheduler.running:
+            if request.id not in order:
+                order.append(request.id)
+        run(scheduler, cache)
+    assert [one for one in order if not one.startswith("bob")][-3:] == ["high/0", "normal/0", "low/0"]
+
+
+def test_forks_of_a_request_that_waited_long_take_turns_from_when_they_begin() -> None:
+    now = 16 * TURN_SECONDS
+    scheduler = make_scheduler(400, 4, seqs=4, budget=16, max_len=LONGEST, clock=lambda: now)
+    cache = SimulatedCache(4)
+    scheduler.add(asked("many", "ann", Wish(4, 80, 15, None), 0.0))
+    for _ in range(3):
+        run(scheduler, cache)
+    bob = asked("bob", "bob", Wish(4, 4, 0, None), now)
+    scheduler.add(bob)
+    assert steps_until_first_token(scheduler, cache, bob, 2) == 1
+
+
+def test_a_prompt_that_is_one_too_many_to_score_is_not_overtaken_by_its_own_user() -> None:
+    scheduler, cache = make_scheduler(800, 4, seqs=4, budget=256, max_len=700), SimulatedCache(4)
+    scheduler.add(asked("first", "bob", Wish(600, 4, 0, 0), 0.0))
+    scheduler.add(asked("scored", "ann", Wish(600, 4, 0, 0), 1.0))
+    scheduler.add(asked("short", "ann", Wish(8, 4, 0, None), 2.0))
+    scheduler.add(asked("other", "carl", Wish(8, 4, 0, None), 3.0))
+    run(scheduler, cache)
+    assert [request.id for request in scheduler.running] == ["other/0", "first/0"]
+
+
+def test_forks_do_not_give_way_in_vain() -> None:
+    """Their blocks are one another's, and count once."""
+    scheduler, cache = make_scheduler(40, 4, seqs=8, budget=128, max_len=96), SimulatedCache(4)
+    scheduler.add(asked("many", "ann", Wish(60, 20, 5, None), 0.0))
+    for _ in range(3):
+        run(scheduler, cache)
+    scheduler.add(asked("carl", "carl", Wish(60, 20, 0, None), 0.0))
+    run(scheduler, cache)
+    before = scheduler.counters.preemptions
+    scheduler.add(asked("bob", "bob", Wish(90, 2, 0, None), 1.0))
+    run(scheduler, cache)
+    assert scheduler.counters.preemptions == before
+
+
+def test_nobody_gives_way_in_vain() -> None:
+    """Bob's prompt needs more blocks than Ann's later turns hold, so they go on until her first is done."""
+    scheduler, cache = make_scheduler(25, 4, seqs=4, budget=64, max_len=96), SimulatedCache(4)
+    for number, length in enumerate((60, 8, 8)):
+        scheduler.add(asked(f"a{number}", "ann", Wish(length, 10, 0, None), 0.0))
+    for _ in range(3):
+        run(scheduler, cache)
+    scheduler.add(asked("bob", "bob", Wish(70, 2, 0, None), 1.0))
+    run(scheduler, cache)
+    assert [request.id for request in scheduler.running] == ["a0/0", "a1/0", "a2/0"]
+    assert scheduler.counters.preemptions == 0
+
+
+def test_a_prompts_length_takes_nobodys_seat() -> None:
+    scheduler, cache = make_scheduler(200, 4, seqs=1, budget=16, max_len=LONGEST), SimulatedCache(4)
+    scheduler.add(asked("long", "ann", Wish(80, 4, 0, None), 0.0))
+    run(scheduler, cache)
+    scheduler.add(asked("short", "bob", Wish(4, 4, 0, None), 0.1))
+    run(scheduler, cache)
+    assert [request.user for request in scheduler.running] == ["ann"]
+
+
+def test_a_reply_under_way_ends_though_new_users_come_all_the_time() -> None:
+    """Their requests are short and their blocks are its blocks: 32 of 4 tokens for a reply that needs 29."""
+    scheduler = make_scheduler(33, 4, budget=32, max_len=120)
+    cache = SimulatedCache(4)
+    long = make_request("long", list(range(60)), 55, 0.0)
+    long.user = "long"
+    scheduler.add(long)
+    come = 0
+    for step in range(300):
+        while len(scheduler.requests) - (not long.is_finished) < 3:
+            come += 1
+            short = make_request(f"r{come}", list(range(1000 + come * 6, 1006 + come * 6)), 30, float(step))
+            short.user = f"user {come}"
+            scheduler.add(short)
+        run(scheduler, cache)
+        scheduler.check()
+        if long.is_finished:
+            return
+    raise AssertionError(f"{long.num_output_tokens} of 55 tokens, after {long.num_preemptions} preemptions")
