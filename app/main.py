@@ -111,12 +111,12 @@ def _authenticator(app: FastAPI, settings: AppSettings) -> Authenticator:
     if not settings.accounts:
         return LocalUser(LOCAL_USER_ID) if settings.api_key is None else KeyedLocalUser(LOCAL_USER_ID, settings.api_key)
 
-    def people() -> People:
+    def accounts() -> People:
         opened = cast(Services, app.state.services).people
         assert opened is not None  # with accounts
         return opened
 
-    return AccountAuthenticator(users, settings.metrics_token)
+    return AccountAuthenticator(accounts, settings.metrics_token)
 
 
 async def wind_down(app: FastAPI) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.peers.deskmate import GREEDY
 from engine import EngineSettings, SamplingParams
-from engine.model.load import load_model
+from engine.execution.load import load_model
 from engine.runtime.engine_core import EngineCore
 
 PROFILED_STEPS = 32

@@ -22,8 +22,9 @@ from tqdm import tqdm
 
 from benchmarks import machine
 from engine import EngineSettings
-from engine.execution.attention.hf_attention import LayerProbe
-from engine.model.load import LoadedModel, load_model
+from engine.execution.load import load_model
+from engine.model.attention_hook import LayerProbe
+from engine.model.load import LoadedModel
 from models.guide.topics import load
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -19,11 +19,13 @@ import torch
 
 from benchmarks.models import make_m, make_smollm2
 from engine import EngineSettings
+from engine.execution import load
 from engine.execution.native import eligibility
-from engine.model import load
+from engine.model import load as checkpoint
 
 CHECKS = {
-    load: ("check_positions", "agrees"),
+    checkpoint: ("check_positions",),
+    load: ("agrees",),
     eligibility: ("check_parts", "check_sample", "DecoderWeights"),
 }
 LOADS = 3

@@ -36,9 +36,9 @@ from engine.outputs import (
     PrefillProgress,
     Timings,
     TokenLogprobs,
+    Utilisation,
 )
 from engine.runtime.deltas import Deltas
-from engine.runtime.utilisation import Utilisation
 from engine.sampling_params import MAX_PRIORITY, SamplingParams
 from engine.settings import EngineSettings
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from engine.runtime.utilisation import Utilisation
+WINDOW_SECONDS = 60
+"""Utilisation is measured over this long."""
 
 
 class EngineState(StrEnum):
@@ -148,6 +149,19 @@ class ModelInfo:
     has_unused_adapter: bool = False  #: a LoRA adapter lies beside the weights; adapters are not applied
     can_continue: bool = True  #: a reply that was cut off can go on
     served_names: tuple[str, ...] = ()  #: what ``/v1/models`` lists instead of ``name``, where there are any
+
+
+@dataclass(frozen=True, slots=True)
+class Utilisation:
+    """The last :data:`WINDOW_SECONDS` seconds, or since the start where that is less."""
+
+    device_busy: float = 0.0  #: share of the time in which a step was computed, 0..1
+    batch_occupancy: float = 0.0  #: sequences per step / ``max_num_seqs``, mean over the steps, 0..1
+    token_occupancy: float = 0.0  #: tokens per step / ``max_batched_tokens``, mean over the steps, 0..1
+    prompt_tokens_per_second: float = 0.0  #: prompt tokens computed; cached ones take no time
+    generation_tokens_per_second: float = 0.0  #: of all replies together
+    time_to_first_token_seconds: float | None = None  #: mean of the replies that began; None without any
+    inter_token_latency_seconds: float | None = None  #: mean gap between the tokens of a reply; None without any
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from engine import EngineSettings, ModelLoadError
-from engine.model.load import LoadedModel, load_model, prepare_model
+from engine.execution.load import load_model
+from engine.model.load import LoadedModel, prepare_model
 from testing.models import NO_TOKEN, draw_weights
 from testing.tokenizers import byte_level_tokenizer
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -18,38 +17,6 @@ MAX_AGE_SECONDS = 600
 EXPOSED_HEADERS = "Retry-After, X-Ignored-Fields, X-Request-Id"
 #: What a preflight asks to send: names of headers. OpenAI's client sends a dozen of its own (``x-stainless-*``).
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9-]{1,64}(\s*,\s*[A-Za-z0-9-]{1,64}){0,49}")
-
-
-def origin_of(url: str) -> str:
-    """``scheme://name[:port]`` as browsers send it.
-
-    Raises:
-        ValueError: it is no single origin; says what one looks like.
-    """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise _no_origin(url) from None
-    if (
-        parts.scheme not in ("http", "https")
-        or not parts.hostname
-        or "*" in url
-        or parts.username is not None
-        or parts.path.strip("/")
-        or parts.query
-        or parts.fragment
-    ):
-        raise _no_origin(url)
-    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    is_default = port is None or port == {"http": 80, "https": 443}[parts.scheme]
-    return f"{parts.scheme}://{name}" if is_default else f"{parts.scheme}://{name}:{port}"
-
-
-def _no_origin(url: str) -> ValueError:
-    return ValueError(
-        f"must be exact origins such as https://app.example.com, without a path or *, and '{url}' is none"
-    )
 
 
 class CrossOrigin:

@@ -18,8 +18,8 @@ from engine import Engine, SamplingParams
 from engine.device.triton_support import triton_unusable_because
 from engine.execution.attention.base import AttentionKernel
 from engine.execution.attention.selection import KERNELS
+from engine.execution.load import load_model
 from engine.model.gpu_linears import MOST_ROWS, GpuFp8, GpuInt8, WeightOnly
-from engine.model.load import load_model
 from engine.runtime.engine_core import EngineCore
 from testing.attention import make_case
 from testing.reference import Comparison, Reference

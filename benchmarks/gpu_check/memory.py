@@ -12,7 +12,7 @@ import torch
 from benchmarks.gpu_check.check import Check
 from benchmarks.peers.deskmate import GREEDY
 from engine import Engine, ModelLoadError
-from engine.model.load import load_model
+from engine.execution.load import load_model
 from engine.runtime.engine_core import EngineCore
 
 GIB = 1024**3

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from engine.execution.attention.flash import capability_below
+from engine.device.cuda import capability_below
 
 
 def triton_unusable_because(device: torch.device) -> str | None:

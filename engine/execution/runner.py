@@ -16,6 +16,7 @@ from engine.execution.batch import Batch, Carried
 from engine.execution.batch_invariance import OneByOne, tile_rows, tiles
 from engine.execution.graphs import DecodeGraphs, Recorder
 from engine.execution.native.decoder import Decoder
+from engine.execution.native.weights import DecoderWeights
 from engine.execution.steps.multi_step import Drawn, Reply
 from engine.model.load import LoadedModel
 from engine.scheduling.block_pool import BlockCopy
@@ -65,7 +66,7 @@ class Runner:
         self.layers: Sequence[LayerCache] = tuple(self._tensors[index] for index in layout.tensor_of_layer())
         self._graphs: DecodeGraphs | None = None
         self._decoder: Decoder | None = None
-        if model.decoder is not None and not batch_invariant:
+        if isinstance(model.decoder, DecoderWeights) and not batch_invariant:
             self._decoder = Decoder(model.decoder, self.layers, self._group_of_layer)
 
     @property

@@ -9,23 +9,19 @@ import json
 import logging
 import os
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported, but not by its __all__
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from engine.errors import ModelLoadError, first_line
-from engine.execution.attention.base import AttentionNeeds, LayerShape, PagedMetadata
-from engine.execution.attention.hf_attention import LayerProbe, register
-from engine.execution.native.eligibility import decoder_weights
-from engine.execution.native.parity_check import agrees
-from engine.execution.native.weights import DecoderWeights
 from engine.model.adapters import adapter_alone, has_unused_adapter, is_adapter_only
+from engine.model.attention_hook import AttentionNeeds, LayerProbe
 from engine.model.checkpoints import mode_of, refuse_unreadable_weights
 from engine.model.hub import fetch_description, fetch_weights
 from engine.model.position_check import check_positions
@@ -34,6 +30,7 @@ from engine.model.quantization import products_for
 from engine.model.replacement import replace_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
 from engine.model.weights import Progress, load_weights, own_weights
+from engine.scheduling.cache_layout import LayerShape
 from engine.settings import EngineSettings
 from engine.text.chat_template import ChatTemplate
 
@@ -43,6 +40,30 @@ SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 STATELESS_LAYER_TYPES = frozenset({"mlp", "moe"})
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+
+class CompiledDecoder(Protocol):
+    """The weights once more, in the layout of compiled code that runs whole steps."""
+
+    @property
+    def number_format(self) -> str:
+        """What the weights are stored in: ``float32``, ``bfloat16``, ``int8`` or ``int4``."""
+
+
+class CompileDecoder(Protocol):
+    """Makes a :class:`CompiledDecoder` of a model as transformers loaded it, before any of its modules is replaced."""
+
+    def __call__(
+        self,
+        module: PreTrainedModel,
+        layers: tuple[LayerShape, ...],
+        needs: AttentionNeeds,
+        settings: EngineSettings,
+        weight_bytes: int,
+        context_window: int,
+        progress: Progress,
+    ) -> CompiledDecoder | None:
+        """Returns None where no compiled code can run the model, or none is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +87,15 @@ class LoadedModel:
     num_parameters: int
     weight_bytes: int
     has_unused_adapter: bool = False  #: a LoRA adapter lies beside the weights
-    decoder: DecoderWeights | None = None  #: the same weights once more, where steps run in C++
-    draft: LoadedModel | None = None  #: the model that guesses for this one, see :mod:`engine.execution.speculation`
+    decoder: CompiledDecoder | None = None  #: the same weights once more, where steps run in C++
+    draft: LoadedModel | None = None  #: the model that guesses for this one, it has the same tokenizer
 
     def logits(
         self,
         input_ids: Tensor,
         position_ids: Tensor,
         rows: Tensor,
-        paged: PagedMetadata | LayerProbe,
+        paged: object,
         lengths: Tensor | None = None,
     ) -> Tensor:
         """One packed forward.
@@ -82,7 +103,7 @@ class LoadedModel:
         Args:
             input_ids, position_ids: int64 ``[1, num_tokens]``.
             rows: int64 ``[n]``: only these rows go through the output layer.
-            paged: the step.
+            paged: the step, as the attention function takes it.
             lengths: int64 ``[num_tokens]``, needed with :attr:`rotary`: how long each token's sequence was when it
                 was first computed, the whole prompt at once and a reply token by token.
 
@@ -102,14 +123,19 @@ class LoadedModel:
         return logits
 
 
-def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
-    """Load the model that ``settings`` name.
+def load_checkpoint(
+    settings: EngineSettings, progress: Progress, compile_decoder: CompileDecoder | None = None
+) -> LoadedModel:
+    """Loads the model that ``settings`` name. The attention function must be registered with transformers.
+
+    Args:
+        compile_decoder: called once the weights are loaded and known to run; what it returns becomes
+            :attr:`LoadedModel.decoder`.
 
     Raises:
         ModelLoadError: missing or incomplete folder, pickle weights, remote code, an architecture that has no
             attention hook or keeps another kind of state than keys and values.
     """
-    register()
     source = find_model(settings.model)
     device = _choose_device(settings.device)
     dtype = _choose_dtype(settings.dtype, device)
@@ -123,8 +149,8 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     text_config = config.get_text_config()
     context_window = int(min(_context_window(text_config), kept_by_cache(text_config, calls)))
     decoder = None
-    if not calls.layer_per_call:
-        decoder = decoder_weights(module, layers, needs, settings, weight_bytes, context_window, progress)
+    if compile_decoder is not None and not calls.layer_per_call:
+        decoder = compile_decoder(module, layers, needs, settings, weight_bytes, context_window, progress)
     rotary = replace_length_dependent(module, settings.model)
     check_positions(module, rotary, context_window, settings.model)
     if rotary is not None:
@@ -142,7 +168,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     if device.type == "cpu":
         own_weights(module)
     generation_config = module.generation_config
-    model = LoadedModel(
+    return LoadedModel(
         name=Path(settings.model).name if isinstance(source, Path) else settings.model,
         module=module,
         tokenizer=tokenizer,
@@ -160,10 +186,8 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         num_parameters=num_parameters,
         weight_bytes=weight_bytes,
         has_unused_adapter=has_unused_adapter(folder),
+        decoder=decoder,
     )
-    if decoder is not None and agrees(decoder, model):
-        return replace(model, decoder=decoder)
-    return model
 
 
 def _check_replaced(module: nn.Module, device: torch.device, settings: EngineSettings) -> None:
@@ -216,7 +240,7 @@ def prepare_model(settings: EngineSettings, progress: Progress) -> int:
         Bytes that the weights will take in memory.
 
     Raises:
-        ModelLoadError: as :func:`load_model`, but for what only the weights can tell.
+        ModelLoadError: as :func:`load_checkpoint`, but for what only the weights can tell.
     """
     folder, config, _ = _read(find_model(settings.model), settings, progress)
     on_disk = sum(file.stat().st_size for file in folder.glob("*.safetensors"))

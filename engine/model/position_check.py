@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from engine.errors import ModelLoadError, first_line
-from engine.execution.attention.hf_attention import LayerProbe
+from engine.model.attention_hook import LayerProbe
 from engine.model.forwards import FAILURES, one_thread, replaced_forwards
 from engine.model.linears import is_plain
 from engine.model.rope import LengthDependentRotary

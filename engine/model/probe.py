@@ -11,8 +11,8 @@ from torch import nn
 from transformers import DynamicCache
 
 from engine.errors import ModelLoadError, first_line
-from engine.execution.attention.base import AttentionNeeds, LayerShape
-from engine.execution.attention.hf_attention import LayerProbe, UnsupportedAttention
+from engine.model.attention_hook import AttentionNeeds, LayerProbe, UnsupportedAttention
+from engine.scheduling.cache_layout import LayerShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from engine.errors import ModelLoadError, first_line
-from engine.execution.attention.hf_attention import ATTENTION_NAME
+from engine.model.attention_hook import ATTENTION_NAME
 
 Progress = Callable[[str, float], None]
 """Called with what is happening, in words, and how far it is, 0 to 1."""

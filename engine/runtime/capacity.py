@@ -10,8 +10,8 @@ import torch
 
 from engine.device.memory import available_memory
 from engine.errors import ModelLoadError
-from engine.execution.attention.hf_attention import LayerProbe
 from engine.execution.speculation.draft_model import draft_layout
+from engine.model.attention_hook import LayerProbe
 from engine.model.load import LoadedModel
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
 from engine.settings import EngineSettings

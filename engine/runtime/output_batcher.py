@@ -12,19 +12,10 @@ from time import monotonic
 
 from engine.outputs import Delta
 from engine.runtime.reader import Reader
-
-SECONDS_PER_READER = 0.0006
-"""For each reader in flight a delta may wait so long for others: what passing one on takes, several times."""
-LONGEST_SECONDS = 0.025
-"""An eye does not see it."""
+from engine.scheduling.coalescing import longest_wait
 
 Parcels = dict[asyncio.AbstractEventLoop, list[tuple[Reader, list[Delta]]]]
 """What crosses over to each event loop."""
-
-
-def longest_wait(num_readers: int) -> float:
-    """Seconds that a delta may wait for others while so many read."""
-    return min(LONGEST_SECONDS, SECONDS_PER_READER * num_readers)
 
 
 class Outbox:

@@ -20,8 +20,9 @@ from engine.errors import (
     ReplyInterruptedError,
     first_line,
 )
+from engine.execution.load import load_model
 from engine.execution.speculation.draft_loading import draft_settings, with_draft_model
-from engine.model.load import LoadedModel, load_model, prepare_model
+from engine.model.load import LoadedModel, prepare_model
 from engine.model.weights import Progress
 from engine.outputs import EngineState, EngineStats, EngineStatus, ModelInfo
 from engine.runtime.capacity import suitable_num_threads

@@ -7,20 +7,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple
 
-WINDOW_SECONDS = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Utilisation:
-    """The last :data:`WINDOW_SECONDS` seconds, or since the start where that is less."""
-
-    device_busy: float = 0.0  #: share of the time in which a step was computed, 0..1
-    batch_occupancy: float = 0.0  #: sequences per step / ``max_num_seqs``, mean over the steps, 0..1
-    token_occupancy: float = 0.0  #: tokens per step / ``max_batched_tokens``, mean over the steps, 0..1
-    prompt_tokens_per_second: float = 0.0  #: prompt tokens computed; cached ones take no time
-    generation_tokens_per_second: float = 0.0  #: of all replies together
-    time_to_first_token_seconds: float | None = None  #: mean of the replies that began; None without any
-    inter_token_latency_seconds: float | None = None  #: mean gap between the tokens of a reply; None without any
+from engine.outputs import WINDOW_SECONDS, Utilisation
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,8 @@ from engine.outputs import EngineStats
 from engine.runtime.engine_core import EngineCore, StepResult
 from engine.runtime.output_batcher import Outbox, Parcels
 from engine.runtime.output_processor import overdue
-from engine.runtime.quarantine import Suspects
+from engine.runtime.quarantine import Solitude, Suspects
 from engine.runtime.reader import Reader
-from engine.runtime.solitude import Solitude
 
 log = logging.getLogger(__name__)
 

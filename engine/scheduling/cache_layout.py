@@ -14,10 +14,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.execution.attention.base import LayerShape
-
 MOST_GROUPS = 8
 """Each group costs a block table for every request in every step."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What one layer puts into the cache, found by running the model once."""
+
+    num_kv_heads: int
+    head_dim: int
+    value_head_dim: int
+    sliding_window: int | None
 
 
 @dataclass(frozen=True, slots=True)

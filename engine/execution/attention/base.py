@@ -12,6 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.model.attention_hook import AttentionNeeds
+from engine.scheduling.cache_layout import LayerShape
+
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
@@ -34,28 +37,6 @@ class Sequences:
             kv_lens += range(kv_len - query_len + 1, kv_len + 1)
             tables += [table] * query_len
         return replace(self, query_lens=(1,) * len(kv_lens), kv_lens=tuple(kv_lens), block_tables=tuple(tables))
-
-
-@dataclass(frozen=True, slots=True)
-class LayerShape:
-    """What one layer puts into the cache, found by running the model once."""
-
-    num_kv_heads: int
-    head_dim: int
-    value_head_dim: int
-    sliding_window: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionNeeds:
-    """What a model asks of a kernel."""
-
-    sliding_window: bool = False
-    softcap: bool = False
-    sinks: bool = False
-    dtype: torch.dtype = torch.float32
-    head_dim: int = 64  #: the widest of all layers
-    value_head_dim: int = 64
 
 
 class AttentionKernel(ABC):

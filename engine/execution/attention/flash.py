@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.device.host_to_device import overwrite, to_device
-from engine.execution.attention.base import AttentionKernel, AttentionNeeds, Sequences
+from engine.execution.attention.base import AttentionKernel, Sequences
+from engine.model.attention_hook import AttentionNeeds
 from engine.scheduling.block_pool import NULL_BLOCK
 
 
@@ -80,9 +81,3 @@ def refill_table(block_table: Tensor, step: Tensor) -> None:
 def window_size(sliding_window: int | None) -> tuple[int, int]:
     """How many keys a query sees to its left and right, itself not counted; -1 for all."""
     return (-1 if sliding_window is None else sliding_window - 1, 0)
-
-
-def capability_below(device: torch.device, major: int) -> str | None:
-    """A sentence's part when the card is older than the kernel asks."""
-    found = torch.cuda.get_device_capability(device)
-    return None if found[0] >= major else f"it needs compute capability {major}.0 (found {found[0]}.{found[1]})"

@@ -4,42 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from engine.execution.attention.base import LayerShape, PagedMetadata
-
-ATTENTION_NAME = "deskmate_paged"
-"""No mask function is registered under this name, so transformers builds no mask: causality is ours."""
-
-
-class UnsupportedAttention(RuntimeError):
-    """A model calls its attention in a way that the engine cannot serve; the message completes "cannot run here: "."""
-
-
-class LayerProbe:
-    """Passed in place of the metadata once, at load: learns each layer's shape while computing plain attention."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[int, LayerShape]] = []  #: in their order: the module's ``layer_idx``, and what it stores
-        self.softcap = False
-        self.sinks = False
-        self.is_causal = True
-
-    def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, sliding_window: int | None
-    ) -> Tensor:
-        shape = LayerShape(
-            num_kv_heads=key.shape[1],
-            head_dim=key.shape[-1],
-            value_head_dim=value.shape[-1],
-            sliding_window=sliding_window,
-        )
-        self.calls.append((layer, shape))
-        return F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scale, enable_gqa=key.shape[1] != query.shape[1]
-        ).transpose(1, 2)
+from engine.execution.attention.base import PagedMetadata
+from engine.model.attention_hook import ATTENTION_NAME, LayerProbe, UnsupportedAttention
 
 
 def paged_attention(

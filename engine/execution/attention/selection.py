@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import torch
 
 from engine.errors import ModelLoadError
-from engine.execution.attention.base import AttentionKernel, AttentionNeeds
+from engine.execution.attention.base import AttentionKernel
 from engine.execution.attention.cpu import CpuKernel
 from engine.execution.attention.flash2 import Flash2Kernel
 from engine.execution.attention.flash3 import Flash3Kernel
 from engine.execution.attention.sdpa import SdpaKernel
 from engine.execution.attention.triton_paged import TritonKernel
 from engine.execution.attention.varlen import VarlenKernel
+from engine.model.attention_hook import AttentionNeeds
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ import inspect
 import torch
 from torch import Tensor
 
-from engine.execution.attention.flash import FlashKernel, FlashStep, capability_below, window_size
+from engine.device.cuda import capability_below
+from engine.execution.attention.flash import FlashKernel, FlashStep, window_size
 
 
 class VarlenKernel(FlashKernel):

@@ -7,14 +7,15 @@ import logging
 from transformers import PreTrainedModel
 
 from engine.device.memory import available_memory
-from engine.execution.attention.base import AttentionNeeds, LayerShape
 from engine.execution.native.build import NotCompiled, is_compiled, library
 from engine.execution.native.parity_check import check_sample
 from engine.execution.native.parts import check_parts
 from engine.execution.native.structure import Structure, Unfit
 from engine.execution.native.weights import DecoderWeights
+from engine.model.attention_hook import AttentionNeeds
 from engine.model.position_check import spread_positions
 from engine.model.weights import Progress
+from engine.scheduling.cache_layout import LayerShape
 from engine.settings import EngineSettings
 
 log = logging.getLogger(__name__)

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from engine.errors import first_line
 from engine.execution.attention.base import GroupStep, LayerCache, PagedMetadata, Sequences
 from engine.execution.attention.cpu import CpuKernel
-from engine.execution.attention.hf_attention import LayerProbe
 from engine.execution.batch import Batch
 from engine.execution.native.decoder import Decoder
 from engine.execution.native.structure import Structure, Unfit
 from engine.execution.native.weights import DecoderWeights
+from engine.model.attention_hook import LayerProbe
 from engine.model.forwards import FAILURES
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.errors import first_line
-from engine.execution.attention.hf_attention import LayerProbe
 from engine.execution.native.structure import Structure, Unfit
+from engine.model.attention_hook import LayerProbe
 from engine.model.forwards import FAILURES, one_thread, replaced_forwards
 from engine.model.position_check import shuffled
 

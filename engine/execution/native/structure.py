@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from engine.execution.attention.base import LayerShape
 from engine.model.linears import is_plain
 from engine.model.rope import LENGTH_DEPENDENT
+from engine.scheduling.cache_layout import LayerShape
 
 LANES = 16
 """Outputs that lie beside one another; numbers that are taken at once."""

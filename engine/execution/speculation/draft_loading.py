@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from engine.errors import ModelLoadError
-from engine.model.load import LoadedModel, load_model
+from engine.execution.load import load_model
+from engine.model.load import LoadedModel
 from engine.model.weights import Progress
 from engine.settings import EngineSettings
 

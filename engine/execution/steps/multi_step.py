@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from engine.runtime.output_batcher import longest_wait
+from engine.scheduling.coalescing import longest_wait
 from engine.scheduling.lookahead import make_room
 from engine.scheduling.scheduler import Chunk, Scheduler, StepPlan
 

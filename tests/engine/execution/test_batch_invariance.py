@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from engine import EngineSettings, SamplingParams
-from engine.model.load import LoadedModel, load_model
+from engine.execution.load import load_model
+from engine.model.load import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from testing.models import make_model
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from engine import Delta, Engine, EngineSettings, InvalidRequestError, SamplingParams
 from engine.execution.fault_isolation import find_failing_rows
-from engine.model.load import load_model
+from engine.execution.load import load_model
 from engine.runtime.engine_core import EngineCore
 from engine.sampling.sampler import SamplingRow
 from engine.text.detokenizer import TextStream

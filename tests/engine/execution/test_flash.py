@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from engine import ModelLoadError
-from engine.execution.attention.base import AttentionKernel, AttentionNeeds
+from engine.execution.attention.base import AttentionKernel
 from engine.execution.attention.flash2 import Flash2Kernel
 from engine.execution.attention.flash3 import Flash3Kernel
 from engine.execution.attention.selection import KERNELS, select_kernel
 from engine.execution.attention.varlen import VarlenKernel
+from engine.model.attention_hook import AttentionNeeds
 from testing import fake_flash
 from testing.attention import make_case
 

@@ -17,8 +17,8 @@ from engine.execution.attention.base import AttentionKernel, Sequences
 from engine.execution.attention.flash import FlashKernel, FlashStep
 from engine.execution.attention.sdpa import SdpaKernel
 from engine.execution.graphs import graph_sizes
+from engine.execution.load import load_model
 from engine.execution.runner import Runner
-from engine.model.load import load_model
 from engine.runtime.engine_core import EngineCore
 from engine.scheduling.block_pool import NULL_BLOCK
 from engine.scheduling.scheduler import Chunk, StepPlan

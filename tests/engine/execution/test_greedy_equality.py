@@ -20,8 +20,9 @@ from torch import Tensor
 
 from engine import EngineSettings, FinishReason, SamplingParams
 from engine.execution.attention.cpu import CpuKernel
+from engine.execution.load import load_model
 from engine.execution.native.decoder import Decoder
-from engine.model.load import LoadedModel, load_model
+from engine.model.load import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from engine.scheduling.block_pool import NULL_BLOCK
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence

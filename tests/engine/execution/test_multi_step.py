@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from engine import EngineSettings, FinishReason, SamplingParams
+from engine.execution.load import load_model
 from engine.execution.runner import Runner
 from engine.execution.steps import multi_step
 from engine.execution.steps.multi_step import MultiStep
-from engine.model.load import LoadedModel, load_model
+from engine.model.load import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
 from testing.models import make_model

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from engine import EngineSettings
 from engine.execution.attention.base import LayerCache, Sequences
-from engine.execution.attention.hf_attention import LayerProbe
 from engine.execution.batch import Batch
+from engine.execution.load import load_model
 from engine.execution.native import build
 from engine.execution.native.decoder import Decoder
-from engine.model.load import LoadedModel, load_model
+from engine.model.attention_hook import LayerProbe
+from engine.model.load import LoadedModel
 from testing.models import make_model
 from testing.native import FORMATS, needs_8_bits, needs_compiler
 

@@ -16,18 +16,21 @@ from transformers import AutoModelForCausalLM
 from transformers.models.llama import modeling_llama as llama
 
 from engine import EngineSettings, SamplingParams
-from engine.execution.attention.base import GroupStep, LayerCache, LayerShape, PagedMetadata, Sequences
+from engine.execution.attention.base import GroupStep, LayerCache, PagedMetadata, Sequences
 from engine.execution.attention.cpu import CpuKernel
-from engine.execution.attention.hf_attention import ATTENTION_NAME, register
+from engine.execution.attention.hf_attention import register
 from engine.execution.batch import Batch
+from engine.execution.load import load_model
 from engine.execution.native.decoder import Decoder
 from engine.execution.native.parity_check import check_sample
 from engine.execution.native.parts import check_parts
 from engine.execution.native.structure import Structure, Unfit
 from engine.execution.native.weights import Product
-from engine.model.load import LoadedModel, load_model
+from engine.model.attention_hook import ATTENTION_NAME
+from engine.model.load import LoadedModel
 from engine.model.position_check import spread_positions
 from engine.runtime.engine_core import EngineCore
+from engine.scheduling.cache_layout import LayerShape
 from testing.models import FAMILIES, Family, make_model
 from testing.native import needs_compiler
 from testing.reference import Comparison, Reference

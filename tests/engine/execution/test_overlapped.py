@@ -17,8 +17,9 @@ import torch
 
 import engine.runtime.engine_core
 from engine import EngineSettings, FinishReason, SamplingParams
+from engine.execution.load import load_model
 from engine.execution.runner import Runner
-from engine.model.load import LoadedModel, load_model
+from engine.model.load import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from engine.sampling import async_sampler, gpu
 from engine.sampling.sampler import Sampler

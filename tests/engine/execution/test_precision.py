@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from engine import EngineSettings, SamplingParams
-from engine.model.load import load_model
+from engine.execution.load import load_model
 from engine.runtime.engine_core import EngineCore
 from testing.models import make_model
 

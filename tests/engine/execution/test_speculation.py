@@ -16,11 +16,12 @@ import torch
 
 from engine import Engine, EngineSettings, FinishReason, SamplingParams
 from engine.errors import ModelLoadError
+from engine.execution.load import load_model
 from engine.execution.speculation.draft_loading import with_draft_model
 from engine.execution.speculation.draft_model import DraftModel
 from engine.execution.speculation.drafting import Drafting
 from engine.execution.speculation.prompt_lookup import continuation
-from engine.model.load import LoadedModel, load_model
+from engine.model.load import LoadedModel
 from engine.outputs import TokenLogprobs
 from engine.runtime.engine_core import EngineCore
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence

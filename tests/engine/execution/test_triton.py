@@ -18,12 +18,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from engine.execution.attention.base import AttentionNeeds, Sequences
+from engine.execution.attention.base import Sequences
 from engine.execution.attention.flash2 import Flash2Kernel
 from engine.execution.attention.flash3 import Flash3Kernel
 from engine.execution.attention.selection import select_kernel
 from engine.execution.attention.triton_paged import TritonKernel, TritonStep, splits_for
 from engine.execution.attention.varlen import VarlenKernel
+from engine.model.attention_hook import AttentionNeeds
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 CASES = Path(__file__).parent

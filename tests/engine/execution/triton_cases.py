@@ -17,7 +17,7 @@ import torch
 from engine import EngineSettings, SamplingParams
 from engine.execution.attention.base import Sequences
 from engine.execution.attention.triton_paged import Tiles, TritonKernel, TritonStep
-from engine.model.load import load_model
+from engine.execution.load import load_model
 from engine.runtime.engine_core import EngineCore
 from testing.attention import SCALE, AttentionCase, make_case
 from testing.models import make_model

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from engine import EngineSettings, ModelLoadError
+from engine.execution.load import load_model
 from engine.model import load
-from engine.model.load import load_model
 from engine.runtime.capacity import GIB, gpu_budget, run_largest_step
 from testing.models import make_model
 

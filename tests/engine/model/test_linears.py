@@ -13,9 +13,9 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 from benchmarks.perplexity import choices, compare, held_out_dialogues, load_guide
 from engine import EngineSettings
 from engine.errors import ModelLoadError
+from engine.execution.load import load_model
 from engine.model import linears, replacement
 from engine.model.linears import Int4, Int8, Packed, Product, to_int4
-from engine.model.load import load_model
 from engine.model.quantization import Products, products_for
 from engine.model.replacement import replace_linears
 from testing.models import make_model

@@ -20,7 +20,8 @@ from transformers import (
 )
 
 from engine import Engine, EngineSettings, ModelLoadError
-from engine.model.load import LoadedModel, load_model
+from engine.execution.load import load_model
+from engine.model.load import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from testing.models import make_model
 

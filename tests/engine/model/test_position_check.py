@@ -14,7 +14,7 @@ from transformers.models.llama import modeling_llama as llama
 
 from engine import EngineSettings
 from engine.errors import ModelLoadError
-from engine.model.load import load_model
+from engine.execution.load import load_model
 from engine.model.position_check import spread_positions
 from testing.models import FAMILIES, Family, make_model
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.execution.attention.hf_attention import LayerProbe
+from engine.model.attention_hook import LayerProbe
 from engine.model.load import LoadedModel
 from testing.architectures import CAUSAL_TYPES, load_exactly, load_or_refuse
 from testing.native import needs_8_bits

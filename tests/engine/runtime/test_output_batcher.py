@@ -9,8 +9,9 @@ import pytest
 
 from engine import Delta, FinishReason
 from engine.outputs import PrefillProgress
-from engine.runtime.output_batcher import LONGEST_SECONDS, SECONDS_PER_READER, Outbox, Parcels
+from engine.runtime.output_batcher import Outbox, Parcels
 from engine.runtime.reader import Reader
+from engine.scheduling.coalescing import LONGEST_SECONDS, SECONDS_PER_READER
 
 MANY = 1000
 """Readers: deltas wait as long as they may."""

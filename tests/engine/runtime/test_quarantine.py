@@ -10,8 +10,7 @@ import pytest
 from engine import FinishReason
 from engine.errors import PoisonedPromptError
 from engine.runtime import quarantine as suspects_module
-from engine.runtime.quarantine import KEEP_SECONDS, Suspects
-from engine.runtime.solitude import PATIENCE_SECONDS, Solitude
+from engine.runtime.quarantine import KEEP_SECONDS, PATIENCE_SECONDS, Solitude, Suspects
 
 
 class Clock:

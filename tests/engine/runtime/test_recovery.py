@@ -13,8 +13,8 @@ import torch
 
 from engine import Delta, Engine, EngineSettings, EngineState, EngineStoppedError, FinishReason, SamplingParams
 from engine.errors import EngineFailedError, PoisonedPromptError
+from engine.execution.load import load_model
 from engine.execution.runner import Runner
-from engine.model.load import load_model
 from engine.runtime import supervisor as supervisor_module
 from engine.runtime.engine_core import EngineCore
 from engine.scheduling.scheduler import StepPlan

@@ -20,7 +20,8 @@ import pytest
 
 import engine.runtime.engine_core
 from engine import EngineSettings, FinishReason, SamplingParams
-from engine.model.load import LoadedModel, load_model
+from engine.execution.load import load_model
+from engine.model.load import LoadedModel
 from engine.runtime import output_batcher
 from engine.runtime.engine_core import EngineCore, StepResult
 from engine.sampling import gpu

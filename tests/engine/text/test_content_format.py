@@ -8,8 +8,8 @@ import pytest
 
 from engine import EngineSettings, ModelLoadError
 from engine.errors import InvalidRequestError
+from engine.execution.load import load_model
 from engine.interface import ChatMessage
-from engine.model.load import load_model
 from engine.text import chat_template
 from engine.text.chat_template import ChatTemplate
 from testing.models import make_model

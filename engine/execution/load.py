@@ -1,0 +1,26 @@
+"""Loads a model for execution: through transformers, and once more for compiled code where that computes the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.execution.attention.hf_attention import register
+from engine.execution.native.eligibility import decoder_weights
+from engine.execution.native.parity_check import agrees
+from engine.execution.native.weights import DecoderWeights
+from engine.model.load import LoadedModel, load_checkpoint
+from engine.model.weights import Progress
+from engine.settings import EngineSettings
+
+
+def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
+    """Loads the model that ``settings`` name.
+
+    Raises:
+        ModelLoadError: see :func:`engine.model.load.load_checkpoint`.
+    """
+    register()
+    model = load_checkpoint(settings, progress, decoder_weights)
+    if isinstance(model.decoder, DecoderWeights) and not agrees(model.decoder, model):
+        return replace(model, decoder=None)
+    return model
