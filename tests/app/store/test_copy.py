@@ -294,7 +294,7 @@ def test_everything_arrives(source: str, targets: Databases, tmp_path: Path) -> 
 
 KILLED = """
 import os, signal, sys
-from app.store import copy, rows_compared
+from app.store.maintenance import copy, row_comparison
 copy.CONVERSATIONS_AT_ONCE, copy.ROWS_AT_ONCE = 2, 3
 pairs, seen = copy._Copy._pairs, 0
 def counted(self, kind, ids):

@@ -246,7 +246,7 @@ async def test_an_imported_conversation_goes_on(services: Services, engine: Fake
 _DYING_IMPORT = """
 import os, signal, sys
 from app.cli.main import main
-from app.store import transfer
+from app.store.chat import transfer
 
 insert = transfer._insert
 
