@@ -13,7 +13,7 @@ help:
 	@echo "make test       every test but the long ones, browser included"
 	@echo "make test-full  the long ones: more seeds, longer runs, more kills, Triton (a download of 190 MB)"
 	@echo "make test-compose  the server in containers, where there is a Docker engine: build, crash, backup, restore"
-	@echo "make lint       ruff, mypy --strict"
+	@echo "make lint       ruff, mypy --strict, the floors as import contracts"
 	@echo "make bench      the engine beside its peers on this machine; ARGS=--quick is a look"
 	@echo "make guide      train the bundled model again"
 	@echo "make readme     write the tables of README.md and the schema of exports from the code"
@@ -44,6 +44,7 @@ lint:
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
+	.venv/bin/lint-imports
 
 bench:
 	@scripts/setup.sh bench
@@ -62,5 +63,5 @@ lock:
 	@scripts/lock.sh $(ARGS)
 
 clean:
-	rm -rf .venv build deskmate.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build deskmate.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
