@@ -22,10 +22,10 @@ import engine.runtime.engine_core
 from engine import EngineSettings, FinishReason, SamplingParams
 from engine.execution.load import load_model
 from engine.model.load import LoadedModel
-from engine.runtime import output_batcher
 from engine.runtime.engine_core import EngineCore, StepResult
 from engine.sampling import gpu
 from engine.sampling.sampler import Sampler
+from engine.scheduling import coalescing
 from engine.scheduling.scheduler import StepPlan
 from testing.models import make_model
 from testing.replies import GREEDY, MAX_LEN, ON_DEVICE, ON_HOST, prompts_for
@@ -239,7 +239,7 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 def patch_engine(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine.runtime.engine_core, "select_kernel", lambda *_: (RecordableKernel(), BLOCK))
     patch.setattr(gpu, "FIRST_CANDIDATES", 3)  # so that draws on the device turn out to be wrong
-    assert output_batcher.LONGEST_SECONDS == 0.025, "traces of several steps follow it: record them anew"
+    assert coalescing.LONGEST_SECONDS == 0.025, "traces of several steps follow it: record them anew"
 
 
 CASES = [(mode, seed) for mode in MODES for seed in (1, 2, 3)]
