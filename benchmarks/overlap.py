@@ -41,11 +41,11 @@ def compare(settings: EngineSettings, *, chats: int, prompt: int, new: int, voca
         core = EngineCore(load_model(chosen, lambda _stage, _fraction: None), chosen)
         asked = _asked(chats, prompt, new, vocab_size)
         _serve(core, asked)  # lazy set-up
-        core.forget()
+        core.reset()
         begin = perf_counter()
         replies.append(_serve(core, asked))
         seconds = perf_counter() - begin
-        core.forget()
+        core.reset()
         name = "overlapping" if overlap else "waiting"
         figures[name] = {"tokens/s": sum(map(len, replies[-1].values())) / seconds}
         if core.model.device.type == "cuda":
@@ -68,7 +68,7 @@ def _asked(chats: int, prompt: int, new: int, vocab_size: int) -> list[tuple[lis
 
 def _add(core: EngineCore, asked: list[tuple[list[int], SamplingParams]]) -> None:
     for index, (prompt, params) in enumerate(asked):
-        core.add(core.intake.submission(str(index), prompt, core.intake.resolve(prompt, params)))
+        core.add(core.request_processor.process(str(index), prompt, core.request_processor.resolve(prompt, params)))
 
 
 def _serve(core: EngineCore, asked: list[tuple[list[int], SamplingParams]]) -> dict[str, list[int]]:
@@ -91,7 +91,7 @@ def _idle_share(core: EngineCore, asked: list[tuple[list[int], SamplingParams]])
             core.step()
         torch.cuda.synchronize()
     core.abort_all()
-    core.forget()
+    core.reset()
     return idle_share(
         (event.time_range.start, event.time_range.end)
         for event in profiler.events() or ()

@@ -25,7 +25,7 @@ from engine.model import load as checkpoint
 
 CHECKS = {
     checkpoint: ("check_positions",),
-    load: ("agrees",),
+    load: ("logits_match",),
     eligibility: ("check_parts", "check_sample", "DecoderWeights"),
 }
 LOADS = 3

@@ -17,18 +17,18 @@ from engine.execution.submission import Submission
 from engine.interface import Caller, ChatMessage
 from engine.model.weights import Progress
 from engine.outputs import Completion, Delta, EngineState, EngineStats, EngineStatus, Health, ModelInfo
-from engine.runtime.background import in_background
+from engine.runtime.background import run_in_daemon_thread
 from engine.runtime.deltas import Deltas
 from engine.runtime.engine_core import EngineCore
-from engine.runtime.prepared_chats import RenderedChat
+from engine.runtime.prepared_chats import PreparedPrompt
 from engine.runtime.reader import Listener, Reader
-from engine.runtime.request_processor import Intake
+from engine.runtime.request_processor import RequestProcessor
 from engine.runtime.supervisor import Supervisor
 from engine.runtime.worker import Worker
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
 
-SOON_DECODED = 256
+MAX_INLINE_TOKENS = 256
 """So many tokens become text in less time than it takes to have a thread do it."""
 
 
@@ -58,11 +58,11 @@ class Engine:
         Raises:
             ModelLoadError: the model cannot be loaded or cannot run here.
         """
-        await in_background(self._supervisor.start, cancel=self._supervisor.cancel)
+        await run_in_daemon_thread(self._supervisor.start, cancel=self._supervisor.cancel)
 
     async def stop(self) -> None:
         """End the worker and release the model. Requests in flight end with :class:`EngineStoppedError`."""
-        await in_background(self._supervisor.stop)
+        await run_in_daemon_thread(self._supervisor.stop)
 
     async def __aenter__(self) -> Engine:
         await self.start()
@@ -75,7 +75,7 @@ class Engine:
 
     async def drain(self, timeout: float) -> bool:
         """Take no new requests and wait for those in flight; True when all ended within ``timeout`` seconds."""
-        return await in_background(partial(self._supervisor.drain, timeout))
+        return await run_in_daemon_thread(partial(self._supervisor.drain, timeout))
 
     async def sleep(self, timeout: float = 30.0) -> None:
         """Release the weights and the cache; the memory goes back to the system.
@@ -88,7 +88,7 @@ class Engine:
             EngineStoppedError: it is not started.
             EngineBusyError: a model is being loaded or ended just now.
         """
-        await in_background(partial(self._supervisor.sleep, timeout))
+        await run_in_daemon_thread(partial(self._supervisor.sleep, timeout))
 
     async def wake(self) -> None:
         """Load the model again, after :meth:`sleep` or after a failure that the engine could not get over itself.
@@ -97,7 +97,7 @@ class Engine:
             ModelLoadError: the model cannot be loaded any more.
             EngineStoppedError, EngineBusyError: as :meth:`sleep`.
         """
-        await in_background(self._supervisor.wake)
+        await run_in_daemon_thread(self._supervisor.wake)
 
     async def swap(
         self,
@@ -124,7 +124,7 @@ class Engine:
         if isinstance(model, str):
             chosen = {"model": model, "revision": revision, "max_model_len": max_model_len}
             model = self.settings.model_copy(update=chosen)
-        await in_background(partial(self._supervisor.swap, model, timeout))
+        await run_in_daemon_thread(partial(self._supervisor.swap, model, timeout))
 
     # -- what is loaded, and how it is doing ----------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class Engine:
             DeadlineError: the deadline passed before the first token.
         """
         asked = messages, params, deadline, priority, caller
-        return Deltas(self._chat(*asked), partial(self._tell, *asked))
+        return Deltas(self._chat(*asked), partial(self._push_deltas, *asked))
 
     async def complete(
         self,
@@ -214,9 +214,9 @@ class Engine:
     ) -> AsyncGenerator[Delta]:
         """Stream a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
         worker = self._supervisor.running_worker()
-        tokens, resolved = await asyncio.to_thread(worker.core.intake.encode, prompt, params)
+        tokens, resolved = await asyncio.to_thread(worker.core.request_processor.encode, prompt, params)
         async with aclosing(
-            self._stream(worker, RenderedChat(tokens, resolved, []), deadline, priority, caller)
+            self._stream(worker, PreparedPrompt(tokens, resolved, []), deadline, priority, caller)
         ) as deltas:
             async for delta in deltas:
                 yield delta
@@ -229,31 +229,33 @@ class Engine:
         A :meth:`chat` with the same messages and parameters right after it does not tokenize them again.
         """
         worker = self._supervisor.running_worker()
-        intake = worker.core.intake
-        chat = await _render(intake, messages, params, caller)
-        worker.admit(chat.token_ids)
-        intake.checked.keep(messages, params, chat, caller)
+        request_processor = worker.core.request_processor
+        chat = await _render(request_processor, messages, params, caller)
+        worker.check_admission(chat.token_ids)
+        request_processor.prepared_prompts.put(messages, params, chat, caller)
         return len(chat.token_ids)
 
     async def tokenize(
         self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
     ) -> tuple[int, ...]:
         """See :meth:`engine.interface.ChatEngine.tokenize`."""
-        tokenize = self._supervisor.running_worker().core.intake.tokenize
+        tokenize = self._supervisor.running_worker().core.request_processor.tokenize
         return tuple(await asyncio.to_thread(tokenize, prompt, add_special_tokens=add_special_tokens))
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         """See :meth:`engine.interface.ChatEngine.detokenize`."""
-        return await asyncio.to_thread(self._supervisor.running_worker().core.intake.detokenize, token_ids)
+        return await asyncio.to_thread(self._supervisor.running_worker().core.request_processor.detokenize, token_ids)
 
     async def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         """See :meth:`engine.interface.ChatEngine.token_strings`."""
-        return await asyncio.to_thread(self._supervisor.running_worker().core.intake.token_strings, token_ids)
+        return await asyncio.to_thread(
+            self._supervisor.running_worker().core.request_processor.token_strings, token_ids
+        )
 
     async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Of the token ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
-        reply_tokens = self._supervisor.running_worker().core.intake.reply_tokens
-        if len(token_ids) <= SOON_DECODED:
+        reply_tokens = self._supervisor.running_worker().core.request_processor.reply_tokens
+        if len(token_ids) <= MAX_INLINE_TOKENS:
             return reply_tokens(text, token_ids)
         return await asyncio.to_thread(reply_tokens, text, token_ids)
 
@@ -296,8 +298,8 @@ class Engine:
         async def one(prompt: str | Sequence[int], chosen: SamplingParams | None) -> list[Completion]:
             async with room:
                 worker = self._supervisor.running_worker()
-                tokens, resolved = worker.core.intake.encode(prompt, chosen)
-                deltas = [delta async for delta in self._stream(worker, RenderedChat(tokens, resolved, []))]
+                tokens, resolved = worker.core.request_processor.encode(prompt, chosen)
+                deltas = [delta async for delta in self._stream(worker, PreparedPrompt(tokens, resolved, []))]
             bar.update()
             return [_completion(tokens, index, deltas) for index in range(resolved.n)]
 
@@ -319,13 +321,13 @@ class Engine:
         caller: Caller | None,
     ) -> AsyncGenerator[Delta]:
         worker = self._supervisor.running_worker()
-        chat = await self._rendered(worker, messages, params, caller)
+        chat = await self._prepare(worker, messages, params, caller)
         stream = self._stream(worker, chat, deadline, priority, caller)
         async with aclosing(stream) as deltas:
             async for delta in deltas:
                 yield delta
 
-    async def _tell(
+    async def _push_deltas(
         self,
         messages: Sequence[ChatMessage],
         params: SamplingParams | None,
@@ -335,27 +337,27 @@ class Engine:
         take: Callable[[Delta], None],
     ) -> None:
         worker = self._supervisor.running_worker()
-        chat = await self._rendered(worker, messages, params, caller)
+        chat = await self._prepare(worker, messages, params, caller)
         submission = self._submission(worker, chat, deadline, priority, caller)
         listener = Listener(submission.stream_id, asyncio.get_running_loop(), take)
         worker.submit(submission, listener)
         try:
-            await listener.over
+            await listener.done
         finally:
-            if not listener.ended:
+            if not listener.has_ended:
                 worker.abort(listener.request_id)
 
-    async def _rendered(
+    async def _prepare(
         self, worker: Worker, messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None
-    ) -> RenderedChat:
-        intake = worker.core.intake
-        known = intake.checked.take(messages, params, caller)
-        return known if known is not None else await _render(intake, messages, params, caller)
+    ) -> PreparedPrompt:
+        request_processor = worker.core.request_processor
+        known = request_processor.prepared_prompts.pop(messages, params, caller)
+        return known if known is not None else await _render(request_processor, messages, params, caller)
 
     async def _stream(
         self,
         worker: Worker,
-        chat: RenderedChat,
+        chat: PreparedPrompt,
         deadline: float | None = None,
         priority: int = 0,
         caller: Caller | None = None,
@@ -370,30 +372,33 @@ class Engine:
                 if delta.is_last:
                     return
         finally:
-            if not reader.ended:
+            if not reader.has_ended:
                 worker.abort(reader.request_id)
 
     def _submission(
-        self, worker: Worker, chat: RenderedChat, deadline: float | None, priority: int, caller: Caller | None
+        self, worker: Worker, chat: PreparedPrompt, deadline: float | None, priority: int, caller: Caller | None
     ) -> Submission:
-        return worker.core.intake.submission(
+        return worker.core.request_processor.process(
             f"req-{next(self._ids)}",
             chat.token_ids,
             chat.params,
             deadline,
             priority,
-            chat.begun,
+            chat.partial_reply,
             num_shared=chat.num_shared,
             caller=caller,
         )
 
 
 async def _render(
-    intake: Intake, messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None
-) -> RenderedChat:
-    if intake.is_soon_rendered(messages, params):
-        return intake.render_chat(messages, params, caller)
-    return await asyncio.to_thread(intake.render_chat, messages, params, caller)
+    request_processor: RequestProcessor,
+    messages: Sequence[ChatMessage],
+    params: SamplingParams | None,
+    caller: Caller | None,
+) -> PreparedPrompt:
+    if request_processor.is_fast_to_render(messages, params):
+        return request_processor.render_chat(messages, params, caller)
+    return await asyncio.to_thread(request_processor.render_chat, messages, params, caller)
 
 
 def _completion(prompt: Sequence[int], index: int, everyone: Sequence[Delta]) -> Completion:

@@ -41,7 +41,7 @@ ON_HOST = (
 
 
 def add(core: EngineCore, name: str, prompt: Sequence[int], params: SamplingParams, **options: Any) -> None:
-    core.add(core.intake.submission(name, prompt, core.intake.resolve(prompt, params), **options))
+    core.add(core.request_processor.process(name, prompt, core.request_processor.resolve(prompt, params), **options))
 
 
 @dataclass

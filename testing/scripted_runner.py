@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.execution.batch import Carried
+from engine.execution.batch import FutureTokens
 from engine.execution.runner import Runner
-from engine.execution.steps.multi_step import ENDED, Drawn, Reply
+from engine.execution.steps.multi_step import ENDED, MultiStepOutput, MultiStepRow
 from engine.sampling import cpu
 from engine.sampling.sampler import uniform
 from engine.scheduling.scheduler import StepPlan
@@ -92,11 +92,11 @@ class Script:
         if number in self.failing_steps:
             raise RuntimeError("this step fails, by the script")
 
-    def execute(self, plan: StepPlan, carried: Carried | None = None) -> Tensor:
+    def execute(self, plan: StepPlan, future_tokens: FutureTokens | None = None) -> Tensor:
         """What :meth:`engine.execution.runner.Runner.execute` returns for the plan."""
-        self.plans.append(("launched" if carried is not None else "computed", plan))
+        self.plans.append(("launched" if future_tokens is not None else "computed", plan))
         self.begin_step(plan.num_tokens)
-        rows = _sampled_rows(plan, self._carried_tokens(plan, carried))
+        rows = _sampled_rows(plan, self._read_future_tokens(plan, future_tokens))
         scored = [(chunk.request.token_ids[at], at) for chunk in plan.chunks for at in chunk.scored]
         logits = self.logits(*zip(*(rows + scored), strict=True)) if rows + scored else torch.empty(0, self.vocab_size)
         row = 0
@@ -107,8 +107,8 @@ class Script:
             row += 1 + len(chunk.draft)
         return logits
 
-    def several(self, plan: StepPlan, replies: Sequence[Reply], most_steps: int) -> Drawn:
-        """What :meth:`engine.execution.runner.Runner.several` returns: the decoder's loop in Python."""
+    def execute_steps(self, plan: StepPlan, replies: Sequence[MultiStepRow], max_steps: int) -> MultiStepOutput:
+        """What :meth:`engine.execution.runner.Runner.execute_steps` returns: the decoder's loop in Python."""
         began = self.clock.now
         tokens: list[list[int]] = []
         seconds: list[float] = []
@@ -126,7 +126,7 @@ class Script:
             for index, token in zip(alive, drawn, strict=True):
                 tokens[-1][index] = token
             seconds.append(self.clock.now - began)
-            if len(tokens) == most_steps:
+            if len(tokens) == max_steps:
                 break
             alive = [index for index, reply in enumerate(replies) if _goes_on(reply, index, tokens)]
             if not alive:
@@ -141,24 +141,26 @@ class Script:
                 output = replies[index].sampling.position + len(tokens)
                 if output >= self.broken.get(request_id, sys.maxsize):
                     logits[index] = float("nan")
-        return Drawn(tokens, seconds, first)
+        return MultiStepOutput(tokens, seconds, first)
 
-    def _carried_tokens(self, plan: StepPlan, carried: Carried | None) -> dict[int, int]:
+    def _read_future_tokens(self, plan: StepPlan, future_tokens: FutureTokens | None) -> dict[int, int]:
         """Tokens that only the device knows, by their packed row."""
-        if carried is None or not carried.targets:
+        if future_tokens is None or not future_tokens.targets:
             return {}
         assert self.device is not None
         with self.device.set_aside():
-            tokens: list[int] = carried.tokens.tolist()
-        return {row: tokens[source] for row, source in zip(carried.targets, carried.sources, strict=True)}
+            tokens: list[int] = future_tokens.tokens.tolist()
+        return {row: tokens[source] for row, source in zip(future_tokens.targets, future_tokens.sources, strict=True)}
 
     @contextmanager
     def installed(self, monkeypatch: pytest.MonkeyPatch) -> Any:
         """While in here, runners follow this script and the engine's parts read this clock."""
         with monkeypatch.context() as patch:
-            patch.setattr(Runner, "execute", lambda _runner, plan, carried=None: self.execute(plan, carried))
-            patch.setattr(Runner, "several", lambda _runner, *args: self.several(*args))
-            patch.setattr(Runner, "most_native_tokens", sys.maxsize if self.is_native else 0)
+            patch.setattr(
+                Runner, "execute", lambda _runner, plan, future_tokens=None: self.execute(plan, future_tokens)
+            )
+            patch.setattr(Runner, "execute_steps", lambda _runner, *args: self.execute_steps(*args))
+            patch.setattr(Runner, "max_native_tokens", sys.maxsize if self.is_native else 0)
             for module in (
                 "runtime.engine_core",
                 "runtime.request_processor",
@@ -169,23 +171,23 @@ class Script:
             yield self
 
 
-def _sampled_rows(plan: StepPlan, carried: dict[int, int]) -> list[tuple[int, int]]:
+def _sampled_rows(plan: StepPlan, future_tokens: dict[int, int]) -> list[tuple[int, int]]:
     """Token and position of each row that is sampled from, guesses included."""
     rows: list[tuple[int, int]] = []
     packed = 0
     for chunk in plan.chunks:
         packed += len(chunk.token_ids)
         if chunk.samples:
-            rows.append((carried.get(packed - 1, chunk.token_ids[-1]), chunk.end - 1))
+            rows.append((future_tokens.get(packed - 1, chunk.token_ids[-1]), chunk.end - 1))
             rows += [(token, chunk.end + index) for index, token in enumerate(chunk.draft)]
         packed += len(chunk.draft)
     return rows
 
 
-def _goes_on(reply: Reply, index: int, tokens: Sequence[Sequence[int]]) -> bool:
+def _goes_on(reply: MultiStepRow, index: int, tokens: Sequence[Sequence[int]]) -> bool:
     last = tokens[-1][index]
     stops = last in reply.stop_token_ids and (reply.sampling.position + len(tokens) >= reply.sampling.min_tokens)
-    return last != ENDED and not stops and len(tokens) < reply.most
+    return last != ENDED and not stops and len(tokens) < reply.max_tokens
 
 
 def _sample(logits: Tensor, rows: Sequence[Any], positions: Sequence[int]) -> list[int]:

@@ -88,4 +88,4 @@ def database_url(request: pytest.FixtureRequest) -> Iterator[str | None]:
 @pytest.fixture
 def single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """One at a time, each with a call of what a test has put in its place; models this small take several at once."""
-    monkeypatch.setattr("engine.execution.steps.multi_step.MOST_STEPS", 1)
+    monkeypatch.setattr("engine.execution.steps.multi_step.MAX_STEPS", 1)

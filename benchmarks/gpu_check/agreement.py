@@ -15,11 +15,11 @@ from benchmarks.gpu_check.check import Check
 from benchmarks.peers.deskmate import GREEDY
 from benchmarks.peers.transformers_generate import load_reference
 from engine import Engine, SamplingParams
-from engine.device.triton_support import triton_unusable_because
+from engine.device.triton_support import triton_unavailable_reason
 from engine.execution.attention.base import AttentionKernel
 from engine.execution.attention.selection import KERNELS
 from engine.execution.load import load_model
-from engine.model.gpu_linears import MOST_ROWS, GpuFp8, GpuInt8, WeightOnly
+from engine.model.gpu_linears import MAX_ROWS, GpuFp8Linear, GpuInt8Linear, GpuLinear
 from engine.runtime.engine_core import EngineCore
 from testing.attention import make_case
 from testing.reference import Comparison, Reference
@@ -32,7 +32,7 @@ def agreement(check: Check) -> None:
     """Every attention kernel that runs here, products of 8-bit weights, recorded decodes, greedy replies."""
     for kernel in KERNELS:
         check.part(f"attention {kernel.name}", lambda kernel=kernel: attention_kernel(check, kernel))
-    for kind in (GpuInt8, GpuFp8):
+    for kind in (GpuInt8Linear, GpuFp8Linear):
         check.part(f"products of {kind.__name__}", lambda kind=kind: products(check, kind))
     check.part("recorded decodes", lambda: graphs_equal_eager(check, check.tiny("llama")))
     check.part("greedy llama", lambda: greedy_equality(check, "llama"))
@@ -47,9 +47,11 @@ def more_agreement(check: Check) -> None:
     check.part("batch invariance", lambda: batch_invariance(check))
 
 
-def products(check: Check, kind: type[WeightOnly]) -> dict[str, Any]:
+def products(check: Check, kind: type[GpuLinear]) -> dict[str, Any]:
     """Against the rounded weights in fp64: one row, a few, as many as the kernels take, and more."""
-    reason = "it runs on cuda, not on cpu" if check.device != "cuda" else triton_unusable_because(torch.device("cuda"))
+    reason = (
+        "it runs on cuda, not on cpu" if check.device != "cuda" else triton_unavailable_reason(torch.device("cuda"))
+    )
     if reason is not None:
         return {"not_here": reason}
     worst: dict[str, float] = {}
@@ -59,7 +61,7 @@ def products(check: Check, kind: type[WeightOnly]) -> dict[str, Any]:
         steps, scales = kind.round(layer.weight)
         weight = steps.double() * scales.double().unsqueeze(1)
         product = kind([layer])
-        for count in (1, 2, 16, 17, 64, MOST_ROWS, MOST_ROWS + 1):
+        for count in (1, 2, 16, 17, 64, MAX_ROWS, MAX_ROWS + 1):
             rows = torch.randn(count, num_inputs, device=check.device, dtype=torch.bfloat16)
             expected = rows.double() @ weight.T
             error = float((product(rows).double() - expected).norm() / expected.norm())
@@ -70,7 +72,7 @@ def products(check: Check, kind: type[WeightOnly]) -> dict[str, Any]:
 
 def attention_kernel(check: Check, kernel: type[AttentionKernel]) -> dict[str, Any]:
     device = torch.device(check.device)
-    reason = kernel.unavailable_because(device)
+    reason = kernel.unavailable_reason(device)
     if reason is not None:
         return {"not_here": reason}
     worst: dict[str, float] = {}
@@ -153,8 +155,8 @@ def graphs_equal_eager(check: Check, path: Path) -> dict[str, Any]:
     graphs.logits = both  # type: ignore[method-assign]
     for index in range(9):
         prompt = list(range(3, 9 + 7 * index))
-        params = core.intake.resolve(prompt, replace(GREEDY, max_tokens=4 + 2 * index))
-        core.add(core.intake.submission(str(index), prompt, params))
+        params = core.request_processor.resolve(prompt, replace(GREEDY, max_tokens=4 + 2 * index))
+        core.add(core.request_processor.process(str(index), prompt, params))
     while core.has_work:
         core.step()
     assert compared > 5

@@ -23,7 +23,7 @@ from benchmarks.peers.transformers_generate import load_reference
 from benchmarks.perplexity import choices, compare, held_out_dialogues, load_guide
 from engine import Engine
 from engine.errors import ModelLoadError
-from engine.model.quantization import products_for
+from engine.model.quantization import choose_linears
 
 EIGHT_BITS = ("int8", "fp8")
 LARGEST_ID = 15_000  #: in prompts, below which every tokenizer here knows all ids
@@ -132,7 +132,7 @@ def not_here(check: Check, quantization: str) -> str | None:
     if check.device == "cuda":
         return None
     try:
-        products_for(quantization, torch.device(check.device), torch.bfloat16)
+        choose_linears(quantization, torch.device(check.device), torch.bfloat16)
     except ModelLoadError as reason:
         return str(reason)
     return None

@@ -48,7 +48,7 @@ def release_memory() -> None:
             trim(0)
 
 
-def forget_frames(error: BaseException) -> None:
+def clear_error_frames(error: BaseException) -> None:
     """Let go of what the frames of an error hold: the tensors of a failed step, a model that is half there."""
     link: BaseException | None = error
     while link is not None:

@@ -13,7 +13,7 @@ import torch
 from engine.device.cuda import capability_below
 
 
-def triton_unusable_because(device: torch.device) -> str | None:
+def triton_unavailable_reason(device: torch.device) -> str | None:
     """A sentence's part; None on a GPU that can run them."""
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"

@@ -13,7 +13,7 @@ from engine.scheduling.scheduler import StepPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class FutureTokens:
     """Tokens that a step on the device takes from the one before it, before anybody has read them."""
 
     tokens: Tensor  #: int64 ``[n]``: what the step before sampled
@@ -41,7 +41,7 @@ class Batch:
 
     @classmethod
     def of(
-        cls, plan: StepPlan, block_size: int, num_groups: int, device: torch.device, *, tell_lengths: bool = False
+        cls, plan: StepPlan, block_size: int, num_groups: int, device: torch.device, *, with_lengths: bool = False
     ) -> Batch:
         """Pack a plan. Plain lists first, then one tensor: per-token tensor calls would cost more."""
         input_ids: list[int] = []
@@ -54,7 +54,7 @@ class Batch:
         kv_lens: list[int] = []
         for chunk in plan.chunks:
             first, start = len(input_ids), chunk.start
-            if len(chunk.token_ids) == 1 and not (chunk.draft or chunk.scored or tell_lengths):  # a decode
+            if len(chunk.token_ids) == 1 and not (chunk.draft or chunk.scored or with_lengths):  # a decode
                 input_ids += chunk.token_ids
                 positions.append(start)
                 block, offset = divmod(start, block_size)
@@ -73,7 +73,7 @@ class Batch:
             input_ids += chunk.token_ids
             input_ids += chunk.draft
             positions += span
-            if tell_lengths:
+            if with_lengths:
                 prompt = chunk.request.num_prompt_tokens
                 lengths += [max(prompt, position + 1) for position in span]
             for table, group_slots in zip(chunk.block_tables, slots, strict=True):
@@ -99,5 +99,5 @@ class Batch:
                 )
                 for group in range(num_groups)
             ),
-            lengths=lengths_ if tell_lengths else None,
+            lengths=lengths_ if with_lengths else None,
         )

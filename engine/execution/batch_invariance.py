@@ -69,7 +69,7 @@ def _cut(sequences: Sequences, start: int, end: int) -> Sequences:
     )
 
 
-class OneByOne(AttentionKernel):
+class PerSequenceKernel(AttentionKernel):
     """Another kernel, called for one sequence at a time; rows that belong to none are zero."""
 
     def __init__(self, kernel: AttentionKernel) -> None:

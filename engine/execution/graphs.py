@@ -21,7 +21,7 @@ from torch import Tensor
 
 from engine.device.host_to_device import overwrite
 from engine.execution.attention.base import AttentionKernel, Sequences
-from engine.execution.batch import Batch, Carried
+from engine.execution.batch import Batch, FutureTokens
 from engine.scheduling.block_pool import NULL_BLOCK
 from engine.scheduling.scheduler import StepPlan
 
@@ -125,33 +125,33 @@ class DecodeGraphs:
             )
             prepared = tuple(kernel.prepare(longest, device) for _ in range(num_groups))
             for step in prepared:
-                kernel.refill(step, _filled_up(Sequences((), (), (), block_size), size))
+                kernel.refill(step, _padded(Sequences((), (), (), block_size), size))
             compute = _Recordable(forward, batch, prepared)
             graphs.append(_Graph(batch, prepared, recorder.record(compute)))
         self._graphs = graphs[::-1]
 
-    def serves(self, plan: StepPlan) -> bool:
+    def can_run(self, plan: StepPlan) -> bool:
         """Every chunk is one token that is sampled from, and guesses, of which each is like one."""
         return plan.num_tokens <= self.sizes[-1] and all(
             len(chunk.token_ids) == 1 and chunk.samples and not chunk.scored for chunk in plan.chunks
         )
 
-    def logits(self, batch: Batch, carried: Carried | None = None) -> Tensor:
+    def logits(self, batch: Batch, future_tokens: FutureTokens | None = None) -> Tensor:
         """``[n, vocab_size]`` for a batch of ``n`` decodes on the host. Good until the next call."""
         rows = batch.input_ids.shape[1]
         at = bisect_left(self.sizes, rows)
         graph, size = self._graphs[at], self.sizes[at]
         empty = (0, size - rows)
         overwrite(graph.batch.input_ids, F.pad(batch.input_ids, empty))
-        if carried is not None:
-            carried.write_to(graph.batch.input_ids)
+        if future_tokens is not None:
+            future_tokens.write_to(graph.batch.input_ids)
         overwrite(graph.batch.position_ids, F.pad(batch.position_ids, empty))
         for slots, step in zip(graph.batch.slots, batch.slots, strict=True):
             overwrite(slots, F.pad(step, empty, value=NULL_BLOCK))
         for prepared, sequences in zip(graph.prepared, batch.sequences, strict=True):
             if len(sequences.query_lens) < rows:  # guesses look at what stands before them, which is in the cache first
                 sequences = sequences.token_by_token()
-            self._kernel.refill(prepared, _filled_up(sequences, size))
+            self._kernel.refill(prepared, _padded(sequences, size))
         return graph.repeat()[:rows]
 
 
@@ -165,7 +165,7 @@ class _Recordable:
         return self.forward(self.batch, self.prepared)
 
 
-def _filled_up(sequences: Sequences, size: int) -> Sequences:
+def _padded(sequences: Sequences, size: int) -> Sequences:
     """With dummies of one token in the null block."""
     missing = size - len(sequences.query_lens)
     return Sequences(

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from engine.execution.attention.base import AttentionKernel, GroupStep, LayerCache, PagedMetadata
-from engine.execution.batch import Batch, Carried
-from engine.execution.batch_invariance import OneByOne, tile_rows, tiles
+from engine.execution.batch import Batch, FutureTokens
+from engine.execution.batch_invariance import PerSequenceKernel, tile_rows, tiles
 from engine.execution.graphs import DecodeGraphs, Recorder
 from engine.execution.native.decoder import Decoder
 from engine.execution.native.weights import DecoderWeights
-from engine.execution.steps.multi_step import Drawn, Reply
+from engine.execution.steps.multi_step import MultiStepOutput, MultiStepRow
 from engine.model.load import LoadedModel
 from engine.scheduling.block_pool import BlockCopy
 from engine.scheduling.cache_layout import CacheLayout
@@ -46,7 +46,7 @@ class Runner:
         batch_invariant: bool = False,
     ) -> None:
         self._model = model
-        self._kernel = OneByOne(kernel) if batch_invariant else kernel
+        self._kernel = PerSequenceKernel(kernel) if batch_invariant else kernel
         self._tile_rows = tile_rows(model.module) if batch_invariant else None
         self._block_size = block_size
         self._num_groups = len(layout.groups)
@@ -70,14 +70,14 @@ class Runner:
             self._decoder = Decoder(model.decoder, self.layers, self._group_of_layer)
 
     @property
-    def most_native_tokens(self) -> int:
+    def max_native_tokens(self) -> int:
         """Of a step that runs in C++; 0 where none does."""
-        return 0 if self._decoder is None else self._decoder.most_rows
+        return 0 if self._decoder is None else self._decoder.max_rows
 
     @property
-    def short_step(self) -> int | None:
+    def max_short_step_tokens(self) -> int | None:
         """Most tokens of a step that runs in C++; None where none does, or all do."""
-        return self.most_native_tokens if 0 < self.most_native_tokens < sys.maxsize else None
+        return self.max_native_tokens if 0 < self.max_native_tokens < sys.maxsize else None
 
     def record_decodes(self, recorder: Recorder, *, max_rows: int, max_model_len: int) -> tuple[int, ...]:
         """From now on repeat recorded decodes; returns the numbers of rows that were recorded.
@@ -98,7 +98,7 @@ class Runner:
         return self._graphs.sizes
 
     @torch.inference_mode()
-    def erase(self, blocks: Sequence[int]) -> None:
+    def zero_blocks(self, blocks: Sequence[int]) -> None:
         """Zero blocks in every layer."""
         index = torch.tensor(blocks, dtype=torch.int64, device=self._model.device)
         for tensor in self._tensors:
@@ -119,40 +119,40 @@ class Runner:
                     rows[copy.destination, : copy.num_rows] = rows[copy.source, : copy.num_rows]
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan, carried: Carried | None = None) -> Tensor:
+    def execute(self, plan: StepPlan, future_tokens: FutureTokens | None = None) -> Tensor:
         """Compute a plan: fill the cache, and return logits.
 
         Args:
-            carried: tokens of the plan that only the device knows.
+            future_tokens: tokens of the plan that only the device knows.
 
         Returns:
             ``[m + n, vocab_size]``: a row for each chunk that samples and each guess behind it, ``m`` in all, then
             one for each of the ``n`` positions that chunks score, both in the order of the chunks.
         """
         self._copy(plan.copies)
-        if self._graphs is not None and self._graphs.serves(plan):
+        if self._graphs is not None and self._graphs.can_run(plan):
             on_host = Batch.of(plan, self._block_size, self._num_groups, torch.device("cpu"))
-            return self._graphs.logits(on_host, carried)
+            return self._graphs.logits(on_host, future_tokens)
         device = self._model.device
-        batch = Batch.of(plan, self._block_size, self._num_groups, device, tell_lengths=self._model.rotary is not None)
-        if carried is not None:
-            carried.write_to(batch.input_ids)
+        batch = Batch.of(plan, self._block_size, self._num_groups, device, with_lengths=self._model.rotary is not None)
+        if future_tokens is not None:
+            future_tokens.write_to(batch.input_ids)
         if self._tile_rows is not None:
             return self._forward_in_tiles(batch, self._tile_rows)
         return self._forward(batch)
 
     @torch.inference_mode()
-    def several(self, plan: StepPlan, replies: Sequence[Reply], most_steps: int) -> Drawn:
-        """Compute a plan of at most :attr:`most_native_tokens`, sample from it, and go on with what was sampled.
+    def execute_steps(self, plan: StepPlan, replies: Sequence[MultiStepRow], max_steps: int) -> MultiStepOutput:
+        """Compute a plan of at most :attr:`max_native_tokens`, sample from it, and go on with what was sampled.
 
         Args:
             replies: one for each chunk that samples.
-            most_steps: with the plan's own, at least 1.
+            max_steps: with the plan's own, at least 1.
         """
         assert self._decoder is not None
         self._copy(plan.copies)
         batch = Batch.of(plan, self._block_size, self._num_groups, self._model.device)
-        return self._decoder.several(batch, replies, most_steps)
+        return self._decoder.several(batch, replies, max_steps)
 
     def _forward_in_tiles(self, batch: Batch, num_rows: int) -> Tensor:
         collected: Tensor | None = None
@@ -166,7 +166,7 @@ class Runner:
         return collected
 
     def _forward(self, batch: Batch) -> Tensor:
-        if self._decoder is not None and batch.input_ids.shape[1] <= self._decoder.most_rows:
+        if self._decoder is not None and batch.input_ids.shape[1] <= self._decoder.max_rows:
             return self._decoder.logits(batch)
         return self._compute(
             batch, [self._kernel.prepare(sequences, self._model.device) for sequences in batch.sequences]

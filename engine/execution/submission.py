@@ -12,7 +12,7 @@ from engine.outputs import TokenLogprobs
 from engine.sampling.sampler import SamplingRow, TokenBan
 from engine.sampling_params import MAX_SEED, SamplingParams
 from engine.scheduling.request import Request
-from engine.text.detokenizer import TextStream
+from engine.text.detokenizer import Detokenizer
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Submission:
 
     request: Request
     sampling: SamplingRow
-    text: TextStream
+    detokenizer: Detokenizer
     stream_id: str  #: whose deltas it brings: the id of the first of its siblings
     index: int  #: which of the ``n`` replies to the prompt
     forks: list[Submission] = field(default_factory=list)  #: its siblings, until they begin
@@ -29,13 +29,13 @@ class Submission:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  #: of the prompt so far, when asked for
 
 
-def submit(
+def make_submission(
     stream_id: str,
     prompt: Sequence[int],
     params: SamplingParams,
     *,
     bans: Callable[[Request], Sequence[TokenBan]],
-    text: Callable[[], TextStream],
+    make_detokenizer: Callable[[], Detokenizer],
     max_tokens: int,
     stop_token_ids: frozenset[int],
     arrival: float,
@@ -49,7 +49,7 @@ def submit(
 
     Args:
         bans: makes what keeps tokens out of one reply.
-        text: makes what turns the tokens of one reply into text.
+        make_detokenizer: makes what turns the tokens of one reply into text.
         num_shared_tokens: of the prompt's first tokens, those that depend on no user's text.
     """
     seed = params.seed if params.seed is not None else secrets.randbits(63)
@@ -79,7 +79,7 @@ def submit(
             stop_token_ids=stop_token_ids,
             bans=bans(request),
         )
-        siblings.append(Submission(request, sampling, text(), stream_id, index))
+        siblings.append(Submission(request, sampling, make_detokenizer(), stream_id, index))
     first, *forks = siblings
     first.forks = forks
     first.request.forks = [fork.request for fork in forks]

@@ -17,14 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.model.linears import SMALLEST_SCALE, Product, to_int8
+from engine.model.linears import MIN_SCALE, FusedLinear, to_int8
 
-MOST_ROWS = 128
+MAX_ROWS = 128
 """More rows are worth spreading the weights out."""
-LARGEST_E4M3 = 448.0
+MAX_E4M3 = 448.0
 
 
-class WeightOnly(Product):
+class GpuLinear(FusedLinear):
     """8-bit weights, made numbers of where they are multiplied."""
 
     inputs_in = 16
@@ -43,7 +43,7 @@ class WeightOnly(Product):
 
     def forward(self, rows: Tensor) -> Tensor:
         flat = rows.reshape(-1, rows.shape[-1])
-        product = self._kernel(flat.contiguous()) if 0 < len(flat) <= MOST_ROWS else self._spread_out(flat)
+        product = self._kernel(flat.contiguous()) if 0 < len(flat) <= MAX_ROWS else self._spread_out(flat)
         return product.view(*rows.shape[:-1], len(self._scales))
 
     def _spread_out(self, rows: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class WeightOnly(Product):
         return product
 
 
-class GpuInt8(WeightOnly):
+class GpuInt8Linear(GpuLinear):
     """The same numbers as on a processor."""
 
     bits = "8 bits"
@@ -84,37 +84,37 @@ class GpuInt8(WeightOnly):
         return to_int8(weight)
 
 
-class GpuFp8(WeightOnly):
+class GpuFp8Linear(GpuLinear):
     """E4M3 (arXiv 2209.05433): finer than int8 near zero, coarser far from it."""
 
     bits = "8 bits, floating point"
 
     @staticmethod
     def round(weight: Tensor) -> tuple[Tensor, Tensor]:
-        scales = weight.abs().amax(1).float().clamp_min(SMALLEST_SCALE) / LARGEST_E4M3
-        steps = (weight / scales.unsqueeze(1)).clamp_(-LARGEST_E4M3, LARGEST_E4M3)
+        scales = weight.abs().amax(1).float().clamp_min(MIN_SCALE) / MAX_E4M3
+        steps = (weight / scales.unsqueeze(1)).clamp_(-MAX_E4M3, MAX_E4M3)
         return steps.to(torch.float8_e4m3fn), scales
 
 
 def row_tile(num_inputs: int) -> dict[str, int]:
     """What one program of ``multiply_row`` reads at once: 8 KiB, of as few outputs as may be."""
-    inputs = _dividing(num_inputs, 2048)
+    inputs = _largest_dividing_power_of_two(num_inputs, 2048)
     return {"OUTPUTS": min(8192 // inputs, 16), "INPUTS": inputs, "num_warps": 4}
 
 
 def rows_tile(num_rows: int, num_inputs: int, dtype: torch.dtype) -> dict[str, int]:
     """The same of ``multiply_rows``, with three more being read meanwhile."""
     rows = max(16, 1 << (num_rows - 1).bit_length())
-    most = max(16, min(256, 16_384 // (rows * dtype.itemsize)))
+    maximum = max(16, min(256, 16_384 // (rows * dtype.itemsize)))
     return {
         "ROWS": rows,
         "OUTPUTS": 32,
-        "INPUTS": _dividing(num_inputs, most),
+        "INPUTS": _largest_dividing_power_of_two(num_inputs, maximum),
         "num_warps": 4,
         "num_stages": 4,
     }
 
 
-def _dividing(number: int, most: int) -> int:
+def _largest_dividing_power_of_two(number: int, maximum: int) -> int:
     """The largest power of two up to ``most`` that divides a number."""
-    return min(number & -number, most)
+    return min(number & -number, maximum)

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 #: Configuration, tokenizer, chat template; the names of files with weights.
 _DESCRIPTION = ["*.json", "*.jinja", "*.txt", "*.model", "*.model.v*", "*.tiktoken"]
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 def fetch_description(model: str, revision: str | None, progress: Progress) -> Path:
@@ -56,7 +56,7 @@ def fetch_description(model: str, revision: str | None, progress: Progress) -> P
                     revision=revision,
                     allow_patterns=_DESCRIPTION,
                     ignore_patterns=["*/*"],  # other formats of it, in folders of their own
-                    tqdm_class=_NotDrawn,
+                    tqdm_class=_SilentBar,
                 )
             )
         except LocalEntryNotFoundError as error:  # no network
@@ -92,7 +92,7 @@ def fetch_weights(model: str, folder: Path, progress: Progress) -> None:
     try:
         _fetched(model, lambda: download.run(missing), lambda: progress(f"Downloading {model}", download.share))
     finally:
-        download.given_up = True
+        download.is_cancelled = True
     progress(f"Downloading {model}", 1.0)
 
 
@@ -100,7 +100,7 @@ class _Download:
     """Files of one commit, one after another."""
 
     def __init__(self, model: str, commit: str) -> None:
-        self.given_up = False
+        self.is_cancelled = False
         self._model = model
         self._commit = commit
         self._total = 1  # bytes
@@ -122,19 +122,19 @@ class _Download:
         self._total = max(sum(file.size for file in files), 1)
         before = 0
         for file in sorted(files, key=lambda file: str(file.path)):
-            if self.given_up:
+            if self.is_cancelled:
                 return
             bar = self._bar(before, before + file.size)
             hf_hub_download(self._model, file.path, revision=self._commit, tqdm_class=bar)
             before += file.size
             self._reached = before
 
-    def _bar(self, before: int, after: int) -> type[_NotDrawn]:
+    def _bar(self, before: int, after: int) -> type[_SilentBar]:
         """One for the file that takes the bytes there from one number to another. What was received and what is on the
         disk may both be told, each by a bar of its own."""
         download = self
 
-        class Bar(_NotDrawn):
+        class Bar(_SilentBar):
             def update(self, n: float | None = 1) -> bool | None:
                 drawn = super().update(n)
                 download._reached = min(max(download._reached, before + self.n), after)
@@ -172,7 +172,7 @@ def _fetched(model: str, fetch: Callable[[], T], meanwhile: Callable[[], None]) 
             outcome.set_exception(error)
 
     threading.Thread(target=run, name="hub-download", daemon=True).start()
-    while wait([outcome], _LOOK_SECONDS).not_done:
+    while wait([outcome], _POLL_SECONDS).not_done:
         meanwhile()
     try:
         return outcome.result()
@@ -201,7 +201,7 @@ def _reason(error: Exception, model: str) -> str:
             return first_line(error) or type(error).__name__
 
 
-class _NotDrawn(tqdm):  # type: ignore[type-arg]
+class _SilentBar(tqdm):  # type: ignore[type-arg]
     """A bar for the hub's library that nobody sees."""
 
     monitor_interval = 0  # seconds: no thread to draw it

@@ -14,19 +14,19 @@ from typing import ClassVar, TypeGuard
 import torch
 from torch import Tensor, nn
 
-SMALLEST_SCALE = 2.0**-40
+MIN_SCALE = 2.0**-40
 """For a row or an output of nothing but zeros, which stay zeros."""
 INT4_GROUP = 32
 """Inputs of an output that share a scale, as in llama.cpp's Q4_0."""
 _FARTHEST_STEPS = (7.0, 7.5, 8.0, 8.5, 9.0)
 _GROUPS_AT_ONCE = 2**19 // INT4_GROUP  # that stay in a processor's cache
-_MOST_ROWS_PACKED = 48
+_MAX_PACKED_ROWS = 48
 """More are multiplied faster by weights that were spread out for them (measured with AVX-512)."""
 _OUTPUTS_AT_ONCE = 1024
 _HOOKS = {"_forward_hooks", "_forward_pre_hooks"}
 
 
-class Product(nn.Module, ABC):
+class FusedLinear(nn.Module, ABC):
     """The products of one or more linear layers with the same rows, behind one another.
 
     Args:
@@ -59,7 +59,7 @@ class Product(nn.Module, ABC):
         """``[..., in_features]`` to ``[..., out_features]`` of all layers together."""
 
 
-class Packed(Product):
+class PackedLinear(FusedLinear):
     """In bfloat16."""
 
     bits = "bfloat16"
@@ -72,7 +72,7 @@ class Packed(Product):
         return product
 
 
-class Int8(Product):
+class Int8Linear(FusedLinear):
     """Weights and rows in 8 bits, sums in 32: half the memory to read, and four times the products in an instruction.
 
     Each output of the weight has a scale of its own, found once, and each row one that follows its largest number
@@ -90,7 +90,7 @@ class Int8(Product):
 
     def forward(self, rows: Tensor) -> Tensor:
         flat = rows.flatten(0, -2)
-        scales = flat.abs().amax(1, keepdim=True).float().clamp_min_(SMALLEST_SCALE).div_(127)
+        scales = flat.abs().amax(1, keepdim=True).float().clamp_min_(MIN_SCALE).div_(127)
         steps = (flat / scales).round_().add_(128).to(torch.uint8)
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
             steps, 1.0, 128, self._weight, self._scales, self._zeros, None, 1.0, 0, rows.dtype, "none", [], ""
@@ -101,7 +101,7 @@ class Int8(Product):
         return product.view(*rows.shape[:-1], len(self._scales))
 
 
-class Int4(Product):
+class Int4Linear(FusedLinear):
     """Weights in 4 bits, with a scale for each group of 32 of an output; rows as they are, sums in float32.
 
     PyTorch's own product takes a few rows. It is slow with many, for which the weights are spread out again, some at a
@@ -123,7 +123,7 @@ class Int4(Product):
     def forward(self, rows: Tensor) -> Tensor:
         flat = rows.flatten(0, -2).contiguous()
         product: Tensor
-        if len(flat) <= _MOST_ROWS_PACKED or self._beside is None:
+        if len(flat) <= _MAX_PACKED_ROWS or self._beside is None:
             product = torch.ops.aten._weight_int4pack_mm_for_cpu(flat, self._weight, INT4_GROUP, self._scales)
         else:
             product = self._spread_out(flat, self._beside)
@@ -174,7 +174,7 @@ def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
 
 def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
     """int8 ``[out_features, in_features]``, and float32 ``[out_features]``: what a step of each output is worth."""
-    scales = weight.abs().amax(1).float().clamp_min(SMALLEST_SCALE) / 127
+    scales = weight.abs().amax(1).float().clamp_min(MIN_SCALE) / 127
     return (weight / scales.unsqueeze(1)).round_().to(torch.int8), scales
 
 
@@ -202,7 +202,7 @@ def _int4_groups(groups: Tensor) -> tuple[Tensor, Tensor]:
     """Of float32 ``[n, group]``: int8 ``[n, group]``, and float32 ``[n, 1]``."""
     lowest, highest = groups.aminmax(dim=1, keepdim=True)
     farthest = torch.where(-lowest > highest, lowest, highest)
-    farthest = torch.where(farthest.abs() < SMALLEST_SCALE, SMALLEST_SCALE, farthest)
+    farthest = torch.where(farthest.abs() < MIN_SCALE, MIN_SCALE, farthest)
     best = scales = torch.empty(0)
     for step in _FARTHEST_STEPS:
         codes = (groups * (-step / farthest)).round_().clamp_(-8, 7)
@@ -215,5 +215,5 @@ def _int4_groups(groups: Tensor) -> tuple[Tensor, Tensor]:
             best, scales = torch.where(better, error, best), torch.where(better, scale, scales)
         else:
             best, scales = error, scale
-    scales = torch.where(scales == 0, SMALLEST_SCALE, scales)
+    scales = torch.where(scales == 0, MIN_SCALE, scales)
     return (groups / scales).round_().clamp_(-8, 7).to(torch.int8), scales

@@ -25,11 +25,11 @@ from engine.model.attention_hook import AttentionNeeds, LayerProbe
 from engine.model.checkpoints import mode_of, refuse_unreadable_weights
 from engine.model.hub import fetch_description, fetch_weights
 from engine.model.position_check import check_positions
-from engine.model.probe import first_step, kept_by_cache, probe_calls
-from engine.model.quantization import products_for
+from engine.model.probe import min_cache_window, probe_calls, run_probe_step
+from engine.model.quantization import choose_linears
 from engine.model.replacement import replace_linears
 from engine.model.rope import LengthDependentRotary, replace_length_dependent
-from engine.model.weights import Progress, load_weights, own_weights
+from engine.model.weights import Progress, copy_weights, load_weights
 from engine.scheduling.cache_layout import LayerShape
 from engine.settings import EngineSettings
 from engine.text.chat_template import ChatTemplate
@@ -139,7 +139,7 @@ def load_checkpoint(
     source = find_model(settings.model)
     device = _choose_device(settings.device)
     dtype = _choose_dtype(settings.dtype, device)
-    products = products_for(settings.quantization, device, dtype)
+    products = choose_linears(settings.quantization, device, dtype)
     folder, config, tokenizer = _read(source, settings, progress)
     module = load_weights(folder, settings.model, dtype, device, progress)
     calls = probe_calls(module, config, device, settings.model)
@@ -147,7 +147,7 @@ def load_checkpoint(
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
     weight_bytes = sum(parameter.nbytes for parameter in module.parameters())
     text_config = config.get_text_config()
-    context_window = int(min(_context_window(text_config), kept_by_cache(text_config, calls)))
+    context_window = int(min(_context_window(text_config), min_cache_window(text_config, calls)))
     decoder = None
     if compile_decoder is not None and not calls.layer_per_call:
         decoder = compile_decoder(module, layers, needs, settings, weight_bytes, context_window, progress)
@@ -156,7 +156,7 @@ def load_checkpoint(
     if rotary is not None:
         rotary.lengths = torch.tensor([1, 2], device=device)  # of the step by which linear layers are found
     if products.inner:
-        replaced = replace_linears(module, products, lambda: first_step(module, device, LayerProbe()))
+        replaced = replace_linears(module, products, lambda: run_probe_step(module, device, LayerProbe()))
         if settings.quantization != "none":
             if not replaced:
                 raise ModelLoadError(
@@ -166,7 +166,7 @@ def load_checkpoint(
             log.info("linear layers of %s: %s", settings.model, kept)
         _check_replaced(module, device, settings)
     if device.type == "cpu":
-        own_weights(module)
+        copy_weights(module)
     generation_config = module.generation_config
     return LoadedModel(
         name=Path(settings.model).name if isinstance(source, Path) else settings.model,
@@ -193,7 +193,7 @@ def load_checkpoint(
 def _check_replaced(module: nn.Module, device: torch.device, settings: EngineSettings) -> None:
     """Refuse a model that no longer runs: its code may read the weight of a layer that it did not read before."""
     try:
-        first_step(module, device, LayerProbe())
+        run_probe_step(module, device, LayerProbe())
     except (AttributeError, TypeError, RuntimeError) as error:
         other = "dtype=float32" if settings.quantization == "none" else "quantization=none and dtype=float32"
         raise ModelLoadError(
@@ -287,7 +287,7 @@ def _refuse_incomplete_folder(folder: Path) -> None:
 def _choose_device(choice: str) -> torch.device:
     if choice == "cpu":
         return torch.device("cpu")
-    reason = _cuda_unusable_because()
+    reason = _cuda_unavailable_reason()
     if reason is None:
         return torch.device("cuda")
     if choice == "cuda":
@@ -295,7 +295,7 @@ def _choose_device(choice: str) -> torch.device:
     return torch.device("cpu")
 
 
-def _cuda_unusable_because() -> str | None:
+def _cuda_unavailable_reason() -> str | None:
     """Why this PyTorch cannot compute on the first GPU; None when it can."""
     if not torch.cuda.is_available():
         return "PyTorch finds no CUDA device"

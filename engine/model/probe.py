@@ -25,7 +25,7 @@ class AttentionCalls:
 
 
 @torch.inference_mode()
-def first_step(module: nn.Module, device: torch.device, probe: LayerProbe) -> None:
+def run_probe_step(module: nn.Module, device: torch.device, probe: LayerProbe) -> None:
     """Run two tokens through the model."""
     module(
         input_ids=torch.zeros(1, 2, dtype=torch.int64, device=device),
@@ -46,7 +46,7 @@ def probe_calls(module: nn.Module, config: Any, device: torch.device, name: str)
     probe = LayerProbe()
     refused = f"{name} ({config.model_type}) cannot run here: "
     try:
-        first_step(module, device, probe)
+        run_probe_step(module, device, probe)
     except UnsupportedAttention as error:
         raise ModelLoadError(f"{refused}{error}") from error
     except (TypeError, RuntimeError, ValueError, AttributeError) as error:
@@ -76,7 +76,7 @@ def probe_calls(module: nn.Module, config: Any, device: torch.device, name: str)
     return AttentionCalls(layers, layer_per_call, needs)
 
 
-def kept_by_cache(text_config: Any, calls: AttentionCalls) -> float:
+def min_cache_window(text_config: Any, calls: AttentionCalls) -> float:
     """The shortest window of transformers' cache in a layer whose attention asks for more; infinite without one.
 
     Moshi's cache has a window and its attention has none. Beyond the window the reply depends on how a prompt was

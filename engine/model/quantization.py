@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.device.triton_support import triton_unusable_because
+from engine.device.triton_support import triton_unavailable_reason
 from engine.errors import ModelLoadError
-from engine.model.gpu_linears import GpuFp8, GpuInt8
-from engine.model.linears import Int4, Int8, Packed, Product
+from engine.model.gpu_linears import GpuFp8Linear, GpuInt8Linear
+from engine.model.linears import FusedLinear, Int4Linear, Int8Linear, PackedLinear
 
 
 @dataclass(frozen=True, slots=True)
-class Products:
+class LinearClasses:
     """What comes in the place of a model's linear layers: of those, the first kind that fits them."""
 
-    inner: tuple[type[Product], ...]
-    output: tuple[type[Product], ...]  #: of the output layer, whose errors nothing behind it evens out
+    inner: tuple[type[FusedLinear], ...]
+    output: tuple[type[FusedLinear], ...]  #: of the output layer, whose errors nothing behind it evens out
 
 
-def products_for(quantization: str, device: torch.device, dtype: torch.dtype) -> Products:
+def choose_linears(quantization: str, device: torch.device, dtype: torch.dtype) -> LinearClasses:
     """What multiplies a model's linear layers; no kinds for the layers as they are.
 
     Raises:
@@ -28,7 +28,7 @@ def products_for(quantization: str, device: torch.device, dtype: torch.dtype) ->
     """
     if quantization == "none":
         whole = _in_bfloat16(device, dtype)
-        return Products(whole, whole)
+        return LinearClasses(whole, whole)
     if dtype is torch.float16:
         raise ModelLoadError(
             f"quantization={quantization} goes with dtype=bfloat16 or dtype=float32, not with float16."
@@ -36,41 +36,41 @@ def products_for(quantization: str, device: torch.device, dtype: torch.dtype) ->
     return _on_gpu(quantization, device) if device.type == "cuda" else _on_processor(quantization, device, dtype)
 
 
-def _on_processor(quantization: str, device: torch.device, dtype: torch.dtype) -> Products:
+def _on_processor(quantization: str, device: torch.device, dtype: torch.dtype) -> LinearClasses:
     if quantization == "fp8":
         raise ModelLoadError("quantization=fp8 runs on GPUs only. Use quantization=int8 or int4 on a processor.")
     eight_bits = torch.cpu._is_vnni_supported()
     if quantization == "int4":
-        finer = (Int8,) if eight_bits else _in_bfloat16(device, dtype)
-        return Products((Int4, *finer), finer)
+        finer = (Int8Linear,) if eight_bits else _in_bfloat16(device, dtype)
+        return LinearClasses((Int4Linear, *finer), finer)
     if not eight_bits:
         raise ModelLoadError(
             "quantization=int8 needs a processor that multiplies 8-bit numbers (AVX-512 VNNI), and this one does "
             "not. Use quantization=none."
         )
-    return Products((Int8,), (Int8,))
+    return LinearClasses((Int8Linear,), (Int8Linear,))
 
 
-def _on_gpu(quantization: str, device: torch.device) -> Products:
+def _on_gpu(quantization: str, device: torch.device) -> LinearClasses:
     if quantization == "int4":
         raise ModelLoadError("quantization=int4 runs on processors only. Use quantization=int8 or fp8 on a GPU.")
-    reason = triton_unusable_because(device)
+    reason = triton_unavailable_reason(device)
     if reason is not None:
         raise ModelLoadError(
             f"quantization={quantization} cannot run on this GPU: {reason}. Install what is missing, or use "
             "quantization=none."
         )
     if quantization == "int8":
-        return Products((GpuInt8,), (GpuInt8,))
+        return LinearClasses((GpuInt8Linear,), (GpuInt8Linear,))
     major, minor = torch.cuda.get_device_capability(device)
     if (major, minor) < (8, 9):
         raise ModelLoadError(
             f"quantization=fp8 needs a GPU of compute capability 8.9 or later, and this one has {major}.{minor}. Use "
             "quantization=int8, which takes as little memory."
         )
-    return Products((GpuFp8,), ())
+    return LinearClasses((GpuFp8Linear,), ())
 
 
-def _in_bfloat16(device: torch.device, dtype: torch.dtype) -> tuple[type[Product], ...]:
+def _in_bfloat16(device: torch.device, dtype: torch.dtype) -> tuple[type[FusedLinear], ...]:
     native = device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return (Packed,) if native and dtype is torch.bfloat16 else ()
+    return (PackedLinear,) if native and dtype is torch.bfloat16 else ()

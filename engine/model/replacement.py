@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from engine.model.linears import Product, is_plain
-from engine.model.quantization import Products
+from engine.model.linears import FusedLinear, is_plain
+from engine.model.quantization import LinearClasses
 
 
-def replace_linears(module: nn.Module, products: Products, run: Callable[[], object]) -> Counter[str]:
+def replace_linears(module: nn.Module, products: LinearClasses, run: Callable[[], object]) -> Counter[str]:
     """Replace the linear layers of a module that a run calls.
 
     Args:
@@ -56,7 +56,7 @@ def replace_linears(module: nn.Module, products: Products, run: Callable[[], obj
 class _Shared:
     """One product for layers that are called one after another with the same tensor."""
 
-    def __init__(self, product: Product, sizes: Sequence[int]) -> None:
+    def __init__(self, product: FusedLinear, sizes: Sequence[int]) -> None:
         self._product = product
         self._sizes = list(sizes)
         self._rows: Tensor | None = None

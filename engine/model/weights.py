@@ -55,7 +55,7 @@ def load_weights(folder: Path, name: str, dtype: torch.dtype, device: torch.devi
     return module
 
 
-def own_weights(module: nn.Module) -> None:
+def copy_weights(module: nn.Module) -> None:
     """Copy the weights into memory of our own.
 
     On the CPU, what was loaded is a view of the file. Idle for a while, its pages leave memory, and the next token

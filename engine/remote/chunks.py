@@ -108,7 +108,7 @@ class _Progress:
 
 
 @dataclass(slots=True)
-class Assembly:
+class ReplyAssembler:
     """The ``n`` replies to one request, as they arrive.
 
     Args:
@@ -122,19 +122,19 @@ class Assembly:
     arrival: float
     metrics: EngineMetrics
     cached_tokens: int | None = None  #: None until the server says
-    began: bool = False
-    counted: bool = False  #: the server has told the prompt's tokens itself
+    has_started: bool = False
+    has_usage: bool = False  #: the server has told the prompt's tokens itself
     _completion_tokens: int | None = None
     _replies: dict[int, _Progress] = field(default_factory=dict)
 
-    def attempt(self) -> None:
+    def start_attempt(self) -> None:
         """Begin with the first chunk, once more: nothing that was said so far counts."""
-        assert not self.began
+        assert not self.has_started
         self._replies = {index: _Progress() for index in range(self.n)}
         self._completion_tokens = None
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Every reply has said why it ended."""
         return all(reply.reason is not None for reply in self._replies.values())
 
@@ -155,7 +155,7 @@ class Assembly:
     def _note(self, usage: _Usage) -> None:
         if usage.prompt_tokens is not None:
             self.prompt_tokens = usage.prompt_tokens
-            self.counted = True
+            self.has_usage = True
         if usage.completion_tokens is not None:
             self._completion_tokens = usage.completion_tokens
         if usage.prompt_tokens_details is not None:
@@ -186,15 +186,15 @@ class Assembly:
                 num_unfinished=self._unfinished,
             )
 
-    def end(self) -> list[Delta]:
-        """The last delta of each reply, once the stream is over and all have :attr:`ended`."""
+    def finish(self) -> list[Delta]:
+        """The last delta of each reply, once the stream is over and all have :attr:`has_ended`."""
         return [self._close(index, reply) for index, reply in self._replies.items()]
 
-    def cut(self, reason: FinishReason) -> list[Delta]:
+    def finish_early(self, reason: FinishReason) -> list[Delta]:
         """The last delta of each reply, those that have not ended included."""
         for reply in self._replies.values():
             reply.reason = reply.reason or reason
-        return self.end()
+        return self.finish()
 
     @property
     def tokens(self) -> int:
@@ -208,16 +208,16 @@ class Assembly:
 
     def _measure(self, reply: _Progress, count: int) -> None:
         now = monotonic()
-        if not self.began:
-            self.began = True
-            self.metrics.first_token(now - self.arrival)
+        if not self.has_started:
+            self.has_started = True
+            self.metrics.observe_first_token(now - self.arrival)
         if reply.tokens:
-            self.metrics.token_gaps([(now - reply.last) / count] * count)
+            self.metrics.observe_token_gaps([(now - reply.last) / count] * count)
         else:
             reply.first = now
         reply.last = now
         reply.tokens += count
-        self.metrics.step(StepLoad(seconds=0, sequences=0, tokens=0, prompt_tokens=0, generated_tokens=count))
+        self.metrics.observe_step(StepLoad(seconds=0, sequences=0, tokens=0, prompt_tokens=0, generated_tokens=count))
 
     def _close(self, index: int, reply: _Progress) -> Delta:
         assert reply.reason is not None
@@ -234,7 +234,7 @@ class Assembly:
             inter_token_latency_seconds=(last - first) / (reply.tokens - 1) if reply.tokens > 1 else 0.0,
             total_seconds=last - self.arrival,
         )
-        self.metrics.finished(reply.reason, timings)
+        self.metrics.observe_finished(reply.reason, timings)
         return Delta(
             self.request_id,
             finish_reason=reply.reason,

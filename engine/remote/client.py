@@ -33,13 +33,13 @@ from engine.outputs import (
     Health,
     ModelInfo,
 )
-from engine.remote.chunks import Assembly
-from engine.remote.dialects import Question
-from engine.remote.dispatcher import Asking
+from engine.remote.chunks import ReplyAssembler
+from engine.remote.dialects import ChatRequest
+from engine.remote.dispatcher import RequestDispatcher
 from engine.remote.error_answers import context_error
 from engine.remote.metrics import RemoteMetrics
 from engine.remote.token_counting import detokenized, tokenized
-from engine.remote.upstreams import Pool, Served, Upstream, base_url
+from engine.remote.upstreams import ServedModel, Upstream, UpstreamPool, base_url
 from engine.sampling_params import SamplingParams, check_deadline
 from engine.settings import EngineSettings
 from engine.text.chat_template import check_messages
@@ -51,7 +51,7 @@ UNKNOWN_LENGTH = 4096
 """Context of a server that does not tell, and nobody has said."""
 REMOTE = "remote"
 
-Told = TypeVar("Told")
+T = TypeVar("T")
 
 
 class RemoteEngine:
@@ -76,8 +76,8 @@ class RemoteEngine:
             )
         self._upstreams = tuple(Upstream(base_url(url)) for url in self.settings.remote_url)
         self._metrics = RemoteMetrics(self.stats, lambda: self._upstreams)
-        self._pool: Pool | None = None
-        self._asking: Asking | None = None
+        self._pool: UpstreamPool | None = None
+        self._dispatcher: RequestDispatcher | None = None
         self._state = EngineState.STOPPED
         self._info = self._info_of(None)
         self._ids = itertools.count(1)
@@ -100,12 +100,12 @@ class RemoteEngine:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30),
         )
         kind = None if self.settings.remote_kind == "auto" else self.settings.remote_kind
-        self._pool = Pool(self._upstreams, client, self.settings.remote_model, kind, self._changed)
+        self._pool = UpstreamPool(self._upstreams, client, self.settings.remote_model, kind, self._changed)
         retries = self.settings.remote_retries
-        self._asking = Asking(self._pool, retries, lambda: self._info.max_model_len, self._metrics)
+        self._dispatcher = RequestDispatcher(self._pool, retries, lambda: self._info.max_model_len, self._metrics)
         self._state = EngineState.STARTING
         try:
-            await self._pool.first_look()
+            await self._pool.start()
         except BaseException:
             await self.stop()
             raise
@@ -141,7 +141,7 @@ class RemoteEngine:
 
     def _changed(self) -> None:
         """A server became well, or is not any more."""
-        served = [one.served for one in self._upstreams if one.well and one.served is not None]
+        served = [one.served for one in self._upstreams if one.is_healthy and one.served is not None]
         if served:
             self._learn(served)
         if self._state in (EngineState.STARTING, EngineState.READY, EngineState.FAILED):
@@ -150,7 +150,7 @@ class RemoteEngine:
             elif self._state is EngineState.READY:
                 self._state = EngineState.FAILED
 
-    def _learn(self, served: Sequence[Served]) -> None:
+    def _learn(self, served: Sequence[ServedModel]) -> None:
         info = self._info_of(served)
         if info == self._info:
             return
@@ -162,7 +162,7 @@ class RemoteEngine:
                 UNKNOWN_LENGTH,
             )
 
-    def _info_of(self, served: Sequence[Served] | None) -> ModelInfo:
+    def _info_of(self, served: Sequence[ServedModel] | None) -> ModelInfo:
         told = [one.max_model_len for one in served or () if one.max_model_len is not None]
         own = self.settings.max_model_len
         length = min([*told, *([own] if own is not None else [])], default=UNKNOWN_LENGTH)
@@ -175,7 +175,7 @@ class RemoteEngine:
             attention=served[0].dialect.title if served else "unknown",
             num_parameters=0,
             has_chat_template=True,
-            can_continue=all(one.dialect.continuing is not None for one in served or ()),
+            can_continue=all(one.dialect.continuation is not None for one in served or ()),
             served_names=self.settings.served_model_name,
         )
 
@@ -250,8 +250,8 @@ class RemoteEngine:
             DeadlineError: the deadline passed before the first token.
         """
         check_messages(messages)
-        question = Question(messages=messages, params=self._checked(params), priority=priority, caller=caller)
-        async with aclosing(self._stream(question, deadline)) as deltas:
+        chat_request = ChatRequest(messages=messages, params=self._checked(params), priority=priority, caller=caller)
+        async with aclosing(self._stream(chat_request, deadline)) as deltas:
             async for delta in deltas:
                 yield delta
 
@@ -267,8 +267,8 @@ class RemoteEngine:
         """Stream a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
         if not prompt:
             raise InvalidRequestError("The prompt is empty: send at least one token.")
-        question = Question(prompt=prompt, params=self._checked(params), priority=priority, caller=caller)
-        async with aclosing(self._stream(question, deadline)) as deltas:
+        chat_request = ChatRequest(prompt=prompt, params=self._checked(params), priority=priority, caller=caller)
+        async with aclosing(self._stream(chat_request, deadline)) as deltas:
             async for delta in deltas:
                 yield delta
 
@@ -289,19 +289,19 @@ class RemoteEngine:
             EngineStoppedError: no server is well.
         """
         check_messages(messages)
-        question = Question(messages=messages, params=self._checked(params))
-        pool, asking = self._open()
+        chat_request = ChatRequest(messages=messages, params=self._checked(params))
+        pool, dispatcher = self._open()
         while True:
-            upstream = pool.choose(question.about, set())
+            upstream = pool.choose(chat_request.affinity_key, set())
             assert upstream.served is not None
-            question.body(upstream.served.dialect, upstream.served.model)
-            count = await asking.count(upstream, messages)
-            if upstream.well:  # else it was found to be away just now
+            chat_request.body(upstream.served.dialect, upstream.served.model)
+            count = await dispatcher.count(upstream, messages)
+            if upstream.is_healthy:  # else it was found to be away just now
                 break
         limit = self._info.max_model_len
-        if count.exact and count.tokens >= limit:
+        if count.is_exact and count.tokens >= limit:
             raise context_error(count.tokens, limit)
-        return count.tokens if count.exact else min(count.tokens, limit - 1)
+        return count.tokens if count.is_exact else min(count.tokens, limit - 1)
 
     async def tokenize(
         self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
@@ -309,13 +309,13 @@ class RemoteEngine:
         """Asks the server, where it is of a kind that tells. See :meth:`engine.interface.ChatEngine.tokenize`."""
         if not isinstance(prompt, str):
             check_messages(prompt)
-        return await self._told(
+        return await self._ask_upstream(
             lambda client, upstream: tokenized(client, upstream, prompt, add_special_tokens=add_special_tokens)
         )
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         """Asks the server, where it is of a kind that tells."""
-        return await self._told(lambda client, upstream: detokenized(client, upstream, token_ids))
+        return await self._ask_upstream(lambda client, upstream: detokenized(client, upstream, token_ids))
 
     async def token_strings(self, token_ids: Sequence[int]) -> list[str]:  # noqa: ARG002
         """Raises UnsupportedParameterError: no server elsewhere is asked for them."""
@@ -323,18 +323,18 @@ class RemoteEngine:
             "return_token_strs is not available from a remote model server. Leave return_token_strs out."
         )
 
-    async def _told(self, ask: Callable[[httpx.AsyncClient, Upstream], Awaitable[Told | None]]) -> Told:
+    async def _ask_upstream(self, ask: Callable[[httpx.AsyncClient, Upstream], Awaitable[T | None]]) -> T:
         """What a server tells about tokens.
 
         Raises:
             UnsupportedParameterError: it does not.
         """
-        pool, _asking = self._open()
+        pool, _dispatcher = self._open()
         upstream = pool.choose("", set())
         try:
             told = await ask(pool.client, upstream)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            pool.away(upstream, error)
+            pool.mark_unreachable(upstream, error)
             told = None
         if told is None:
             kind = upstream.served.dialect.title if upstream.served is not None else "unknown"
@@ -351,38 +351,38 @@ class RemoteEngine:
         params.check_logprobs(self.settings.max_logprobs)
         return params
 
-    def _open(self) -> tuple[Pool, Asking]:
-        if self._pool is None or self._asking is None or self._state is EngineState.DRAINING:
+    def _open(self) -> tuple[UpstreamPool, RequestDispatcher]:
+        if self._pool is None or self._dispatcher is None or self._state is EngineState.DRAINING:
             raise EngineStoppedError(self._reason() or "The engine is not started.")
-        return self._pool, self._asking
+        return self._pool, self._dispatcher
 
-    async def _stream(self, question: Question, deadline: float | None) -> AsyncGenerator[Delta]:
+    async def _stream(self, chat_request: ChatRequest, deadline: float | None) -> AsyncGenerator[Delta]:
         """Every attempt together, within the deadline."""
         deadline = check_deadline(deadline)
-        _pool, asking = self._open()
+        _pool, dispatcher = self._open()
         ends = None if deadline is None else asyncio.get_running_loop().time() + deadline
-        prompt: Sequence[ChatMessage] | str | Sequence[int] = question.messages or question.prompt or ""
-        assembly = Assembly(
+        prompt: Sequence[ChatMessage] | str | Sequence[int] = chat_request.messages or chat_request.prompt or ""
+        assembler = ReplyAssembler(
             request_id=f"remote-{next(self._ids)}",
-            n=question.params.n,
-            prompt_tokens=asking.estimate.of(prompt),
+            n=chat_request.params.n,
+            prompt_tokens=dispatcher.estimator.estimate(prompt),
             arrival=monotonic(),
             metrics=self._metrics,
         )
         self._running += 1
         finished = FinishReason.ABORT
         try:
-            async with aclosing(asking.replies(question, assembly)) as deltas:
+            async with aclosing(dispatcher.dispatch(chat_request, assembler)) as deltas:
                 while True:
                     try:
                         async with asyncio.timeout_at(ends):
                             delta = await anext(deltas, None)
                     except TimeoutError:
-                        if not assembly.began:
+                        if not assembler.has_started:
                             raise DeadlineError(
                                 f"The reply had not begun within its deadline of {deadline:g} seconds."
                             ) from None
-                        for last in assembly.cut(FinishReason.DEADLINE):
+                        for last in assembler.finish_early(FinishReason.DEADLINE):
                             yield last
                         finished = FinishReason.DEADLINE
                         return
@@ -390,8 +390,8 @@ class RemoteEngine:
                         break
                     finished = delta.finish_reason or finished
                     yield delta
-            if question.messages is not None and assembly.counted:
-                asking.estimate.learn(question.messages, assembly.prompt_tokens)
+            if chat_request.messages is not None and assembler.has_usage:
+                dispatcher.estimator.learn(chat_request.messages, assembler.prompt_tokens)
         except EngineError:
             finished = FinishReason.ERROR
             raise
@@ -399,14 +399,14 @@ class RemoteEngine:
             self._running -= 1
             if not self._running:
                 self._idle.set()
-            self._account(assembly, finished)
+            self._account(assembler, finished)
 
-    def _account(self, assembly: Assembly, finished: FinishReason) -> None:
+    def _account(self, assembler: ReplyAssembler, finished: FinishReason) -> None:
         ended = self._totals.requests_finished
         self._totals = replace(
             self._totals,
-            prompt_tokens=self._totals.prompt_tokens + (assembly.prompt_tokens if assembly.began else 0),
-            cached_prompt_tokens=self._totals.cached_prompt_tokens + (assembly.cached_tokens or 0),
-            generation_tokens=self._totals.generation_tokens + assembly.tokens,
+            prompt_tokens=self._totals.prompt_tokens + (assembler.prompt_tokens if assembler.has_started else 0),
+            cached_prompt_tokens=self._totals.cached_prompt_tokens + (assembler.cached_tokens or 0),
+            generation_tokens=self._totals.generation_tokens + assembler.tokens,
             requests_finished={**ended, finished.value: ended[finished.value] + 1},
         )

@@ -15,7 +15,7 @@ from engine.sampling_params import SamplingParams
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-class Counting(StrEnum):
+class TokenizeApi(StrEnum):
     """How a server tells the number of tokens of a conversation."""
 
     VLLM = "vllm"  #: ``POST /tokenize`` takes messages
@@ -35,7 +35,7 @@ class Dialect:
         beside: sent along with a parameter, by the server's name of it.
         values: what stands for a value in this server's eyes, by our name of the parameter.
         always: sent with every request.
-        continuing: sent to have a reply continued; None where the server cannot.
+        continuation: sent to have a reply continued; None where the server cannot.
         token_ids: the server tells the token ids of a reply when asked to.
         usage: the server tells the usage at the end of a stream when asked to.
         priority: the server takes one.
@@ -47,8 +47,8 @@ class Dialect:
     beside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     values: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
     always: Mapping[str, Any] = field(default_factory=dict)
-    continuing: Mapping[str, Any] | None = None
-    counting: Counting = Counting.NONE
+    continuation: Mapping[str, Any] | None = None
+    tokenize_api: TokenizeApi = TokenizeApi.NONE
     token_ids: bool = False
     usage: bool = True
     priority: bool = False
@@ -72,8 +72,8 @@ DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
             title="vLLM",
             spelling=_VLLM | _same("bad_words"),
             values=_NO_TOP_K,
-            continuing=_CONTINUE,
-            counting=Counting.VLLM,
+            continuation=_CONTINUE,
+            tokenize_api=TokenizeApi.VLLM,
             token_ids=True,
             cache_salt=True,
         ),
@@ -81,14 +81,14 @@ DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
             title="SGLang",
             spelling=_VLLM,
             values=_NO_TOP_K,
-            continuing=_CONTINUE,
+            continuation=_CONTINUE,
             cache_salt=True,  # versions that do not know it pass over it
         ),
         "deskmate": Dialect(
             title="Deskmate",
             spelling=_VLLM | _same("bad_words", "typical_p", "forbidden_words"),
-            continuing=_CONTINUE,
-            counting=Counting.DESKMATE,
+            continuation=_CONTINUE,
+            tokenize_api=TokenizeApi.DESKMATE,
             token_ids=True,
             priority=True,
             cache_salt=True,
@@ -100,8 +100,8 @@ DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
             | {"repetition_penalty": "repeat_penalty"},
             # Its penalty looks at the last 64 tokens unless it is told to look at all of them.
             beside={"repeat_penalty": {"repeat_last_n": -1}},
-            continuing={},  # it continues a reply at the end by itself
-            counting=Counting.LLAMA_CPP,
+            continuation={},  # it continues a reply at the end by itself
+            tokenize_api=TokenizeApi.LLAMA_CPP,
         ),
         "llama-cpp-python": Dialect(
             title="llama-cpp-python",
@@ -166,7 +166,7 @@ _SAMPLING: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ChatRequest:
     """What is asked for, in no server's words yet.
 
     Exactly one of ``messages`` and ``prompt`` is set.
@@ -183,7 +183,7 @@ class Question:
         return "/chat/completions" if self.messages is not None else "/completions"
 
     @property
-    def about(self) -> str:
+    def affinity_key(self) -> str:
         """What stays the same while a conversation grows: how it begins."""
         if self.messages is not None:
             return "\n".join(message["content"][:500] for message in self.messages[:2])
@@ -233,12 +233,12 @@ def chat_fields(messages: Sequence[ChatMessage], dialect: Dialect) -> dict[str, 
         "messages": [{key: message[key] for key in sent if key in message} for message in messages]  # type: ignore[literal-required]
     }
     if messages[-1].get("unfinished"):
-        if dialect.continuing is None:
+        if dialect.continuation is None:
             raise InvalidRequestError(
                 f"The model server ({dialect.title}) cannot go on with a reply that was cut off. Ask for another "
                 "reply instead."
             )
-        fields |= dialect.continuing
+        fields |= dialect.continuation
     return fields
 
 

@@ -48,89 +48,89 @@ _LIMIT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class UpstreamFailure:
     """An answer that is no reply.
 
-    ``error`` is what it comes to. Where ``again`` is set, another server, or this one later, may do better.
+    ``error`` is what it comes to. Where ``is_retryable`` is set, another server, or this one later, may do better.
     """
 
     error: EngineError
-    again: bool = False
-    wait: float | None = None  #: seconds that the server asks to wait
-    broken: bool = False  #: the server is not well, as opposed to busy
+    is_retryable: bool = False
+    retry_after_seconds: float | None = None  #: seconds that the server asks to wait
+    is_unhealthy: bool = False  #: the server is not well, as opposed to busy
     too_long: bool = False  #: prompt and reply together do not fit its context
     prompt_tokens: int | None = None  #: as the server counted them, with ``too_long``
     limit: int | None = None  #: tokens of its context as it says, with ``too_long``
 
 
-def refusal(status: int, headers: Mapping[str, str], body: bytes, *, server: str) -> Refusal:
+def parse_error_response(status: int, headers: Mapping[str, str], body: bytes, *, server: str) -> UpstreamFailure:
     """What an answer other than a reply means.
 
     Args:
         server: its name, for people.
     """
-    told = _json(body)
-    message = _message(told)
+    payload = _json(body)
+    message = _message(payload)
     said = f": {message}" if message else ""
     if status in (401, 403):
-        return Refusal(
+        return UpstreamFailure(
             EngineStoppedError(
                 f"The model server {server} refuses the API key (status {status}). Whoever runs this server has to "
                 "set ENGINE_REMOTE_API_KEY."
             ),
-            broken=True,
+            is_unhealthy=True,
         )
-    if status in (400, 413, 422, 500) and (long := _too_long(told, message)):
+    if status in (400, 413, 422, 500) and (long := _too_long(payload, message)):
         return long
     if status == 404:
-        return Refusal(
+        return UpstreamFailure(
             EngineStoppedError(f"The model server {server} does not know the model or the address any more{said}."),
-            again=True,
-            broken=True,
+            is_retryable=True,
+            is_unhealthy=True,
         )
     if status == 429 or (status == 503 and "retry-after" in headers):
         wait = _seconds(headers.get("retry-after"))
         hint = f" It asks to wait {wait:.0f} seconds." if wait else ""
-        return Refusal(
+        return UpstreamFailure(
             EngineOverloadedError(f"The model server {server} takes no more requests just now.{hint}"),
-            again=True,
-            wait=wait,
+            is_retryable=True,
+            retry_after_seconds=wait,
         )
     if status in (408, 409, 425) or status >= 500:
-        return Refusal(
+        return UpstreamFailure(
             EngineStoppedError(
                 f"The model server {server} cannot answer just now (status {status}{said}). Please send again."
             ),
-            again=True,
-            broken=True,
+            is_retryable=True,
+            is_unhealthy=True,
         )
     if 300 <= status < 400:
         where = headers.get("location", "another address")
-        return Refusal(
+        return UpstreamFailure(
             EngineStoppedError(f"The model server {server} redirects to {where[:200]}. Set ENGINE_REMOTE_URL to that."),
-            again=True,
-            broken=True,
+            is_retryable=True,
+            is_unhealthy=True,
         )
-    return Refusal(InvalidRequestError(f"The model server refuses this request (status {status}){said}."))
+    return UpstreamFailure(InvalidRequestError(f"The model server refuses this request (status {status}){said}."))
 
 
-def error_in_stream(told: Any, *, server: str) -> Refusal:
+def parse_stream_error(payload: Any, *, server: str) -> UpstreamFailure:
     """What an error means that comes where a chunk of a reply should."""
-    message = _message(told)
-    long = _too_long(told, message)
+    message = _message(payload)
+    long = _too_long(payload, message)
     if long is not None:
         return long
-    code = told.get("code") if isinstance(told, dict) else None
+    code = payload.get("code") if isinstance(payload, dict) else None
     status = code if isinstance(code, int) else 500
     if 400 <= status < 500 and status not in (408, 429):
-        return Refusal(InvalidRequestError(f"The model server refuses this request: {message or status}."))
-    return Refusal(
+        return UpstreamFailure(InvalidRequestError(f"The model server refuses this request: {message or status}."))
+    return UpstreamFailure(
         EngineFailedError(
             f"The model server {server} failed while writing this reply{f' ({message})' if message else ''}. Please "
             "send your message again."
         ),
-        again=True,
-        broken=True,
+        is_retryable=True,
+        is_unhealthy=True,
     )
 
 
@@ -144,15 +144,15 @@ def context_error(prompt_tokens: int, max_model_len: int) -> ContextLengthError:
     )
 
 
-def _too_long(told: Any, message: str) -> Refusal | None:
-    error = told.get("error", told) if isinstance(told, dict) else None
+def _too_long(payload: Any, message: str) -> UpstreamFailure | None:
+    error = payload.get("error", payload) if isinstance(payload, dict) else None
     detail = error if isinstance(error, dict) else {}
     codes = {detail.get("code"), detail.get("type")} & _TOO_LONG_CODES
     if not codes and not _TOO_LONG.search(message):
         return None
     # llama.cpp gives numbers of their own, the others put them into the sentence.
     counted, limit = detail.get("n_prompt_tokens"), detail.get("n_ctx")
-    return Refusal(
+    return UpstreamFailure(
         InvalidRequestError(f"The model server refuses this request: {message or 'the prompt is too long'}."),
         too_long=True,
         prompt_tokens=counted if isinstance(counted, int) else _found(_PROMPT_TOKENS, message),
@@ -172,15 +172,15 @@ def _json(body: bytes) -> Any:
         return None
 
 
-def _message(told: Any) -> str:
+def _message(payload: Any) -> str:
     """The sentence in an error, wherever this server puts it; empty when there is none."""
     for _ in range(3):
-        if not isinstance(told, dict):
+        if not isinstance(payload, dict):
             break
-        told = next((told[name] for name in ("error", "message", "detail", "msg") if told.get(name)), None)
-    if isinstance(told, list):  # FastAPI's validation: one entry for each field
-        told = "; ".join(str(each.get("msg", "")) for each in told if isinstance(each, dict))
-    text = " ".join(told.split()) if isinstance(told, str) else ""
+        payload = next((payload[name] for name in ("error", "message", "detail", "msg") if payload.get(name)), None)
+    if isinstance(payload, list):  # FastAPI's validation: one entry for each field
+        payload = "; ".join(str(each.get("msg", "")) for each in payload if isinstance(each, dict))
+    text = " ".join(payload.split()) if isinstance(payload, str) else ""
     return (text[:MAX_SHOWN] + "…" if len(text) > MAX_SHOWN else text).rstrip(".")
 
 

@@ -32,7 +32,7 @@ class _Upstreams(Collector):
             "deskmate_remote_requests_running", "Requests that a model server is answering for us.", labels=["server"]
         )
         for upstream in self._upstreams():
-            up.add_metric([upstream.label], float(upstream.well))
+            up.add_metric([upstream.label], float(upstream.is_healthy))
             running.add_metric([upstream.label], upstream.in_flight)
         retries = CounterMetricFamily(
             "deskmate_remote_retries", "Requests sent to a model server again.", value=self._metrics.retries

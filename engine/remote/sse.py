@@ -13,7 +13,7 @@ class BrokenStreamError(Exception):
     """The bytes are no stream of events."""
 
 
-async def events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str]:
+async def read_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str]:
     """The data of each event, as it is whole. A half event at the end is none.
 
     Lines end as the standard has it. httpx's own lines also end at characters that JSON holds unescaped, such as

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from engine.interface import ChatMessage
-from engine.remote.dialects import Counting, chat_fields
+from engine.remote.dialects import TokenizeApi, chat_fields
 from engine.remote.upstreams import Upstream
 
 BYTES_PER_TOKEN = 4.0
@@ -21,18 +21,18 @@ COUNT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class TokenCount:
     tokens: int
-    exact: bool  #: counted by the server; else estimated from the text's length
+    is_exact: bool  #: counted by the server; else estimated from the text's length
 
 
-class Estimate:
+class TokenEstimator:
     """Tokens by the length of a text. Learns from what servers say that they read."""
 
     def __init__(self) -> None:
         self._bytes_per_token = BYTES_PER_TOKEN
 
-    def of(self, text: Sequence[ChatMessage] | str | Sequence[int]) -> int:
+    def estimate(self, text: Sequence[ChatMessage] | str | Sequence[int]) -> int:
         """Tokens of a conversation, of a text, or of token ids, which are as many as they are."""
         if isinstance(text, str):
             return max(1, math.ceil(_size(text) / self._bytes_per_token))
@@ -55,21 +55,21 @@ def _size(text: str) -> int:
     return len(text.encode(errors="replace"))
 
 
-async def counted(client: httpx.AsyncClient, upstream: Upstream, messages: Sequence[ChatMessage]) -> int | None:
+async def count_tokens(client: httpx.AsyncClient, upstream: Upstream, messages: Sequence[ChatMessage]) -> int | None:
     """The tokens of a conversation as the server counts them; None where it does not, or not now.
 
     Raises:
         httpx.ConnectError, httpx.ConnectTimeout: it cannot be reached.
     """
     served = upstream.served
-    if served is None or served.dialect.counting is Counting.NONE:
+    if served is None or served.dialect.tokenize_api is TokenizeApi.NONE:
         return None
     conversation = chat_fields(messages, served.dialect)
-    if served.dialect.counting is not Counting.LLAMA_CPP:
-        below = upstream.url if served.dialect.counting is Counting.DESKMATE else upstream.root
+    if served.dialect.tokenize_api is not TokenizeApi.LLAMA_CPP:
+        below = upstream.url if served.dialect.tokenize_api is TokenizeApi.DESKMATE else upstream.root
         asked = {"add_generation_prompt": True, **conversation, "model": served.model}
-        told = await _post(client, f"{below}/tokenize", asked)
-        count = told.get("count")
+        payload = await _post(client, f"{below}/tokenize", asked)
+        count = payload.get("count")
         return count if isinstance(count, int) else None
     tokens = await tokenized(client, upstream, messages)
     return None if tokens is None else len(tokens)
@@ -88,10 +88,10 @@ async def tokenized(
         httpx.ConnectError, httpx.ConnectTimeout: it cannot be reached.
     """
     served = upstream.served
-    if served is None or served.dialect.counting is Counting.NONE:
+    if served is None or served.dialect.tokenize_api is TokenizeApi.NONE:
         return None
     asked: dict[str, Any]
-    if served.dialect.counting is not Counting.LLAMA_CPP:
+    if served.dialect.tokenize_api is not TokenizeApi.LLAMA_CPP:
         if isinstance(prompt, str):
             asked = {"prompt": prompt, "add_special_tokens": add_special_tokens}
         else:
@@ -112,9 +112,9 @@ async def tokenized(
 async def detokenized(client: httpx.AsyncClient, upstream: Upstream, token_ids: Sequence[int]) -> str | None:
     """The text of token ids. None and errors as :func:`tokenized`."""
     served = upstream.served
-    if served is None or served.dialect.counting is Counting.NONE:
+    if served is None or served.dialect.tokenize_api is TokenizeApi.NONE:
         return None
-    is_llama = served.dialect.counting is Counting.LLAMA_CPP
+    is_llama = served.dialect.tokenize_api is TokenizeApi.LLAMA_CPP
     asked = {"tokens": list(token_ids)} | ({} if is_llama else {"model": served.model})
     text = (await _post(client, f"{upstream.root}/detokenize", asked)).get("content" if is_llama else "prompt")
     return text if isinstance(text, str) else None
@@ -124,9 +124,9 @@ async def _post(client: httpx.AsyncClient, url: str, body: Mapping[str, Any]) ->
     """The server's answer; empty where it has none to give."""
     try:
         answer = await client.post(url, json=body, timeout=COUNT_SECONDS)
-        told = answer.json() if answer.status_code == 200 else None
+        payload = answer.json() if answer.status_code == 200 else None
     except (httpx.ConnectError, httpx.ConnectTimeout):
         raise
     except (httpx.HTTPError, OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return payload if isinstance(payload, dict) else {}

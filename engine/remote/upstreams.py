@@ -15,17 +15,17 @@ import httpx
 
 from engine.errors import EngineStoppedError, ModelLoadError
 from engine.remote.dialects import DIALECTS, Dialect
-from engine.remote.error_answers import refusal
+from engine.remote.error_answers import parse_error_response
 
 _log = logging.getLogger(__name__)
 
-HEALTH_SECONDS = 5.0
+HEALTH_INTERVAL_SECONDS = 5.0
 """How often a server is asked whether it is well."""
-HEALTH_TIMEOUT = 5.0
+HEALTH_TIMEOUT_SECONDS = 5.0
 FAILURES_TO_EJECT = 3
 """So many replies in a row that broke off take a server out, though it says that it is well."""
-FIRST_REST_SECONDS = 5.0
-MAX_REST_SECONDS = 60.0
+FIRST_COOLDOWN_SECONDS = 5.0
+MAX_COOLDOWN_SECONDS = 60.0
 
 _OWNERS = {
     "vllm": "vllm",
@@ -36,7 +36,7 @@ _OWNERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedModel:
     """What a server says about itself."""
 
     model: str
@@ -50,12 +50,12 @@ class Upstream:
 
     url: str  #: ends with ``/v1``, or whatever the API is under
     in_flight: int = 0
-    served: Served | None = None
+    served: ServedModel | None = None
     problem: str | None = "it has not answered yet"  #: why it is not well, as the end of a sentence
-    hopeless: bool = False  #: the problem is one that waiting does not mend
+    is_unrecoverable: bool = False  #: the problem is one that waiting does not mend
     failures: int = 0  #: in a row
-    rests: int = 0  #: in a row
-    resting_until: float = 0.0
+    num_cooldowns: int = 0  #: in a row
+    cooldown_until: float = 0.0
 
     @property
     def root(self) -> str:
@@ -69,33 +69,33 @@ class Upstream:
         return parts.netloc + parts.path.rstrip("/")
 
     @property
-    def well(self) -> bool:
+    def is_healthy(self) -> bool:
         return self.problem is None
 
-    def rest(self, seconds: float) -> None:
+    def cool_down(self, seconds: float) -> None:
         """Not to be asked for so long, if there is another one."""
-        self.resting_until = max(self.resting_until, monotonic() + seconds)
+        self.cooldown_until = max(self.cooldown_until, monotonic() + seconds)
 
-    def succeeded(self) -> None:
-        self.failures = self.rests = 0
+    def record_success(self) -> None:
+        self.failures = self.num_cooldowns = 0
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
         """A request broke off. Several in a row: it rests, longer each time."""
         self.failures += 1
         if self.failures >= FAILURES_TO_EJECT:
-            self.rest(min(FIRST_REST_SECONDS * 2**self.rests, MAX_REST_SECONDS))
-            self.rests += 1
+            self.cool_down(min(FIRST_COOLDOWN_SECONDS * 2**self.num_cooldowns, MAX_COOLDOWN_SECONDS))
+            self.num_cooldowns += 1
             self.failures = 0
 
-    def down(self, problem: str, *, hopeless: bool = False) -> None:
-        if self.well or problem != self.problem:
+    def mark_down(self, problem: str, *, is_unrecoverable: bool = False) -> None:
+        if self.is_healthy or problem != self.problem:
             _log.warning("model server %s is out: %s", self.label, problem)
-        self.problem, self.hopeless = problem, hopeless
+        self.problem, self.is_unrecoverable = problem, is_unrecoverable
 
-    def up(self, served: Served) -> None:
-        if not self.well:
+    def mark_up(self, served: ServedModel) -> None:
+        if not self.is_healthy:
             _log.info("model server %s is in: %s, %s", self.label, served.dialect.title, served.model)
-        self.served, self.problem, self.hopeless = served, None, False
+        self.served, self.problem, self.is_unrecoverable = served, None, False
 
 
 def base_url(url: str) -> str:
@@ -122,32 +122,32 @@ def base_url(url: str) -> str:
 
 
 @dataclass(slots=True)
-class Pool:
+class UpstreamPool:
     """Every server, watched.
 
     Args:
         wanted: the model that replies are asked from; None is the only one a server has.
         kind: of every server, by its name in :data:`DIALECTS`; None finds out.
-        changed: called when a server becomes well, or is not any more.
+        on_change: called when a server becomes well, or is not any more.
     """
 
     upstreams: Sequence[Upstream]
     client: httpx.AsyncClient
     wanted: str | None
     kind: str | None
-    changed: Callable[[], None]
+    on_change: Callable[[], None]
     model: str | None = None
     closed: bool = False
     _watchers: list[asyncio.Task[None]] = field(default_factory=list)
 
-    async def first_look(self) -> None:
+    async def start(self) -> None:
         """Ask all of them once, and go on watching.
 
         Raises:
             ModelLoadError: none of them can ever be asked as things stand.
         """
-        await asyncio.gather(*(self.look(upstream) for upstream in self.upstreams))
-        if all(upstream.hopeless for upstream in self.upstreams):
+        await asyncio.gather(*(self.probe(upstream) for upstream in self.upstreams))
+        if all(upstream.is_unrecoverable for upstream in self.upstreams):
             raise ModelLoadError(self.problem())
         self._watchers = [asyncio.create_task(self._watch(upstream)) for upstream in self.upstreams]
 
@@ -159,92 +159,99 @@ class Pool:
         await asyncio.gather(*self._watchers, return_exceptions=True)
         await self.client.aclose()
 
-    def away(self, upstream: Upstream, error: Exception) -> None:
+    def mark_unreachable(self, upstream: Upstream, error: Exception) -> None:
         """It could not be reached just now."""
-        upstream.down(unreachable(error))
-        self.changed()
+        upstream.mark_down(describe_unreachable(error))
+        self.on_change()
 
     def problem(self) -> str:
         """Why there is nobody to ask, as a sentence."""
         each = "; ".join(f"{one.label}: {one.problem}" for one in self.upstreams)
         return f"No model server can be asked ({each})."
 
-    def choose(self, about: str, avoid: set[Upstream]) -> Upstream:
+    def choose(self, affinity_key: str, avoid: set[Upstream]) -> Upstream:
         """Who is asked next: of those that are well and do not rest, the one with the fewest requests.
 
         Among equals a conversation comes back to the same one, which has its beginning in the cache.
 
         Args:
-            about: the same for every request of one conversation.
+            affinity_key: the same for every request of one conversation.
             avoid: asked already in vain; only if there is nobody else.
 
         Raises:
             EngineStoppedError: none is well.
         """
-        well = [upstream for upstream in self.upstreams if upstream.well]
+        well = [upstream for upstream in self.upstreams if upstream.is_healthy]
         if not well:
             raise EngineStoppedError(f"{self.problem()} Please send again in a moment.")
         now = monotonic()
         return min(
             well,
-            key=lambda one: (one in avoid, one.resting_until > now, one.in_flight, _rank(about, one.url)),
+            key=lambda one: (one in avoid, one.cooldown_until > now, one.in_flight, _rank(affinity_key, one.url)),
         )
 
     async def _watch(self, upstream: Upstream) -> None:
         while True:
-            await asyncio.sleep(HEALTH_SECONDS)
+            await asyncio.sleep(HEALTH_INTERVAL_SECONDS)
             try:
-                await self.look(upstream)
+                await self.probe(upstream)
             except Exception:  # a watcher that dies would leave the server out, or in, for ever
                 _log.exception("model server %s could not be looked at", upstream.label)
 
-    async def look(self, upstream: Upstream) -> None:
+    async def probe(self, upstream: Upstream) -> None:
         """Ask a server whether it is well, and what it serves."""
         try:
-            answer = await self.client.get(f"{upstream.url}/models", timeout=HEALTH_TIMEOUT)
+            answer = await self.client.get(f"{upstream.url}/models", timeout=HEALTH_TIMEOUT_SECONDS)
         except (httpx.HTTPError, OSError) as error:
-            self._out(upstream, unreachable(error), hopeless=False)
+            self._mark_down(upstream, describe_unreachable(error), is_unrecoverable=False)
         else:
             await self._read(upstream, answer)
 
     async def _read(self, upstream: Upstream, answer: httpx.Response) -> None:
         if answer.status_code != 200:
-            refused = refusal(answer.status_code, answer.headers, answer.content, server=upstream.label)
-            hopeless = answer.status_code in (401, 403, 404) or 300 <= answer.status_code < 400
-            text = str(refused.error) if hopeless and answer.status_code != 404 else f"status {answer.status_code}"
-            self._out(upstream, text.rstrip("."), hopeless=hopeless)
+            refused = parse_error_response(answer.status_code, answer.headers, answer.content, server=upstream.label)
+            is_unrecoverable = answer.status_code in (401, 403, 404) or 300 <= answer.status_code < 400
+            text = (
+                str(refused.error) if is_unrecoverable and answer.status_code != 404 else f"status {answer.status_code}"
+            )
+            self._mark_down(upstream, text.rstrip("."), is_unrecoverable=is_unrecoverable)
             return
         cards = _cards(answer)
         if not cards:
-            self._out(upstream, "it does not list its models as OpenAI's API does")
+            self._mark_down(upstream, "it does not list its models as OpenAI's API does")
             return
         names = [str(card["id"]) for card in cards]
         wanted = self.wanted or (names[0] if len(names) == 1 else None)
         if wanted is None:
             listed = ", ".join(names[:8])
-            self._out(upstream, f"it serves several models ({listed}); choose one with ENGINE_REMOTE_MODEL")
+            self._mark_down(upstream, f"it serves several models ({listed}); choose one with ENGINE_REMOTE_MODEL")
             return
         if wanted not in names:
-            self._out(upstream, f"it does not serve {wanted} but {', '.join(names[:8])}")
+            self._mark_down(upstream, f"it does not serve {wanted} but {', '.join(names[:8])}")
             return
-        if wanted != self.model and any(one.well and one is not upstream for one in self.upstreams):
-            self._out(upstream, f"it serves {wanted}, the others {self.model}")
+        if wanted != self.model and any(one.is_healthy and one is not upstream for one in self.upstreams):
+            self._mark_down(upstream, f"it serves {wanted}, the others {self.model}")
             return
         card = cards[names.index(wanted)]
         known = upstream.served
         length = _number(card, "max_model_len")
-        if upstream.well and known is not None and known.model == wanted and length in (None, known.max_model_len):
+        if (
+            upstream.is_healthy
+            and known is not None
+            and known.model == wanted
+            and length in (None, known.max_model_len)
+        ):
             return
         served = await self._examine(upstream, card, wanted)
         self.model = wanted
-        upstream.up(served)
-        self.changed()
+        upstream.mark_up(served)
+        self.on_change()
 
-    def _out(self, upstream: Upstream, problem: str, *, hopeless: bool = True) -> None:
-        upstream.down(problem, hopeless=hopeless)
-        self.changed()
+    def _mark_down(self, upstream: Upstream, problem: str, *, is_unrecoverable: bool = True) -> None:
+        upstream.mark_down(problem, is_unrecoverable=is_unrecoverable)
+        self.on_change()
 
-    async def _examine(self, upstream: Upstream, card: dict[str, Any], model: str) -> Served:
+    async def _examine(self, upstream: Upstream, card: dict[str, Any], model: str) -> ServedModel:
         """What kind of server it is, and how much its model reads."""
         length = _number(card, "max_model_len")
         owner = str(card.get("owned_by"))
@@ -261,18 +268,18 @@ class Pool:
         elif kind == "llama.cpp":
             props = await self._ask(f"{upstream.root}/props")
             length = length or _number(props.get("default_generation_settings"), "n_ctx")
-        return Served(model, length, DIALECTS[kind or "openai"])
+        return ServedModel(model, length, DIALECTS[kind or "openai"])
 
     async def _ask(self, url: str) -> dict[str, Any]:
         try:
-            answer = await self.client.get(url, timeout=HEALTH_TIMEOUT)
-            told = answer.json() if answer.status_code == 200 else None
+            answer = await self.client.get(url, timeout=HEALTH_TIMEOUT_SECONDS)
+            payload = answer.json() if answer.status_code == 200 else None
         except (httpx.HTTPError, OSError, ValueError):
             return {}
-        return told if isinstance(told, dict) else {}
+        return payload if isinstance(payload, dict) else {}
 
 
-def unreachable(error: Exception) -> str:
+def describe_unreachable(error: Exception) -> str:
     """Why a server did not answer, as the end of a sentence."""
     match error:
         case httpx.ConnectTimeout() | httpx.ConnectError():
@@ -285,17 +292,17 @@ def unreachable(error: Exception) -> str:
 
 def _cards(answer: httpx.Response) -> list[dict[str, Any]]:
     try:
-        told = answer.json()
+        payload = answer.json()
     except ValueError:
         return []
-    data = told.get("data") if isinstance(told, dict) else None
+    data = payload.get("data") if isinstance(payload, dict) else None
     return [card for card in data if isinstance(card, dict) and card.get("id")] if isinstance(data, list) else []
 
 
-def _number(told: object, name: str) -> int | None:
-    value = told.get(name) if isinstance(told, dict) else None
+def _number(payload: object, name: str) -> int | None:
+    value = payload.get(name) if isinstance(payload, dict) else None
     return value if isinstance(value, int) and value > 0 else None
 
 
-def _rank(about: str, url: str) -> bytes:
-    return hashlib.blake2b(f"{url}\n{about}".encode(errors="replace"), digest_size=8).digest()
+def _rank(affinity_key: str, url: str) -> bytes:
+    return hashlib.blake2b(f"{url}\n{affinity_key}".encode(errors="replace"), digest_size=8).digest()

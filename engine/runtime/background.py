@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 _PROCESSORS = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
 
-GIVE_UP_SECONDS = 2.0
+CANCEL_TIMEOUT_SECONDS = 2.0
 """How long a cancelled caller waits for the work to notice."""
 
 
-async def in_background(work: Callable[[], T], *, cancel: Callable[[], None] | None = None) -> T:
+async def run_in_daemon_thread(work: Callable[[], T], *, cancel: Callable[[], None] | None = None) -> T:
     """Like ``asyncio.to_thread``, for work that may take minutes.
 
     The thread is a daemon of its own: a program can end without it, which it could not with the loop's own pool
@@ -49,6 +49,6 @@ async def in_background(work: Callable[[], T], *, cancel: Callable[[], None] | N
     except asyncio.CancelledError:
         if cancel is not None:
             cancel()
-            await asyncio.wait({done}, timeout=GIVE_UP_SECONDS)
+            await asyncio.wait({done}, timeout=CANCEL_TIMEOUT_SECONDS)
         done.add_done_callback(lambda done: done.cancelled() or done.exception())
         raise

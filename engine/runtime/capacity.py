@@ -17,9 +17,9 @@ from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
 from engine.settings import EngineSettings
 
 GIB = 1024**3
-CPU_SHARE_OF_AVAILABLE = 0.25
+DEFAULT_CPU_CACHE_SHARE = 0.25
 """Share of the free main memory that the cache may take unasked: other programs live there too."""
-CPU_MOST_UNASKED = 4 * GIB
+MAX_DEFAULT_CPU_CACHE_BYTES = 4 * GIB
 SMALL_MODEL_BYTES = 32 * 1024**2
 SAMPLER_COPIES = 6
 """Of the logits in fp32 at once: sorted values, their order in 8 bytes, probabilities and their running sum."""
@@ -105,7 +105,7 @@ def _budget(model: LoadedModel, settings: EngineSettings) -> int:
             step *= 2  # graphs keep the memory of a step for themselves
         free, total = torch.cuda.mem_get_info(device)
         return gpu_budget(free, total, step, settings.gpu_memory_utilization)
-    return int(min(free * CPU_SHARE_OF_AVAILABLE, CPU_MOST_UNASKED))
+    return int(min(free * DEFAULT_CPU_CACHE_SHARE, MAX_DEFAULT_CPU_CACHE_BYTES))
 
 
 def gpu_budget(free: int, total: int, step: int, utilization: float) -> int:

@@ -13,10 +13,10 @@ class Deltas(AsyncGenerator[Delta, None]):
     """Iterate over it, or have it :meth:`tell`; one of both, and once."""
 
     def __init__(
-        self, asked: AsyncGenerator[Delta], told: Callable[[Callable[[Delta], None]], Awaitable[None]]
+        self, generator: AsyncGenerator[Delta], push: Callable[[Callable[[Delta], None]], Awaitable[None]]
     ) -> None:
-        self._asked = asked
-        self._told = told
+        self._generator = generator
+        self._push = push
 
     async def tell(self, take: Callable[[Delta], None]) -> None:
         """Call ``take`` with each delta in the event loop as soon as it comes; return after the last one.
@@ -24,13 +24,13 @@ class Deltas(AsyncGenerator[Delta, None]):
         No task wakes for a delta, which with many replies in flight is most of what they cost. Raises what iterating
         raises, and what ``take`` raises. Cancelling it aborts the request.
         """
-        await self._told(take)
+        await self._push(take)
 
     def __anext__(self) -> Coroutine[Any, Any, Delta]:  # not async: the generator's own is enough
-        return self._asked.__anext__()
+        return self._generator.__anext__()
 
     async def asend(self, value: None) -> Delta:
-        return await self._asked.asend(value)
+        return await self._generator.asend(value)
 
     async def athrow(
         self,
@@ -38,7 +38,7 @@ class Deltas(AsyncGenerator[Delta, None]):
         val: BaseException | object = None,
         tb: TracebackType | None = None,
     ) -> Delta:
-        return await self._asked.athrow(typ, val, tb)  # type: ignore[arg-type]
+        return await self._generator.athrow(typ, val, tb)  # type: ignore[arg-type]
 
     async def aclose(self) -> None:
-        await self._asked.aclose()
+        await self._generator.aclose()

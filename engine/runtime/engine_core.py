@@ -18,15 +18,15 @@ from engine.execution.graphs import CudaRecorder, Recorder
 from engine.execution.native.sampling import NativeSampling
 from engine.execution.runner import Runner
 from engine.execution.speculation.selection import make_drafting
-from engine.execution.steps.multi_step import Drawn, MultiStep, Part, Reply
+from engine.execution.steps.multi_step import ComputedStep, MultiStep, MultiStepOutput, MultiStepRow
 from engine.execution.steps.overlapped import CudaReadback, Overlap, Readback
 from engine.execution.submission import Submission
 from engine.model.load import LoadedModel
 from engine.outputs import Delta, EngineStats, FinishReason, PrefillProgress
 from engine.runtime.capacity import plan_capacity
 from engine.runtime.metrics import EngineMetrics
-from engine.runtime.output_processor import Replies
-from engine.runtime.request_processor import Intake
+from engine.runtime.output_processor import OutputProcessor
+from engine.runtime.request_processor import RequestProcessor
 from engine.runtime.utilisation import StepLoad
 from engine.sampling.logprobs import named_scores, score
 from engine.sampling.sampler import Sampler, SamplingRow, unusable_scores
@@ -50,7 +50,7 @@ class StepResult:
 
 
 class EngineCore:
-    """Owns the model, the cache and every request in flight. Used by one thread only, but for its ``intake``.
+    """Owns the model, the cache and every request in flight. Used by one thread only, but for its ``request_processor``.
 
     Args:
         model: loaded and ready.
@@ -75,7 +75,7 @@ class EngineCore:
             capacity.num_blocks,
             block_size,
             enable_prefix_caching=settings.enable_prefix_caching,
-            keep_together=self.kernel.prefers_runs,
+            contiguous=self.kernel.prefers_contiguous,
         )
         self._pacing = Pacing(settings.max_batched_tokens)
         self._scheduler = Scheduler(
@@ -84,7 +84,7 @@ class EngineCore:
             max_batched_tokens=settings.max_batched_tokens,
             max_model_len=capacity.max_model_len,
             windows=layout.windows,
-            pace=self._pacing,
+            pacing=self._pacing,
         )
         self._runner = Runner(
             model,
@@ -94,30 +94,30 @@ class EngineCore:
             block_size=block_size,
             batch_invariant=settings.batch_invariant,
         )
-        self._drafting = make_drafting(settings, model, layout, self._scheduler, self._runner.short_step)
+        self._drafting = make_drafting(settings, model, layout, self._scheduler, self._runner.max_short_step_tokens)
         self._multi_step: MultiStep | None = None
-        if self._runner.most_native_tokens and self._drafting is None:
-            self._multi_step = MultiStep(self._scheduler, self._pacing, self._runner.most_native_tokens)
+        if self._runner.max_native_tokens and self._drafting is None:
+            self._multi_step = MultiStep(self._scheduler, self._pacing, self._runner.max_native_tokens)
         self._record_decodes(recorder, settings, capacity.max_model_len)
         # Where steps run in C++, tokens are chosen there, too.
         self._sampler = Sampler(NativeSampling() if model.decoder is not None else None)
-        self.intake = Intake(model, settings, capacity.max_model_len)
+        self.request_processor = RequestProcessor(model, settings, capacity.max_model_len)
         self._overlap: Overlap | None = None
         can_overlap = readback is not None or model.device.type == "cuda"
         if settings.overlap and can_overlap and self._drafting is None:  # guesses follow the tokens before them
             self._overlap = Overlap(self._runner, self._scheduler, readback or CudaReadback())
-        self._replies = Replies(self._scheduler, EngineMetrics(self.stats))
-        self._submissions = self._replies.submissions
-        self._in_step: tuple[str, ...] = ()  # who was computed last
+        self._output_processor = OutputProcessor(self._scheduler, EngineMetrics(self.stats))
+        self._submissions = self._output_processor.submissions
+        self._step_request_ids: tuple[str, ...] = ()  # who was computed last
 
     @property
     def metrics(self) -> EngineMetrics:
         """What is measured of its steps and replies."""
-        return self._replies.metrics
+        return self._output_processor.metrics
 
     @metrics.setter
     def metrics(self, metrics: EngineMetrics) -> None:
-        self._replies.metrics = metrics
+        self._output_processor.metrics = metrics
 
     @property
     def has_work(self) -> bool:
@@ -127,19 +127,19 @@ class EngineCore:
         """Queue a request; ``ValueError`` when it can never be served."""
         self._scheduler.add(submission.request)  # which leaves nothing behind where it raises
         try:
-            self._replies.add(submission)
+            self._output_processor.add(submission)
         except BaseException:
-            self._replies.forget(submission.stream_id)
+            self._output_processor.discard(submission.stream_id)
             self._scheduler.finish(submission.request.id, FinishReason.ERROR)
             raise
 
     def abort(self, stream_id: str) -> bool:
         """End a request, all its replies, and free their blocks; False when it is no longer in flight."""
-        return bool(self._replies.end(stream_id, FinishReason.ABORT))
+        return bool(self._output_processor.end(stream_id, FinishReason.ABORT))
 
     def abort_all(self) -> None:
         """End every request and free its blocks."""
-        for stream_id in self._replies.streams():
+        for stream_id in self._output_processor.streams():
             self.abort(stream_id)
         while self._scheduler.has_work:  # a step on the device holds blocks until it has landed
             self.step()
@@ -150,9 +150,9 @@ class EngineCore:
         Gives up the cache. The intake serves on, until the other core is there.
         """
         everyone = [self._submissions[request.id] for request in self._scheduler.evacuate()]
-        broken = {self._submissions[id_].stream_id for id_ in self._in_step if id_ in self._submissions}
+        broken = {self._submissions[id_].stream_id for id_ in self._step_request_ids if id_ in self._submissions}
         failed = [one for one in everyone if one.stream_id in broken]
-        self._replies.give_up(len(failed))
+        self._output_processor.fail_all(len(failed))
         del self._runner, self._overlap
         self._drafting = None  # it may have a cache too
         return failed, [one for one in everyone if one.stream_id not in broken]
@@ -160,28 +160,28 @@ class EngineCore:
     def step(self) -> StepResult:
         """Compute one step."""
         result = StepResult()
-        for stream_id, ended in self._replies.end_overdue():
+        for stream_id, ended in self._output_processor.expire_overdue():
             if isinstance(ended, EngineError):
                 result.failures.append((stream_id, ended))
             else:
                 result.deltas += ended
-        most_steps = 1 if self._multi_step is None else self._multi_step.most_steps(self._submissions)
-        plan = self._scheduler.plan(most_steps) if self._overlap is None else self._plan_ahead(self._overlap, result)
+        max_steps = 1 if self._multi_step is None else self._multi_step.max_steps(self._submissions)
+        plan = self._scheduler.plan(max_steps) if self._overlap is None else self._launch_next(self._overlap, result)
         if not plan.chunks:
             return result
-        self._in_step = tuple([chunk.request.id for chunk in plan.chunks])
+        self._step_request_ids = tuple([chunk.request.id for chunk in plan.chunks])
         began = monotonic()
         fell_back = False
         if self._drafting is not None:
             plan = self._drafting.extend(plan)
-        if self._multi_step is not None and most_steps > 1 and self._multi_step.serves(plan, self._submissions):
-            plan, replies = self._multi_step.extend(plan, most_steps, self._submissions)
-            drawn = self._several(plan, replies, most_steps)
-            fell_back = drawn is None
-            if drawn is not None and drawn.tokens:
-                self._apply(self._multi_step.parts(plan, drawn, began), result)
+        if self._multi_step is not None and max_steps > 1 and self._multi_step.can_run(plan, self._submissions):
+            plan, replies = self._multi_step.extend(plan, max_steps, self._submissions)
+            output = self._run_multi_step(plan, replies, max_steps)
+            fell_back = output is None
+            if output is not None and output.tokens:
+                self._commit_steps(self._multi_step.computed_steps(plan, output, began), result)
                 return result
-            logits = self._runner.execute(plan) if drawn is None else drawn.logits
+            logits = self._runner.execute(plan) if output is None else output.logits
         else:
             logits = self._runner.execute(plan)
         if len(logits) > plan.num_sampled_rows:
@@ -199,73 +199,75 @@ class EngineCore:
         if fell_back and not result.failures:
             self._multi_step = None  # no request's fault but ours, which would be met again in each step
         self._measure(plan, seconds + monotonic() - began, num_generated)
-        self._tell_progress(plan, result)
+        self._report_progress(plan, result)
         result.deltas += deltas.values()
         return result
 
-    def _several(self, plan: StepPlan, replies: Sequence[Reply], most_steps: int) -> Drawn | None:
+    def _run_multi_step(
+        self, plan: StepPlan, replies: Sequence[MultiStepRow], max_steps: int
+    ) -> MultiStepOutput | None:
         """Several steps in one call of C++; None where the parameters of a reply cannot be packed for it."""
         try:
-            return self._runner.several(plan, replies, most_steps)
+            return self._runner.execute_steps(plan, replies, max_steps)
         except (struct.error, ArithmeticError, TypeError, ValueError):  # sampling one by one finds out whose they are
             log.exception("several steps at once failed, so the step is computed by itself")
             return None
 
-    def _apply(self, steps: Iterable[Part], result: StepResult) -> None:
+    def _commit_steps(self, steps: Iterable[ComputedStep], result: StepResult) -> None:
         """Commit several steps that were computed at once."""
         deltas: dict[str, Delta] = {}  # of each reply, in the order of their last tokens
         for plan, tokens, seconds, at in steps:
             advanced = self._scheduler.commit(plan, tokens, at)
             self._measure(plan, seconds, len(advanced))
-            self._tell_progress(plan, result)
+            self._report_progress(plan, result)
             self._advance(advanced, deltas, result)
         result.deltas += deltas.values()
 
-    def _plan_ahead(self, overlap: Overlap, result: StepResult) -> StepPlan:
+    def _launch_next(self, overlap: Overlap, result: StepResult) -> StepPlan:
         """Let the device begin a step before the one before it is looked at.
 
         Returns:
             What is to be computed now, nothing having been left to the device.
         """
-        if overlap.is_short:
-            self._land(overlap, result)
+        if overlap.lacks_blocks:
+            self._complete_step(overlap, result)
         plan, before = self._scheduler.plan(), overlap.plans
-        launches = bool(plan.chunks) and overlap.serves(plan, self._submissions)
+        launches = bool(plan.chunks) and overlap.can_run(plan, self._submissions)
         if launches:
             # Should it fail, nobody can tell which of the two it was.
-            self._in_step = tuple([chunk.request.id for each in (*before, plan) for chunk in each.chunks])
+            self._step_request_ids = tuple([chunk.request.id for each in (*before, plan) for chunk in each.chunks])
             overlap.launch(plan, self._submissions)
         if before:
-            self._land(overlap, result)
+            self._complete_step(overlap, result)
         if launches:
             return StepPlan(())
-        return self._scheduler.in_flight.complete(plan) if before else plan
+        return self._scheduler.in_flight.resolve(plan) if before else plan
 
-    def _land(self, overlap: Overlap, result: StepResult) -> None:
+    def _complete_step(self, overlap: Overlap, result: StepResult) -> None:
         """Read the tokens of the earliest step on the device, and apply them."""
-        landed = overlap.land()
-        for stream_id in {self._submissions[id_].stream_id for id_ in landed.unusable}:
-            self._replies.end(stream_id, FinishReason.ERROR)
-            result.failures.append((stream_id, unusable_scores(landed.unusable)))
-        for request_id, cause in landed.failed.items():
+        completed = overlap.complete_step()
+        for stream_id in {self._submissions[id_].stream_id for id_ in completed.unusable}:
+            self._output_processor.end(stream_id, FinishReason.ERROR)
+            result.failures.append((stream_id, unusable_scores(completed.unusable)))
+        for request_id, cause in completed.failed.items():
             self._fail(request_id, cause, result)
-        unfit = self._scheduler.in_flight.land(landed.launched, landed.void)
-        if unfit:
-            self._runner.erase(unfit)
-        self._measure(landed.plan, landed.seconds, len(landed.tokens))
-        advanced = self._scheduler.commit(landed.plan, landed.tokens)
-        self._tell_progress(landed.plan, result)
+        tainted = self._scheduler.in_flight.complete_step(completed.launched, completed.invalidated)
+        if tainted:
+            self._runner.zero_blocks(tainted)
+        self._measure(completed.plan, completed.seconds, len(completed.tokens))
+        advanced = self._scheduler.commit(completed.plan, completed.tokens)
+        self._report_progress(completed.plan, result)
         deltas: dict[str, Delta] = {}
         self._advance(advanced, deltas, result)
         result.deltas += deltas.values()
 
     def _advance(self, advanced: Sequence[Request], deltas: dict[str, Delta], result: StepResult) -> None:
         """Turn new tokens into deltas; a request whose text fails ends alone."""
-        self._replies.observe(advanced)
-        for request_id, cause in self._replies.advance(advanced, deltas).items():
+        self._output_processor.observe_latencies(advanced)
+        for request_id, cause in self._output_processor.process(advanced, deltas).items():
             self._fail(request_id, cause, result)
 
-    def _tell_progress(self, plan: StepPlan, result: StepResult) -> None:
+    def _report_progress(self, plan: StepPlan, result: StepResult) -> None:
         """How far the prompts are that a step read."""
         for chunk in plan.chunks if plan.num_prompt_tokens else ():
             request = chunk.request
@@ -275,7 +277,7 @@ class EngineCore:
 
     def _measure(self, plan: StepPlan, seconds: float, num_generated: int) -> None:
         self._pacing.observe(plan.num_decodes, plan.num_prompt_tokens, seconds)
-        self.metrics.step(
+        self.metrics.observe_step(
             StepLoad(
                 seconds=seconds,
                 sequences=len(plan.chunks) / self._scheduler.max_num_seqs,
@@ -307,10 +309,12 @@ class EngineCore:
                 return dict(zip(ids, self._sample_rows(logits, ids, rows), strict=True))
             except LogitsError as error:
                 for stream_id in {self._submissions[id_].stream_id for id_ in error.request_ids}:
-                    held = {b for one in self._replies.of_stream(stream_id) for b in held_blocks(one.request)}
-                    self._replies.end(stream_id, FinishReason.ERROR)
+                    held = {
+                        b for one in self._output_processor.submissions_of(stream_id) for b in held_blocks(one.request)
+                    }
+                    self._output_processor.end(stream_id, FinishReason.ERROR)
                     # What it computed may be NaN, which would spread: masked keys are multiplied by zero, not skipped.
-                    self._runner.erase(self._pool.discard(held))
+                    self._runner.zero_blocks(self._pool.evict(held))
                     result.failures.append((stream_id, error))
             except Exception as error:
                 alone = partial(self._sample_alone, logits, ids, rows)
@@ -334,7 +338,7 @@ class EngineCore:
         """End the stream of a request whose own parameters failed, with its siblings."""
         submission = self._submissions.get(request_id)
         if submission is not None:  # a sibling may have ended the stream
-            self._replies.end(submission.stream_id, FinishReason.ERROR)
+            self._output_processor.end(submission.stream_id, FinishReason.ERROR)
             result.failures.append((submission.stream_id, as_request_error(submission.stream_id, cause)))
 
     def _score(self, logits: Tensor, ids: Sequence[str], tokens: Sequence[int]) -> None:
@@ -349,7 +353,7 @@ class EngineCore:
         rows = [index for index, _, _ in wanted]
         scored = score(logits[rows], [tokens[index] for index in rows], [count for _, _, count in wanted])
         for (_, submission, _), scores in zip(wanted, scored, strict=True):
-            submission.logprobs = (named_scores(self.intake.vocabulary, scores),)
+            submission.logprobs = (named_scores(self.request_processor.vocabulary, scores),)
 
     def _score_prompts(self, plan: StepPlan, logits: Tensor) -> None:
         """Log-probabilities of the prompts' tokens in this step, from the logits of the tokens before them."""
@@ -362,13 +366,13 @@ class EngineCore:
         scored = iter(score(logits, tokens, counts))
         for chunk in chunks:
             known = self._submissions[chunk.request.id].prompt_logprobs
-            known += (named_scores(self.intake.vocabulary, next(scored)) for _ in chunk.scored)
+            known += (named_scores(self.request_processor.vocabulary, next(scored)) for _ in chunk.scored)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop what the prefix cache knows and what was counted, after warming up."""
-        self._pool.forget()
+        self._pool.reset_prefix_cache()
         self._scheduler.counters = SchedulerCounters()
-        self._replies.finished = dict.fromkeys(self._replies.finished, 0)
+        self._output_processor.finished = dict.fromkeys(self._output_processor.finished, 0)
         self.metrics = EngineMetrics(self.stats)
 
     def check(self) -> None:
@@ -389,7 +393,7 @@ class EngineCore:
             generation_tokens=counters.generation_tokens,
             num_preemptions=counters.preemptions,
             num_steps=counters.steps,
-            requests_finished=dict(self._replies.finished),
+            requests_finished=dict(self._output_processor.finished),
             draft_tokens=counters.draft_tokens,
             accepted_draft_tokens=counters.accepted_draft_tokens,
         )

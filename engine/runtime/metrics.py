@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from engine.outputs import EngineState, EngineStats, FinishReason, Timings
-from engine.runtime.utilisation import Meter, StepLoad
+from engine.runtime.utilisation import StepLoad, UtilisationMeter
 
 # Seconds. Token gaps start at a millisecond; whole replies end at minutes.
 GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
@@ -25,7 +25,7 @@ class EngineMetrics:
 
     def __init__(self, stats: Callable[[], EngineStats]) -> None:
         self.registry = CollectorRegistry()
-        self.meter = Meter()
+        self.meter = UtilisationMeter()
         self._busy_seconds = 0.0
         self._time_to_first_token = Histogram(
             "deskmate_time_to_first_token_seconds",
@@ -80,20 +80,20 @@ class EngineMetrics:
         """Time in which steps were computed."""
         return self._busy_seconds
 
-    def step(self, load: StepLoad) -> None:
-        self.meter.step(load)
+    def observe_step(self, load: StepLoad) -> None:
+        self.meter.observe_step(load)
         self._busy_seconds += load.seconds
 
-    def token_gaps(self, seconds: Sequence[float]) -> None:
+    def observe_token_gaps(self, seconds: Sequence[float]) -> None:
         if seconds:
-            self.meter.token_gaps(len(seconds), sum(seconds))
+            self.meter.observe_token_gaps(len(seconds), sum(seconds))
             self._token_gaps.observe(seconds)
 
-    def first_token(self, seconds: float) -> None:
-        self.meter.first_token(seconds)
+    def observe_first_token(self, seconds: float) -> None:
+        self.meter.observe_first_token(seconds)
         self._time_to_first_token.observe(seconds)
 
-    def finished(self, reason: FinishReason, timings: Timings) -> None:
+    def observe_finished(self, reason: FinishReason, timings: Timings) -> None:
         self._success.labels(reason.value).inc()
         self._queue_time.observe(timings.queue_seconds)
         self._e2e_latency.observe(timings.total_seconds)

@@ -12,13 +12,13 @@ from time import monotonic
 
 from engine.outputs import Delta
 from engine.runtime.reader import Reader
-from engine.scheduling.coalescing import longest_wait
+from engine.scheduling.coalescing import max_hold_seconds
 
-Parcels = dict[asyncio.AbstractEventLoop, list[tuple[Reader, list[Delta]]]]
+OutputBatches = dict[asyncio.AbstractEventLoop, list[tuple[Reader, list[Delta]]]]
 """What crosses over to each event loop."""
 
 
-class Outbox:
+class OutputBatcher:
     """Holds deltas until it is time. The first token of a reply, its end and how far its prompt is wait for nothing.
 
     Not locked: its owner uses it from one thread at a time.
@@ -36,11 +36,11 @@ class Outbox:
         if not self._held:
             self._since = self._clock() if delta.sampled_at is None else delta.sampled_at
         self._held.setdefault(reader, []).append(delta)
-        if not reader.begun or delta.finish_reason is not None or delta.progress is not None:
+        if not reader.has_first_token or delta.finish_reason is not None or delta.progress is not None:
             self._urgent.add(reader)
-            reader.begun = reader.begun or bool(delta.token_ids)
+            reader.has_first_token = reader.has_first_token or bool(delta.token_ids)
 
-    def take_due(self, num_readers: int) -> Parcels:
+    def pop_due(self, num_readers: int) -> OutputBatches:
         """After each step: what must go now, because the next step would end too late or because it is urgent.
 
         Args:
@@ -50,26 +50,26 @@ class Outbox:
         step, self._looked = now - self._looked, now
         if not self._held:
             return {}
-        if now + step - self._since > longest_wait(num_readers):
-            return self.take_all()
+        if now + step - self._since > max_hold_seconds(num_readers):
+            return self.pop_all()
         urgent, self._urgent = self._urgent, set()
         return _by_loop({reader: self._held.pop(reader) for reader in urgent})
 
-    def take_all(self) -> Parcels:
+    def pop_all(self) -> OutputBatches:
         """Everything that is held."""
         held, self._held = self._held, {}
         self._urgent.clear()
         return _by_loop(held)
 
-    def take(self, reader: Reader) -> Parcels:
+    def pop(self, reader: Reader) -> OutputBatches:
         """What is held for one reader."""
         self._urgent.discard(reader)
         held = self._held.pop(reader, None)
         return {} if held is None else _by_loop({reader: held})
 
 
-def _by_loop(held: dict[Reader, list[Delta]]) -> Parcels:
-    parcels: Parcels = {}
+def _by_loop(held: dict[Reader, list[Delta]]) -> OutputBatches:
+    batches: OutputBatches = {}
     for reader, deltas in held.items():
-        parcels.setdefault(reader.loop, []).append((reader, deltas))
-    return parcels
+        batches.setdefault(reader.loop, []).append((reader, deltas))
+    return batches

@@ -16,7 +16,7 @@ from engine.scheduling.scheduler import Scheduler
 log = logging.getLogger(__name__)
 
 
-def overdue(request: Request) -> DeadlineError:
+def deadline_error(request: Request) -> DeadlineError:
     """For a request whose deadline passed before its first token."""
     assert request.deadline is not None
     return DeadlineError(
@@ -30,13 +30,13 @@ def _last_text(submission: Submission, reason: FinishReason) -> str:
     if reason is FinishReason.ERROR:
         return ""
     try:
-        return submission.text.finish()
+        return submission.detokenizer.finish()
     except Exception:
         log.exception("the end of the text of %s is lost", submission.request.id)
         return ""
 
 
-class Replies:
+class OutputProcessor:
     """Every reply in flight, by its request and by its stream. Used by one thread only.
 
     Args:
@@ -60,7 +60,7 @@ class Replies:
         if submission.request.deadline is not None:
             self._deadlines[submission.stream_id] = submission.request.deadline
 
-    def forget(self, stream_id: str) -> None:
+    def discard(self, stream_id: str) -> None:
         """Undo :meth:`add` of a stream's first request, as far as it came."""
         for request_id in self._streams.pop(stream_id, ()):
             self.submissions.pop(request_id, None)
@@ -70,11 +70,11 @@ class Replies:
         """Ids of the streams that have not ended."""
         return list(self._streams)
 
-    def of_stream(self, stream_id: str) -> list[Submission]:
+    def submissions_of(self, stream_id: str) -> list[Submission]:
         """Those of a stream that are still being written."""
         return [self.submissions[id_] for id_ in sorted(self._streams.get(stream_id, ()))]
 
-    def advance(self, advanced: Sequence[Request], deltas: dict[str, Delta]) -> dict[str, Exception]:
+    def process(self, advanced: Sequence[Request], deltas: dict[str, Delta]) -> dict[str, Exception]:
         """Turn the newest token of each request into text, and end it where that completes a stop string.
 
         Args:
@@ -86,13 +86,13 @@ class Replies:
         failed: dict[str, Exception] = {}
         for request in advanced:
             try:
-                self._advance(request, deltas)
+                self._process(request, deltas)
             except Exception as error:
                 failed[request.id] = error
                 deltas.pop(request.id, None)
         return failed
 
-    def _advance(self, request: Request, deltas: dict[str, Delta]) -> None:
+    def _process(self, request: Request, deltas: dict[str, Delta]) -> None:
         token = request.token_ids[-1]
         submission = self.submissions[request.id]
         delta = deltas.pop(request.id, None)
@@ -101,15 +101,15 @@ class Replies:
         deltas[request.id] = delta
         submission.forks = []  # they have begun
         if request.finish_reason is FinishReason.STOP:
-            delta.text += submission.text.finish()  # the stop token itself is not part of the text
+            delta.text += submission.detokenizer.finish()  # the stop token itself is not part of the text
         else:
-            piece = submission.text.push((token,))
+            piece = submission.detokenizer.push((token,))
             delta.text += piece.text
             if piece.stop is not None:
                 self._scheduler.finish(request.id, FinishReason.STOP, piece.stop)
                 request.finish_reason, request.stop_reason = FinishReason.STOP, piece.stop
             elif request.is_finished:
-                delta.text += submission.text.finish()
+                delta.text += submission.detokenizer.finish()
         delta.token_ids += (token,)
         delta.logprobs += submission.logprobs
         if request.num_output_tokens == 1:
@@ -120,9 +120,9 @@ class Replies:
             submission.prompt_logprobs.clear()
         delta.num_unfinished = len(self._streams[submission.stream_id])
         if request.is_finished:
-            self._close(request, delta)
+            self._finalize(request, delta)
 
-    def observe(self, advanced: Sequence[Request]) -> None:
+    def observe_latencies(self, advanced: Sequence[Request]) -> None:
         """Measure how long each had to wait for its newest token."""
         gaps = []
         for request in advanced:
@@ -130,21 +130,21 @@ class Replies:
                 gaps.append(request.last_gap)
             else:
                 assert request.last_token is not None
-                self.metrics.first_token(request.last_token - request.arrival)
-        self.metrics.token_gaps(gaps)
+                self.metrics.observe_first_token(request.last_token - request.arrival)
+        self.metrics.observe_token_gaps(gaps)
 
     def end(self, stream_id: str, reason: FinishReason) -> list[tuple[Request, Delta]]:
         """End all replies of a stream, and free their blocks; each with its last delta, none when it has ended."""
         ended = []
-        for submission in self.of_stream(stream_id):
+        for submission in self.submissions_of(stream_id):
             request = self._scheduler.finish(submission.request.id, reason) or submission.request
             request.finish_reason = reason  # a fork that had not begun is unknown to the scheduler
             delta = Delta(stream_id, _last_text(submission, reason), index=submission.index)
-            self._close(request, delta)
+            self._finalize(request, delta)
             ended.append((request, delta))
         return ended
 
-    def end_overdue(self) -> Iterator[tuple[str, list[Delta] | EngineError]]:
+    def expire_overdue(self) -> Iterator[tuple[str, list[Delta] | EngineError]]:
         """A reply whose time is over ends with what it has; a request that has nothing fails with a sentence."""
         if not self._deadlines:
             return
@@ -152,16 +152,16 @@ class Replies:
         for stream_id in [id_ for id_, deadline in self._deadlines.items() if deadline <= now]:
             ended = self.end(stream_id, FinishReason.DEADLINE)
             begun = [delta for request, delta in ended if request.num_output_tokens]
-            yield stream_id, begun or overdue(ended[0][0])
+            yield stream_id, begun or deadline_error(ended[0][0])
 
-    def give_up(self, lost: int) -> None:
+    def fail_all(self, lost: int) -> None:
         """Forget all of them, of which so many have failed."""
         self.finished[FinishReason.ERROR.value] += lost
         self.submissions.clear()
         self._streams.clear()
         self._deadlines.clear()
 
-    def _close(self, request: Request, delta: Delta) -> None:
+    def _finalize(self, request: Request, delta: Delta) -> None:
         """Close the books on a reply, and have ``delta`` say what a last one says."""
         stream_id = self.submissions.pop(request.id).stream_id
         siblings = self._streams[stream_id]
@@ -175,4 +175,4 @@ class Replies:
         delta.timings = request.timings(monotonic())
         delta.num_unfinished = len(siblings)
         self.finished[request.finish_reason.value] += 1
-        self.metrics.finished(request.finish_reason, delta.timings)
+        self.metrics.observe_finished(request.finish_reason, delta.timings)

@@ -10,43 +10,43 @@ from typing import NamedTuple
 from engine.interface import Caller, ChatMessage
 from engine.sampling_params import SamplingParams
 
-CAPACITY = 64
+MAX_ENTRIES = 64
 """Those that were checked last; of conversations that nobody asks a reply for, too."""
 
 
-class RenderedChat(NamedTuple):
+class PreparedPrompt(NamedTuple):
     """A conversation as the core takes it."""
 
     token_ids: list[int]
     params: SamplingParams
-    begun: list[int]  #: the last of the token ids, where they are a reply that goes on
+    partial_reply: list[int]  #: the last of the token ids, where they are a reply that goes on
     num_shared: int = 0  #: so many of the first token ids depend on no user's text
 
 
 _Asked = tuple[list[ChatMessage], SamplingParams | None, Caller | None]
 
 
-class RenderedChats:
+class PreparedPromptCache:
     """Keeps them until they are taken. Callable from any thread."""
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[_Asked, RenderedChat]] = deque(maxlen=CAPACITY)
+        self._kept: deque[tuple[_Asked, PreparedPrompt]] = deque(maxlen=MAX_ENTRIES)
         self._lock = threading.Lock()
 
-    def keep(
+    def put(
         self,
         messages: Sequence[ChatMessage],
         params: SamplingParams | None,
-        chat: RenderedChat,
+        chat: PreparedPrompt,
         caller: Caller | None = None,
     ) -> None:
         """``chat`` is what ``messages`` and ``params`` became for this caller."""
         with self._lock:
             self._kept.append((([message.copy() for message in messages], params, caller), chat))
 
-    def take(
+    def pop(
         self, messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None = None
-    ) -> RenderedChat | None:
+    ) -> PreparedPrompt | None:
         """What was kept of exactly these; once."""
         asked = list(messages), params, caller
         with self._lock:

@@ -20,10 +20,10 @@ from engine.errors import PoisonedPromptError
 from engine.execution.submission import Submission
 from engine.outputs import FinishReason
 
-KEEP_SECONDS = 600.0
-CAPACITY = 1024
-MOST_FAILURES = 2
-PATIENCE_SECONDS = 30.0
+RECORD_TTL_SECONDS = 600.0
+MAX_RECORDS = 1024
+MAX_FAILURES = 2
+MAX_QUARANTINE_WAIT_SECONDS = 30.0
 """So long a suspect is overtaken by others while the engine is busy; then the others queue behind it."""
 
 
@@ -34,7 +34,7 @@ class _Record:
     expires: float
 
 
-class Suspects:
+class Quarantine:
     """Safe to use from any thread.
 
     Args:
@@ -46,7 +46,7 @@ class Suspects:
         self._lock = threading.Lock()
         self._records: OrderedDict[bytes, _Record] = OrderedDict()  # the longest unseen first
 
-    def accuse(self, prompt: Sequence[int], num_tokens: int) -> None:
+    def record_failure(self, prompt: Sequence[int], num_tokens: int) -> None:
         """Its step failed when the sequence, prompt and reply, had ``num_tokens``."""
         key = _key(prompt)
         with self._lock:
@@ -54,10 +54,10 @@ class Suspects:
             record = self._find(key) or _Record(0, 0, now)
             record.failures += 1
             record.num_tokens = max(record.num_tokens, num_tokens)
-            record.expires = now + KEEP_SECONDS
+            record.expires = now + RECORD_TTL_SECONDS
             self._records[key] = record
             self._records.move_to_end(key)
-            if len(self._records) > CAPACITY:
+            if len(self._records) > MAX_RECORDS:
                 self._records.popitem(last=False)
 
     def clear(self, prompt: Sequence[int]) -> None:
@@ -65,7 +65,7 @@ class Suspects:
         with self._lock:
             self._records.pop(_key(prompt), None)
 
-    def must_pass(self, prompt: Sequence[int]) -> int | None:
+    def failed_length(self, prompt: Sequence[int]) -> int | None:
         """None for a prompt without suspicion, else the length at which its step failed."""
         if not self._records:  # as good as always: hash nothing
             return None
@@ -73,13 +73,13 @@ class Suspects:
             record = self._find(_key(prompt))
             return None if record is None else record.num_tokens
 
-    def refuse(self, prompt: Sequence[int]) -> None:
+    def raise_if_poisoned(self, prompt: Sequence[int]) -> None:
         """Raises :class:`PoisonedPromptError` for a prompt that was in two failed steps."""
         if not self._records:
             return
         with self._lock:
             record = self._find(_key(prompt))
-            if record is None or record.failures < MOST_FAILURES:
+            if record is None or record.failures < MAX_FAILURES:
                 return
             minutes = max(1, round((record.expires - self._clock()) / 60))
             span = "minute" if minutes == 1 else f"{minutes} minutes"
@@ -97,77 +97,77 @@ class Suspects:
         return record
 
 
-class Solitude:
+class AdmissionGate:
     """The way from the inbox to the core. Used by the worker's thread only.
 
     Without suspects everything passes straight through.
     """
 
-    def __init__(self, suspects: Suspects, clock: Callable[[], float] = monotonic) -> None:
-        self._suspects = suspects
+    def __init__(self, quarantine: Quarantine, clock: Callable[[], float] = monotonic) -> None:
+        self._quarantine = quarantine
         self._clock = clock
         self._arrived: deque[Submission] = deque()
-        self._waiting: deque[tuple[float, Submission]] = deque()  # suspects, with when they came
-        self._alone: Submission | None = None
-        self._alone_until = 0
+        self._quarantined: deque[tuple[float, Submission]] = deque()  # suspects, with when they came
+        self._isolated: Submission | None = None
+        self._isolated_until = 0
 
-    def arrive(self, submission: Submission) -> None:
+    def enqueue(self, submission: Submission) -> None:
         self._arrived.append(submission)
 
-    def leave(self, stream_id: str) -> bool:
+    def discard(self, stream_id: str) -> bool:
         """Forget one that nobody waits for any more; False when it was not held here."""
-        if self._alone is not None and self._alone.stream_id == stream_id:
-            self._alone = None
-        before = len(self._arrived) + len(self._waiting)
+        if self._isolated is not None and self._isolated.stream_id == stream_id:
+            self._isolated = None
+        before = len(self._arrived) + len(self._quarantined)
         self._arrived = deque(one for one in self._arrived if one.stream_id != stream_id)
-        self._waiting = deque(pair for pair in self._waiting if pair[1].stream_id != stream_id)
-        return len(self._arrived) + len(self._waiting) < before
+        self._quarantined = deque(pair for pair in self._quarantined if pair[1].stream_id != stream_id)
+        return len(self._arrived) + len(self._quarantined) < before
 
-    def take_overdue(self) -> list[Submission]:
+    def pop_expired(self) -> list[Submission]:
         """Those held whose deadline has passed; they are held no more."""
-        held = [*(one for _, one in self._waiting), *self._arrived]
+        held = [*(one for _, one in self._quarantined), *self._arrived]
         now = self._clock()
         overdue = [one for one in held if one.request.deadline is not None and one.request.deadline <= now]
         for submission in overdue:
-            self.leave(submission.stream_id)
+            self.discard(submission.stream_id)
         return overdue
 
-    def restart(self, submissions: Iterable[Submission]) -> None:
+    def requeue(self, submissions: Iterable[Submission]) -> None:
         """The core was made anew: these come before all that arrived since."""
-        self._alone = None
+        self._isolated = None
         self._arrived.extendleft(reversed(list(submissions)))
 
-    def let_in(self, *, busy: bool) -> Iterator[Submission]:
+    def admit(self, *, busy: bool) -> Iterator[Submission]:
         """Those that go to the core now.
 
         Args:
             busy: the core has requests already.
         """
-        if self._alone is not None:
-            request = self._alone.request
-            passed = len(request.token_ids) > self._alone_until
+        if self._isolated is not None:
+            request = self._isolated.request
+            passed = len(request.token_ids) > self._isolated_until
             if not passed and not request.is_finished:
                 return
             if passed or request.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
-                self._suspects.clear(request.prompt_token_ids)
-            self._alone = None
-        while self._arrived and not self._overdue():
+                self._quarantine.clear(request.prompt_token_ids)
+            self._isolated = None
+        while self._arrived and not self._is_wait_exceeded():
             submission = self._arrived.popleft()
-            if self._suspects.must_pass(submission.request.prompt_token_ids) is None:
+            if self._quarantine.failed_length(submission.request.prompt_token_ids) is None:
                 busy = True
                 yield submission
             else:
-                self._waiting.append((self._clock(), submission))
-        while self._waiting and not busy:
-            _, submission = self._waiting.popleft()
-            length = self._suspects.must_pass(submission.request.prompt_token_ids)
+                self._quarantined.append((self._clock(), submission))
+        while self._quarantined and not busy:
+            _, submission = self._quarantined.popleft()
+            length = self._quarantine.failed_length(submission.request.prompt_token_ids)
             if length is not None:
-                self._alone, self._alone_until = submission, length
+                self._isolated, self._isolated_until = submission, length
             busy = True
             yield submission
 
-    def _overdue(self) -> bool:
-        return bool(self._waiting) and self._clock() - self._waiting[0][0] > PATIENCE_SECONDS
+    def _is_wait_exceeded(self) -> bool:
+        return bool(self._quarantined) and self._clock() - self._quarantined[0][0] > MAX_QUARANTINE_WAIT_SECONDS
 
 
 def _key(prompt: Sequence[int]) -> bytes:

@@ -16,8 +16,8 @@ class Reader:
     def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
         self.request_id = request_id
         self.loop = loop
-        self.begun = False  #: its first token is on the way; of the worker thread
-        self.ended = False  #: the last delta or the error has arrived
+        self.has_first_token = False  #: its first token is on the way; of the worker thread
+        self.has_ended = False  #: the last delta or the error has arrived
         self._pending: dict[int, list[Delta]] = {}  # by index, those that waited longest first
         self._error: EngineError | None = None
         self._arrived = asyncio.Event()
@@ -41,19 +41,19 @@ class Reader:
         _call(self.loop, self._end_with, error)
 
     @staticmethod
-    def hand_over(loop: asyncio.AbstractEventLoop, handed: Sequence[tuple[Reader, Sequence[Delta]]]) -> bool:
+    def deliver(loop: asyncio.AbstractEventLoop, handed: Sequence[tuple[Reader, Sequence[Delta]]]) -> bool:
         """Bring deltas to their readers on ``loop``, from the worker thread. False when the loop is closed."""
         return _call(loop, _receive, handed)
 
     def _receive(self, deltas: Sequence[Delta]) -> None:
         for delta in deltas:
             self._pending.setdefault(delta.index, []).append(delta)
-        self.ended = deltas[-1].is_last
+        self.has_ended = deltas[-1].is_last
         self._arrived.set()
 
     def _end_with(self, error: EngineError) -> None:
-        if not self.ended:
-            self.ended = True
+        if not self.has_ended:
+            self.has_ended = True
             self._error = error
             self._arrived.set()
 
@@ -62,16 +62,16 @@ class Listener(Reader):
     """A reader that does not ask: it is told as soon as something comes, without a task that wakes for it.
 
     Args:
-        take: called on the loop with everything that is new of one reply. What it raises ends ``over``.
+        take: called on the loop with everything that is new of one reply. What it raises ends ``done``.
     """
 
     def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop, take: Callable[[Delta], None]) -> None:
         super().__init__(request_id, loop)
-        self.over: asyncio.Future[None] = loop.create_future()  #: done after the last delta; or an error
+        self.done: asyncio.Future[None] = loop.create_future()  #: done after the last delta; or an error
         self._take = take
 
     def _receive(self, deltas: Sequence[Delta]) -> None:
-        if self.over.done():  # who listened has left
+        if self.done.done():  # who listened has left
             return
         pending: dict[int, list[Delta]] = {}
         for delta in deltas:
@@ -80,17 +80,17 @@ class Listener(Reader):
             for same in sorted(pending.values(), key=lambda same: same[-1].is_last):  # the very last delta comes last
                 self._take(_merge(same))
         except Exception as error:
-            self.over.set_exception(error)
+            self.done.set_exception(error)
             return
         if deltas[-1].is_last:
-            self.ended = True
-            self.over.set_result(None)
+            self.has_ended = True
+            self.done.set_result(None)
 
     def _end_with(self, error: EngineError) -> None:
-        if not self.ended:
-            self.ended = True
-            if not self.over.done():
-                self.over.set_exception(error)
+        if not self.has_ended:
+            self.has_ended = True
+            if not self.done.done():
+                self.done.set_exception(error)
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None], argument: object) -> bool:

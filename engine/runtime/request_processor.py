@@ -11,11 +11,11 @@ from dataclasses import replace
 from time import monotonic
 
 from engine.errors import ContextLengthError, InvalidRequestError, ModelLoadError
-from engine.execution.submission import Submission, submit
+from engine.execution.submission import Submission, make_submission
 from engine.interface import Caller, ChatMessage
 from engine.model.load import LoadedModel
 from engine.outputs import TokenLogprobs
-from engine.runtime.prepared_chats import RenderedChat, RenderedChats
+from engine.runtime.prepared_chats import PreparedPrompt, PreparedPromptCache
 from engine.sampling.logprobs import named
 from engine.sampling.sampler import TokenBan
 from engine.sampling_params import SamplingParams, check_deadline, check_priority, shown
@@ -23,13 +23,13 @@ from engine.scheduling.request import Request
 from engine.settings import EngineSettings
 from engine.text.bad_words import TokenSequenceBan, token_sequences
 from engine.text.chat_template import ChatTemplate, check_messages
-from engine.text.detokenizer import TextStream
+from engine.text.detokenizer import Detokenizer
 from engine.text.vocabulary import Vocabulary
 from engine.text.word_filter import WordBan, WordLists, read_word_list
 from engine.text.word_matching import WordGuard
 
 
-class Intake:
+class RequestProcessor:
     """Turns what callers ask for into submissions to the core.
 
     Args:
@@ -49,32 +49,32 @@ class Intake:
         self._rotary = model.rotary
         self._template = ChatTemplate(model.tokenizer, model.vocab_size)
         self._word_lists = _word_lists(self.vocabulary, settings)
-        self.checked = RenderedChats()
+        self.prepared_prompts = PreparedPromptCache()
 
     def render_chat(
         self, messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None = None
-    ) -> RenderedChat:
+    ) -> PreparedPrompt:
         """Prompt tokens of a conversation, and the parameters its reply is sampled with.
 
         Raises:
             InvalidRequestError: the template or :meth:`resolve` refuses it.
         """
-        prompt, begun = self._render(messages, caller)
+        prompt, partial_reply = self._render(messages, caller)
         num_shared = self._template.num_shared(messages, prompt) if caller is not None else 0
         params = self.resolve(prompt, params)
         if self._template.stop:
             params = replace(params, stop=(*params.stop, *self._template.stop))
-        return RenderedChat(prompt, params, begun, num_shared)
+        return PreparedPrompt(prompt, params, partial_reply, num_shared)
 
     def _render(self, messages: Sequence[ChatMessage], caller: Caller | None = None) -> tuple[list[int], list[int]]:
         """Token ids of a conversation, and the last of them that are a reply to go on with."""
-        begun: list[int] = []
+        partial_reply: list[int] = []
         if messages and messages[-1].get("unfinished"):
             check_messages(messages)
             *messages, reply = messages
-            begun = self._template.begun_reply(reply)
+            partial_reply = self._template.encode_partial_reply(reply)
         salt = b"" if caller is None else caller.salt
-        return [*self._template.render(messages, salt), *begun], begun
+        return [*self._template.render(messages, salt), *partial_reply], partial_reply
 
     def tokenize(self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool) -> list[int]:
         """Token ids of a text or a conversation, however long.
@@ -97,10 +97,10 @@ class Intake:
         """Each token as the vocabulary spells it."""
         return self._template.token_strings(token_ids)
 
-    def is_soon_rendered(self, messages: Sequence[ChatMessage], params: SamplingParams | None) -> bool:
+    def is_fast_to_render(self, messages: Sequence[ChatMessage], params: SamplingParams | None) -> bool:
         """Whether :meth:`render_chat` takes less time than having a thread do it."""
         # Words that nobody has forbidden before take a while.
-        return not (params and params.forbidden_words) and self._template.is_soon_rendered(messages)
+        return not (params and params.forbidden_words) and self._template.is_fast_to_render(messages)
 
     def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Of the token ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
@@ -151,14 +151,14 @@ class Intake:
                     f"{holder} token id {shown(token)}, but the model's ids end at {self._vocab_size - 1}."
                 )
 
-    def submission(
+    def process(
         self,
         request_id: str,
         prompt: Sequence[int],
         params: SamplingParams,
         deadline: float | None = None,
         priority: int = 0,
-        begun: Sequence[int] = (),
+        partial_reply: Sequence[int] = (),
         *,
         num_shared: int = 0,
         caller: Caller | None = None,
@@ -166,7 +166,7 @@ class Intake:
         """Wrap up a request whose parameters went through :meth:`resolve`.
 
         Args:
-            begun: token ids of the prompt that the reply's text goes on from.
+            partial_reply: token ids of the prompt that the reply's text goes on from.
             deadline: seconds from now, after which the reply is ended where it stands.
             priority: lower comes first, see ``Request.rank``.
             num_shared: of the prompt's first tokens, those that depend on no user's text.
@@ -180,12 +180,12 @@ class Intake:
         stop_token_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             stop_token_ids |= self._eos_token_ids
-        submission = submit(
+        submission = make_submission(
             request_id,
             prompt,
             params,
             bans=self._bans,
-            text=lambda: self._text_stream(params, begun),
+            make_detokenizer=lambda: self._make_detokenizer(params, partial_reply),
             max_tokens=min(params.max_tokens or room, room),
             stop_token_ids=stop_token_ids,
             arrival=arrival,
@@ -199,10 +199,10 @@ class Intake:
             submission.prompt_logprobs.append(TokenLogprobs(named(self.vocabulary, prompt[0], None), None, ()))
         return submission
 
-    def _text_stream(self, params: SamplingParams, begun: Sequence[int]) -> TextStream:
+    def _make_detokenizer(self, params: SamplingParams, partial_reply: Sequence[int]) -> Detokenizer:
         words = self._word_lists.get(params.forbidden_words)
         guard = WordGuard(words.matcher) if words else None
-        return TextStream(self._tokenizer, params.stop, params.min_tokens, guard, begun)
+        return Detokenizer(self._tokenizer, params.stop, params.min_tokens, guard, partial_reply)
 
     def _bans(self, request: Request) -> list[TokenBan]:
         """What keeps words out of a reply; made anew for each reply, whose text it follows."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from engine.device.memory import available_memory, forget_frames, release_memory
+from engine.device.memory import available_memory, clear_error_frames, release_memory
 from engine.errors import (
     EngineBusyError,
     EngineError,
@@ -78,7 +78,7 @@ class Supervisor:
         if worker is not None and self._state is EngineState.READY:
             if worker.failure is not None:
                 return EngineState.FAILED
-            if worker.restarting is not None:
+            if worker.restart_reason is not None:
                 return EngineState.RESTARTING
         return self._state
 
@@ -89,7 +89,7 @@ class Supervisor:
         if worker is not None and state is EngineState.FAILED:
             reason = worker.failure
         elif worker is not None and state is EngineState.RESTARTING:
-            reason = f"The engine failed and starts again: {worker.restarting}."
+            reason = f"The engine failed and starts again: {worker.restart_reason}."
         return EngineStatus(
             state=state,
             model=self.settings.model,
@@ -133,10 +133,10 @@ class Supervisor:
             ModelLoadError: the model cannot be loaded or cannot run here.
             LoadCancelledError: :meth:`cancel` was called.
         """
-        with self._alone():
+        with self._exclusively():
             if self.worker is not None or self._state is EngineState.ASLEEP:
                 raise RuntimeError("the engine is already started")
-            self._load_and_begin()
+            self._load_and_start()
 
     def cancel(self) -> None:
         """Give up what is being loaded, as soon as its next piece is there."""
@@ -149,7 +149,7 @@ class Supervisor:
             return True
         if self._state is EngineState.READY:
             self._state = EngineState.DRAINING
-        worker.refuse(_REFUSALS[EngineState.DRAINING])
+        worker.stop_admission(_REFUSALS[EngineState.DRAINING])
         return worker.wait_idle(timeout)
 
     def stop(self) -> None:
@@ -157,17 +157,17 @@ class Supervisor:
         self.cancel()
         with self._exclusive:
             self._cancelled.clear()
-            self._end_worker(0.0, _REFUSALS[EngineState.DRAINING], _STOPPED)
+            self._close_worker(0.0, _REFUSALS[EngineState.DRAINING], _STOPPED)
             self._state = EngineState.STOPPED
             release_memory()
 
     def sleep(self, timeout: float) -> None:
         """Let go of weights and cache. Replies in flight get ``timeout`` seconds, then they are interrupted."""
-        with self._alone():
+        with self._exclusively():
             if self._state is EngineState.ASLEEP:
                 return
             self.running_worker()
-            self._end_worker(timeout, _REFUSALS[EngineState.ASLEEP], _ASLEEP)
+            self._close_worker(timeout, _REFUSALS[EngineState.ASLEEP], _ASLEEP)
             self._state = EngineState.ASLEEP
             release_memory()
             log.info("the model sleeps")
@@ -179,15 +179,15 @@ class Supervisor:
             EngineStoppedError: it was never started.
             ModelLoadError: the model cannot be loaded any more; the engine stays as it was.
         """
-        with self._alone():
+        with self._exclusively():
             if self._state is EngineState.ASLEEP:
-                self._load_and_begin()
+                self._load_and_start()
                 return
             if self.running_worker().failure is not None:
-                self._end_worker(0.0, _REFUSALS[EngineState.STARTING], _STOPPED)
+                self._close_worker(0.0, _REFUSALS[EngineState.STARTING], _STOPPED)
                 self._state = EngineState.ASLEEP
                 release_memory()
-                self._load_and_begin()
+                self._load_and_start()
 
     def swap(self, settings: EngineSettings, timeout: float) -> None:
         """Serve another model. Replies in flight get ``timeout`` seconds, then they are interrupted.
@@ -199,7 +199,7 @@ class Supervisor:
             EngineStoppedError: the engine is not started.
             ModelLoadError: the new model cannot be loaded or cannot run here.
         """
-        with self._alone():
+        with self._exclusively():
             before = self._state
             if before is not EngineState.ASLEEP:
                 self.running_worker()
@@ -208,21 +208,21 @@ class Supervisor:
             refusal = _REFUSALS[EngineState.SWAPPING]
             try:
                 # No name for the core here: it must go when the exchange lets go of it.
-                self._exchange(self._end_worker(timeout, refusal, _SWAPPED), settings, needed)
+                self._replace_core(self._close_worker(timeout, refusal, _SWAPPED), settings, needed)
             except BaseException as error:
-                forget_frames(error)
+                clear_error_frames(error)
                 failure = error if isinstance(error, EngineError) else _as_load_error(error, settings.model)
                 if self.worker is None:
                     self._state = EngineState.ASLEEP
                     if before is not EngineState.ASLEEP and not self._cancelled.is_set():
-                        self._return_to_old(failure)
+                        self._restore_previous(failure)
                 log.warning("%s could not be loaded, %s stays", settings.model, self.settings.model)
                 raise failure from error
 
     # -- inner workings ---------------------------------------------------------------------------------------
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusively(self) -> Iterator[None]:
         if not self._exclusive.acquire(blocking=False):
             raise EngineBusyError("The engine is busy loading or ending a model. Try again when it is done.")
         try:
@@ -244,46 +244,46 @@ class Supervisor:
         finally:
             self._stage = None
 
-    def _exchange(self, core: EngineCore | None, settings: EngineSettings, needed: int) -> None:
+    def _replace_core(self, core: EngineCore | None, settings: EngineSettings, needed: int) -> None:
         """Go from ``core`` to another model. On failure it serves on where it was kept; else there is no worker."""
-        if not _fits(needed, core):
+        if not _can_fit(needed, core):
             core = None
             release_memory()
         try:
             model = self._load(settings)
         except BaseException:
             if core is not None:
-                self._begin(core)
+                self._start_worker(core)
             raise
         old = core.model if core is not None else None
         core = None  # the old cache makes room for the new one
         release_memory()
         try:
-            new = self._core_of(model, settings)
+            new = self._build_core(model, settings)
         except BaseException:
             del model
             if old is not None:
-                self._begin(self._core_of(old, self.settings))
+                self._start_worker(self._build_core(old, self.settings))
             raise
         del old
         self.settings = settings
-        self._begin(new)
+        self._start_worker(new)
         release_memory()
 
-    def _return_to_old(self, failure: EngineError) -> None:
+    def _restore_previous(self, failure: EngineError) -> None:
         try:
-            self._load_and_begin()
+            self._load_and_start()
         except Exception as error:
             raise ModelLoadError(f"{failure} Then {self.settings.model} could not be loaded again: {error}") from error
 
-    def _load_and_begin(self) -> None:
+    def _load_and_start(self) -> None:
         before = self._state
         self._state = EngineState.STARTING
         try:
-            self._begin(self._core_of(self._load(self.settings), self.settings))
+            self._start_worker(self._build_core(self._load(self.settings), self.settings))
         except BaseException as error:
             self._state = before
-            forget_frames(error)
+            clear_error_frames(error)
             release_memory()
             raise
 
@@ -292,7 +292,7 @@ class Supervisor:
         torch.set_num_threads(settings.num_threads or suitable_num_threads(model))
         return model
 
-    def _core_of(self, model: LoadedModel, settings: EngineSettings) -> EngineCore:
+    def _build_core(self, model: LoadedModel, settings: EngineSettings) -> EngineCore:
         core = EngineCore(model, settings)
         self._warm_up(core, settings)
         core.metrics = self.metrics
@@ -300,15 +300,15 @@ class Supervisor:
 
     def _rebuild(self, model: LoadedModel | None) -> EngineCore:
         """For the worker, after a failed step."""
-        core = self._core_of(model or self._load(self.settings), self.settings)
+        core = self._build_core(model or self._load(self.settings), self.settings)
         self._stage = None
         return core
 
-    def _begin(self, core: EngineCore) -> None:
+    def _start_worker(self, core: EngineCore) -> None:
         settings, model = self.settings, core.model
         info = ModelInfo(
             name=model.name,
-            max_model_len=core.intake.max_model_len,
+            max_model_len=core.request_processor.max_model_len,
             vocab_size=model.vocab_size,
             dtype=_number_format(model.dtype, settings.quantization),
             device=str(model.device),
@@ -318,7 +318,7 @@ class Supervisor:
             has_unused_adapter=model.has_unused_adapter,
             served_names=settings.served_model_name,
         )
-        self.info, self.default_params = info, core.intake.default_params
+        self.info, self.default_params = info, core.request_processor.default_params
         self.worker = Worker(
             core,
             self._rebuild,
@@ -350,12 +350,12 @@ class Supervisor:
                 info.name,
             )
 
-    def _end_worker(self, timeout: float, refusal: str, sentence: str) -> EngineCore | None:
+    def _close_worker(self, timeout: float, refusal: str, sentence: str) -> EngineCore | None:
         """Refuse, wait, interrupt. Returns the core, at rest, unless it has failed."""
         worker = self.worker
         if worker is None:
             return None
-        worker.refuse(refusal)
+        worker.stop_admission(refusal)
         worker.wait_idle(timeout)
         core = worker.close(ReplyInterruptedError(sentence))
         self._totals = worker.stats().with_totals_of(self._totals)
@@ -371,16 +371,16 @@ class Supervisor:
 
     def _warm_up(self, core: EngineCore, settings: EngineSettings) -> None:
         """Run a long prompt and a few decodes, so that the first person does not pay for lazy set-up."""
-        length = min(settings.max_batched_tokens, core.intake.max_model_len - 4)
+        length = min(settings.max_batched_tokens, core.request_processor.max_model_len - 4)
         params = SamplingParams(max_tokens=4, ignore_eos=True, temperature=1.0, top_p=0.9)
         prompt = [0] * length
-        core.add(core.intake.submission("warm-up", prompt, core.intake.resolve(prompt, params)))
+        core.add(core.request_processor.process("warm-up", prompt, core.request_processor.resolve(prompt, params)))
         done = 0
         while core.has_work:
             self._report("Warming up", min(done / 4, 1.0))
             core.step()
             done += 1
-        core.forget()
+        core.reset()
         self._report("Warming up", 1.0)
 
 
@@ -397,7 +397,7 @@ def _as_load_error(error: BaseException, model: str) -> EngineError:
     return ModelLoadError(f"{model} cannot be loaded: {reason}")
 
 
-def _fits(needed: int, core: EngineCore | None) -> bool:
+def _can_fit(needed: int, core: EngineCore | None) -> bool:
     """Is there room for other weights of ``needed`` bytes beside this core's?"""
     if core is None or core.model.device.type != "cpu":
         return False  # on a GPU the cache has taken what was free

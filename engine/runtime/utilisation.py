@@ -37,7 +37,7 @@ class _Second(NamedTuple):
     gap_seconds: float = 0.0
 
 
-class Meter:
+class UtilisationMeter:
     """A ring of seconds. A slot is replaced as a whole, so a reader in another thread never sees half of one.
 
     Args:
@@ -49,7 +49,7 @@ class Meter:
         self._began = clock()
         self._ring = [_Second(-1)] * (WINDOW_SECONDS + 1)
 
-    def step(self, load: StepLoad) -> None:
+    def observe_step(self, load: StepLoad) -> None:
         now = self._now()
         self._keep(
             now._replace(
@@ -62,13 +62,13 @@ class Meter:
             )
         )
 
-    def first_token(self, seconds: float) -> None:
+    def observe_first_token(self, seconds: float) -> None:
         now = self._now()
         self._keep(
             now._replace(first_tokens=now.first_tokens + 1, first_token_seconds=now.first_token_seconds + seconds)
         )
 
-    def token_gaps(self, count: int, seconds: float) -> None:
+    def observe_token_gaps(self, count: int, seconds: float) -> None:
         """So many gaps, which took so long together."""
         now = self._now()
         self._keep(now._replace(gaps=now.gaps + count, gap_seconds=now.gap_seconds + seconds))

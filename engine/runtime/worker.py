@@ -12,7 +12,7 @@ from time import monotonic
 
 import torch
 
-from engine.device.memory import forget_frames, release_memory
+from engine.device.memory import clear_error_frames, release_memory
 from engine.errors import (
     EngineError,
     EngineFailedError,
@@ -26,9 +26,9 @@ from engine.execution.submission import Submission
 from engine.model.load import LoadedModel
 from engine.outputs import EngineStats
 from engine.runtime.engine_core import EngineCore, StepResult
-from engine.runtime.output_batcher import Outbox, Parcels
-from engine.runtime.output_processor import overdue
-from engine.runtime.quarantine import Solitude, Suspects
+from engine.runtime.output_batcher import OutputBatcher, OutputBatches
+from engine.runtime.output_processor import deadline_error
+from engine.runtime.quarantine import AdmissionGate, Quarantine
 from engine.runtime.reader import Reader
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ Rebuild = Callable[[LoadedModel | None], EngineCore]
 
 BACKOFF_SECONDS = (0.0, 1.0, 5.0)
 """Before each try to start again; the first uses the weights as they are, the others read them again."""
-MOST_FAILURES = 5
+MAX_FAILURES_PER_WINDOW = 5
 FAILURE_WINDOW_SECONDS = 300.0
 """An engine that fails more often than this is broken, and starting it again would only hide that."""
 
@@ -68,21 +68,21 @@ class Worker:
     def __init__(self, core: EngineCore, rebuild: Rebuild, *, num_threads: int, max_readers: int) -> None:
         # One field, so that nobody counts a core twice or not at all: it, and what those before it have done.
         self._cores: tuple[EngineCore | None, EngineStats] = (core, EngineStats.nothing())
-        self.suspects = Suspects()
-        self.restarting: str | None = None  #: while the core is made anew: why
+        self.quarantine = Quarantine()
+        self.restart_reason: str | None = None  #: while the core is made anew: why
         self.failure: str | None = None  #: it could not be made anew: why
         self.num_restarts = 0
         self._rebuild = rebuild
         self._num_threads = num_threads
         self._max_readers = max_readers
         self._inbox: queue.SimpleQueue[Submission | _Abort | _Stop] = queue.SimpleQueue()
-        self._solitude = Solitude(self.suspects)
-        self._failed_at: deque[float] = deque(maxlen=MOST_FAILURES)
+        self._gate = AdmissionGate(self.quarantine)
+        self._failed_at: deque[float] = deque(maxlen=MAX_FAILURES_PER_WINDOW)
         self._closing = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
         self._lock = threading.Lock()  # guards the three fields below
-        self._outbox = Outbox()
+        self._batcher = OutputBatcher()
         self.readers: dict[str, Reader] = {}
         self._refusal: str | None = None
         self._thread = threading.Thread(target=self._run, name="deskmate-engine", daemon=True)
@@ -107,15 +107,15 @@ class Worker:
     # -- for any thread -----------------------------------------------------------------------------------
 
     def submit(self, submission: Submission, reader: Reader) -> None:
-        """Queue a request for its reader. Raises as :meth:`admit`."""
-        self.suspects.refuse(submission.request.prompt_token_ids)
+        """Queue a request for its reader. Raises as :meth:`check_admission`."""
+        self.quarantine.raise_if_poisoned(submission.request.prompt_token_ids)
         with self._lock:
-            self._admit()
+            self._check_capacity()
             self.readers[reader.request_id] = reader
             self._idle.clear()
         self._inbox.put(submission)
 
-    def admit(self, prompt: Sequence[int]) -> None:
+    def check_admission(self, prompt: Sequence[int]) -> None:
         """Would a request with this prompt be taken now?
 
         Raises:
@@ -123,15 +123,15 @@ class Worker:
             EngineStoppedError: none is taken; says why.
             EngineOverloadedError: too many are in flight.
         """
-        self.suspects.refuse(prompt)
+        self.quarantine.raise_if_poisoned(prompt)
         with self._lock:
-            self._admit()
+            self._check_capacity()
 
     def abort(self, request_id: str) -> None:
         """End a request whose reader left."""
         self._inbox.put(_Abort(request_id))
 
-    def refuse(self, sentence: str) -> None:
+    def stop_admission(self, sentence: str) -> None:
         """Take no more requests; those in flight go on."""
         with self._lock:
             self._refusal = self._refusal or sentence
@@ -150,16 +150,16 @@ class Worker:
         Returns the core, with nothing in flight, unless it has failed. The worker lets go of it: whoever still
         reads a reply must not keep a model in memory.
         """
-        self.refuse(str(error))
+        self.stop_admission(str(error))
         self._closing.set()
         self._end_readers(error)
         self._inbox.put(_Stop())
         self._thread.join()
         core, stats = self._cores[0], self.stats().without_gauges()
         self._cores = (None, stats)
-        return core if self.failure is None and self.restarting is None else None
+        return core if self.failure is None and self.restart_reason is None else None
 
-    def _admit(self) -> None:
+    def _check_capacity(self) -> None:
         """Called with the lock held."""
         if self._refusal is not None:
             raise EngineStoppedError(self._refusal)
@@ -184,38 +184,38 @@ class Worker:
             except Exception as error:
                 log.exception("the engine failed")
                 reason = _describe(error)
-                forget_frames(error)
+                clear_error_frames(error)
             if not self._recover(reason):
                 return
 
     def _take_commands(self) -> bool:
         """Apply what has been asked; sleeps only when there is nothing to compute. False ends the thread."""
         while True:
-            self._let_in()
+            self._add_admitted()
             try:
                 command = self._inbox.get(block=not self.core.has_work and not self._closing.is_set())
             except queue.Empty:
                 return not self._closing.is_set()
             match command:
                 case Submission():
-                    self._solitude.arrive(command)
+                    self._gate.enqueue(command)
                 case _Abort(request_id):
-                    if not self._solitude.leave(request_id):
+                    if not self._gate.discard(request_id):
                         self.core.abort(request_id)
-                    self._forget(request_id)
+                    self._remove_reader(request_id)
                     if not self.core.has_work:
                         self.core.check()
                 case _Stop():
                     return False
 
-    def _let_in(self) -> None:
-        for overdue_one in self._solitude.take_overdue():
-            self._fail(overdue_one.stream_id, overdue(overdue_one.request))
-        for submission in self._solitude.let_in(busy=self.core.has_work):
+    def _add_admitted(self) -> None:
+        for overdue_one in self._gate.pop_expired():
+            self._fail(overdue_one.stream_id, deadline_error(overdue_one.request))
+        for submission in self._gate.admit(busy=self.core.has_work):
             try:
                 self.core.add(submission)
             except Exception as error:
-                self._solitude.leave(submission.stream_id)
+                self._gate.discard(submission.stream_id)
                 refusal = InvalidRequestError(str(error)) if isinstance(error, ValueError) else None
                 self._fail(submission.stream_id, refusal or as_request_error(submission.stream_id, error))
 
@@ -225,47 +225,47 @@ class Worker:
             for delta in result.deltas:
                 reader = self.readers.get(delta.request_id)
                 if reader is not None:
-                    self._outbox.put(reader, delta)
-            parcels = self._outbox.take_due(len(self.readers))
+                    self._batcher.put(reader, delta)
+            batches = self._batcher.pop_due(len(self.readers))
         for delta in result.deltas:
             if delta.is_last:
-                self._forget(delta.request_id)
+                self._remove_reader(delta.request_id)
         for request_id, error in result.failures:
             self._fail(request_id, error)
-        self._hand_over(parcels)
+        self._hand_over(batches)
 
-    def _hand_over(self, parcels: Parcels) -> None:
+    def _hand_over(self, batches: OutputBatches) -> None:
         """One crossing for each loop."""
-        for loop, handed in parcels.items():
-            if not Reader.hand_over(loop, handed):
+        for loop, handed in batches.items():
+            if not Reader.deliver(loop, handed):
                 for reader, _deltas in handed:
                     self.core.abort(reader.request_id)
-                    self._forget(reader.request_id)
+                    self._remove_reader(reader.request_id)
 
     def _fail(self, request_id: str, error: EngineError) -> None:
         with self._lock:
             reader = self.readers.get(request_id)
-            parcels = self._outbox.take(reader) if reader is not None else {}
-        self._hand_over(parcels)
+            batches = self._batcher.pop(reader) if reader is not None else {}
+        self._hand_over(batches)
         if reader is not None:
             reader.fail(error)
-        self._forget(request_id)
+        self._remove_reader(request_id)
 
-    def _forget(self, request_id: str) -> None:
+    def _remove_reader(self, request_id: str) -> None:
         with self._lock:
             reader = self.readers.pop(request_id, None)
             if reader is not None:
-                self._outbox.take(reader)  # nobody reads it any more
+                self._batcher.pop(reader)  # nobody reads it any more
             if not self.readers:
                 self._idle.set()
 
     def _end_readers(self, error: EngineError) -> None:
         with self._lock:
             readers, self.readers = list(self.readers.values()), {}
-            parcels = self._outbox.take_all()
+            batches = self._batcher.pop_all()
             self._idle.set()
-        for loop, handed in parcels.items():
-            Reader.hand_over(loop, handed)
+        for loop, handed in batches.items():
+            Reader.deliver(loop, handed)
         for reader in readers:
             reader.fail(error)
 
@@ -273,24 +273,26 @@ class Worker:
 
     def _recover(self, reason: str) -> bool:
         """Make a new core for those that were not in the failed step. False when there is nothing left to run."""
-        self.restarting = reason
+        self.restart_reason = reason
         with self._lock:
-            parcels = self._outbox.take_all()
-        self._hand_over(parcels)
+            batches = self._batcher.pop_all()
+        self._hand_over(batches)
         failed, waiting = self.core.evacuate()
         lengths = {tuple(one.request.prompt_token_ids): len(one.request.token_ids) for one in failed}
         for prompt, length in lengths.items():
-            self.suspects.accuse(prompt, length)
+            self.quarantine.record_failure(prompt, length)
         sentence = f"The engine failed while it wrote this reply ({reason}). It starts again by itself; try again."
         for one in failed:
             self._fail(one.stream_id, EngineFailedError(sentence))
-        self._solitude.restart(waiting)
+        self._gate.requeue(waiting)
         del failed, waiting
 
         self._failed_at.append(monotonic())
-        often = len(self._failed_at) == MOST_FAILURES
+        often = len(self._failed_at) == MAX_FAILURES_PER_WINDOW
         if often and self._failed_at[-1] - self._failed_at[0] < FAILURE_WINDOW_SECONDS:
-            self._give_up(f"The engine failed {MOST_FAILURES} times in a short while and stays down: {reason}")
+            self._fail_permanently(
+                f"The engine failed {MAX_FAILURES_PER_WINDOW} times in a short while and stays down: {reason}"
+            )
             return False
         why = reason
         for attempt, pause in enumerate(BACKOFF_SECONDS):
@@ -303,23 +305,23 @@ class Worker:
             except Exception as error:
                 log.exception("the engine could not start again")
                 why = _describe(error)
-                forget_frames(error)
+                clear_error_frames(error)
                 continue
             self._cores = (core, self.stats().without_gauges())
             self.num_restarts += 1
-            self.restarting = None
+            self.restart_reason = None
             log.warning("the engine started again after a failed step: %s", reason)
             return True
-        self._give_up(
+        self._fail_permanently(
             f"The engine failed ({reason}) and could not start again: {why}. Wake it up to try once more, or start the "
             "program again."
         )
         return False
 
-    def _give_up(self, sentence: str) -> None:
+    def _fail_permanently(self, sentence: str) -> None:
         self.failure = sentence
-        self.refuse(sentence)
-        self.restarting = None
+        self.stop_admission(sentence)
+        self.restart_reason = None
         self._end_readers(EngineStoppedError(sentence))
 
 

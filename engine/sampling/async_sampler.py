@@ -16,7 +16,7 @@ from torch import Tensor
 
 from engine.device.host_to_device import to_device
 from engine.sampling.gpu import (
-    MORE_CANDIDATES,
+    CANDIDATES_GROWTH,
     by_id,
     column_of,
     draw_ranked,
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SampledTokens:
     """One token for each of ``n`` rows, on the device."""
 
     tokens: Tensor  #: int64 ``[n]``: ids that exist, whatever the scores are
     usable: Tensor  #: bool ``[n]``: the row's scores hold neither NaN nor +inf, and not -inf alone
-    settled: Tensor  #: bool ``[n]``: the token is the one; else see :func:`draw_again`
+    exact: Tensor  #: bool ``[n]``: the token is the one; else see :func:`resample`
     scaled: Tensor  #: float32 ``[m, vocab_size]``: scores of the rows in ``ranked``
     noise: Tensor  #: float64 ``[m]``: theirs
     ranked: tuple[int, ...]  #: rows that were drawn from the likeliest tokens
 
 
 @torch.inference_mode()
-def draw_unread(logits: Tensor, rows: Sequence[SamplingRow], noise: Sequence[float]) -> Drawn:
+def sample_async(logits: Tensor, rows: Sequence[SamplingRow], noise: Sequence[float]) -> SampledTokens:
     """Choose the next token of each row.
 
     Args:
@@ -51,7 +51,7 @@ def draw_unread(logits: Tensor, rows: Sequence[SamplingRow], noise: Sequence[flo
         noise: one number for each row, in [0, 1).
     """
     highest, tokens = logits.max(dim=-1)
-    settled = torch.ones_like(tokens, dtype=torch.bool)
+    exact = torch.ones_like(tokens, dtype=torch.bool)
     random = [index for index, row in enumerate(rows) if not row.is_greedy]
     scaled, numbers = logits.new_empty(0, dtype=torch.float32), logits.new_empty(0, dtype=torch.float64)
     ranked: tuple[int, ...] = ()
@@ -72,31 +72,31 @@ def draw_unread(logits: Tensor, rows: Sequence[SamplingRow], noise: Sequence[flo
         if at_ranked:
             ordered = [drawing[at] for at in at_ranked]
             count = max(max(row.num_candidates, row.top_k + 1) for row in ordered)
-            picked, enough = _draw_among(scaled, ordered, numbers, count)
+            picked, enough = _sample_among(scaled, ordered, numbers, count)
             _put(tokens, ranked, picked)
-            _put(settled, ranked, enough)
-    return Drawn(tokens, highest.isfinite(), settled, scaled, numbers, ranked)
+            _put(exact, ranked, enough)
+    return SampledTokens(tokens, highest.isfinite(), exact, scaled, numbers, ranked)
 
 
 @torch.inference_mode()
-def draw_again(drawn: Drawn, rows: Sequence[SamplingRow], indices: Sequence[int]) -> Tensor:
-    """int64 ``[len(indices)]``: the tokens of rows that were not settled, with the whole vocabulary ranked.
+def resample(sampled: SampledTokens, rows: Sequence[SamplingRow], indices: Sequence[int]) -> Tensor:
+    """int64 ``[len(indices)]``: the tokens of rows that were not exact, with the whole vocabulary ranked.
 
     From now on more tokens are ranked for these rows at once.
     """
     chosen = [rows[index] for index in indices]
-    at = [drawn.ranked.index(index) for index in indices]
-    scaled = select(drawn.scaled, at)
-    picked, _settled = _draw_among(scaled, chosen, select(drawn.noise, at), scaled.shape[-1])
+    at = [sampled.ranked.index(index) for index in indices]
+    scaled = select(sampled.scaled, at)
+    picked, _exact = _sample_among(scaled, chosen, select(sampled.noise, at), scaled.shape[-1])
     for row in chosen:
-        row.num_candidates *= MORE_CANDIDATES
+        row.num_candidates *= CANDIDATES_GROWTH
     return picked
 
 
-def _draw_among(scaled: Tensor, rows: Sequence[SamplingRow], noise: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    values, ids, kept, settled = rank(scaled, rows, count)
+def _sample_among(scaled: Tensor, rows: Sequence[SamplingRow], noise: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    values, ids, kept, exact = rank(scaled, rows, count)
     values, ids = by_id(values, ids, kept)
-    return draw_ranked(values, ids, rows, noise), settled
+    return draw_ranked(values, ids, rows, noise), exact
 
 
 def _put(target: Tensor, indices: Sequence[int], values: Tensor) -> None:

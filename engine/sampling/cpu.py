@@ -33,7 +33,7 @@ _BLOCK = 64
 def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Floats:
     """The logits in float32 with each row's bias, penalties and bans; ``logits`` itself is left unchanged."""
     converted = logits.float()
-    adjusting = [index for index, row in enumerate(rows) if row.adjusts]
+    adjusting = [index for index, row in enumerate(rows) if row.adjusts_logits]
     if adjusting and converted is logits:
         converted = logits.clone()
     scores: Floats = converted.numpy()
@@ -51,7 +51,7 @@ def likeliest(scores: Floats) -> tuple[list[int], list[float]]:
 def draw(
     scores: Floats, highest: Sequence[float], rows: Sequence[SamplingRow], uniform_numbers: Sequence[float]
 ) -> list[int]:
-    """As :meth:`engine.sampling.sampler.Arithmetic.draw` has it."""
+    """As :meth:`engine.sampling.sampler.SamplingBackend.draw` has it."""
     with np.errstate(over="ignore"):  # at a low temperature, of an unlikely token's score, which becomes -inf
         return [_draw(*each) for each in zip(scores, highest, rows, uniform_numbers, strict=True)]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FIRST_CANDIDATES = 256
 """So many of the likeliest tokens are ranked at first."""
-MORE_CANDIDATES = 8
+CANDIDATES_GROWTH = 8
 """So many times as many when that did not do."""
 
 
@@ -89,7 +89,7 @@ def _column(parts: Sequence[NDArray[Any]], scores: Tensor) -> Tensor:
 def draw(
     scores: Tensor, highest: Sequence[float], rows: Sequence[SamplingRow], uniform_numbers: Sequence[float]
 ) -> list[int]:
-    """As :meth:`engine.sampling.sampler.Arithmetic.draw` has it."""
+    """As :meth:`engine.sampling.sampler.SamplingBackend.draw` has it."""
     # With the likeliest token at 0, no exponential overflows, however low the temperature.
     scaled = scores.float() - column_of(highest, scores)
     scaled /= column_of([row.temperature for row in rows], scores)
@@ -129,10 +129,10 @@ def _survivors(scaled: Tensor, rows: Sequence[SamplingRow]) -> tuple[Tensor, Ten
     """
     count = max(FIRST_CANDIDATES, *(row.top_k + 1 for row in rows))
     while True:
-        values, ids, kept, settled = rank(scaled, rows, count)
-        if bool(settled.all()):
+        values, ids, kept, exact = rank(scaled, rows, count)
+        if bool(exact.all()):
             break
-        count *= MORE_CANDIDATES
+        count *= CANDIDATES_GROWTH
     widest = int(kept.sum(-1).max())
     return by_id(values[:, :widest], ids[:, :widest], kept[:, :widest])
 
@@ -148,8 +148,8 @@ def rank(scaled: Tensor, rows: Sequence[SamplingRow], count: int) -> tuple[Tenso
     # Top-p without top-k is a share of the whole vocabulary's mass.
     whole = scaled.exp().sum(-1, keepdim=True, dtype=torch.float64) if any(not row.top_k for row in rows) else None
     values, ids = scaled.topk(min(count, vocab_size), dim=-1)
-    threshold, settled = _threshold(values, whole, rows)
-    return values, ids, values >= threshold, settled if count < vocab_size else torch.ones_like(settled)
+    threshold, exact = _threshold(values, whole, rows)
+    return values, ids, values >= threshold, exact if count < vocab_size else torch.ones_like(exact)
 
 
 def by_id(values: Tensor, ids: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:

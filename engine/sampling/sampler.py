@@ -87,7 +87,7 @@ class SamplingRow:
         penalized = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
         self._counts = TokenCounts() if penalized else None
         #: its scores may differ from the model's
-        self.adjusts = bool(bias or penalized or self._bans or (self.min_tokens and stop_token_ids))
+        self.adjusts_logits = bool(bias or penalized or self._bans or (self.min_tokens and stop_token_ids))
 
     @property
     def position(self) -> int:
@@ -110,7 +110,7 @@ class SamplingRow:
         return self._counts
 
 
-class Arithmetic(Protocol):
+class SamplingBackend(Protocol):
     """What the sampler computes with, of any device's own kind."""
 
     def adjust(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Any:
@@ -139,14 +139,14 @@ class Sampler:
     """Stateless: everything that lasts lives in the rows.
 
     Args:
-        arithmetic: default: what suits the device on which the logits are.
+        backend: default: what suits the device on which the logits are.
     """
 
-    def __init__(self, arithmetic: Arithmetic | None = None) -> None:
-        self._arithmetic = arithmetic
+    def __init__(self, backend: SamplingBackend | None = None) -> None:
+        self._backend = backend
 
-    def arithmetic_for(self, logits: Tensor) -> Arithmetic:
-        return self._arithmetic or (cpu if logits.device.type == "cpu" else gpu)
+    def backend_for(self, logits: Tensor) -> SamplingBackend:
+        return self._backend or (cpu if logits.device.type == "cpu" else gpu)
 
     def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
         """Choose the next token of each row.
@@ -166,15 +166,15 @@ class Sampler:
             raise ValueError(f"{len(rows)} rows need as many rows of logits (got {logits.shape[0]})")
         if not rows:
             return []
-        arithmetic = self.arithmetic_for(logits)
-        scores = arithmetic.adjust(logits, rows)
-        tokens, highest = arithmetic.likeliest(scores)
+        backend = self.backend_for(logits)
+        scores = backend.adjust(logits, rows)
+        tokens, highest = backend.likeliest(scores)
         # The maximum of a row is finite if and only if the row has a token to take and neither NaN nor +inf.
         if not all(map(math.isfinite, highest)):
-            _refuse_unusable([index for index, value in enumerate(highest) if not math.isfinite(value)], logits, rows)
+            _raise_unusable([index for index, value in enumerate(highest) if not math.isfinite(value)], logits, rows)
         random = [index for index, row in enumerate(rows) if not row.is_greedy]
         if random:
-            chosen = arithmetic.draw(
+            chosen = backend.draw(
                 scores if len(random) == len(rows) else scores[random],
                 [highest[index] for index in random],
                 [rows[index] for index in random],
@@ -202,7 +202,7 @@ def _mix64(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def _refuse_unusable(unusable: Sequence[int], logits: Tensor, rows: Sequence[SamplingRow]) -> NoReturn:
+def _raise_unusable(unusable: Sequence[int], logits: Tensor, rows: Sequence[SamplingRow]) -> NoReturn:
     """Say whether the model or the bans left these rows without a token to take."""
     defective = [index for index in unusable if not math.isfinite(float(logits[index].max()))]
     broken = tuple(rows[index].request_id for index in defective or unusable)

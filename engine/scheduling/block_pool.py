@@ -18,10 +18,10 @@ from itertools import islice
 NULL_BLOCK = 0
 """Block 0 is never handed out: block tables are padded with it, so that padding always points at valid memory."""
 
-MOST_PASSED = 4096
+MAX_SCANNED_BLOCKS = 4096
 """So many blocks are passed to find room for a run of them."""
 
-MOST_CANDIDATES = 16
+MAX_PARTIAL_CANDIDATES = 16
 """So many of the latest blocks behind a common beginning are compared token by token."""
 
 
@@ -62,11 +62,11 @@ class BlockPool:
         num_blocks: size of the pool, the null block included; at least 2.
         block_size: tokens per block.
         enable_prefix_caching: when off, nothing is indexed and nothing is found.
-        keep_together: the kernel reads blocks faster that lie behind one another, see :meth:`allocate_run`.
+        contiguous: the kernel reads blocks faster that lie behind one another, see :meth:`allocate_contiguous`.
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True, keep_together: bool = False
+        self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True, contiguous: bool = False
     ) -> None:
         if num_blocks < 2:
             raise ValueError(f"num_blocks must be at least 2 (got {num_blocks}): block 0 is reserved")
@@ -75,18 +75,18 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
-        self.keep_together = keep_together
+        self.contiguous = contiguous
         self._ref_counts = [0] * num_blocks
         self._content: list[_Content | None] = [None] * num_blocks
         # What every user may find of a block whose other rows are one user's; see :meth:`register_shared`.
         self._shared: list[_Content | None] = [None] * num_blocks
         self._block_of: dict[tuple[int, bytes], int] = {}
-        self._behind: dict[tuple[int, bytes], dict[int, None]] = {}  # by parent, oldest first
+        self._children: dict[tuple[int, bytes], dict[int, None]] = {}  # by parent, oldest first
         # Least recently freed first: those are reused, and lose their content, first.
         self._free: OrderedDict[int, None] = OrderedDict((block, None) for block in range(1, num_blocks))
         self._num_freed = 0
         self._freed_at = [0] * num_blocks  # by that count
-        self._next_run = 1  # where room for a run is looked for
+        self._scan_start = 1  # where room for a run is looked for
 
     @property
     def num_usable(self) -> int:
@@ -111,15 +111,15 @@ class BlockPool:
         """The full block with this content. Takes no reference."""
         return self._block_of.get((group, address))
 
-    def find_beginning(self, group: int, parent: bytes, token_ids: Sequence[int]) -> tuple[int, int]:
+    def find_partial_block(self, group: int, parent: bytes, token_ids: Sequence[int]) -> tuple[int, int]:
         """A block behind ``parent``, full or not, that begins with as many of these tokens as possible.
 
         Returns:
             The block and the number of its first rows that hold these tokens; 0 rows when there is none. Takes no
             reference.
         """
-        best, most = NULL_BLOCK, 0
-        for block in islice(reversed(self._behind.get((group, parent), {})), MOST_CANDIDATES):
+        best, max_rows = NULL_BLOCK, 0
+        for block in islice(reversed(self._children.get((group, parent), {})), MAX_PARTIAL_CANDIDATES):
             content = self._content[block]
             if content is None or content.parent != parent:
                 content = self._shared[block]
@@ -129,9 +129,9 @@ class BlockPool:
                 if ours != theirs:
                     break
                 rows += 1
-            if rows > most:
-                best, most = block, rows
-        return best, most
+            if rows > max_rows:
+                best, max_rows = block, rows
+        return best, max_rows
 
     def num_free_after_share(self, blocks: Iterable[int]) -> int:
         """Free blocks that would remain if these cached blocks were taken."""
@@ -161,10 +161,10 @@ class BlockPool:
             return False
         del self._free[block]
         shared = self._shared[block]
-        self._forget(block)
+        self._evict(block)
         self._ref_counts[block] = 1
         if shared is not None:  # those rows stay as they are
-            self._remember_shared(block, shared)
+            self._index_shared(block, shared)
         return True
 
     def allocate(self, count: int) -> list[int]:
@@ -179,10 +179,10 @@ class BlockPool:
         self._hand_out(blocks)
         return blocks
 
-    def allocate_run(self, count: int, *, behind: int | None = None, spare: int = 0) -> list[int]:
+    def allocate_contiguous(self, count: int, *, behind: int | None = None, spare: int = 0) -> list[int]:
         """Take ``count`` blocks that lie behind one another, as far as that costs nothing that others may look for.
 
-        With :attr:`keep_together` only; else, and where there is no room, as :meth:`allocate`.
+        With :attr:`contiguous` only; else, and where there is no room, as :meth:`allocate`.
 
         Args:
             behind: the block that the first of them follows, if there is one.
@@ -191,7 +191,7 @@ class BlockPool:
         Raises:
             IndexError: as :meth:`allocate`.
         """
-        if not self.keep_together or count > len(self._free):
+        if not self.contiguous or count > len(self._free):
             return self.allocate(count)
         blocks: list[int] = []
         if behind is not None:
@@ -203,21 +203,21 @@ class BlockPool:
         rest = count - len(blocks)
         if rest == 0:
             return blocks
-        start = self._find_room(rest + spare) or self._find_room(rest)
+        start = self._find_contiguous(rest + spare) or self._find_contiguous(rest)
         if start is None:
             return blocks + self.allocate(rest)
-        run = list(range(start, start + rest))
-        self._hand_out(run)
-        return blocks + run
+        found = list(range(start, start + rest))
+        self._hand_out(found)
+        return blocks + found
 
-    def _find_room(self, count: int) -> int | None:
+    def _find_contiguous(self, count: int) -> int | None:
         """The first of ``count`` stale blocks behind one another, looked for from where the last ones were found.
 
         Going round in this way, what was written longest ago is met first. Of each place the last block is looked at
         first: where that is taken, none of the places that hold it has to be looked at.
         """
-        start, passed = self._next_run, 0
-        while passed < min(self.num_usable, MOST_PASSED):
+        start, passed = self._scan_start, 0
+        while passed < min(self.num_usable, MAX_SCANNED_BLOCKS):
             end = start + count
             if end > self.num_blocks:
                 passed += max(self.num_blocks - start, 1)
@@ -225,7 +225,7 @@ class BlockPool:
                 continue
             taken = self._last_taken(start, end)
             if taken is None:
-                self._next_run = end
+                self._scan_start = end
                 return start
             passed += taken + 1 - start
             start = taken + 1
@@ -247,10 +247,10 @@ class BlockPool:
     def _hand_out(self, blocks: Iterable[int]) -> None:
         for block in blocks:
             del self._free[block]
-            self._forget(block)
+            self._evict(block)
             self._ref_counts[block] = 1
 
-    def free(self, blocks: Sequence[int]) -> None:
+    def release(self, blocks: Sequence[int]) -> None:
         """Give back one reference on each block of a sequence.
 
         The tail is freed first, so that under pressure a sequence loses its end before its beginning, which
@@ -270,66 +270,66 @@ class BlockPool:
         """Index a full block under its address. The first block with a given content stays the indexed one."""
         if not self.enable_prefix_caching or (group, address) in self._block_of:
             return
-        self._forget_own(block)  # what was known of its first rows
-        self._remember(block, _Content(group, parent, tuple(token_ids), address))
+        self._evict_own(block)  # what was known of its first rows
+        self._index(block, _Content(group, parent, tuple(token_ids), address))
         self._block_of[group, address] = block
 
-    def register_beginning(self, block: int, group: int, parent: bytes, token_ids: Sequence[int]) -> None:
+    def register_partial_block(self, block: int, group: int, parent: bytes, token_ids: Sequence[int]) -> None:
         """Make the first rows of a block findable, unless another offers as much."""
         content = self._content[block]
         if content is not None and (content.address or len(content.token_ids) >= len(token_ids)):
             return
-        _block, rows = self.find_beginning(group, parent, token_ids)
+        _block, rows = self.find_partial_block(group, parent, token_ids)
         if rows < len(token_ids):
-            self._forget_own(block)
-            self._remember(block, _Content(group, parent, tuple(token_ids), None))
+            self._evict_own(block)
+            self._index(block, _Content(group, parent, tuple(token_ids), None))
 
     def register_shared(self, block: int, group: int, parent: bytes, token_ids: Sequence[int]) -> None:
         """Make the first rows of a block findable under a parent of their own, unless another offers as much.
 
         For a block that begins with tokens that every user may find, and goes on with those of one user.
         """
-        _block, rows = self.find_beginning(group, parent, token_ids)
+        _block, rows = self.find_partial_block(group, parent, token_ids)
         if self.enable_prefix_caching and rows < len(token_ids) and self._shared[block] is None:
-            self._remember_shared(block, _Content(group, parent, tuple(token_ids), None))
+            self._index_shared(block, _Content(group, parent, tuple(token_ids), None))
 
-    def discard(self, blocks: Iterable[int]) -> list[int]:
+    def evict(self, blocks: Iterable[int]) -> list[int]:
         """Forget the content of those blocks that nobody holds any more, and return them."""
         free = [block for block in blocks if self._ref_counts[block] == 0]
         for block in free:
-            self._forget(block)
+            self._evict(block)
         return free
 
-    def forget(self) -> None:
+    def reset_prefix_cache(self) -> None:
         """Drop all cached content (not the references), as when the tensors are replaced."""
         self._block_of.clear()
-        self._behind.clear()
+        self._children.clear()
         self._content = [None] * self.num_blocks
         self._shared = [None] * self.num_blocks
 
-    def _remember(self, block: int, content: _Content) -> None:
+    def _index(self, block: int, content: _Content) -> None:
         if self.enable_prefix_caching:
             shared = self._shared[block]
             if shared is not None and (shared.group, shared.parent) == (content.group, content.parent):
-                self._forget_shared(block)  # the same rows begin this content, which all may find as well
+                self._evict_shared(block)  # the same rows begin this content, which all may find as well
             self._content[block] = content
-            self._behind.setdefault((content.group, content.parent), {})[block] = None
+            self._children.setdefault((content.group, content.parent), {})[block] = None
 
-    def _remember_shared(self, block: int, content: _Content) -> None:
+    def _index_shared(self, block: int, content: _Content) -> None:
         self._shared[block] = content
-        self._behind.setdefault((content.group, content.parent), {})[block] = None
+        self._children.setdefault((content.group, content.parent), {})[block] = None
 
-    def _forget(self, block: int) -> None:
-        self._forget_own(block)
-        self._forget_shared(block)
+    def _evict(self, block: int) -> None:
+        self._evict_own(block)
+        self._evict_shared(block)
 
-    def _forget_shared(self, block: int) -> None:
+    def _evict_shared(self, block: int) -> None:
         shared = self._shared[block]
         if shared is not None:
             self._shared[block] = None
             self._unlist(block, shared)
 
-    def _forget_own(self, block: int) -> None:
+    def _evict_own(self, block: int) -> None:
         content = self._content[block]
         if content is None:
             return
@@ -339,10 +339,10 @@ class BlockPool:
         self._unlist(block, content)
 
     def _unlist(self, block: int, content: _Content) -> None:
-        siblings = self._behind[content.group, content.parent]
+        siblings = self._children[content.group, content.parent]
         del siblings[block]
         if not siblings:
-            del self._behind[content.group, content.parent]
+            del self._children[content.group, content.parent]
 
     def check(self, holders: Iterable[Sequence[int]] = ()) -> None:
         """Verify the books against what requests say they hold.
@@ -376,6 +376,6 @@ class BlockPool:
             for block, content in enumerate(contents)
             if content is not None
         }
-        listed = [(*key, block) for key, blocks in self._behind.items() for block in blocks]
+        listed = [(*key, block) for key, blocks in self._children.items() for block in blocks]
         if len(listed) != len(known) or set(listed) != known:
             raise IntegrityError("the lists of blocks behind one another do not hold what is known")

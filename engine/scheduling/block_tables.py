@@ -31,9 +31,9 @@ class BlockTables:
         self.windows = tuple(windows)
         self._any_window = any(window is not None for window in windows)
 
-    def most_blocks(self, num_tokens: int, most_new: int) -> int:
-        """Blocks that one sequence holds at most while it grows to ``num_tokens``, ``most_new`` in a step."""
-        return blocks_for_sequence(self.windows, num_tokens, most_new, self.pool.block_size)
+    def max_blocks(self, num_tokens: int, max_new_tokens: int) -> int:
+        """Blocks that one sequence holds at most while it grows to ``num_tokens``, ``max_new_tokens`` in a step."""
+        return blocks_for_sequence(self.windows, num_tokens, max_new_tokens, self.pool.block_size)
 
     # -- beginning ----------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ class BlockTables:
         size = self.pool.block_size
         full, tables = self._longest_match(request, reusable // size)
         rest = request.token_ids[full * size : min(reusable, (full + 1) * size)]
-        found = [self._find_beginning(request, group, full, rest) for group in range(len(self.windows))]
+        found = [self._find_partial_block(request, group, full, rest) for group in range(len(self.windows))]
         rows = min(rows for _block, rows in found)
         sources = [block for block, _rows in found] if rows else []
         copies = self._take(request, tables, full, sources, rows, budget)
@@ -62,31 +62,31 @@ class BlockTables:
             copies = self._take(request, tables, full, [], 0, budget)
         return copies
 
-    def _find_beginning(self, request: Request, group: int, index: int, token_ids: list[int]) -> tuple[int, int]:
-        """See :meth:`BlockPool.find_beginning`; of another user's block the shared tokens alone."""
-        best = self.pool.find_beginning(group, _parent(request, index, self.pool.block_size), token_ids)
+    def _find_partial_block(self, request: Request, group: int, index: int, token_ids: list[int]) -> tuple[int, int]:
+        """See :meth:`BlockPool.find_partial_block`; of another user's block the shared tokens alone."""
+        best = self.pool.find_partial_block(group, _parent(request, index, self.pool.block_size), token_ids)
         if not _is_divided(request, index, self.pool.block_size):
             return best
         shared = token_ids[: request.num_shared_tokens - index * self.pool.block_size]
-        other = self.pool.find_beginning(group, _shared_parent(request, index), shared)
+        other = self.pool.find_partial_block(group, _shared_parent(request, index), shared)
         return max(best, other, key=itemgetter(1))
 
-    def _longest_match(self, request: Request, most: int) -> tuple[int, list[list[int]]]:
+    def _longest_match(self, request: Request, max_blocks: int) -> tuple[int, list[list[int]]]:
         """The longest prefix of full blocks that every group has as far as it looks, and the tables for it."""
         size = self.pool.block_size
-        addresses = request.block_hashes[:most]
+        addresses = request.block_hashes[:max_blocks]
         found = [[self.pool.find(group, address) for address in addresses] for group in range(len(self.windows))]
-        lasting = len(addresses)
+        num_matched = len(addresses)
         runs: list[tuple[int, list[int]]] = []  # window, and for each block how many before it are there too
         for window, blocks in zip(self.windows, found, strict=True):
             run = [0]
             for block in blocks:
                 run.append(0 if block is None else run[-1] + 1)
             if window is None:
-                lasting = min(lasting, run.index(0, 1) - 1 if 0 in run[1:] else len(addresses))
+                num_matched = min(num_matched, run.index(0, 1) - 1 if 0 in run[1:] else len(addresses))
             else:
                 runs.append((window, run))
-        full = lasting
+        full = num_matched
         while any(run[full] < full - _first_seen(window, full * size, size) for window, run in runs):
             full -= 1
         tables = []
@@ -112,20 +112,20 @@ class BlockTables:
         pool.share(copied)
         for group, count in enumerate(wanted):
             if sources and taken_over[group]:
-                blocks = [sources[group], *pool.allocate_run(count - 1, behind=sources[group])]
+                blocks = [sources[group], *pool.allocate_contiguous(count - 1, behind=sources[group])]
             else:
                 last = tables[group][-1] if tables[group] else None
-                blocks = pool.allocate_run(count, behind=last, spare=SPARE_TOKENS // pool.block_size)
+                blocks = pool.allocate_contiguous(count, behind=last, spare=SPARE_TOKENS // pool.block_size)
                 if sources:
                     copies.append(BlockCopy(sources[group], blocks[0], rows))
             tables[group] += blocks
-        pool.free(copied)
+        pool.release(copied)
         request.tables = tables
         request.num_computed_tokens = computed
         request.num_registered_blocks = full
         return copies
 
-    def fits_without(self, others: Iterable[Request], request: Request, *, reusable: int, budget: int) -> bool:
+    def can_fit_without(self, others: Iterable[Request], request: Request, *, reusable: int, budget: int) -> bool:
         """Whether :meth:`attach`, with the same arguments, finds enough blocks once others have released theirs."""
         self._hash_known_tokens(request)
         size = self.pool.block_size
@@ -154,7 +154,7 @@ class BlockTables:
 
     # -- growing ------------------------------------------------------------------------------------------
 
-    def missing(self, request: Request, end: int) -> int:
+    def num_missing_blocks(self, request: Request, end: int) -> int:
         """Blocks to be allocated before the tokens up to ``end`` can be computed."""
         needed = self.pool.blocks_for(end)
         at, row = divmod(request.num_computed_tokens, self.pool.block_size)
@@ -167,7 +167,7 @@ class BlockTables:
         return missing
 
     def grow(self, request: Request, end: int) -> list[BlockCopy]:
-        """Allocate what is :meth:`missing`; returns the copies that must be made before the step."""
+        """Allocate what is :meth:`num_missing_blocks`; returns the copies that must be made before the step."""
         copies: list[BlockCopy] = []
         size = self.pool.block_size
         for group in self._to_copy(request):
@@ -175,12 +175,12 @@ class BlockTables:
             at = request.num_computed_tokens // size
             (own,) = self.pool.allocate(1)
             copies.append(BlockCopy(table[at], own, request.num_computed_tokens % size))
-            self.pool.free([table[at]])
+            self.pool.release([table[at]])
             table[at] = own
         needed = self.pool.blocks_for(end)
         for table in request.tables:
             if needed > len(table):
-                table += self.pool.allocate_run(needed - len(table), behind=table[-1])
+                table += self.pool.allocate_contiguous(needed - len(table), behind=table[-1])
         return copies
 
     def _to_copy(self, request: Request) -> list[int]:
@@ -217,7 +217,7 @@ class BlockTables:
                     unseen.append(table[index])
                     table[index] = NULL_BLOCK
                     index -= 1
-                self.pool.free(unseen)
+                self.pool.release(unseen)
 
     def _register_shared(self, request: Request) -> None:
         """Let every user find the shared tokens in the block that goes on with the user's own."""
@@ -240,9 +240,9 @@ class BlockTables:
             parent = _parent(request, at, self.pool.block_size)
             tokens = request.token_ids[at * self.pool.block_size : request.num_computed_tokens]
             for group, table in enumerate(request.tables):
-                self.pool.register_beginning(table[at], group, parent, tokens)
+                self.pool.register_partial_block(table[at], group, parent, tokens)
         for table in request.tables:
-            self.pool.free([block for block in table if block != NULL_BLOCK])
+            self.pool.release([block for block in table if block != NULL_BLOCK])
         request.tables = []
         request.num_computed_tokens = 0
         request.num_registered_blocks = 0

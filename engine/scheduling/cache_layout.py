@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MOST_GROUPS = 8
+MAX_GROUPS = 8
 """Each group costs a block table for every request in every step."""
 
 
@@ -56,7 +56,7 @@ class CacheLayout:
         if len(stored) > 1:
             return cls(tuple(shapes), (LayerGroup(layers, None),))
         size = min(len(members) for members in by_window.values())
-        while sum(-(-len(members) // size) for members in by_window.values()) > MOST_GROUPS:
+        while sum(-(-len(members) // size) for members in by_window.values()) > MAX_GROUPS:
             size += 1
         groups = [
             LayerGroup(tuple(members[start : start + size]), window)
@@ -92,16 +92,16 @@ class CacheLayout:
         return tuple(place[layer] for layer in range(len(self.shapes)))
 
 
-def blocks_for_sequence(windows: Sequence[int | None], num_tokens: int, most_new: int, block_size: int) -> int:
+def blocks_for_sequence(windows: Sequence[int | None], num_tokens: int, max_new_tokens: int, block_size: int) -> int:
     """Blocks that one sequence holds at most while it grows to ``num_tokens``.
 
     Args:
         windows: of each group.
-        most_new: most tokens computed in one step; those a window has passed are given back only afterwards.
+        max_new_tokens: most tokens computed in one step; those a window has passed are given back only afterwards.
     """
     whole = -(-num_tokens // block_size)
     total = 0
     for window in windows:
         # The first block may hold a single row that is still seen.
-        total += whole if window is None else min(whole, -(-(window - 1 + most_new) // block_size) + 1)
+        total += whole if window is None else min(whole, -(-(window - 1 + max_new_tokens) // block_size) + 1)
     return total

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-SECONDS_PER_READER = 0.0006
+HOLD_SECONDS_PER_READER = 0.0006
 """For each reader in flight a delta may wait so long for others: what passing one on takes, several times."""
-LONGEST_SECONDS = 0.025
+MAX_HOLD_SECONDS = 0.025
 """An eye does not see it."""
 
 
-def longest_wait(num_readers: int) -> float:
+def max_hold_seconds(num_readers: int) -> float:
     """Seconds that a delta may wait for others while so many read."""
-    return min(LONGEST_SECONDS, SECONDS_PER_READER * num_readers)
+    return min(MAX_HOLD_SECONDS, HOLD_SECONDS_PER_READER * num_readers)

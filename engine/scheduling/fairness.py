@@ -39,15 +39,15 @@ class FairShare:
     def has_several_users(self) -> bool:
         return len(self._requests) > 1
 
-    def enter(self, request: Request, now: float) -> bool:
+    def add(self, request: Request, now: float) -> bool:
         """A request is in flight: give it its rank. Returns whether others' ranks have changed."""
         own = self._requests.setdefault(request.user, [])
         request.turn = len(own) if request.user is not None else 0
         request.rank = _rank(request, max(now, request.arrival) if request.turn else request.arrival)
         insort(own, request, key=_by_rank)
-        return request.turn > 0 and _share_out(own)
+        return request.turn > 0 and _reassign_ranks(own)
 
-    def leave(self, request: Request) -> None:
+    def remove(self, request: Request) -> None:
         """A request is in flight no more. Call :meth:`move_up` before the next step is planned."""
         own = self._requests[request.user]
         own.remove(request)
@@ -78,7 +78,7 @@ class FairShare:
         self._to_move.clear()
 
 
-def takes_turn_of(request: Request, other: Request) -> bool:
+def can_preempt(request: Request, other: Request) -> bool:
     """Whether a waiting request may have the seat and the blocks of a running one: a later turn of another user."""
     return request.user != other.user and other.turn > request.turn and other.rank > request.rank
 
@@ -91,7 +91,7 @@ def _rank(request: Request, since: float) -> float:
     return rank
 
 
-def _share_out(own: list[Request]) -> bool:
+def _reassign_ranks(own: list[Request]) -> bool:
     """Give the ranks of a user's waiting requests to the same requests by urgency; those that run keep theirs."""
     waiting = [request for request in own if request.status is RequestStatus.WAITING]
     urgent = sorted(waiting, key=_urgency)

@@ -28,50 +28,50 @@ class InFlight:
     def __init__(self, tables: BlockTables) -> None:
         self._tables = tables
         self._num_steps = 0
-        self._leaving: dict[Request, bool] = {}  # whether what they computed can be kept
+        self._deferred_frees: dict[Request, bool] = {}  # whether what they computed can be kept
 
     def __bool__(self) -> bool:
         """Some step has not landed."""
         return self._num_steps > 0
 
     @property
-    def leaving(self) -> Iterable[Request]:
+    def deferred_frees(self) -> Iterable[Request]:
         """Who has ended and still holds blocks."""
-        return self._leaving
+        return self._deferred_frees
 
     def launch(self, plan: StepPlan) -> None:
-        """From now until :meth:`land`, the step is being computed."""
+        """From now until :meth:`complete_step`, the step is being computed."""
         self._num_steps += 1
         for chunk in plan.chunks:
             chunk.request.num_launched_tokens += chunk.end - chunk.start
-            chunk.request.num_awaited_tokens += _leads_on(chunk)
+            chunk.request.num_awaited_tokens += _continues(chunk)
 
-    def land(self, plan: StepPlan, void: Set[str]) -> list[int]:
+    def complete_step(self, plan: StepPlan, invalidated: Set[str]) -> list[int]:
         """The earliest step is over; ``Scheduler.commit`` follows.
 
         Args:
-            void: ids of requests whose chunk was made void.
+            invalidated: ids of requests whose chunk was made void.
 
         Returns:
             Blocks that somebody gave up with it, whose content is not fit for use.
         """
         self._num_steps -= 1
-        unfit: list[int] = []
+        tainted: list[int] = []
         for chunk in plan.chunks:
             request = chunk.request
             request.num_launched_tokens -= chunk.end - chunk.start
-            request.num_awaited_tokens -= _leads_on(chunk) and request.id not in void
-            if request in self._leaving and not request.num_launched_tokens:
-                keep = self._leaving.pop(request)
+            request.num_awaited_tokens -= _continues(chunk) and request.id not in invalidated
+            if request in self._deferred_frees and not request.num_launched_tokens:
+                keep = self._deferred_frees.pop(request)
                 held = held_blocks(request)
                 self._tables.release(request, keep=keep)
                 if not keep:
-                    unfit += self._tables.pool.discard(held)
-        return unfit
+                    tainted += self._tables.pool.evict(held)
+        return tainted
 
-    def void(self, chunk: Chunk) -> None:
+    def invalidate(self, chunk: Chunk) -> None:
         """A chunk of a step that was launched is for nothing; its request waits until that has landed."""
-        chunk.request.num_awaited_tokens -= _leads_on(chunk)
+        chunk.request.num_awaited_tokens -= _continues(chunk)
 
     def release(self, request: Request, *, keep: bool) -> None:
         """Give back the blocks of a request that has ended, as soon as no step writes to them.
@@ -80,15 +80,15 @@ class InFlight:
             keep: what it computed is fit for use.
         """
         if request.num_launched_tokens:
-            self._leaving[request] = keep
+            self._deferred_frees[request] = keep
         else:
             self._tables.release(request, keep=keep)
 
-    def distrust(self, request: Request) -> None:
+    def taint(self, request: Request) -> None:
         """What a request computed that has ended since is not fit for use."""
-        self._leaving[request] = False
+        self._deferred_frees[request] = False
 
-    def complete(self, plan: StepPlan) -> StepPlan:
+    def resolve(self, plan: StepPlan) -> StepPlan:
         """A plan that was made before the last step landed: with all tokens known, and without those who ended."""
         chunks = [
             chunk._replace(token_ids=tuple(chunk.request.token_ids[chunk.start : chunk.end]))
@@ -102,9 +102,9 @@ class InFlight:
         for request in requests:
             request.num_launched_tokens = request.num_awaited_tokens = 0
         self._num_steps = 0
-        self._leaving.clear()
+        self._deferred_frees.clear()
 
 
-def _leads_on(chunk: Chunk) -> bool:
+def _continues(chunk: Chunk) -> bool:
     """The token it samples will be computed in turn, unless it ends the reply: it is not the last there may be."""
     return chunk.samples and chunk.end + 1 < chunk.request.num_prompt_tokens + chunk.request.max_tokens

@@ -13,23 +13,23 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-LONGEST_STEP = 1.7
+MAX_STEP_RATIO = 1.7
 """A step that reads a prompt beside decodes takes so many times what the decodes take alone.
 
 The prompt then has 0.7 / 1.7 = 41 % of the machine: where time grows evenly with the tokens, it takes 2.4 times as long
 to read as alone.
 """
-SLOWEST_READING = 5.0
+MAX_PREFILL_SLOWDOWN = 5.0
 """A prompt token takes at most so many times what it would in steps that read fastest, however short decodes are."""
-ROWS = 16
+TILE_ROWS = 16
 """Of a tile: matrix units compute so many rows at once, so steps are made of whole tiles."""
-FEWEST_KEPT = 0.75
+MIN_ROUNDED_SHARE = 0.75
 """Of the tokens with which a step is worth what it takes, what whole tiles may leave."""
-LATEST_STEPS = 5
+SAMPLES_PER_SIZE = 5
 """Of each size that are remembered."""
-SHORTEST_STEP = 1e-6
+MIN_STEP_SECONDS = 1e-6
 """Seconds. A coarse clock may say that a step took no time at all, by which nothing could be divided."""
-TRIAL = 32
+PROBE_INTERVAL = 32
 """Each so many steps takes more than the others, so that a size that was slow once is not avoided for ever."""
 
 
@@ -55,23 +55,23 @@ class Pacing:
             prompt_tokens: all other tokens that it computed.
             seconds: what it took.
         """
-        seconds = max(seconds, SHORTEST_STEP)
+        seconds = max(seconds, MIN_STEP_SECONDS)
         if prompt_tokens == 0:
-            self._decodes.setdefault(decodes.bit_length(), deque(maxlen=LATEST_STEPS)).append(seconds)
+            self._decodes.setdefault(decodes.bit_length(), deque(maxlen=SAMPLES_PER_SIZE)).append(seconds)
             return
         self._mixed_steps += decodes > 0
         # Weights are read in every step: prompts alone add what their step takes beyond that of one decode.
-        alone = self.seconds_alone(max(decodes, 1)) or 0.0
+        alone = self.decode_seconds(max(decodes, 1)) or 0.0
         bits = prompt_tokens.bit_length()
         size = (bits, prompt_tokens << 2 >> bits)
-        points = self._prompts.setdefault(size, deque(maxlen=LATEST_STEPS))
+        points = self._prompts.setdefault(size, deque(maxlen=SAMPLES_PER_SIZE))
         added = max(seconds - alone, 0.0)
         if points and added < self._curve[size].seconds / 2:
             points.clear()  # nothing makes a single step quicker than it should be
         points.append(_Point(prompt_tokens, added))
         self._curve[size] = _Point(median([one.tokens for one in points]), median([one.seconds for one in points]))
 
-    def prompt_tokens(self, decodes: int, prompts: int, steps: int = 1) -> int:
+    def max_prompt_tokens(self, decodes: int, prompts: int, steps: int = 1) -> int:
         """Most prompt tokens of the next step: at least 1, with the decodes at most ``max_batched_tokens``.
 
         Who waits for a reply to begin counts as much as who reads one: where more wait than read, a step may take
@@ -82,21 +82,21 @@ class Pacing:
             prompts: requests whose prompts could be read in it; at least 1.
             steps: that are computed before the next ones can be read; what these take may be longer in proportion.
         """
-        wanted, fewest = 2.0 * ROWS, 0.0
-        alone = self.seconds_alone(decodes)
+        wanted, min_tokens = 2.0 * TILE_ROWS, 0.0
+        alone = self.decode_seconds(decodes)
         if alone is not None and self._curve:
             curve = [_Point(0, 0.0), *sorted(self._curve.values())]
-            within = _tokens_within(curve, (LONGEST_STEP - 1) * alone * max(steps, prompts / decodes))
-            fewest = _fewest_tokens(curve, alone)
-            wanted = max(within, fewest)
-        if self._mixed_steps % TRIAL == TRIAL - 1:
-            wanted = max(1.5 * wanted, wanted + ROWS)
-        rows = int(wanted + decodes) // ROWS * ROWS
-        if rows - decodes < max(ROWS / 2, FEWEST_KEPT * fewest):
-            rows += ROWS
+            within = _tokens_within(curve, (MAX_STEP_RATIO - 1) * alone * max(steps, prompts / decodes))
+            min_tokens = _min_worthwhile_tokens(curve, alone)
+            wanted = max(within, min_tokens)
+        if self._mixed_steps % PROBE_INTERVAL == PROBE_INTERVAL - 1:
+            wanted = max(1.5 * wanted, wanted + TILE_ROWS)
+        rows = int(wanted + decodes) // TILE_ROWS * TILE_ROWS
+        if rows - decodes < max(TILE_ROWS / 2, MIN_ROUNDED_SHARE * min_tokens):
+            rows += TILE_ROWS
         return min(rows, self._budget) - decodes
 
-    def seconds_alone(self, decodes: int) -> float | None:
+    def decode_seconds(self, decodes: int) -> float | None:
         """Of a step of so many decodes; where none was seen, of fewer rather than of more."""
         size = decodes.bit_length()
         nearest = min(self._decodes, key=lambda known: (known > size, abs(known - size)), default=None)
@@ -122,9 +122,9 @@ def _tokens_within(curve: Sequence[_Point], seconds: float) -> float:
     raise AssertionError("a curve begins at 0 seconds")
 
 
-def _fewest_tokens(curve: Sequence[_Point], alone: float) -> float:
-    """The fewest with which a step is worth what it takes, by :data:`SLOWEST_READING`."""
-    seconds_per_token = SLOWEST_READING * min((alone + point.seconds) / point.tokens for point in curve[1:])
+def _min_worthwhile_tokens(curve: Sequence[_Point], alone: float) -> float:
+    """The fewest with which a step is worth what it takes, by :data:`MAX_PREFILL_SLOWDOWN`."""
+    seconds_per_token = MAX_PREFILL_SLOWDOWN * min((alone + point.seconds) / point.tokens for point in curve[1:])
     surplus = -alone
     for before, behind in pairwise(curve):
         following = seconds_per_token * behind.tokens - alone - behind.seconds

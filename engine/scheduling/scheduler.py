@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 from engine.outputs import FinishReason
 from engine.scheduling.block_pool import BlockCopy, BlockPool
 from engine.scheduling.block_tables import BlockTables
-from engine.scheduling.fairness import FairShare, takes_turn_of
+from engine.scheduling.fairness import FairShare, can_preempt
 from engine.scheduling.in_flight import InFlight
 from engine.scheduling.request import Request, RequestStatus
 
@@ -30,7 +30,7 @@ SCORED_TOKENS_PER_STEP = 128
 vocabulary."""
 
 
-NOT_YET_KNOWN = 0
+PLACEHOLDER_TOKEN_ID = 0
 """Stands in a plan for a token that a step before it samples. Any id that exists: it is never computed."""
 
 
@@ -40,10 +40,10 @@ class Clock(Protocol):
     def __call__(self) -> float: ...
 
 
-class Pace(Protocol):
+class PacingPolicy(Protocol):
     """How much of the prompts a step reads while replies are being written."""
 
-    def prompt_tokens(self, decodes: int, prompts: int, steps: int) -> int:
+    def max_prompt_tokens(self, decodes: int, prompts: int, steps: int) -> int:
         """Most prompt tokens of a step, at least 1: with so many decodes, and so many requests with prompts to read.
 
         Args:
@@ -78,7 +78,7 @@ class StepPlan:
     copies: tuple[BlockCopy, ...] = ()  #: to be made first, in this order
     num_decodes: int = 0  #: chunks that continue a reply by its newest token
     num_prompt_tokens: int = 0  #: of all other chunks, which catch up, some of them with replies that gave way
-    is_short: bool = False  #: some who run are not in it, because blocks are lacking and a step has not landed
+    lacks_blocks: bool = False  #: some who run are not in it, because blocks are lacking and a step has not landed
 
     @cached_property
     def num_tokens(self) -> int:
@@ -117,7 +117,7 @@ class Scheduler:
         max_batched_tokens: token budget of a step; at least ``max_num_seqs``, so that every decode has its turn.
         max_model_len: longest sequence, prompt and reply together.
         windows: for each group of layers how far a token sees, itself included; None for all.
-        pace: of prompts beside decodes; None for all that the budget leaves.
+        pacing: of prompts beside decodes; None for all that the budget leaves.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Scheduler:
         max_batched_tokens: int,
         max_model_len: int,
         windows: Sequence[int | None] = (None,),
-        pace: Pace | None = None,
+        pacing: PacingPolicy | None = None,
         clock: Clock = monotonic,
     ) -> None:
         if max_batched_tokens < max_num_seqs:
@@ -137,7 +137,7 @@ class Scheduler:
                 "every running request needs one token of the budget"
             )
         tables = BlockTables(pool, windows)
-        if tables.most_blocks(max_model_len, max_batched_tokens) > pool.num_usable:
+        if tables.max_blocks(max_model_len, max_batched_tokens) > pool.num_usable:
             raise ValueError(
                 f"{pool.num_usable} KV blocks of {pool.block_size} tokens cannot hold "
                 f"one sequence of {max_model_len} tokens"
@@ -147,7 +147,7 @@ class Scheduler:
         self.max_batched_tokens = max_batched_tokens
         self.max_model_len = max_model_len
         self.counters = SchedulerCounters()
-        self._pace = pace
+        self._pacing = pacing
         self._clock = clock
         self._requests: dict[str, Request] = {}
         self._tables = tables
@@ -216,31 +216,37 @@ class Scheduler:
         num_decodes = 0
         short = False
         is_queue_open = True
-        waits_again: set[Request] = set()  # who gave way in this step
-        passed_over: set[str | None] = set()  # users whose next prompt is one too many to score in this step
+        preempted_requests: set[Request] = set()  # who gave way in this step
+        skipped_users: set[str | None] = set()  # users whose next prompt is one too many to score in this step
 
         if self._fair_share.move_up(self._clock()):
             self._sort_queues()
         reserved = sum([request.num_uncomputed_tokens == 1 for request in self._running])  # a token for each decode
-        readable = most = self._most_prompt_tokens(reserved, steps)
+        readable = max_prompt_tokens = self._max_prompt_tokens(reserved, steps)
         order = self._order()
         for request in order:
             if request.status is RequestStatus.WAITING:
                 # Blocks that somebody lacks are for those who run, not for the next in the queue.
                 room = min(budget - reserved, readable)
-                if short or not is_queue_open or room <= 0 or request in waits_again or request.user in passed_over:
+                if (
+                    short
+                    or not is_queue_open
+                    or room <= 0
+                    or request in preempted_requests
+                    or request.user in skipped_users
+                ):
                     continue
                 if request.scores_prompt and scorable == 0:
-                    passed_over.add(request.user)
+                    skipped_users.add(request.user)
                     continue
-                given_way = self._make_room(request, room)
-                reserved -= given_way.num_decodes
-                waits_again |= given_way.requests
-                short |= given_way.must_land
-                if given_way.copies is None:
+                admission = self._admit_preempting(request, room)
+                reserved -= admission.num_decodes
+                preempted_requests |= admission.preempted
+                short |= admission.must_drain
+                if admission.copies is None:
                     is_queue_open = False
                     continue
-                copies += given_way.copies
+                copies += admission.copies
                 self._waiting.remove(request)
                 length = self._chunk_length(request, room, scorable)
                 chunks.append(self._chunk(request, request.num_computed_tokens + length))
@@ -258,7 +264,7 @@ class Scheduler:
                 continue
             end = request.num_computed_tokens + request.num_launched_tokens + length
             while request.status is RequestStatus.RUNNING:
-                missing = self._tables.missing(request, end)
+                missing = self._tables.num_missing_blocks(request, end)
                 if missing <= self.pool.num_free:
                     if missing:
                         copies += self._tables.grow(request, end)
@@ -279,8 +285,8 @@ class Scheduler:
                 self._preempt(victim)
 
         self.counters.steps += bool(chunks)
-        is_short = short and bool(self.in_flight)
-        return StepPlan(tuple(chunks), tuple(copies), num_decodes, most - readable, is_short)
+        lacks_blocks = short and bool(self.in_flight)
+        return StepPlan(tuple(chunks), tuple(copies), num_decodes, max_prompt_tokens - readable, lacks_blocks)
 
     def commit(self, plan: StepPlan, tokens: Mapping[str, int], at: float | None = None) -> list[Request]:
         """Apply what a step computed.
@@ -304,15 +310,15 @@ class Scheduler:
                 request.num_scored_tokens = chunk.scored.stop + 1
             if not chunk.samples:
                 continue
-            begun = [request]
+            sampled = [request]
             if request.forks:
-                begun += request.forks
+                sampled += request.forks
                 request.forks = []
-                for fork in begun[1:]:
-                    self._begin(fork, request)
-            for one in begun:
+                for fork in sampled[1:]:
+                    self._start_fork(fork, request)
+            for one in sampled:
                 self._append(one, tokens[one.id], now)
-            advanced += begun
+            advanced += sampled
         return advanced
 
     def finish(self, request_id: str, reason: FinishReason, stop_reason: str | int | None = None) -> Request | None:
@@ -321,7 +327,7 @@ class Scheduler:
         if request is None:
             return None
         (self._running if request.status is RequestStatus.RUNNING else self._waiting).remove(request)
-        self._fair_share.leave(request)
+        self._fair_share.remove(request)
         keep = reason is not FinishReason.ERROR  # what made a request fail may be in its blocks
         self.in_flight.release(request, keep=keep)
         request.status = RequestStatus.FINISHED
@@ -349,7 +355,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Verify that blocks and requests agree (``IntegrityError`` if not). With nothing in flight, all are free."""
-        self._tables.check([*self._requests.values(), *self.in_flight.leaving])
+        self._tables.check([*self._requests.values(), *self.in_flight.deferred_frees])
 
     # -- inner workings ---------------------------------------------------------------------------------
 
@@ -363,34 +369,34 @@ class Scheduler:
             order.sort(key=_rank)
         return order
 
-    def _make_room(self, request: Request, budget: int) -> _GivenWay:
+    def _admit_preempting(self, request: Request, budget: int) -> _Admission:
         """Start a waiting request. Where seats or blocks are lacking, later turns of other users give theirs up.
 
         None gives way to a later rank, so no two requests take each other's place, and none where the blocks of all of
         them would not do.
         """
-        given_way: set[Request] = set()
+        preempted: set[Request] = set()
         num_decodes = 0
         while True:
             copies = self._admit(request, budget) if len(self._running) < self.max_num_seqs else None
-            later = [other for other in self._running if takes_turn_of(request, other)] if copies is None else []
-            if not later or not self._tables.fits_without(
+            later = [other for other in self._running if can_preempt(request, other)] if copies is None else []
+            if not later or not self._tables.can_fit_without(
                 later, request, reusable=self._reusable(request), budget=budget
             ):
-                return _GivenWay(given_way, num_decodes, copies)
+                return _Admission(preempted, num_decodes, copies)
             if self.in_flight:
-                return _GivenWay(given_way, num_decodes, None, must_land=True)
+                return _Admission(preempted, num_decodes, None, must_drain=True)
             last = later[-1]
             num_decodes += last.num_uncomputed_tokens == 1
             self._preempt(last)
-            given_way.add(last)
+            preempted.add(last)
 
-    def _most_prompt_tokens(self, decodes: int, steps: int) -> int:
+    def _max_prompt_tokens(self, decodes: int, steps: int) -> int:
         seats = self.max_num_seqs - len(self._running)
         prompts = len(self._running) - decodes + min(seats, len(self._waiting))
-        if self._pace is None or decodes == 0 or prompts == 0:
+        if self._pacing is None or decodes == 0 or prompts == 0:
             return self.max_batched_tokens
-        return self._pace.prompt_tokens(decodes, prompts, steps)
+        return self._pacing.max_prompt_tokens(decodes, prompts, steps)
 
     def _append(self, request: Request, token: int, now: float) -> None:
         request.token_ids.append(token)
@@ -407,7 +413,7 @@ class Scheduler:
         elif request.num_output_tokens >= request.max_tokens:
             self.finish(request.id, FinishReason.LENGTH)
 
-    def _begin(self, fork: Request, parent: Request) -> None:
+    def _start_fork(self, fork: Request, parent: Request) -> None:
         """Start a fork with all that its parent has computed; without a seat it waits, and finds that cached."""
         self._requests[fork.id] = fork
         self._enter(fork)
@@ -422,7 +428,7 @@ class Scheduler:
             insort(self._waiting, fork, key=_rank)
 
     def _enter(self, request: Request) -> None:
-        if self._fair_share.enter(request, self._clock()):
+        if self._fair_share.add(request, self._clock()):
             self._sort_queues()
 
     def _sort_queues(self) -> None:
@@ -468,7 +474,7 @@ class Scheduler:
         start = request.num_computed_tokens + request.num_launched_tokens
         token_ids = tuple(request.token_ids[start:end])
         if len(token_ids) < end - start:
-            token_ids = (*token_ids, NOT_YET_KNOWN)
+            token_ids = (*token_ids, PLACEHOLDER_TOKEN_ID)
         scored = range(0)
         if request.scores_prompt:
             scored = range(max(start, request.num_scored_tokens - 1), min(end, request.num_prompt_tokens - 1))
@@ -484,13 +490,13 @@ class Scheduler:
 
 
 @dataclass(frozen=True, slots=True)
-class _GivenWay:
+class _Admission:
     """What it took to start a waiting request."""
 
-    requests: set[Request]  #: wait again
+    preempted: set[Request]  #: wait again
     num_decodes: int  #: of these, how many were to continue a reply
     copies: list[BlockCopy] | None  #: that its first step needs; None where it was not started
-    must_land: bool = False  #: nobody can give way before the steps that were launched have landed
+    must_drain: bool = False  #: nobody can give way before the steps that were launched have landed
 
 
 def _rank(request: Request) -> float:

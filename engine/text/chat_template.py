@@ -13,8 +13,8 @@ from jinja2 import TemplateError
 from engine.errors import InvalidRequestError, ModelLoadError
 from engine.interface import ChatMessage
 from engine.text.content_format import ContentFormat, detect_content_format
-from engine.text.prompt_cache import Beginnings, Rendered
-from engine.text.reply_tokens import Reply, ReplyTokens, TextOnly, sentinels, split_at
+from engine.text.prompt_cache import RenderedPrompt, RenderedPromptCache
+from engine.text.reply_tokens import ReplyMessage, ReplyTokens, TextOnlyTokenizer, make_sentinels, split_at
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,7 +32,7 @@ MAX_SHARED = 64
 MAX_SHARED_CHARACTERS = 1 << 22
 """Most characters of the texts by which they are found, all together."""
 
-SOON_RENDERED = 4000
+MAX_INLINE_CHARACTERS = 4000
 """So many characters take a millisecond or two at the most, and less where the conversation was seen before."""
 
 
@@ -63,9 +63,9 @@ class ChatTemplate:
         # Some have an ``apply_chat_template`` of their own, which may know no text between messages and tokens.
         usual = inspect.getattr_static(PreTrainedTokenizerBase, "apply_chat_template")
         self._shows_text = inspect.getattr_static(type(tokenizer), "apply_chat_template") is usual
-        self._text_only = TextOnly(tokenizer)
+        self._text_only = TextOnlyTokenizer(tokenizer)
         self._format = detect_content_format(self._render_text) if self._shows_text else ContentFormat()
-        self._beginnings = Beginnings()
+        self._prompt_cache = RenderedPromptCache()
         self._shared: dict[tuple[str, ...], list[int]] = {}  # by two texts that begin with them
         # Encoding switches settings of the tokenizer forth and back: one at a time.
         self._lock = threading.Lock()
@@ -83,11 +83,11 @@ class ChatTemplate:
                 "or remove it: then conversations are written as plain dialogues."
             )
 
-    def is_soon_rendered(self, messages: Sequence[ChatMessage]) -> bool:
+    def is_fast_to_render(self, messages: Sequence[ChatMessage]) -> bool:
         """It takes less time than having a thread do it; nobody else is at it, either."""
         contents = [message.get("content") for message in messages]
         return (
-            sum(len(content) for content in contents if isinstance(content, str)) <= SOON_RENDERED
+            sum(len(content) for content in contents if isinstance(content, str)) <= MAX_INLINE_CHARACTERS
             and not self._lock.locked()
         )
 
@@ -114,7 +114,7 @@ class ChatTemplate:
         self._refuse_left_out(messages)
         conversation = _plain(messages)
         replies = [
-            Reply(index, tuple(message.get("token_ids", ())))
+            ReplyMessage(index, tuple(message.get("token_ids", ())))
             for index, message in enumerate(messages)
             if message["role"] == "assistant" and message.get("token_ids")
         ]
@@ -122,10 +122,10 @@ class ChatTemplate:
             with self._lock:
                 if self._shows_text:
                     text = self._render_text(self._format.convert(conversation))
-                    tokens = self._from_beginning(text, messages, replies, salt)
+                    tokens = self._extend_cached_prompt(text, messages, replies, salt)
                     if tokens is None:
                         tokens = self._with_replies(text, conversation, replies) or self._tokenize(text)
-                    self._beginnings.keep(messages, Rendered(text, tokens), salt)
+                    self._prompt_cache.put(messages, RenderedPrompt(text, tokens), salt)
                 else:
                     tokens = self._tokenizer.apply_chat_template(conversation, **self._options)
         except (TemplateError, TypeError, ValueError, KeyError) as error:
@@ -186,9 +186,9 @@ class ChatTemplate:
         common = self._tokenize(texts[0][: _num_common(*texts)])
         return common[: min(_num_common(common, self._tokenize(text)) for text in texts)]
 
-    def begun_reply(self, reply: ChatMessage) -> list[int]:
+    def encode_partial_reply(self, reply: ChatMessage) -> list[int]:
         """Token ids of a reply that goes on, to stand behind a rendered conversation: its own where they spell it."""
-        own = self._replies.fit(reply.get("token_ids", ()), reply["content"])
+        own = self._replies.trim_to_text(reply.get("token_ids", ()), reply["content"])
         if own:
             return list(own)
         with self._lock:
@@ -198,7 +198,7 @@ class ChatTemplate:
 
     def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
         """Of the ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
-        return self._replies.fit(token_ids, text)
+        return self._replies.trim_to_text(token_ids, text)
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -227,44 +227,44 @@ class ChatTemplate:
                 "conversation. Start a new one for each question."
             )
 
-    def _from_beginning(
-        self, rendered: str, messages: Sequence[ChatMessage], replies: Sequence[Reply], salt: bytes
+    def _extend_cached_prompt(
+        self, rendered: str, messages: Sequence[ChatMessage], replies: Sequence[ReplyMessage], salt: bytes
     ) -> list[int] | None:
         """Token ids of a prompt from those of the turn before; None where it is not that with the reply behind it."""
         if not replies or replies[-1].index != len(messages) - 2:
             return None
-        known = self._beginnings.find(messages[:-2], salt)
+        known = self._prompt_cache.get(messages[:-2], salt)
         if known is None:
             return None
         start, reply = len(known.text), messages[-2]["content"]
         if not (rendered.startswith(known.text) and rendered.startswith(reply, start)):
             return None
         around = known.text, rendered[start + len(reply) :]
-        for place in self._replies.places(rendered, around, replies[-1:]):
-            if place.start == start:
-                return [*known.token_ids, *place.token_ids, *self._tokenize(rendered[place.end :])]
+        for span in self._replies.find_spans(rendered, around, replies[-1:]):
+            if span.start == start:
+                return [*known.token_ids, *span.token_ids, *self._tokenize(rendered[span.end :])]
         return None
 
     def _with_replies(
-        self, rendered: str, conversation: list[dict[str, Any]], replies: Sequence[Reply]
+        self, rendered: str, conversation: list[dict[str, Any]], replies: Sequence[ReplyMessage]
     ) -> list[int] | None:
         """Token ids of a conversation, replies in their own; None where no reply can have them."""
         if not replies:
             return None
-        words = sentinels(replies)
+        words = make_sentinels(replies)
         masked = list(conversation)
         for reply, word in zip(replies, words, strict=True):
             masked[reply.index] = {**conversation[reply.index], "content": word}
         segments = split_at(self._render_text(self._format.convert(masked)), words)
-        places = list(self._replies.places(rendered, segments, replies)) if segments else []
-        if not places:
+        spans = list(self._replies.find_spans(rendered, segments, replies)) if segments else []
+        if not spans:
             return None
         tokens: list[int] = []
         end = 0
-        for place in places:
-            tokens += self._tokenize(rendered[end : place.start])
-            tokens += place.token_ids
-            end = place.end
+        for span in spans:
+            tokens += self._tokenize(rendered[end : span.start])
+            tokens += span.token_ids
+            end = span.end
         return tokens + self._tokenize(rendered[end:])
 
     def _tokenize(self, rendered: str) -> list[int]:

@@ -29,15 +29,15 @@ class IncrementalDetokenizer:
     """
 
     _WINDOW = 6  # cut when longer: a cut decodes once more, but each token decodes the whole window
-    _LONGEST_CHARACTER = 4  # tokens: a character is at most 4 bytes of UTF-8, a token at least one
+    _MAX_CHARACTER_TOKENS = 4  # tokens: a character is at most 4 bytes of UTF-8, a token at least one
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._decode = _decoder_of(tokenizer)
         self._window: list[int] = []
         self._text = ""  # the decoded window
-        self._given = 0  # characters of it that were given out
-        self._clean = 0  # the window up to here ends with a whole character
-        self._before_clean = 0  # and so it did up to here, earlier
+        self._emitted = 0  # characters of it that were given out
+        self._stable_end = 0  # the window up to here ends with a whole character
+        self._previous_stable_end = 0  # and so it did up to here, earlier
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that is certain after these tokens and was not before; may be empty."""
@@ -45,10 +45,10 @@ class IncrementalDetokenizer:
 
     def finish(self) -> str:
         """What is left: bytes that never became a character, as U+FFFD."""
-        rest = self._text[self._given :]
+        rest = self._text[self._emitted :]
         self._window.clear()
         self._text = ""
-        self._given = self._clean = self._before_clean = 0
+        self._emitted = self._stable_end = self._previous_stable_end = 0
         return rest
 
     def add(self, token: int) -> str:
@@ -60,29 +60,29 @@ class IncrementalDetokenizer:
         self._window = window
         self._text = text
         if not text.endswith(REPLACEMENT):  # nearly always
-            new = text[self._given :]
-            self._before_clean, self._clean = self._clean, len(window)
+            new = text[self._emitted :]
+            self._previous_stable_end, self._stable_end = self._stable_end, len(window)
             if len(window) > self._WINDOW:
                 self._cut_before_last_clean()
             else:
-                self._given = max(self._given, len(text))
+                self._emitted = max(self._emitted, len(text))
             return new
         doubtful = len(text) - len(text.rstrip(REPLACEMENT))
-        pending = len(self._window) - self._clean
+        pending = len(self._window) - self._stable_end
         # Of too many to be one character, only the last can still become one.
-        certain = len(text) - (1 if pending > self._LONGEST_CHARACTER else doubtful)
-        new = text[self._given : certain]
-        self._given = max(self._given, certain)
+        certain = len(text) - (1 if pending > self._MAX_CHARACTER_TOKENS else doubtful)
+        new = text[self._emitted : certain]
+        self._emitted = max(self._emitted, certain)
         if pending % self._WINDOW == 0:
             self._cut_between_characters()
         return new
 
     def _cut_before_last_clean(self) -> None:
         """Keep the tokens of the last whole characters: what follows must still see that it follows something."""
-        del self._window[: self._before_clean]
+        del self._window[: self._previous_stable_end]
         self._text = self._decode(self._window)
-        self._given = len(self._text)
-        self._before_clean, self._clean = 0, len(self._window)
+        self._emitted = len(self._text)
+        self._previous_stable_end, self._stable_end = 0, len(self._window)
 
     def _cut_between_characters(self) -> None:
         """Shorten a window that has not ended with a whole character for long (noise, or characters astride tokens)."""
@@ -92,8 +92,8 @@ class IncrementalDetokenizer:
             if head + tail == self._text:
                 del self._window[:cut]
                 self._text = tail
-                self._given = max(0, self._given - len(head))
-                self._clean = self._before_clean = 0
+                self._emitted = max(0, self._emitted - len(head))
+                self._stable_end = self._previous_stable_end = 0
                 return
 
 
@@ -115,18 +115,18 @@ class StopChecker:
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = tuple(stop)
         self._held = ""  # the longest end of the text that begins a stop string
-        self.met: str | None = None  #: the stop string that ended the text
+        self.matched: str | None = None  #: the stop string that ended the text
 
     def push(self, text: str) -> str:
         """The text that is certain after this one and was not before. Empty once a stop string is met."""
-        if self.met is not None:
+        if self.matched is not None:
             return ""
         if not self._stop:
             return text
         text = self._held + text
         found = [(start + len(stop), start, stop) for stop in self._stop if (start := text.find(stop)) >= 0]
         if found:
-            _end, start, self.met = min(found)
+            _end, start, self.matched = min(found)
             self._held = ""
             return text[:start]
         keep = max(_overlap(text, stop) for stop in self._stop)
@@ -147,14 +147,14 @@ def _overlap(text: str, stop: str) -> int:
     return 0
 
 
-class StreamPiece(NamedTuple):
+class DetokenizedText(NamedTuple):
     """What became certain: ``text``, and the stop string that ended the reply, if one did."""
 
     text: str
     stop: str | None = None
 
 
-class TextStream:
+class Detokenizer:
     """One reply's way from tokens to text: detokenizing, then stop strings.
 
     The token that ends a reply (end of sequence, stop token) is not part of its text and is not pushed.
@@ -164,7 +164,7 @@ class TextStream:
         stop: strings to end before.
         min_tokens: text of this many first tokens is not searched for stop strings.
         guard: holds back text that must not end the reply.
-        begun: tokens that the reply goes on from; their text is not given out again.
+        partial_reply: tokens that the reply goes on from; their text is not given out again.
     """
 
     def __init__(
@@ -173,27 +173,27 @@ class TextStream:
         stop: Sequence[str] = (),
         min_tokens: int = 0,
         guard: WordGuard | None = None,
-        begun: Sequence[int] = (),
+        partial_reply: Sequence[int] = (),
     ) -> None:
         self._guard = guard
         self._detokenizer = IncrementalDetokenizer(tokenizer)
-        self._detokenizer.push(begun)
+        self._detokenizer.push(partial_reply)
         self._checker = StopChecker(stop)
-        self._free_tokens = min_tokens
+        self._min_tokens_left = min_tokens
 
-    def push(self, token_ids: Sequence[int]) -> StreamPiece:
+    def push(self, token_ids: Sequence[int]) -> DetokenizedText:
         """Add tokens. After a stop string everything is ignored."""
         certain = ""
         for token in token_ids:
-            if self._checker.met is not None:
+            if self._checker.matched is not None:
                 break
             text = self._detokenizer.add(token)
-            if self._free_tokens > 0:
-                self._free_tokens -= 1
+            if self._min_tokens_left > 0:
+                self._min_tokens_left -= 1
                 certain += text
             else:
                 certain += self._checker.push(text)
-        return StreamPiece(self._guarded(certain), self._checker.met)
+        return DetokenizedText(self._guarded(certain), self._checker.matched)
 
     def finish(self) -> str:
         """The rest of the text when the reply has ended without a stop string; empty after one."""

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_MOST_EXTRA_TOKENS = 64  #: behind the text of a reply: of a stop string, or what was held back when it was stopped
+_MAX_EXTRA_TOKENS = 64  #: behind the text of a reply: of a stop string, or what was held back when it was stopped
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ReplyMessage:
     """An assistant's message as it stands in a conversation.
 
     Args:
@@ -34,7 +34,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReplySpan:
     """Where a reply stands in a rendered conversation, as character offsets, and the ids to put there."""
 
     start: int
@@ -74,7 +74,7 @@ class ReplyTokens:
         """There may be something in it that looks like a control token and is text."""
         return any(marker in rendered for marker in self._markers)  # "" is: that version has others, or none
 
-    def fit(self, token_ids: Sequence[int], text: str) -> tuple[int, ...]:
+    def trim_to_text(self, token_ids: Sequence[int], text: str) -> tuple[int, ...]:
         """The ids that spell exactly ``text``: these, less what follows it. Empty where there are none.
 
         What follows is the token that ended the reply, a stop string, or text that was held back when it was stopped.
@@ -86,7 +86,7 @@ class ReplyTokens:
         kept = list(token_ids)
         while kept and kept[-1] in self._special:
             kept.pop()
-        for _ in range(_MOST_EXTRA_TOKENS + 1):
+        for _ in range(_MAX_EXTRA_TOKENS + 1):
             spelled = self._spelled(kept, anchor)
             # SentencePiece drops the space before the first word of a text: behind the anchor, it is not the first.
             exact = spelled == text or (spelled == " " + text and self._decode(kept) == text)
@@ -97,7 +97,9 @@ class ReplyTokens:
             kept.pop()
         return ()
 
-    def places(self, rendered: str, segments: Sequence[str], replies: Sequence[Reply]) -> Iterator[Place]:
+    def find_spans(
+        self, rendered: str, segments: Sequence[str], replies: Sequence[ReplyMessage]
+    ) -> Iterator[ReplySpan]:
         """Where replies stand in a rendered conversation and can be replaced by their ids, in order.
 
         A reply must stand there to the letter (templates may strip or rewrite it), and a control token must follow:
@@ -122,7 +124,7 @@ class ReplyTokens:
                 # SentencePiece drops the space before the first word of a text, and here it is not the first.
                 space = len(spelled) - len(shown)
                 if spelled == " " * space + shown and rendered.endswith(" " * space, 0, start) and space <= 1:
-                    yield Place(start - space, end, reply.token_ids)
+                    yield ReplySpan(start - space, end, reply.token_ids)
             start = end + len(following)
 
     def _are_plain(self, token_ids: Sequence[int]) -> bool:
@@ -139,7 +141,7 @@ class ReplyTokens:
         return both[len(before) :] if both.startswith(before) else ""
 
 
-class TextOnly:
+class TextOnlyTokenizer:
     """Stands in for a tokenizer while it renders a template, and gives the text instead of tokenizing it.
 
     So the text is exactly what ``apply_chat_template`` would tokenize, control tokens in people's text marked.
@@ -161,7 +163,7 @@ class TextOnly:
         return cast(str, rendered)
 
 
-def sentinels(replies: Sequence[Reply]) -> list[str]:
+def make_sentinels(replies: Sequence[ReplyMessage]) -> list[str]:
     """A word for each reply, in no conversation yet: rendered in its place, it shows what the template puts around."""
     nonce = secrets.token_hex(16)
     return [f"reply{nonce}n{number}n" for number in range(len(replies))]

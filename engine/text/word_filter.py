@@ -29,9 +29,9 @@ from engine.text.vocabulary import Vocabulary
 from engine.text.word_matching import HIT, WordMatcher, fold, is_word_character
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-_LONGEST_CHARACTER = 4  # bytes
-_MOST_MASKS = 512
-_MOST_WORD_LISTS = 32
+_MAX_CHARACTER_BYTES = 4  # bytes
+_MAX_MASKS = 512
+_MAX_WORD_LISTS = 32
 
 
 class Position(NamedTuple):
@@ -90,10 +90,10 @@ class ForbiddenWords:
 
         The tokens that end a reply are judged by :meth:`is_complete` instead: their text is not shown.
         """
-        left = min(tokens_left, _LONGEST_CHARACTER - 1)  # more make no difference
+        left = min(tokens_left, _MAX_CHARACTER_BYTES - 1)  # more make no difference
         mask = self._masks.get((position, left))
         if mask is None:
-            if len(self._masks) >= _MOST_MASKS:
+            if len(self._masks) >= _MAX_MASKS:
                 self._masks.clear()
             mask = np.array(sorted(self._find_banned(position, left)), dtype=np.int64)
             self._masks[position, left] = mask
@@ -298,7 +298,7 @@ class WordLists:
         made = ForbiddenWords(sorted(key), self._folded())
         with self._lock:
             kept = self._compiled.setdefault(key, made)  # somebody else may have been quicker
-            while len(self._compiled) > _MOST_WORD_LISTS:
+            while len(self._compiled) > _MAX_WORD_LISTS:
                 self._compiled.popitem(last=False)
         return kept
 

@@ -25,7 +25,7 @@ class ChatPage:
 
     def go(self, conversation_id: str | None) -> ChatPage:
         """Open a conversation, or a new chat, without loading the page again."""
-        self.page.evaluate("id => window.deskmate.go(id)", conversation_id)
+        self.page.evaluate("id => window.deskmate.navigate(id)", conversation_id)
         return self
 
     def reload(self) -> ChatPage:

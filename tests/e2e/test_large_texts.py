@@ -48,10 +48,10 @@ def test_reply_of_100_kb_leaves_the_page_usable(server: Server, reader: ChatPage
 @pytest.mark.parametrize("shape", ["mixed", "one code block", "one paragraph"])
 def test_text_drawn_as_it_grows_equals_text_drawn_at_once(reader: ChatPage, shape: str) -> None:
     script = """async ([text, step]) => {
-      const { GrowingMarkdown, drawMarkdown } = await import("/ui/static/markdown.js");
+      const { StreamingMarkdown, renderMarkdown } = await import("/ui/static/markdown.js");
       const grown = document.createElement("div"), whole = document.createElement("div");
       document.getElementById("dm-messages").append(grown, whole);
-      const markdown = new GrowingMarkdown(grown);
+      const markdown = new StreamingMarkdown(grown);
       for (let at = 0; at < text.length; at += step) {
         await new Promise(resolve => {
           markdown.append(text.slice(at, at + step));
@@ -59,7 +59,7 @@ def test_text_drawn_as_it_grows_equals_text_drawn_at_once(reader: ChatPage, shap
         });
       }
       markdown.finish();
-      drawMarkdown(whole, text);
+      renderMarkdown(whole, text);
       return [grown.innerText, whole.innerText, grown.querySelectorAll("*").length, whole.querySelectorAll("*").length];
     }"""
     grown, whole, grown_count, whole_count = reader.go(None).page.evaluate(script, [_shapes()[shape][:60_000], 397])

@@ -26,7 +26,7 @@ ENDING_IN_CODE = {
 
 #: Draws each text at once and in pieces: for each the code that is shown, and what its button copies.
 DRAW = """async ([texts, step]) => {
-  const { GrowingMarkdown, drawMarkdown } = await import("/ui/static/markdown.js");
+  const { StreamingMarkdown, renderMarkdown } = await import("/ui/static/markdown.js");
   let copied = null;
   const clipboard = { writeText: async (text) => { copied = text; } };
   Object.defineProperty(navigator, "clipboard", { configurable: true, value: clipboard });
@@ -38,9 +38,9 @@ DRAW = """async ([texts, step]) => {
   const results = {};
   for (const [name, text] of Object.entries(texts)) {
     const whole = document.createElement("div");
-    drawMarkdown(whole, text);
+    renderMarkdown(whole, text);
     const growing = document.createElement("div");
-    const markdown = new GrowingMarkdown(growing);
+    const markdown = new StreamingMarkdown(growing);
     for (let at = 0; at < text.length; at += step) {
       await new Promise((resolve) => markdown.append(text.slice(at, at + step), resolve));
     }

@@ -38,7 +38,7 @@ _MESSAGES = """
 <div id="dm-announcer" class="dm-hidden" aria-live="polite"></div>
 """
 
-_ALERT = '<div id="dm-toast" role="status"></div><div id="dm-alert" role="alert"></div><p id="dm-reader-note"></p>'
+_ALERT = '<div id="dm-toast" role="status"></div><div id="dm-alert" role="alert"></div><p id="dm-viewer-note"></p>'
 _CANNED = """
 <button type="button" id="dm-canned" class="dm-icon-button" aria-label="Canned replies" title="Canned replies (/)"
   aria-haspopup="dialog"><span class="dm-icon dm-icon-canned"></span></button>

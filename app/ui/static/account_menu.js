@@ -4,10 +4,10 @@ import { signOut } from "./api.js";
 import { byId } from "./dom.js";
 import { openMenu } from "./menu.js";
 
-const READER = "You can read here and not write: you are a viewer. An admin can change that.";
+const VIEWER_NOTE = "You can read here and not write: you are a viewer. An admin can change that.";
 
-// `failed(error)`: signing out did not work.
-export function showMe({ accounts, user }, failed) {
+// `onError(error)`: signing out did not work.
+export function setUpAccountMenu({ accounts, user }, onError) {
   const button = byId("dm-me");
   const name = accounts ? `${user.name} (${user.role})` : "This desk";
   button.setAttribute("aria-label", accounts ? `Signed in as ${name}` : "The desk");
@@ -16,13 +16,13 @@ export function showMe({ accounts, user }, failed) {
   const entries = [{ name: "Desk", iconName: "desk", action: goTo("/desk") }];
   if (accounts) {
     entries.unshift({ name: `Account of ${user.name}`, iconName: "person", action: goTo("/account") });
-    entries.push({ name: "Sign out", iconName: "leave", action: () => signOut().catch(failed) });
+    entries.push({ name: "Sign out", iconName: "leave", action: () => signOut().catch(onError) });
   }
   button.addEventListener("click", () => openMenu(button, name, entries));
   button.hidden = false;
   if (user.role !== "viewer") return;
-  document.documentElement.classList.add("dm-reader");
-  byId("dm-reader-note").textContent = READER;
+  document.documentElement.classList.add("dm-viewer");
+  byId("dm-viewer-note").textContent = VIEWER_NOTE;
   // The settings of a conversation can be read, and are not the reader's to change.
   for (const part of document.querySelectorAll("#dm-settings .form, #dm-prompt-about, #dm-reset")) part.inert = true;
 }

@@ -1,9 +1,9 @@
 // Where the page stands, as its address says it.
 
-export const addressOf = (id, messageId = null) =>
+export const conversationUrl = (id, messageId = null) =>
   id ? `/?${new URLSearchParams(messageId ? { c: id, m: messageId } : { c: id })}` : "/";
 
-export const inAddress = () => {
+export const parseLocation = () => {
   const parameters = new URLSearchParams(location.search);
   return { id: parameters.get("c"), at: parameters.get("m") };
 };

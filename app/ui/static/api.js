@@ -35,15 +35,15 @@ async function send(path, options) {
 }
 
 // Whoever signs out goes to the plain sign-in page, whatever else the page asks for meanwhile and is refused.
-let leaving = false;
+let isSigningOut = false;
 
 export async function signOut({ everywhere = false } = {}) {
-  leaving = true;
+  isSigningOut = true;
   try {
     await request("POST", everywhere ? "/api/account/sign-out-everywhere" : "/api/account/sign-out", {});
   } catch (error) {
     if (error.code !== "not_signed_in") {
-      leaving = false;
+      isSigningOut = false;
       throw error;
     }
   }
@@ -52,12 +52,12 @@ export async function signOut({ everywhere = false } = {}) {
 
 // Going back must not show what was on the screen before.
 addEventListener("pageshow", () => {
-  if (leaving) location.reload();
+  if (isSigningOut) location.reload();
 });
 
 // The session has ended, here or elsewhere. What was typed is kept by the page for its next visit.
 function signInAgain() {
-  if (leaving) return;
+  if (isSigningOut) return;
   location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search + location.hash)}`);
 }
 
@@ -79,8 +79,8 @@ export const api = {
   swap: (model) => request("POST", "/api/engine/swap", { model }),
   listConversations: (parameters) => request("GET", `/api/conversations?${query(parameters)}`),
   getConversation: (id, parameters = {}) => request("GET", `${conversationPath(id)}?${query(parameters)}`),
-  // `leaving`: the page goes away, and the request must not go with it.
-  changeConversation: (id, change, leaving = false) => request("PATCH", conversationPath(id), change, { keepalive: leaving }),
+  // `keepalive`: the page goes away, and the request must not go with it.
+  changeConversation: (id, change, keepalive = false) => request("PATCH", conversationPath(id), change, { keepalive }),
   deleteConversation: (id) => request("DELETE", conversationPath(id)),
   listTags: () => request("GET", "/api/tags"),
   startTurn: (turn) => request("POST", "/api/turns", turn),

@@ -1,19 +1,19 @@
 // Puts the page together. Gradio's components call the commands on window.deskmate.
 
-import { addressOf, inAddress } from "./address.js";
+import { conversationUrl, parseLocation } from "./address.js";
 import { api } from "./api.js";
 import { CannedReplies } from "./canned.js";
 import { Chat } from "./chat.js";
 import { Composer } from "./composer.js";
 import { Conversations } from "./conversations.js";
-import { announce, byId, debounce, drawn } from "./dom.js";
-import { showMe } from "./account_menu.js";
+import { announce, byId, debounce, waitForElement } from "./dom.js";
+import { setUpAccountMenu } from "./account_menu.js";
 import { Model } from "./model.js";
 import { loadOptions } from "./options.js";
 import { Panels } from "./panels.js";
 import { Readiness } from "./readiness.js";
-import { Settings, settingsDrawn } from "./settings.js";
-import { tabs } from "./cross_tab.js";
+import { Settings, waitForSettings } from "./settings.js";
+import { crossTab } from "./cross_tab.js";
 import { Toast } from "./toast.js";
 import { listenForTransfers } from "./transfer.js";
 import { Welcome } from "./welcome.js";
@@ -32,7 +32,7 @@ class Page {
     this.readiness = new Readiness({
       modelName: () => this.options.model.name,
       isReplying: () => Boolean(this.chat?.activeTurnId),
-      back: () => this.refreshSoon(),
+      onReconnect: () => this.refreshSoon(),
     });
     this.composer = new Composer(textarea, {
       send: () => this.send(),
@@ -42,26 +42,26 @@ class Page {
     });
     this.canned = new CannedReplies(byId("dm-canned"), {
       insert: (text) => this.composer.insert(text),
-      failed: (error) => this.failed(error),
+      onError: (error) => this.reportError(error),
       left: (typed) => (typed === "" ? this.composer.focus() : this.composer.insert(typed)),
     });
-    this.settings = new Settings(options, (id, settings, leaving) => api.changeConversation(id, { settings }, leaving), {
-      notSaved: (error) => this.toast.show(`The settings of the chat you left were not saved. Open it to try again. ${error.message}`),
+    this.settings = new Settings(options, (id, settings, keepalive) => api.changeConversation(id, { settings }, keepalive), {
+      onSaveFailed: (error) => this.toast.show(`The settings of the chat you left were not saved. Open it to try again. ${error.message}`),
     });
     this.conversations = new Conversations({
-      open: (id, messageId) => this.go(id, { at: messageId }),
+      open: (id, messageId) => this.navigate(id, { at: messageId }),
       listed: (items) => this.#listed(items),
       renamed: (id, title) => this.#renamed(id, title),
       deleted: (id) => this.#deleted(id),
-      failed: (error) => this.failed(error),
-      listFailed: (error) => (error.status === 0 ? this.readiness.show("not reachable") : this.failed(error)),
+      onError: (error) => this.reportError(error),
+      listFailed: (error) => (error.status === 0 ? this.readiness.show("not reachable") : this.reportError(error)),
     });
     this.model = new Model({
       isOpen: () => this.panels.settings.open,
-      mayChange: () => this.options.user.role === "admin",
+      canChange: () => this.options.user.role === "admin",
       changed: () => {
         this.modelChanged();
-        tabs.tell("model-changed");
+        crossTab.broadcast("model-changed");
       },
     });
     this.toast = new Toast();
@@ -75,7 +75,7 @@ class Page {
   // ---- commands of Gradio's components
 
   newChat() {
-    this.go(null);
+    this.navigate(null);
   }
 
   search(query) {
@@ -85,36 +85,36 @@ class Page {
   async send() {
     const text = this.composer.text;
     if (text.trim() === "") {
-      this.composer.complain("The message is empty. Write something first.");
+      this.composer.showError("The message is empty. Write something first.");
       return;
     }
     if (this.chat.activeTurnId) {
-      this.busy();
+      this.warnReplyInProgress();
       return;
     }
     if (this.chat.opening) {
-      this.composer.complain("The conversation is still being opened. Send again in a moment.");
+      this.composer.showError("The conversation is still being opened. Send again in a moment.");
       return;
     }
-    this.composer.complain("");
+    this.composer.showError("");
     const from = this.chat.conversationId;
-    const settings = this.settings.forTurn();
+    const settings = this.settings.settingsForTurn();
     try {
       const sent = await this.chat.send(text, settings, from === null && this.welcome.temporary);
       if (!sent) return;
-      this.composer.taken(text, from);
+      this.composer.clearSent(text, from);
       if (!sent.left) this.welcome.hide();
       if (sent.left) {
         this.refreshSoon(); // nothing else here tells of it
         return;
       }
       if (from === null) this.composer.keepDraftFor(sent.turn.conversation_id);
-      this.settings.accepted(sent.turn.conversation_id, settings);
+      this.settings.onTurnAccepted(sent.turn.conversation_id, settings);
       if (from === null) this.#created(sent.turn.conversation_id, this.welcome.temporary);
       this.composer.takeFocus();
     } catch (error) {
-      this.settings.refused();
-      this.failed(error);
+      this.settings.onTurnRefused();
+      this.reportError(error);
       if (error.status === 409) await this.chat.reopen(); // it was asked elsewhere: show that
     }
     this.refreshSoon();
@@ -124,17 +124,17 @@ class Page {
   // whether it was taken is returned.
   async askAgain(start) {
     if (this.chat.activeTurnId) {
-      this.busy();
+      this.warnReplyInProgress();
       return false;
     }
-    this.composer.complain("");
-    const settings = this.settings.forTurn();
+    this.composer.showError("");
+    const settings = this.settings.settingsForTurn();
     try {
       const turn = await start(settings);
-      this.settings.accepted(turn.conversation_id, settings);
+      this.settings.onTurnAccepted(turn.conversation_id, settings);
     } catch (error) {
-      this.settings.refused();
-      this.failed(error);
+      this.settings.onTurnRefused();
+      this.reportError(error);
       if (error.status === 409) await this.chat.reopen();
       return false;
     }
@@ -147,9 +147,9 @@ class Page {
   async branch(id) {
     try {
       const { conversation_id: branched } = await api.branch(id);
-      await this.go(branched);
+      await this.navigate(branched);
     } catch (error) {
-      this.failed(error);
+      this.reportError(error);
       return;
     }
     announce("You are in a new conversation now.");
@@ -158,16 +158,16 @@ class Page {
 
   // Deletes a message with what follows it; for a while that can be taken back.
   async deleteMessage(id) {
-    if (this.chat.activeTurnId) return this.busy();
+    if (this.chat.activeTurnId) return this.warnReplyInProgress();
     let deletion;
     try {
       deletion = await api.deleteMessage(id);
     } catch (error) {
-      this.failed(error);
+      this.reportError(error);
       return;
     }
     await this.chat.reopen();
-    tabs.tell("conversation-changed", { id: deletion.conversation_id });
+    crossTab.broadcast("conversation-changed", { id: deletion.conversation_id });
     const what = deletion.messages === 1 ? "The message was deleted." : `${deletion.messages} messages were deleted.`;
     this.toast.show(what, "Undo", () => this.#undo(deletion));
   }
@@ -176,23 +176,23 @@ class Page {
     try {
       await api.undoDeletion(id);
     } catch (error) {
-      this.failed(error);
+      this.reportError(error);
       return;
     }
-    tabs.tell("conversation-changed", { id: conversation });
+    crossTab.broadcast("conversation-changed", { id: conversation });
     if (this.chat.conversationId === conversation) await this.chat.reopen();
     announce("The messages are back.");
   }
 
-  busy() {
-    this.composer.complain("A reply is still being written. Wait for it, or press Esc to stop it.");
+  warnReplyInProgress() {
+    this.composer.showError("A reply is still being written. Wait for it, or press Esc to stop it.");
   }
 
   async stop() {
     try {
       await this.chat.stop();
     } catch (error) {
-      this.failed(error);
+      this.reportError(error);
     }
   }
 
@@ -211,21 +211,21 @@ class Page {
   // ---- where the page stands
 
   // Opens a conversation, at the message `at` if there is one, or a new chat with null.
-  go(id, { record = true, at = null, from = document.activeElement } = {}) {
-    const address = addressOf(id, at);
+  navigate(id, { record = true, at = null, from = document.activeElement } = {}) {
+    const address = conversationUrl(id, at);
     this.#focusBefore = from;
     if (record && address !== location.pathname + location.search) history.pushState(null, "", address);
     this.panels.closeOverlays();
-    this.conversations.mark(id);
+    this.conversations.markCurrent(id);
     return id ? this.chat.open(id, { at }) : this.chat.openNew();
   }
 
   #created(id, temporary) {
-    history.pushState(null, "", addressOf(id));
+    history.pushState(null, "", conversationUrl(id));
     this.welcome.hide();
     if (temporary) this.#entitle("Temporary chat");
     byId("dm-temporary-mark").hidden = !temporary;
-    this.conversations.mark(id);
+    this.conversations.markCurrent(id);
   }
 
   // The list knows the titles, and what nobody has read yet.
@@ -243,18 +243,18 @@ class Page {
       return; // the mark stays until the next look
     }
     this.refreshSoon();
-    tabs.tell("conversation-changed", { id, title: this.#title });
+    crossTab.broadcast("conversation-changed", { id, title: this.#title });
   }
 
   #renamed(id, title) {
     if (id === this.chat.conversationId) this.#entitle(title);
-    tabs.tell("conversation-changed", { id, title });
+    crossTab.broadcast("conversation-changed", { id, title });
   }
 
   #deleted(id) {
-    this.composer.forget(id);
-    tabs.tell("conversation-deleted", { id });
-    if (id === this.chat.wantedId) this.go(null);
+    this.composer.deleteDraft(id);
+    crossTab.broadcast("conversation-deleted", { id });
+    if (id === this.chat.targetConversationId) this.navigate(null);
   }
 
   #entitle(title) {
@@ -265,7 +265,7 @@ class Page {
 
   // ---- what the chat reports
 
-  shown(conversation, { again = false, asked } = {}) {
+  onConversationShown(conversation, { again = false, asked } = {}) {
     byId("dm-temporary-mark").hidden = !conversation?.temporary;
     if (conversation === null || conversation.messages.length === 0) this.welcome.show({ exists: conversation !== null });
     else this.welcome.hide();
@@ -276,7 +276,7 @@ class Page {
     this.composer.takeFocus(this.#focusBefore);
   }
 
-  replying(active) {
+  setReplying(active) {
     // The button that was pressed goes away, and the focus must not go with it.
     const focused = document.activeElement;
     if (focused === byId("dm-stop") || focused === byId("dm-send")) this.composer?.focus();
@@ -287,7 +287,7 @@ class Page {
     if (this.chat.isNew) for (const wait of TITLE_CHECKS_MS) setTimeout(this.refreshSoon, wait);
   }
 
-  connection(connected) {
+  setConnected(connected) {
     if (connected) this.readiness.connected();
     else this.readiness.show("not reachable");
   }
@@ -300,13 +300,13 @@ class Page {
       if (look !== this.#optionsLook) return;
       this.options = options;
     } catch (error) {
-      if (look === this.#optionsLook) this.failed(error);
+      if (look === this.#optionsLook) this.reportError(error);
       return;
     }
     this.settings.useOptions(this.options);
     this.#offerContinue();
     this.welcome.describe(this.options);
-    this.readiness.nameAgain();
+    this.readiness.refreshName();
     if (this.chat.activeTurnId) this.readiness.connected();
     else await this.readiness.check();
   }
@@ -316,56 +316,56 @@ class Page {
     document.documentElement.classList.toggle("dm-cannot-continue", !this.options.model.can_continue);
   }
 
-  missing() {
+  onConversationMissing() {
     const temporary = !byId("dm-temporary-mark").hidden;
     history.replaceState(null, "", "/");
-    this.go(null, { from: null }); // nobody asked for it
-    this.composer.complain(
+    this.navigate(null, { from: null }); // nobody asked for it
+    this.composer.showError(
       temporary
         ? "This temporary chat has ended: it was in the memory of a server that has stopped or cannot be reached now."
         : "This conversation does not exist. It may have been deleted.",
     );
   }
 
-  failed(error) {
-    this.composer.complain(error.message);
-    this.readiness.failed(error);
+  reportError(error) {
+    this.composer.showError(error.message);
+    this.readiness.recordFailure(error);
   }
 
   // ---- set-up
 
   #listen() {
     listenForTransfers({
-      said: (text) => this.toast.show(text),
-      failed: (error) => this.failed(error),
-      imported: () => this.conversations.refresh(),
+      onStatus: (text) => this.toast.show(text),
+      onError: (error) => this.reportError(error),
+      onImported: () => this.conversations.refresh(),
     });
     addEventListener("popstate", () => {
-      const { id, at } = inAddress();
-      this.go(id, { record: false, at });
+      const { id, at } = parseLocation();
+      this.navigate(id, { record: false, at });
     });
     byId("dm-brand").addEventListener("click", (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return;
       event.preventDefault();
-      this.go(null);
+      this.navigate(null);
     });
-    byId("dm-toggle-settings").addEventListener("click", () => this.model.look());
-    tabs.on("model-changed", () => this.modelChanged());
-    tabs.on("conversation-changed", ({ id, title }) => {
+    byId("dm-toggle-settings").addEventListener("click", () => this.model.refresh());
+    crossTab.on("model-changed", () => this.modelChanged());
+    crossTab.on("conversation-changed", ({ id, title }) => {
       this.refreshSoon();
       if (id !== this.chat.conversationId) return;
       if (title) this.#entitle(title);
       else this.chat.reopen();
     });
-    tabs.on("conversation-deleted", ({ id }) => {
+    crossTab.on("conversation-deleted", ({ id }) => {
       this.refreshSoon();
-      if (id === this.chat.wantedId) this.missing();
+      if (id === this.chat.targetConversationId) this.onConversationMissing();
     });
     document.addEventListener("visibilitychange", () => {
       if (document.visibilityState !== "visible") return;
       this.refreshSoon();
       this.readiness.check();
-      if (this.panels.settings.open) this.model.look();
+      if (this.panels.settings.open) this.model.refresh();
     });
   }
 }
@@ -373,29 +373,29 @@ class Page {
 // Called once, after Gradio has drawn its components.
 export async function start() {
   const [textarea] = await Promise.all([
-    drawn("#dm-box textarea"),
-    drawn("#dm-search input, #dm-search textarea"),
-    drawn("#dm-tags"),
-    drawn("#dm-list"),
-    drawn("#dm-list-foot"),
-    drawn("#dm-scroll"),
-    drawn("#dm-canned"),
-    drawn("#dm-prompt-about"),
-    drawn("#dm-alert"),
-    drawn("#dm-show-settings"),
-    settingsDrawn(),
+    waitForElement("#dm-box textarea"),
+    waitForElement("#dm-search input, #dm-search textarea"),
+    waitForElement("#dm-tags"),
+    waitForElement("#dm-list"),
+    waitForElement("#dm-list-foot"),
+    waitForElement("#dm-scroll"),
+    waitForElement("#dm-canned"),
+    waitForElement("#dm-prompt-about"),
+    waitForElement("#dm-alert"),
+    waitForElement("#dm-show-settings"),
+    waitForSettings(),
   ]);
   byId("dm-chat").setAttribute("role", "region");
   byId("dm-chat").setAttribute("aria-label", "Chat");
   const page = new Page(await loadOptions(), textarea);
   byId("dm-alert").textContent = "";
-  showMe(page.options, (error) => page.failed(error));
+  setUpAccountMenu(page.options, (error) => page.reportError(error));
   window.deskmate = page;
   page.conversations.refresh();
-  const { id, at } = inAddress();
-  await page.go(id, { record: false, at });
+  const { id, at } = parseLocation();
+  await page.navigate(id, { record: false, at });
   page.refreshSoon.cancel(); // the list was asked for just now
-  page.conversations.tellListed(); // it may have come before the conversation, which it calls unread
+  page.conversations.notifyListed(); // it may have come before the conversation, which it calls unread
   page.readiness.check();
   document.documentElement.classList.add("dm-visible", "dm-ready");
   page.composer.focus(); // what is not visible takes no focus

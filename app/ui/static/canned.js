@@ -10,12 +10,12 @@ function fits({ title, description, name }, asked) {
 }
 
 export class CannedReplies {
-  // `insert(text)` puts a text into the box; `failed(error)` tells the person; `left(typed)` hears of a list that was
+  // `insert(text)` puts a text into the box; `onError(error)` tells the person; `left(typed)` hears of a list that was
   // left without a choice, and what had been typed into its search.
-  constructor(button, { insert, failed, left }) {
+  constructor(button, { insert, onError, left }) {
     this.button = button;
     this.insert = insert;
-    this.failed = failed;
+    this.onError = onError;
     this.left = left;
     button.addEventListener("click", () => this.open());
   }
@@ -23,15 +23,15 @@ export class CannedReplies {
   // `typed`: it was opened by typing / into the box. It is there before the list is: whoever types on types into the search.
   async open({ typed = false } = {}) {
     if (document.querySelector(".dm-canned, .dm-fill")) return;
-    const { show, complain } = this.#list(typed);
+    const { show, showError } = this.#list(typed);
     try {
       show(await api.listCanned());
     } catch (error) {
-      complain(error.message);
+      showError(error.message);
     }
   }
 
-  // Opens the list without its entries: `show(replies)` brings them, `complain(sentence)` says why there are none.
+  // Opens the list without its entries: `show(replies)` brings them, `showError(sentence)` says why there are none.
   #list(typed) {
     let replies = null;
     let sentence = "Loading …";
@@ -112,7 +112,7 @@ export class CannedReplies {
         replies = listed;
         draw();
       },
-      complain: (said) => {
+      showError: (said) => {
         sentence = said;
         draw();
       },
@@ -129,7 +129,7 @@ export class CannedReplies {
       const { text } = await api.fillCanned(reply.name, values);
       this.insert(text);
     } catch (error) {
-      this.failed(error);
+      this.onError(error);
     }
   }
 

@@ -3,17 +3,17 @@
 import { api, randomId } from "./api.js";
 import { announce, byId } from "./dom.js";
 import { MessageList } from "./messages.js";
-import { tabs } from "./cross_tab.js";
+import { crossTab } from "./cross_tab.js";
 import { codePoints, turnEvents } from "./turn_events.js";
 
 const PAGE_SIZE = 100;
 
 export class Chat {
   #unfollow = null; // leaves the reply in flight
-  #unanswered = null; // the request that may or may not have arrived: {key, id}
+  #unconfirmed = null; // the request that may or may not have arrived: {key, id}
   #visit = 0; // a slow answer must not open a conversation the person has left
 
-  // `page` hears: shown(conversation or null), replying(bool), connection(bool), failed(error), missing().
+  // `page` hears: onConversationShown(conversation or null), setReplying(bool), setConnected(bool), reportError(error), onConversationMissing().
   constructor(page) {
     this.page = page;
     this.messages = new MessageList({
@@ -23,7 +23,7 @@ export class Chat {
       branch: (id) => page.branch(id),
       remove: (id) => page.deleteMessage(id),
       show: (id, step) => this.#showVersion(id, step),
-      failed: (error) => page.failed(error),
+      onError: (error) => page.reportError(error),
     });
     this.earlier = byId("dm-earlier");
     this.earlier.addEventListener("click", () => this.#loadEarlier());
@@ -43,18 +43,18 @@ export class Chat {
     this.lastUserText = null;
     this.messages.clear();
     this.earlier.hidden = true;
-    this.page.replying(false);
+    this.page.setReplying(false);
   }
 
   // The conversation that the person is at, shown already or not.
-  get wantedId() {
+  get targetConversationId() {
     return this.opening ?? this.conversationId;
   }
 
   openNew() {
     this.#visit++;
     this.#reset();
-    this.page.shown(null);
+    this.page.onConversationShown(null);
   }
 
   // Loads a conversation and follows its reply in flight, if there is one. `at`: the message to look at.
@@ -69,8 +69,8 @@ export class Chat {
       if (visit !== this.#visit) return;
       const stays = this.opening !== null && error.status !== 404;
       this.opening = null;
-      if (error.status === 404) this.page.missing();
-      else this.page.failed(error);
+      if (error.status === 404) this.page.onConversationMissing();
+      else this.page.reportError(error);
       if (stays) await this.reopen(); // what happened there meanwhile was not shown
       return;
     }
@@ -83,7 +83,7 @@ export class Chat {
     this.messages.offerReply(conversation.messages.at(-1));
     this.firstId = conversation.messages[0]?.id ?? null;
     this.earlier.hidden = !conversation.has_earlier;
-    this.page.shown(conversation, { again, asked });
+    this.page.onConversationShown(conversation, { again, asked });
     if (at !== null && this.messages.lookAt(at)) return;
     if (again && writing) this.messages.goOnWriting(writing);
     if (!again || following) this.messages.toLatest();
@@ -114,7 +114,7 @@ export class Chat {
     try {
       return await this.#send(text, settings, temporary, expected.streamId);
     } finally {
-      expected.over();
+      expected.done();
     }
   }
 
@@ -127,7 +127,7 @@ export class Chat {
     } finally {
       if (visit === this.#visit) this.sending = false;
     }
-    tabs.tell("conversation-changed", { id: turn.conversation_id });
+    crossTab.broadcast("conversation-changed", { id: turn.conversation_id });
     if (visit !== this.#visit) {
       const stayed = turn.conversation_id === this.conversationId; // it was only loaded again
       if (stayed) await this.reopen();
@@ -148,15 +148,15 @@ export class Chat {
   }
 
   // The same message sent again after no answer came is the same request: it may have arrived.
-  async #once(message, call) {
+  async #sendOnce(message, call) {
     const key = JSON.stringify(message);
-    if (this.#unanswered?.key !== key) this.#unanswered = { key, id: randomId() };
+    if (this.#unconfirmed?.key !== key) this.#unconfirmed = { key, id: randomId() };
     try {
-      const turn = await call(this.#unanswered.id);
-      this.#unanswered = null;
+      const turn = await call(this.#unconfirmed.id);
+      this.#unconfirmed = null;
       return turn;
     } catch (error) {
-      if (error.status !== 0) this.#unanswered = null;
+      if (error.status !== 0) this.#unconfirmed = null;
       throw error;
     }
   }
@@ -164,13 +164,13 @@ export class Chat {
   #start(text, settings, temporary, stream_id) {
     const message = { conversation_id: this.conversationId, text, temporary };
     const tip_id = this.tipId; // the person answers that, and not what another tab may have made of it since
-    return this.#once(message, (request_id) => api.startTurn({ ...message, tip_id, settings, request_id, stream_id }));
+    return this.#sendOnce(message, (request_id) => api.startTurn({ ...message, tip_id, settings, request_id, stream_id }));
   }
 
   // Edits a message, asks for another reply or for the rest of one; the page then shows it. Returns the turn.
   async #askAgain(how, id, { text, settings }) {
-    const turn = await this.#once({ how, id, text }, (request_id) => api[how](id, { text, settings, request_id }));
-    tabs.tell("conversation-changed", { id: turn.conversation_id });
+    const turn = await this.#sendOnce({ how, id, text }, (request_id) => api[how](id, { text, settings, request_id }));
+    crossTab.broadcast("conversation-changed", { id: turn.conversation_id });
     if (turn.conversation_id === this.conversationId) {
       await this.reopen();
       this.messages.toLatest();
@@ -179,14 +179,14 @@ export class Chat {
   }
 
   async #showVersion(id, step) {
-    if (this.activeTurnId) return this.page.busy();
+    if (this.activeTurnId) return this.page.warnReplyInProgress();
     try {
       await api.showMessage(id);
     } catch (error) {
-      this.page.failed(error);
+      this.page.reportError(error);
       return;
     }
-    tabs.tell("conversation-changed", { id: this.conversationId });
+    crossTab.broadcast("conversation-changed", { id: this.conversationId });
     this.messages.following = false; // the reader stays where the versions part
     await this.reopen();
     this.messages.focusVersion(id, step);
@@ -196,17 +196,17 @@ export class Chat {
     if (this.activeTurnId) await api.stopTurn(this.activeTurnId);
   }
 
-  // `told`: the stream in which the reply is told already.
-  #add(message, told = null) {
+  // `inStreamId`: the stream in which the reply is told already.
+  #add(message, inStreamId = null) {
     this.tipId = message.id;
     if (message.role === "user") this.lastUserText = message.content;
     const reply = this.messages.add(message);
-    if (reply && message.status === "streaming" && message.turn_id) this.#follow(message.turn_id, reply, told);
+    if (reply && message.status === "streaming" && message.turn_id) this.#follow(message.turn_id, reply, inStreamId);
   }
 
-  #follow(turnId, reply, told) {
+  #follow(turnId, reply, inStreamId) {
     this.activeTurnId = turnId;
-    this.page.replying(true);
+    this.page.setReplying(true);
     const followDown = () => this.messages.followDown();
     let lost = false;
     let doubtful = false; // the connection was lost: after a crash, another tab may have continued the reply from fewer words
@@ -225,10 +225,10 @@ export class Chat {
       },
       gone: () => {
         this.#finished(turnId);
-        if (this.opening === null) this.page.missing();
+        if (this.opening === null) this.page.onConversationMissing();
       },
       connection: (connected) => {
-        this.page.connection(connected);
+        this.page.setConnected(connected);
         if (connected && lost) reply.notice("");
         if (!connected) reply.notice("The connection was lost. Trying to continue …");
         lost = !connected;
@@ -237,7 +237,7 @@ export class Chat {
         if (connected && doubtful) this.reopen();
       },
     };
-    const unfollow = turnEvents.follow(turnId, codePoints(reply.source), listener, told);
+    const unfollow = turnEvents.follow(turnId, codePoints(reply.source), listener, inStreamId);
     if (this.activeTurnId === turnId) this.#unfollow = unfollow; // else it has ended meanwhile
   }
 
@@ -245,9 +245,9 @@ export class Chat {
     if (this.activeTurnId !== turnId) return;
     this.activeTurnId = null;
     this.#unfollow = null;
-    this.page.replying(false);
+    this.page.setReplying(false);
     this.isNew = false;
-    this.page.connection(true);
+    this.page.setConnected(true);
   }
 
   async #loadEarlier() {
@@ -261,7 +261,7 @@ export class Chat {
       this.firstId = page.messages[0]?.id ?? this.firstId;
       this.earlier.hidden = !page.has_earlier;
     } catch (error) {
-      this.page.failed(error);
+      this.page.reportError(error);
     } finally {
       this.earlier.disabled = false;
     }

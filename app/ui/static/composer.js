@@ -31,7 +31,7 @@ export class Composer {
       }
     });
     textarea.addEventListener("input", () => {
-      this.complain("");
+      this.showError("");
       if (this.#draftKey) storage.write("sessionStorage", this.#draftKey, textarea.value);
     });
     document.addEventListener("keydown", (event) => {
@@ -68,7 +68,7 @@ export class Composer {
 
   // The text was sent from the chat `from` (null is a new one): what was typed behind it meanwhile stays, here or as the draft of
   // a chat that the person has left.
-  taken(text, from) {
+  clearSent(text, from) {
     const key = draftKeyOf(from);
     const draft = key === this.#draftKey ? this.text : (storage.read("sessionStorage", key) ?? "");
     if (!draft.startsWith(text)) return;
@@ -81,17 +81,17 @@ export class Composer {
   useDraft(conversationId) {
     this.#draftKey = draftKeyOf(conversationId);
     this.#set(storage.read("sessionStorage", this.#draftKey) ?? "");
-    this.complain("");
+    this.showError("");
   }
 
   // The new chat has become a conversation, and what is in the box belongs to it.
   keepDraftFor(conversationId) {
-    this.forget(null);
+    this.deleteDraft(null);
     this.#draftKey = draftKeyOf(conversationId);
     storage.write("sessionStorage", this.#draftKey, this.text);
   }
 
-  forget(conversationId) {
+  deleteDraft(conversationId) {
     storage.write("sessionStorage", draftKeyOf(conversationId), null);
   }
 
@@ -109,7 +109,7 @@ export class Composer {
     if (now === null || now === document.body || now === before || again || now.closest("#dm-composer")) this.focus();
   }
 
-  complain(message) {
+  showError(message) {
     this.alert.textContent = message;
   }
 }

@@ -1,6 +1,6 @@
 // One conversation of the list: open it, and a menu of what can be done with it.
 
-import { addressOf } from "./address.js";
+import { conversationUrl } from "./address.js";
 import { icon, make } from "./dom.js";
 import { openMenu } from "./menu.js";
 import { download } from "./transfer.js";
@@ -13,7 +13,7 @@ export function conversationRow(summary, actions) {
   const mark = (name, label) => make("span", { class: `dm-row-mark dm-row-${name}`, role: "img", "aria-label": label });
   const link = make(
     "a",
-    { href: addressOf(id, messageId), class: "dm-row-link", title, tabindex: "-1" },
+    { href: conversationUrl(id, messageId), class: "dm-row-link", title, tabindex: "-1" },
     make("span", { class: "dm-row-title", dir: "auto" }, title),
     summary.streaming ? mark("live", "Replying") : summary.unread ? mark("unread", "Not read yet") : null,
     summary.snippet.length ? make("span", { class: "dm-row-snippet" }, ...summary.snippet.map(snippetPart)) : null,

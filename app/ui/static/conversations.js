@@ -2,12 +2,12 @@
 
 import { api } from "./api.js";
 import { conversationRow } from "./conversation_row.js";
-import { groupOf } from "./date_groups.js";
+import { dateGroup } from "./date_groups.js";
 import { askTags, confirmDeletion } from "./dialogs.js";
 import { byId, debounce, make, replaceChildren } from "./dom.js";
 
 const PAGE_SIZE = 50;
-const RECHECK_MS = 4000;
+const POLL_MS = 4000;
 
 export class Conversations {
   #query = "";
@@ -15,14 +15,14 @@ export class Conversations {
   #tags = [];
   #archived = false;
   #items = [];
-  #known = new Map(); // what is drawn, by what it says
+  #drawnRows = new Map(); // what is drawn, by what it says
   #cursor = null;
   #current = null;
-  #asked = 0; // only the newest answer is shown
+  #lastRequest = 0; // only the newest answer is shown
   #refreshing = null; // which of them is under way
-  #heldBack = false; // something is not drawn anew yet, because a menu is open or a row is being pressed
+  #hasDeferredRedraw = false; // something is not drawn anew yet, because a menu is open or a row is being pressed
 
-  // `actions`: open(id, messageId), listed(items), renamed(id, title), deleted(id), failed(error), listFailed(error).
+  // `actions`: open(id, messageId), listed(items), renamed(id, title), deleted(id), onError(error), listFailed(error).
   constructor(actions) {
     this.actions = actions;
     this.list = byId("dm-list");
@@ -38,9 +38,9 @@ export class Conversations {
     });
     this.list.addEventListener("keydown", (event) => this.#moveFocus(event));
     for (const released of ["pointerup", "pointercancel", "dragend"]) {
-      document.addEventListener(released, () => this.#drawHeldBack());
+      document.addEventListener(released, () => this.#redrawDeferred());
     }
-    this.list.addEventListener("focusin", (event) => this.#stopAt(event.target.closest(".dm-row")));
+    this.list.addEventListener("focusin", (event) => this.#setTabStop(event.target.closest(".dm-row")));
     // Whoever scrolls to the end gets more without asking.
     this.atEnd = new IntersectionObserver((entries) => entries.at(-1).isIntersecting && this.#loadMore(), {
       root: byId("dm-list-frame"),
@@ -53,7 +53,7 @@ export class Conversations {
 
   // Reads again what is shown, as far down as it was shown.
   async refresh() {
-    const asked = ++this.#asked;
+    const asked = ++this.#lastRequest;
     this.#refreshing = asked;
     const items = [];
     let cursor = null;
@@ -63,7 +63,7 @@ export class Conversations {
         items.push(...page.items);
         cursor = page.next_cursor;
       } while (cursor !== null && items.length < this.#items.length);
-      if (asked !== this.#asked) return;
+      if (asked !== this.#lastRequest) return;
       await this.#readTags(asked);
     } catch (error) {
       this.actions.listFailed(error);
@@ -71,20 +71,20 @@ export class Conversations {
     } finally {
       if (this.#refreshing === asked) this.#refreshing = null;
     }
-    if (asked !== this.#asked) return;
+    if (asked !== this.#lastRequest) return;
     this.#show(items, cursor);
   }
 
   // Says again what the list holds.
-  tellListed() {
+  notifyListed() {
     this.actions.listed(this.#items);
   }
 
   // Marks the open conversation.
-  mark(id) {
+  markCurrent(id) {
     this.#current = id;
     for (const row of this.#rows()) this.#markRow(row);
-    this.#stopAt(this.#rowOf(id) ?? this.#rows()[0]);
+    this.#setTabStop(this.#rowOf(id) ?? this.#rows()[0]);
   }
 
   #page(cursor) {
@@ -100,11 +100,11 @@ export class Conversations {
   async #loadMore() {
     // What is being read again is newer than what would be added to.
     if (this.#cursor === null || this.more.disabled || this.#refreshing !== null) return;
-    const asked = this.#asked;
+    const asked = this.#lastRequest;
     this.more.disabled = true;
     try {
       const page = await this.#page(this.#cursor);
-      if (asked === this.#asked) this.#show([...this.#items, ...page.items], page.next_cursor);
+      if (asked === this.#lastRequest) this.#show([...this.#items, ...page.items], page.next_cursor);
     } catch (error) {
       this.actions.listFailed(error);
     } finally {
@@ -114,7 +114,7 @@ export class Conversations {
 
   async #readTags(asked) {
     const counted = await api.listTags();
-    if (asked !== this.#asked) return;
+    if (asked !== this.#lastRequest) return;
     this.#tags = Object.keys(counted);
     if (this.#tag !== null && !(this.#tag in counted)) {
       this.#tag = null; // the last conversation that had it lost it
@@ -142,7 +142,7 @@ export class Conversations {
   #show(items, cursor) {
     if (this.list.querySelector("input")) return; // a title is being edited; what is missed is read again after
     if (this.list.querySelector(":active")) {
-      this.#heldBack = true; // what goes from under a pressed button is not clicked
+      this.#hasDeferredRedraw = true; // what goes from under a pressed button is not clicked
       return;
     }
     this.#items = items;
@@ -154,40 +154,40 @@ export class Conversations {
     const focusedId = focused?.closest(".dm-row").dataset.id;
     replaceChildren(this.list, this.#drawn(items));
     const again = focused && this.#rowOf(focusedId);
-    if (!again) this.#stopAt(this.#rowOf(this.#current) ?? this.#rows()[0]);
+    if (!again) this.#setTabStop(this.#rowOf(this.#current) ?? this.#rows()[0]);
     else if (!focused.isConnected) again.querySelector(focused.matches("a") ? "a" : ".dm-row-more").focus();
     else if (focused !== document.activeElement) focused.focus(); // it was moved
-    this.note.textContent = items.length > 0 ? "" : this.#nothing();
-    this.#watchReplies(items);
+    this.note.textContent = items.length > 0 ? "" : this.#emptyMessage();
+    this.#pollWhileStreaming(items);
     this.actions.listed(items);
   }
 
   // The rows, under headings where they come by time. Those that say the same as before are the same.
   #drawn(items) {
-    const before = this.#known;
+    const before = this.#drawnRows;
     const held = this.list.querySelector('[aria-expanded="true"]')?.closest(".dm-row");
-    this.#known = new Map();
+    this.#drawnRows = new Map();
     const once = (key, draw) => {
-      this.#known.set(key, before.get(key) ?? draw());
-      return this.#known.get(key);
+      this.#drawnRows.set(key, before.get(key) ?? draw());
+      return this.#drawnRows.get(key);
     };
     const drawn = [];
     let group = null;
     for (const summary of items) {
-      const next = this.#query ? null : groupOf(summary);
+      const next = this.#query ? null : dateGroup(summary);
       if (next !== group && next !== null) drawn.push(once(next, () => make("li", { class: "dm-group" }, make("h2", {}, next))));
       group = next;
       if (summary.id === held?.dataset.id) {
         drawn.push(held);
-        this.#heldBack = true;
+        this.#hasDeferredRedraw = true;
       } else drawn.push(once(JSON.stringify(summary), () => this.#row(summary)));
     }
     return drawn;
   }
 
-  #drawHeldBack() {
-    if (this.#heldBack) this.refresh();
-    this.#heldBack = false;
+  #redrawDeferred() {
+    if (this.#hasDeferredRedraw) this.refresh();
+    this.#hasDeferredRedraw = false;
   }
 
   #row(summary) {
@@ -197,25 +197,25 @@ export class Conversations {
       tag: () => this.#editTags(summary),
       mark: (marks) => this.#change(summary, marks),
       remove: () => this.#delete(summary),
-      menuClosed: () => this.#drawHeldBack(),
+      menuClosed: () => this.#redrawDeferred(),
     });
     this.#markRow(row);
     return row;
   }
 
-  #nothing() {
+  #emptyMessage() {
     if (this.#query) return "Nothing found.";
     if (this.#archived) return "Nothing is archived.";
     return "No conversations yet.";
   }
 
   // Of replies that no open tab follows, only the list tells when they have ended.
-  #watchReplies(items) {
+  #pollWhileStreaming(items) {
     clearTimeout(this.timer);
     if (!items.some((item) => item.streaming)) return;
     this.timer = setTimeout(() => {
       if (document.visibilityState === "visible") this.refresh();
-    }, RECHECK_MS);
+    }, POLL_MS);
   }
 
   #rows() {
@@ -223,7 +223,7 @@ export class Conversations {
   }
 
   // However long the list is, Tab stops at one row of it.
-  #stopAt(stop) {
+  #setTabStop(stop) {
     for (const row of this.#rows()) {
       for (const control of row.querySelectorAll("a, button")) control.tabIndex = row === stop ? 0 : -1;
     }
@@ -243,7 +243,7 @@ export class Conversations {
     try {
       await api.changeConversation(summary.id, change);
     } catch (error) {
-      this.actions.failed(error);
+      this.actions.onError(error);
     }
     await this.refresh();
   }
@@ -274,7 +274,7 @@ export class Conversations {
           this.actions.renamed(summary.id, title);
         }
       } catch (error) {
-        this.actions.failed(error);
+        this.actions.onError(error);
       }
       await this.refresh();
     };
@@ -295,7 +295,7 @@ export class Conversations {
       await api.deleteConversation(summary.id);
     } catch (error) {
       if (error.status !== 404) {
-        this.actions.failed(error);
+        this.actions.onError(error);
         return;
       }
     }

@@ -9,8 +9,8 @@ if (channel) {
   };
 }
 
-export const tabs = {
-  canTalk: channel !== null,
-  tell: (type, content = {}) => channel?.postMessage({ type, ...content }),
+export const crossTab = {
+  isAvailable: channel !== null,
+  broadcast: (type, content = {}) => channel?.postMessage({ type, ...content }),
   on: (type, listener) => listeners.set(type, [...(listeners.get(type) ?? []), listener]),
 };

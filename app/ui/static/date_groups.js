@@ -4,7 +4,7 @@ const month = new Intl.DateTimeFormat("en", { month: "long", year: "numeric" });
 
 const midnight = (moment) => new Date(moment.getFullYear(), moment.getMonth(), moment.getDate());
 
-export function groupOf(summary, now = new Date()) {
+export function dateGroup(summary, now = new Date()) {
   if (summary.pinned) return "Pinned";
   const moment = new Date(summary.updated_at);
   // Rounded: a day with a change to summer time has 23 hours.

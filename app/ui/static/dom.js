@@ -27,7 +27,7 @@ export function replaceChildren(parent, elements) {
 }
 
 // Waits until Gradio has drawn what `selector` names.
-export function drawn(selector) {
+export function waitForElement(selector) {
   const found = document.querySelector(selector);
   if (found) return Promise.resolve(found);
   return new Promise((resolve) => {

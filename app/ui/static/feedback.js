@@ -24,10 +24,10 @@ export class Feedback {
   #saving = false;
   #keepComment = () => {}; // takes what has been written by now
 
-  // `buttons` belong into the row under the reply, `details` under that row. `failed(error)` tells the person.
-  constructor({ id, feedback = null }, failed) {
+  // `buttons` belong into the row under the reply, `details` under that row. `onError(error)` tells the person.
+  constructor({ id, feedback = null }, onError) {
     this.id = id;
-    this.failed = failed;
+    this.onError = onError;
     this.#saved = this.#shown = feedback;
     this.up = this.#thumb("up", "Good reply");
     this.down = this.#thumb("down", "Bad reply");
@@ -142,7 +142,7 @@ export class Feedback {
         this.#shown = this.#saved;
         if (this.#saved === null || this.#saved.rating !== wanted?.rating) this.details.hidden = true;
         this.#draw();
-        this.failed(error);
+        this.onError(error);
         break;
       }
       this.#saved = wanted;

@@ -10,7 +10,7 @@ const escapeHtml = (text) =>
 
 // Some texts take the parser very long: quotes within quotes a thousand deep, emphasis that never
 // closes in a paragraph without end. A model that loops writes them; they are shown without markup.
-const LONGEST_INLINE = 8000;
+const MAX_INLINE_CHARACTERS = 8000;
 const TOO_DEEP = /^(?:[ \t]*(?:>|(?:[-+*]|\d{1,9}[.)])(?=[ \t]))){24,}/;
 
 const unlessTooDeep = (source) => (TOO_DEEP.test(source) ? undefined : false); // false: as the parser does
@@ -32,7 +32,7 @@ const marked = new Marked({
 
 class BoundedLexer extends Lexer {
   inlineTokens(source, tokens = []) {
-    if (source.length <= LONGEST_INLINE) return super.inlineTokens(source, tokens);
+    if (source.length <= MAX_INLINE_CHARACTERS) return super.inlineTokens(source, tokens);
     for (const [i, line] of source.split("\n").entries()) {
       if (i > 0) tokens.push({ type: "br", raw: "\n" });
       tokens.push({ type: "text", raw: line, text: line, escaped: false });
@@ -128,7 +128,7 @@ export async function copyText(text, button) {
 }
 
 // A text that may grow. Only its last block is drawn again; blocks above it cannot change any more.
-export class GrowingMarkdown {
+export class StreamingMarkdown {
   constructor(element, text = "") {
     this.element = element;
     this.text = "";
@@ -225,6 +225,6 @@ export class GrowingMarkdown {
   }
 }
 
-export function drawMarkdown(element, text) {
-  new GrowingMarkdown(element, text).finish();
+export function renderMarkdown(element, text) {
+  new StreamingMarkdown(element, text).finish();
 }

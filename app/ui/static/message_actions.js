@@ -2,12 +2,12 @@
 
 import { icon, make } from "./dom.js";
 
-export function action(name, label, onclick, iconName) {
+export function actionButton(name, label, onclick, iconName) {
   return make("button", { type: "button", class: "dm-action", "aria-label": label, onclick }, icon(iconName), name);
 }
 
 // "‹ 2 / 3 ›": other versions of this message. Empty where it is the only one.
-export function versions({ id, siblings = [] }, show) {
+export function versionSwitcher({ id, siblings = [] }, show) {
   if (siblings.length < 2) return null;
   const at = siblings.indexOf(id);
   const step = (name, label, to) =>

@@ -1,10 +1,10 @@
 // The messages of the open conversation. A finished reply and one that is being written are the same
 // element drawn by the same code, so nothing changes on the page when a reply ends.
 
-import { copyText, drawMarkdown, GrowingMarkdown } from "./markdown.js";
+import { copyText, renderMarkdown, StreamingMarkdown } from "./markdown.js";
 import { announce, byId, make } from "./dom.js";
 import { Feedback } from "./feedback.js";
-import { action, versions } from "./message_actions.js";
+import { actionButton, versionSwitcher } from "./message_actions.js";
 import { userMessage } from "./user_message.js";
 
 const SPOKEN_CHARACTERS = 1000; // of a finished reply, to a screen reader
@@ -51,8 +51,8 @@ function leftOutLine({ omitted_messages: count, context_length: contextLength, h
   return `${number.format(count)} earlier ${messages} no longer ${fit} ${context} and ${were} left out${kept}.`;
 }
 
-export class Reply {
-  // `actions`: resume(id), regenerate(id), branch(id), remove(id), show(id, step), failed(error).
+export class ReplyView {
+  // `actions`: resume(id), regenerate(id), branch(id), remove(id), show(id, step), onError(error).
   constructor(message, actions) {
     this.contextLength = message.context_length ?? null;
     this.leftOut = make("p", { class: "dm-left-out", hidden: !message.omitted_messages });
@@ -60,21 +60,21 @@ export class Reply {
     this.waiting = make("p", { class: "dm-waiting" }, make("span", { class: "dm-dots" }), make("span", {}));
     this.text = make("div", { class: "dm-text dm-markdown" });
     this.note = make("p", { class: "dm-note", hidden: true });
-    this.copy = action("Copy", "Copy reply", () => copyText(this.source, this.copy), "copy");
-    this.resume = action("Continue", "Continue this reply", () => actions.resume(message.id), "next");
+    this.copy = actionButton("Copy", "Copy reply", () => copyText(this.source, this.copy), "copy");
+    this.resume = actionButton("Continue", "Continue this reply", () => actions.resume(message.id), "next");
     this.resume.classList.add("dm-resume");
-    this.feedback = new Feedback(message, actions.failed);
+    this.feedback = new Feedback(message, actions.onError);
     this.stats = make("span", { class: "dm-stats" });
     this.foot = make(
       "footer",
       { class: "dm-foot", hidden: true },
-      versions(message, actions.show),
+      versionSwitcher(message, actions.show),
       this.resume,
       this.copy,
       this.feedback.buttons,
-      action("Try again", "Try again: write another reply", () => actions.regenerate(message.id), "again"),
-      action("Branch", "Branch: go on from here in a new conversation", () => actions.branch(message.id), "branch"),
-      action("Delete", "Delete this reply and what follows it", () => actions.remove(message.id), "delete"),
+      actionButton("Try again", "Try again: write another reply", () => actions.regenerate(message.id), "again"),
+      actionButton("Branch", "Branch: go on from here in a new conversation", () => actions.branch(message.id), "branch"),
+      actionButton("Delete", "Delete this reply and what follows it", () => actions.remove(message.id), "delete"),
       this.stats,
     );
     this.element = make(
@@ -89,12 +89,12 @@ export class Reply {
     );
     this.source = message.content;
     if (message.status === "streaming") {
-      this.growing = new GrowingMarkdown(this.text, message.content);
+      this.growing = new StreamingMarkdown(this.text, message.content);
       this.#showWaiting("Thinking");
       this.element.setAttribute("aria-busy", "true");
       this.element.dataset.status = "streaming";
     } else {
-      drawMarkdown(this.text, message.content);
+      renderMarkdown(this.text, message.content);
       this.#close(message);
     }
   }
@@ -142,7 +142,7 @@ export class Reply {
 
 // The scrolling list: it follows the text down unless the reader has scrolled up.
 export class MessageList {
-  // `actions`: what can be done with a message, see Reply and userMessage.
+  // `actions`: what can be done with a message, see ReplyView and userMessage.
   constructor(actions) {
     this.actions = actions;
     this.scroller = byId("dm-scroll");
@@ -162,7 +162,7 @@ export class MessageList {
     this.list.replaceChildren();
   }
 
-  // Adds a message (a MessageView of the API) at the end; returns its Reply, or null for a user's.
+  // Adds a message (a MessageView of the API) at the end; returns its ReplyView, or null for a user's.
   add(message) {
     const { element, reply } = this.#build(message);
     this.list.append(element);
@@ -232,7 +232,7 @@ export class MessageList {
   // The last message is the person's own: its reply was deleted. Another can be asked for.
   offerReply(message) {
     if (message?.role !== "user") return;
-    const ask = action("Get a reply", "Get a reply to this message", () => this.actions.regenerate(message.id), "again");
+    const ask = actionButton("Get a reply", "Get a reply to this message", () => this.actions.regenerate(message.id), "again");
     this.#elementOf(message.id).querySelector(".dm-foot")?.append(ask);
   }
 
@@ -249,7 +249,7 @@ export class MessageList {
 
   #build(message) {
     if (message.role === "user") return { element: userMessage(message, this.actions), reply: null };
-    const reply = new Reply(message, this.actions);
+    const reply = new ReplyView(message, this.actions);
     return { element: reply.element, reply };
   }
 

@@ -3,7 +3,7 @@
 import { api } from "./api.js";
 import { byId } from "./dom.js";
 
-const LOOK_AGAIN_MS = 1000;
+const POLL_MS = 1000;
 
 const STATES = {
   stopped: "stopped",
@@ -27,15 +27,15 @@ const percent = (share) => `${Math.round(100 * share)} %`;
 
 export class Model {
   #timer = null;
-  #newest = null; // only the newest look is shown
-  #asking = false; // a button of this tab was pressed and has no answer yet
+  #lastLook = null; // only the newest look is shown
+  #isRequestPending = false; // a button of this tab was pressed and has no answer yet
   #shown = "";
 
-  // `isOpen()`: the panel can be seen; `mayChange()`: this person may load another model; `changed()`: the model or its
+  // `isOpen()`: the panel can be seen; `canChange()`: this person may load another model; `changed()`: the model or its
   // state is another than before.
-  constructor({ isOpen, mayChange, changed }) {
+  constructor({ isOpen, canChange, changed }) {
     this.isOpen = isOpen;
-    this.mayChange = mayChange;
+    this.canChange = canChange;
     this.changed = changed;
     this.input = byId("dm-model-name");
     this.load = byId("dm-model-load");
@@ -52,10 +52,10 @@ export class Model {
 
   // Shows how it is now, and goes on looking while somebody can see it or something is being loaded.
   // Resolves when it is shown; should another look begin meanwhile, with that one, which sees what is newer.
-  look() {
+  refresh() {
     clearTimeout(this.#timer);
     const look = {};
-    this.#newest = look;
+    this.#lastLook = look;
     look.shown = this.#look(look);
     return look.shown;
   }
@@ -68,14 +68,14 @@ export class Model {
     } catch (error) {
       sentence = error.message;
     }
-    if (look !== this.#newest) {
-      await this.#newest.shown;
+    if (look !== this.#lastLook) {
+      await this.#lastLook.shown;
       return;
     }
     if (engine) this.#show(engine);
     else this.#write("dm-model-state", sentence);
-    const moving = this.#asking || (engine && isMoving(engine));
-    if (moving || (this.isOpen() && !document.hidden)) this.#timer = setTimeout(() => this.look(), LOOK_AGAIN_MS);
+    const moving = this.#isRequestPending || (engine && isMoving(engine));
+    if (moving || (this.isOpen() && !document.hidden)) this.#timer = setTimeout(() => this.refresh(), POLL_MS);
   }
 
   async #swap() {
@@ -94,18 +94,18 @@ export class Model {
 
   async #ask(question) {
     this.#complain("");
-    this.#asking = true;
+    this.#isRequestPending = true;
     this.#enable(false);
     const answer = question();
-    this.look();
+    this.refresh();
     let sentence = "";
     try {
       await answer;
     } catch (error) {
       sentence = error.message;
     }
-    this.#asking = false;
-    await this.look();
+    this.#isRequestPending = false;
+    await this.refresh();
     this.#complain(sentence); // last: whoever reads it can act on it at once
     return sentence === "";
   }
@@ -116,18 +116,18 @@ export class Model {
   }
 
   #enable(steady) {
-    this.load.disabled = !steady || this.#asking;
+    this.load.disabled = !steady || this.#isRequestPending;
     this.rest.disabled = this.load.disabled;
   }
 
   #show({ state, reason, stage, progress, source, remote, model, stats }) {
     this.resting = RESTING.has(state);
-    byId("dm-model-life").hidden = remote || !this.mayChange(); // another server decides about it, or an admin
+    byId("dm-model-life").hidden = remote || !this.canChange(); // another server decides about it, or an admin
     if (remote) {
       const elsewhere = `It runs on another server: ${source} (${model.attention}), context of ${model.max_model_len.toLocaleString("en")} tokens. Settings left at the model's default are that server's to choose.`;
       this.#write("dm-model-state", `${model.name} · ${REMOTE_STATES[state] ?? STATES[state] ?? state}`);
       this.#write("dm-model-about", state === "ready" ? elsewhere : (reason ?? ""));
-      this.#noticed(`${source} ${model.name} ${state}`);
+      this.#notifyIfChanged(`${source} ${model.name} ${state}`);
       return;
     }
     this.#write("dm-model-state", `${model.name} · ${STATES[state] ?? state}`);
@@ -142,10 +142,10 @@ export class Model {
     byId("dm-model-progress").value = progress ?? 0;
     this.rest.textContent = this.resting ? "Wake up" : "Sleep";
     this.#enable(!isMoving({ state, stage }));
-    this.#noticed(`${source} ${model.name} ${state}`);
+    this.#notifyIfChanged(`${source} ${model.name} ${state}`);
   }
 
-  #noticed(shown) {
+  #notifyIfChanged(shown) {
     if (this.#shown !== "" && shown !== this.#shown) this.changed();
     this.#shown = shown;
   }

@@ -9,34 +9,34 @@ const MAX_PAUSE_MS = 10_000;
 
 export class Readiness {
   #state = "";
-  #newest = 0; // only the newest answer counts
+  #lastCheck = 0; // only the newest answer counts
   #timer = null;
-  #pause = FIRST_PAUSE_MS;
-  #complaint = null; // what the page says of a server that cannot be reached, or is not ready
+  #pauseMs = FIRST_PAUSE_MS;
+  #shownError = null; // what the page says of a server that cannot be reached, or is not ready
   #wasDown = false; // seen since: the complaint is about more than one request, and over once the server is back
 
-  // `modelName()`, `isReplying()`; `back()`: the server can be reached again.
-  constructor({ modelName, isReplying, back }) {
+  // `modelName()`, `isReplying()`; `onReconnect()`: the server can be reached again.
+  constructor({ modelName, isReplying, onReconnect }) {
     this.modelName = modelName;
     this.isReplying = isReplying;
-    this.back = back;
+    this.onReconnect = onReconnect;
     addEventListener("online", () => {
-      this.#stopAsking();
+      this.#cancelCheck();
       this.check();
     });
   }
 
   async check() {
-    const mine = ++this.#newest;
+    const mine = ++this.#lastCheck;
     try {
       await api.ready();
-      if (mine !== this.#newest) return;
+      if (mine !== this.#lastCheck) return;
       const wasAway = this.#state === "not reachable";
       this.connected();
-      this.#withdrawComplaint();
-      if (wasAway) this.back();
+      this.#clearShownError();
+      if (wasAway) this.onReconnect();
     } catch (error) {
-      if (mine !== this.#newest) return;
+      if (mine !== this.#lastCheck) return;
       this.#wasDown = true;
       this.show(error.status === 0 ? "not reachable" : "not ready");
     }
@@ -47,21 +47,21 @@ export class Readiness {
   }
 
   // A request failed, and the page says so: perhaps because there is no server, or its model cannot answer now.
-  failed(error) {
+  recordFailure(error) {
     if (error.status !== 0 && error.code !== "engine_unavailable") return;
-    this.#complaint = error.message;
+    this.#shownError = error.message;
     this.#wasDown ||= error.status === 0;
     this.show(error.status === 0 ? "not reachable" : "not ready");
   }
 
   show(state) {
-    if (state.startsWith("not ")) this.#askAgain();
-    else this.#stopAsking();
+    if (state.startsWith("not ")) this.#scheduleCheck();
+    else this.#cancelCheck();
     if (state !== this.#state) this.#write(state);
   }
 
   // Another model is loaded: its name stands beside the state.
-  nameAgain() {
+  refreshName() {
     this.#write(this.#state);
   }
 
@@ -72,25 +72,25 @@ export class Readiness {
     status.dataset.state = state;
   }
 
-  #withdrawComplaint() {
+  #clearShownError() {
     const alert = byId("dm-alert");
-    if (this.#wasDown && alert.textContent === this.#complaint) alert.textContent = "";
-    this.#complaint = null;
+    if (this.#wasDown && alert.textContent === this.#shownError) alert.textContent = "";
+    this.#shownError = null;
     this.#wasDown = false;
   }
 
-  #askAgain() {
+  #scheduleCheck() {
     if (this.#timer !== null || document.hidden) return; // the page asks when it is seen again
     this.#timer = setTimeout(() => {
       this.#timer = null;
       this.check();
-    }, this.#pause);
-    this.#pause = Math.min(this.#pause * 2, MAX_PAUSE_MS);
+    }, this.#pauseMs);
+    this.#pauseMs = Math.min(this.#pauseMs * 2, MAX_PAUSE_MS);
   }
 
-  #stopAsking() {
+  #cancelCheck() {
     clearTimeout(this.#timer);
     this.#timer = null;
-    this.#pause = FIRST_PAUSE_MS;
+    this.#pauseMs = FIRST_PAUSE_MS;
   }
 }

@@ -2,9 +2,9 @@
 // A control that stands at the model's own default is saved as null, "the model decides".
 
 import { api } from "./api.js";
-import { byId, debounce, drawn, storage } from "./dom.js";
+import { byId, debounce, waitForElement, storage } from "./dom.js";
 import { LABELS } from "./labels.js";
-import { PromptAbout } from "./prompt_about.js";
+import { PromptDetails } from "./prompt_details.js";
 
 const NEW_CHAT_KEY = "deskmate.new-chat-settings";
 const SAMPLING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"];
@@ -27,11 +27,11 @@ const EMPTY = Object.freeze({
 const NO_NAMED_PROMPT = Object.freeze({ system_prompt_name: null, system_prompt_variables: {}, system_prompt: "" });
 
 // Gradio loads each kind of control by itself; what one shows before it is told a conversation's settings is its own.
-export const settingsDrawn = () =>
+export const waitForSettings = () =>
   Promise.all(
     ["#dm-preset", "#dm-prompt input", "#dm-prompt-text textarea", "#dm-control-stop textarea"]
       .concat([...SAMPLING, "max_tokens", "seed"].map((name) => `#dm-control-${name} input`))
-      .map(drawn),
+      .map(waitForElement),
   );
 
 const newChatSettings = () => {
@@ -45,31 +45,31 @@ const newChatSettings = () => {
 export class Settings {
   #conversationId = null;
   #choicesShown = false;
-  #saves = Promise.resolve(); // one at a time: of two under way, the older one might arrive last
-  #unanswered = new Map(); // conversation id -> its settings that the server has not confirmed yet
-  #failed = new Map(); // conversation id -> its settings that could not be saved: tried again when it is opened
-  #confirmed = new Map(); // conversation id -> {value, when} of the last that it has
-  #filled = null; // the chosen prompt with its variables: {key, text}
+  #saveQueue = Promise.resolve(); // one at a time: of two under way, the older one might arrive last
+  #pendingSaves = new Map(); // conversation id -> its settings that the server has not confirmed yet
+  #failedSaves = new Map(); // conversation id -> its settings that could not be saved: tried again when it is opened
+  #confirmedSaves = new Map(); // conversation id -> {value, when} of the last that it has
+  #filledPrompt = null; // the chosen prompt with its variables: {key, text}
 
-  // `save(conversationId, settings, leaving)` sends them to the server; `leaving`: the page goes away behind it.
-  // `notSaved(error)`: those of a conversation that is not shown any more could not be saved.
-  constructor(options, save, { notSaved }) {
+  // `save(conversationId, settings, keepalive)` sends them to the server; `keepalive`: the page goes away behind it.
+  // `onSaveFailed(error)`: those of a conversation that is not shown any more could not be saved.
+  constructor(options, save, { onSaveFailed }) {
     this.options = options;
     this.save = save;
-    this.notSaved = notSaved;
+    this.onSaveFailed = onSaveFailed;
     this.note = byId("dm-settings-note");
     this.value = EMPTY;
     this.unsaved = false;
     this.saveSoon = debounce(400, () => this.#save());
-    this.about = new PromptAbout({
+    this.about = new PromptDetails({
       filled: (values) => this.#change({ ...this.value, system_prompt_variables: values }),
       recommended: (settings) => this.#recommend(settings),
     });
     this.fillSoon = debounce(400, () => this.#fill());
     this.showSoon = debounce(600, () => this.#show()); // not while a number is being typed
     addEventListener("pagehide", () => {
-      if (this.unsaved && this.#conversationId) this.#failed.set(this.#conversationId, this.value);
-      for (const [id, value] of this.#failed) this.save(id, value, true).catch(() => {}); // there is nobody left to tell
+      if (this.unsaved && this.#conversationId) this.#failedSaves.set(this.#conversationId, this.value);
+      for (const [id, value] of this.#failedSaves) this.save(id, value, true).catch(() => {}); // there is nobody left to tell
     });
   }
 
@@ -78,10 +78,10 @@ export class Settings {
     if (this.unsaved && this.#conversationId) this.#save(); // before it is forgotten
     this.saveSoon.cancel();
     this.#conversationId = conversationId;
-    const unanswered = this.#unanswered.get(conversationId); // newer than what the server said
-    const confirmed = this.#confirmed.get(conversationId); // perhaps while it said something older
+    const unanswered = this.#pendingSaves.get(conversationId); // newer than what the server said
+    const confirmed = this.#confirmedSaves.get(conversationId); // perhaps while it said something older
     const newer = unanswered ?? (confirmed?.when >= asked ? confirmed.value : undefined);
-    const failed = unanswered === undefined ? this.#failed.get(conversationId) : undefined;
+    const failed = unanswered === undefined ? this.#failedSaves.get(conversationId) : undefined;
     this.value = conversationId === null ? newChatSettings() : (failed ?? newer ?? { ...EMPTY, ...settings });
     this.unsaved = unanswered !== undefined || failed !== undefined;
     this.note.textContent = this.unsaved ? SAVING : "";
@@ -90,24 +90,24 @@ export class Settings {
   }
 
   // What a new turn must carry: for a new chat all of it, otherwise only what is not saved yet.
-  forTurn() {
+  settingsForTurn() {
     this.saveSoon.cancel();
     return this.#conversationId === null || this.unsaved ? this.value : null;
   }
 
-  // The turn was accepted, and with it the settings it carried: what forTurn() had returned.
-  accepted(conversationId, carried) {
+  // The turn was accepted, and with it the settings it carried: what settingsForTurn() had returned.
+  onTurnAccepted(conversationId, carried) {
     if (this.#conversationId === null) storage.write("localStorage", NEW_CHAT_KEY, null);
     this.#conversationId = conversationId;
     if (carried === null) return; // nothing was unsaved then; what is now is being saved
     // A save that is under way may be older than what the turn carried, and arrive after it.
-    this.unsaved = carried !== this.value || this.#unanswered.has(conversationId);
+    this.unsaved = carried !== this.value || this.#pendingSaves.has(conversationId);
     this.note.textContent = this.unsaved ? SAVING : "";
     if (this.unsaved) this.saveSoon();
   }
 
   // The turn was not accepted: what it carried still wants saving.
-  refused() {
+  onTurnRefused() {
     if (this.unsaved) this.saveSoon();
   }
 
@@ -168,12 +168,12 @@ export class Settings {
     const wanted = Object.entries(prompt?.recommended ?? {});
     const used = wanted.every(([name, value]) => JSON.stringify(this.value[name]) === JSON.stringify(value));
     this.about.show(prompt, this.value.system_prompt_variables, used);
-    if (prompt && this.#filled?.key !== this.#fillKey()) this.fillSoon();
+    if (prompt && this.#filledPrompt?.key !== this.#fillKey()) this.fillSoon();
   }
 
   // The chosen prompt as the model is told it; undefined where none is chosen.
   #promptText() {
-    if (this.#filled?.key === this.#fillKey()) return this.#filled.text;
+    if (this.#filledPrompt?.key === this.#fillKey()) return this.#filledPrompt.text;
     return this.#prompt(this.value.system_prompt_name)?.text;
   }
 
@@ -188,7 +188,7 @@ export class Settings {
     try {
       const { text } = await api.fillPrompt(name, values);
       if (key !== this.#fillKey()) return;
-      this.#filled = { key, text };
+      this.#filledPrompt = { key, text };
     } catch (error) {
       this.note.textContent = error.message;
       return;
@@ -213,25 +213,25 @@ export class Settings {
   // A slider shows the nearest value it has, but reports what was typed, which is then not taken. A plain field shows
   // what was typed: that is kept, and a message with it is refused, until it is mended.
   #setNumber(name, shown) {
-    const complaint = this.#complaint(name, shown[name]);
+    const complaint = this.#rangeError(name, shown[name]);
     if (complaint !== null && SAMPLING.includes(name)) {
       this.note.textContent = `${complaint} ${shown[name]} was not taken.`;
       this.showSoon();
       return;
     }
-    this.#change({ ...this.value, ...this.#read(name, shown[name]), preset: this.#presetAfter(name) });
+    this.#change({ ...this.value, ...this.#parseControl(name, shown[name]), preset: this.#presetAfter(name) });
     if (complaint !== null) this.note.textContent = complaint;
     if (this.#shown().preset !== shown.preset) this.#show();
   }
 
   // A sentence where a value is out of its control's range, else null.
-  #complaint(name, value) {
+  #rangeError(name, value) {
     const control = byId(`dm-control-${name}`);
     const input = control?.querySelector("input[type=range]") ?? control?.querySelector("input[type=number]");
     if (!input || value === null || value === undefined || value === "") return null;
-    const [least, most] = [input.min, input.max].map((bound) => (bound === "" ? null : Number(bound)));
-    if ((least === null || value >= least) && (most === null || value <= most)) return null;
-    return `${LABELS[name]} must be ${most === null ? `at least ${least}` : `between ${least} and ${most}`}.`;
+    const [min, max] = [input.min, input.max].map((bound) => (bound === "" ? null : Number(bound)));
+    if ((min === null || value >= min) && (max === null || value <= max)) return null;
+    return `${LABELS[name]} must be ${max === null ? `at least ${min}` : `between ${min} and ${max}`}.`;
   }
 
   // Length, stop strings and seed are no part of a preset.
@@ -239,7 +239,7 @@ export class Settings {
     return SAMPLING.includes(name) ? null : this.value.preset;
   }
 
-  #read(name, value) {
+  #parseControl(name, value) {
     if (name === "stop") return { stop: (value ?? "").split("\n").filter((line) => line !== "") };
     if (SAMPLING.includes(name)) return { [name]: value === this.options.defaults[name] ? null : value };
     return { [name]: value ?? null };
@@ -272,7 +272,7 @@ export class Settings {
   #change(value) {
     this.value = value;
     this.unsaved = true;
-    if (value.system_prompt_name !== null && this.#filled?.key !== this.#fillKey()) this.fillSoon();
+    if (value.system_prompt_name !== null && this.#filledPrompt?.key !== this.#fillKey()) this.fillSoon();
     if (this.#conversationId === null) {
       storage.write("localStorage", NEW_CHAT_KEY, JSON.stringify(value));
       this.unsaved = false;
@@ -285,25 +285,25 @@ export class Settings {
   #save() {
     const value = this.value;
     const conversationId = this.#conversationId;
-    this.#unanswered.set(conversationId, value);
-    this.#failed.delete(conversationId);
-    this.#saves = this.#saves.then(() => this.#send(conversationId, value));
+    this.#pendingSaves.set(conversationId, value);
+    this.#failedSaves.delete(conversationId);
+    this.#saveQueue = this.#saveQueue.then(() => this.#send(conversationId, value));
   }
 
   async #send(conversationId, value) {
-    if (this.#unanswered.get(conversationId) !== value) return; // a newer one waits behind it
+    if (this.#pendingSaves.get(conversationId) !== value) return; // a newer one waits behind it
     try {
       await this.save(conversationId, value);
-      this.#confirmed.set(conversationId, { value, when: performance.now() });
+      this.#confirmedSaves.set(conversationId, { value, when: performance.now() });
     } catch (error) {
       if (conversationId === this.#conversationId) this.note.textContent = error.message;
-      else if (error.status !== 404 && this.#unanswered.get(conversationId) === value) {
-        this.#failed.set(conversationId, value); // a deleted conversation needs no settings
-        this.notSaved(error);
+      else if (error.status !== 404 && this.#pendingSaves.get(conversationId) === value) {
+        this.#failedSaves.set(conversationId, value); // a deleted conversation needs no settings
+        this.onSaveFailed(error);
       }
       return;
     } finally {
-      if (this.#unanswered.get(conversationId) === value) this.#unanswered.delete(conversationId);
+      if (this.#pendingSaves.get(conversationId) === value) this.#pendingSaves.delete(conversationId);
     }
     if (value !== this.value) return; // changed again meanwhile, or another conversation's by now
     this.unsaved = false;

@@ -22,7 +22,7 @@ function outcome({ imported, already_there: there }) {
   return `${conversations(imported)} imported${rest}.`;
 }
 
-// The buttons under the list. `page` hears: said(text), failed(error), imported().
+// The buttons under the list. `page` hears: onStatus(text), onError(error), onImported().
 export function listenForTransfers(page) {
   const exporting = byId("dm-export");
   exporting.addEventListener("click", () =>
@@ -37,14 +37,14 @@ export function listenForTransfers(page) {
     const [file] = picker.files;
     picker.value = ""; // so that the same file can be chosen again
     if (!file) return;
-    page.said(`Importing ${file.name} …`);
+    page.onStatus(`Importing ${file.name} …`);
     try {
-      page.said(outcome(await api.importFile(file)));
+      page.onStatus(outcome(await api.importFile(file)));
     } catch (error) {
-      page.said("");
-      page.failed(error);
+      page.onStatus("");
+      page.onError(error);
       return;
     }
-    page.imported();
+    page.onImported();
   });
 }

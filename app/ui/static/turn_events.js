@@ -5,15 +5,15 @@
 // the stream stays open, and the reply to another message is told in it without another request.
 
 import { api, randomId } from "./api.js";
-import { tabs } from "./cross_tab.js";
+import { crossTab } from "./cross_tab.js";
 
 const LOCK = "deskmate-turn-events";
 const EVENT_NAMES = ["text", "progress", "notice", "end", "gone"];
 const FIRST_RETRY_MS = 400;
-const LONGEST_RETRY_MS = 5000;
+const MAX_RETRY_MS = 5000;
 const LINGER_MS = 60_000;
 const SILENT_MS = 3000; // nothing of a reply in so long: the stream may be dead, as after a sleep of the machine
-const SHARES = navigator.locks !== undefined && tabs.canTalk;
+const CAN_SHARE = navigator.locks !== undefined && crossTab.isAvailable;
 
 // Offsets count characters as Python does: code points, not UTF-16 units.
 export function codePoints(text) {
@@ -41,17 +41,17 @@ class Reader {
     this.timer = null;
   }
 
-  // `told`: the stream in which the server tells of the turn already.
-  follow(turnId, offset, told = null) {
+  // `inStreamId`: the stream in which the server tells of the turn already.
+  follow(turnId, offset, inStreamId = null) {
     const reached = this.positions.get(turnId);
     if (reached !== undefined && reached <= offset) return;
     this.positions.set(turnId, offset);
-    if (told === null || told !== this.streamId) {
-      this.#openIn(10); // several tabs answer at once; one opening serves them all
+    if (inStreamId === null || inStreamId !== this.streamId) {
+      this.#scheduleOpen(10); // several tabs answer at once; one opening serves them all
       return;
     }
     setTimeout(() => {
-      if (this.streamId === told && this.positions.get(turnId) === offset) this.#openIn(0);
+      if (this.streamId === inStreamId && this.positions.get(turnId) === offset) this.#scheduleOpen(0);
     }, SILENT_MS);
   }
 
@@ -59,16 +59,16 @@ class Reader {
     clearTimeout(this.timer);
     this.source?.close();
     this.source = null;
-    this.#name(null);
+    this.#setStreamId(null);
   }
 
-  #name(streamId) {
+  #setStreamId(streamId) {
     if (streamId === this.streamId) return;
     this.streamId = streamId;
     this.announce(streamId);
   }
 
-  #openIn(milliseconds) {
+  #scheduleOpen(milliseconds) {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.#open(), milliseconds);
   }
@@ -82,7 +82,7 @@ class Reader {
     this.source = source;
     source.onopen = () => {
       this.retryMs = FIRST_RETRY_MS;
-      this.#name(streamId);
+      this.#setStreamId(streamId);
       this.report(true);
     };
     source.onerror = () => {
@@ -91,8 +91,8 @@ class Reader {
       this.close(); // its own retry would ask again from where this stream began
       if (this.positions.size === 0) return; // nobody waits for anything
       this.report(false);
-      this.#openIn(this.retryMs);
-      this.retryMs = Math.min(this.retryMs * 2, LONGEST_RETRY_MS);
+      this.#scheduleOpen(this.retryMs);
+      this.retryMs = Math.min(this.retryMs * 2, MAX_RETRY_MS);
     };
     for (const name of EVENT_NAMES) {
       source.addEventListener(name, (event) => this.#receive(name, JSON.parse(event.data)));
@@ -110,65 +110,65 @@ class Reader {
 class TurnEvents {
   #followed = new Map(); // turn id -> {offset, listener}
   #reader = null;
-  #leave = null; // gives up the lock, or the place in its queue
-  #lingering = null; // a timer: then it is left
+  #releaseLock = null; // gives up the lock, or the place in its queue
+  #releaseTimer = null; // a timer: then it is left
   #streamId = null; // of the browser's stream, while one is open
-  #expected = 0; // messages on their way
-  #early = new Map(); // turn id -> what came of it before this tab knew that it is its own: [name, data]
+  #pendingSends = 0; // messages on their way
+  #earlyEvents = new Map(); // turn id -> what came of it before this tab knew that it is its own: [name, data]
 
   constructor() {
-    tabs.on("follow", ({ turns, told }) => {
-      for (const [turnId, offset] of turns) this.#reader?.follow(turnId, offset, told);
+    crossTab.on("follow", ({ turns, inStreamId }) => {
+      for (const [turnId, offset] of turns) this.#reader?.follow(turnId, offset, inStreamId);
     });
-    tabs.on("stream-named", ({ streamId }) => (this.#streamId = streamId));
-    tabs.on("who-follows", () => this.#tellFollowed());
-    tabs.on("turn-event", ({ turnId, name, data }) => this.#apply(turnId, name, data));
-    tabs.on("stream-state", ({ connected }) => this.#report(connected));
+    crossTab.on("stream-named", ({ streamId }) => (this.#streamId = streamId));
+    crossTab.on("who-follows", () => this.#broadcastFollowed());
+    crossTab.on("turn-event", ({ turnId, name, data }) => this.#dispatch(turnId, name, data));
+    crossTab.on("stream-state", ({ connected }) => this.#reportConnection(connected));
   }
 
   // Before a message is sent: the stream that its reply can be told in, or null. What is told there before the answer
-  // says which turn it is waits for `follow`; call `over` after that.
+  // says which turn it is waits for `follow`; call `done` after that.
   expect() {
-    this.#expected++;
-    const over = () => {
-      this.#expected--;
-      if (this.#expected === 0) this.#early.clear();
+    this.#pendingSends++;
+    const done = () => {
+      this.#pendingSends--;
+      if (this.#pendingSends === 0) this.#earlyEvents.clear();
     };
-    return { streamId: this.#streamId, over };
+    return { streamId: this.#streamId, done };
   }
 
   // Calls listener.text(newText), .progress({processed, total}), .notice(message), .end(event), .gone()
   // and .connection(connected) until the turn ends or the returned function is called.
-  // `told`: the stream in which the server tells of the turn already; null where it has to be asked.
-  follow(turnId, offset, listener, told = null) {
+  // `inStreamId`: the stream in which the server tells of the turn already; null where it has to be asked.
+  follow(turnId, offset, listener, inStreamId = null) {
     this.#followed.set(turnId, { offset, listener });
-    clearTimeout(this.#lingering);
-    if (!this.#leave) this.#enter();
-    for (const [name, data] of this.#early.get(turnId) ?? []) this.#apply(turnId, name, data);
-    if (this.#followed.has(turnId)) this.#ask(turnId, told);
+    clearTimeout(this.#releaseTimer);
+    if (!this.#releaseLock) this.#acquireLock();
+    for (const [name, data] of this.#earlyEvents.get(turnId) ?? []) this.#dispatch(turnId, name, data);
+    if (this.#followed.has(turnId)) this.#subscribe(turnId, inStreamId);
     return () => {
-      if (this.#followed.get(turnId)?.listener === listener) this.#drop(turnId);
+      if (this.#followed.get(turnId)?.listener === listener) this.#unfollow(turnId);
     };
   }
 
-  #enter() {
-    if (!SHARES) {
-      this.#lead();
-      this.#leave = () => this.#resign();
+  #acquireLock() {
+    if (!CAN_SHARE) {
+      this.#startReader();
+      this.#releaseLock = () => this.#stopReader();
       return;
     }
     const giveUp = new AbortController();
     const released = new Promise((resolve) => {
-      this.#leave = () => {
+      this.#releaseLock = () => {
         giveUp.abort();
-        this.#resign();
+        this.#stopReader();
         resolve();
       };
     });
     navigator.locks
       .request(LOCK, { signal: giveUp.signal }, () => {
         if (giveUp.signal.aborted) return undefined;
-        this.#lead();
+        this.#startReader();
         return released;
       })
       .catch((error) => {
@@ -176,45 +176,45 @@ class TurnEvents {
       });
   }
 
-  #lead() {
+  #startReader() {
     this.#reader = new Reader(
       (turnId, name, data) => {
-        tabs.tell("turn-event", { turnId, name, data });
-        this.#apply(turnId, name, data);
+        crossTab.broadcast("turn-event", { turnId, name, data });
+        this.#dispatch(turnId, name, data);
       },
       (connected) => {
-        tabs.tell("stream-state", { connected });
-        this.#report(connected);
+        crossTab.broadcast("stream-state", { connected });
+        this.#reportConnection(connected);
       },
       (streamId) => {
-        tabs.tell("stream-named", { streamId });
+        crossTab.broadcast("stream-named", { streamId });
         this.#streamId = streamId;
       },
     );
     for (const [turnId, { offset }] of this.#followed) this.#reader.follow(turnId, offset);
-    tabs.tell("who-follows");
+    crossTab.broadcast("who-follows");
   }
 
-  #resign() {
+  #stopReader() {
     this.#reader?.close();
     this.#reader = null;
   }
 
-  #ask(turnId, told = null) {
+  #subscribe(turnId, inStreamId = null) {
     const { offset } = this.#followed.get(turnId);
-    if (this.#reader) this.#reader.follow(turnId, offset, told);
-    else tabs.tell("follow", { turns: [[turnId, offset]], told });
+    if (this.#reader) this.#reader.follow(turnId, offset, inStreamId);
+    else crossTab.broadcast("follow", { turns: [[turnId, offset]], inStreamId });
   }
 
-  #tellFollowed() {
+  #broadcastFollowed() {
     if (this.#followed.size === 0) return;
-    tabs.tell("follow", { turns: [...this.#followed].map(([turnId, { offset }]) => [turnId, offset]) });
+    crossTab.broadcast("follow", { turns: [...this.#followed].map(([turnId, { offset }]) => [turnId, offset]) });
   }
 
-  #apply(turnId, name, data) {
+  #dispatch(turnId, name, data) {
     const followed = this.#followed.get(turnId);
     if (!followed) {
-      if (this.#expected > 0) this.#early.set(turnId, [...(this.#early.get(turnId) ?? []), [name, data]]);
+      if (this.#pendingSends > 0) this.#earlyEvents.set(turnId, [...(this.#earlyEvents.get(turnId) ?? []), [name, data]]);
       return;
     }
     const { listener } = followed;
@@ -223,7 +223,7 @@ class TurnEvents {
       const start = data.offset - codePoints(data.text);
       if (data.offset <= followed.offset) return;
       if (start > followed.offset) {
-        this.#ask(turnId);
+        this.#subscribe(turnId);
         return;
       }
       const fresh = start === followed.offset ? data.text : [...data.text].slice(followed.offset - start).join("");
@@ -233,30 +233,30 @@ class TurnEvents {
     else if (name === "notice") listener.notice(data.message);
     else {
       if (name === "end" && data.offset > followed.offset) {
-        this.#ask(turnId); // text was missed on the way; the end comes again after it
+        this.#subscribe(turnId); // text was missed on the way; the end comes again after it
         return;
       }
-      this.#drop(turnId);
+      this.#unfollow(turnId);
       if (name === "end") listener.end(data);
       else listener.gone();
     }
   }
 
-  #report(connected) {
+  #reportConnection(connected) {
     for (const { listener } of [...this.#followed.values()]) listener.connection(connected);
   }
 
-  #drop(turnId) {
+  #unfollow(turnId) {
     this.#followed.delete(turnId);
-    if (this.#followed.size > 0 || !this.#leave) return;
-    clearTimeout(this.#lingering);
-    this.#lingering = setTimeout(
+    if (this.#followed.size > 0 || !this.#releaseLock) return;
+    clearTimeout(this.#releaseTimer);
+    this.#releaseTimer = setTimeout(
       () => {
-        const leave = this.#leave;
-        this.#leave = null;
+        const leave = this.#releaseLock;
+        this.#releaseLock = null;
         leave();
       },
-      SHARES ? LINGER_MS : 0, // a stream for each tab would soon be too many
+      CAN_SHARE ? LINGER_MS : 0, // a stream for each tab would soon be too many
     );
   }
 }

@@ -2,19 +2,19 @@
 
 import { make, storage } from "./dom.js";
 import { copyText } from "./markdown.js";
-import { action, versions } from "./message_actions.js";
+import { actionButton, versionSwitcher } from "./message_actions.js";
 
 // `actions`: edit(id, text) resolves to whether it was taken, remove(id), show(id, step).
 export function userMessage(message, actions) {
   const text = make("div", { class: "dm-text", dir: "auto" });
   text.textContent = message.content;
-  const copy = action("Copy", "Copy message", () => copyText(message.content, copy), "copy");
-  const edit = action("Edit", "Edit message", () => open(), "rename");
-  const remove = action("Delete", "Delete this message and what follows it", () => actions.remove(message.id), "delete");
+  const copy = actionButton("Copy", "Copy message", () => copyText(message.content, copy), "copy");
+  const edit = actionButton("Edit", "Edit message", () => open(), "rename");
+  const remove = actionButton("Delete", "Delete this message and what follows it", () => actions.remove(message.id), "delete");
   const foot = make(
     "footer",
     { class: "dm-foot" },
-    versions(message, actions.show),
+    versionSwitcher(message, actions.show),
     make("span", { class: "dm-quiet" }, edit, copy, remove),
   );
   const element = make(

@@ -50,18 +50,18 @@ class AttentionKernel(ABC):
     page_multiple: ClassVar[int]  #: the block size must be a multiple of this
     dtypes: ClassVar[frozenset[torch.dtype] | None] = None  #: None for all
     max_head_dim: ClassVar[int | None] = None  #: None for no limit
-    prefers_runs: ClassVar[bool] = False  #: a sequence is read faster when its blocks lie behind one another
+    prefers_contiguous: ClassVar[bool] = False  #: a sequence is read faster when its blocks lie behind one another
     supports_graphs: ClassVar[bool] = False  #: decodes can be recorded as a CUDA graph, see :meth:`refill`
 
     @classmethod
-    def unavailable_because(cls, device: torch.device) -> str | None:
+    def unavailable_reason(cls, device: torch.device) -> str | None:
         """Why the kernel cannot run here (missing package, wrong device); None when it can."""
         if device.type not in cls.device_types:
             return f"it runs on {', '.join(sorted(cls.device_types))}, not on {device.type}"
         return None
 
     @classmethod
-    def unfit_because(cls, needs: AttentionNeeds) -> str | None:
+    def unsupported_reason(cls, needs: AttentionNeeds) -> str | None:
         """What the model needs and the kernel cannot do; None when it can all."""
         if needs.softcap and not cls.supports_softcap:
             return "the model caps its attention scores (soft-capping), which this kernel cannot do"

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.execution.attention.base import AttentionKernel, Sequences
-from engine.execution.attention.sdpa import written_out
+from engine.execution.attention.sdpa import eager_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class _Chunk:
         first_key = 0 if sliding_window is None else max(0, first_query + 1 - sliding_window)
         block, row = divmod(first_key, self.block_size)
         blocks = self.blocks[block : -(-self.num_keys // self.block_size)]
-        together = blocks == tuple(range(blocks[0], blocks[0] + len(blocks)))
+        is_contiguous = blocks == tuple(range(blocks[0], blocks[0] + len(blocks)))
         num_keys = self.num_keys - first_key
         is_causal = query_len == num_keys > 1 and (sliding_window is None or num_keys <= sliding_window)
         mask = None
@@ -75,8 +75,8 @@ class _Chunk:
             if sliding_window is not None:
                 mask &= keys > at - sliding_window
         return _Span(
-            first=blocks[0] * self.block_size + row if together else row,
-            blocks=None if together else torch.tensor(blocks, dtype=torch.int64),
+            first=blocks[0] * self.block_size + row if is_contiguous else row,
+            blocks=None if is_contiguous else torch.tensor(blocks, dtype=torch.int64),
             num_keys=num_keys,
             is_causal=is_causal,
             mask=mask,
@@ -92,7 +92,7 @@ class CpuKernel(AttentionKernel):
     supports_softcap = True
     supports_sinks = True
     page_multiple = 1
-    prefers_runs = True
+    prefers_contiguous = True
 
     def prepare(self, sequences: Sequences, _device: torch.device) -> tuple[_Chunk, ...]:
         chunks = []
@@ -135,6 +135,6 @@ class CpuKernel(AttentionKernel):
                     enable_gqa=grouped,
                 )
             else:
-                attended = written_out(queries, keys, values, span.visible, scale, softcap, sinks)
+                attended = eager_attention(queries, keys, values, span.visible, scale, softcap, sinks)
             output[chunk.rows] = attended[0].transpose(0, 1)
         return output

@@ -38,10 +38,10 @@ class FlashKernel(AttentionKernel):
     supports_graphs = True
 
     @classmethod
-    def unfit_because(cls, needs: AttentionNeeds) -> str | None:
+    def unsupported_reason(cls, needs: AttentionNeeds) -> str | None:
         if needs.head_dim != needs.value_head_dim:
             return "the model's keys and values differ in size"
-        return super().unfit_because(needs)
+        return super().unsupported_reason(needs)
 
     def prepare(self, sequences: Sequences, device: torch.device) -> FlashStep:
         def int32(values: list[int] | list[list[int]]) -> Tensor:

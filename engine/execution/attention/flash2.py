@@ -20,8 +20,8 @@ class Flash2Kernel(FlashKernel):
     page_multiple = 256  #: csrc/flash_attn/flash_api.cpp refuses anything else
 
     @classmethod
-    def unavailable_because(cls, device: torch.device) -> str | None:
-        reason = super().unavailable_because(device)
+    def unavailable_reason(cls, device: torch.device) -> str | None:
+        reason = super().unavailable_reason(device)
         if reason is not None:
             return reason
         # flash-attn-4 brings an empty package of the same name.

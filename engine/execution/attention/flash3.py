@@ -19,8 +19,8 @@ class Flash3Kernel(FlashKernel):
     page_multiple = 1
 
     @classmethod
-    def unavailable_because(cls, device: torch.device) -> str | None:
-        reason = super().unavailable_because(device)
+    def unavailable_reason(cls, device: torch.device) -> str | None:
+        reason = super().unavailable_reason(device)
         if reason is not None:
             return reason
         if importlib.util.find_spec("flash_attn_interface") is None:

@@ -101,7 +101,7 @@ class SdpaKernel(AttentionKernel):
                     queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=keys.shape[1] != num_heads
                 )
             else:
-                attended = written_out(queries, keys, values, mask, scale, softcap, sinks)
+                attended = eager_attention(queries, keys, values, mask, scale, softcap, sinks)
             attended = attended.transpose(1, 2).flatten(0, 1)
             if group.rows is None:
                 return attended
@@ -109,7 +109,7 @@ class SdpaKernel(AttentionKernel):
         return output
 
 
-def written_out(
+def eager_attention(
     query: Tensor,
     keys: Tensor,
     values: Tensor,

@@ -54,7 +54,7 @@ def select_kernel(
     for kernel in KERNELS:
         if choice not in ("auto", kernel.name):
             continue
-        reason = kernel.unavailable_because(device) or kernel.unfit_because(needs)
+        reason = kernel.unavailable_reason(device) or kernel.unsupported_reason(needs)
         if reason is None and block_size is not None and block_size % kernel.page_multiple:
             reason = f"kv_block_size must be a multiple of {kernel.page_multiple} (got {block_size})"
         if reason is None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from engine.device.host_to_device import overwrite, to_device
-from engine.device.triton_support import triton_unusable_because
+from engine.device.triton_support import triton_unavailable_reason
 from engine.execution.attention.base import AttentionKernel, Sequences
 from engine.execution.attention.flash import refill_table
 from engine.scheduling.block_pool import NULL_BLOCK
@@ -105,8 +105,8 @@ class TritonKernel(AttentionKernel):
     supports_graphs = True
 
     @classmethod
-    def unavailable_because(cls, device: torch.device) -> str | None:
-        return super().unavailable_because(device) or triton_unusable_because(device)
+    def unavailable_reason(cls, device: torch.device) -> str | None:
+        return super().unavailable_reason(device) or triton_unavailable_reason(device)
 
     def __init__(self, num_splits: int | None = None, min_share: int = MIN_SHARE) -> None:
         self._kernels: Any = importlib.import_module("engine.execution.attention.triton_kernels")

@@ -20,8 +20,8 @@ class VarlenKernel(FlashKernel):
     page_multiple = 256
 
     @classmethod
-    def unavailable_because(cls, device: torch.device) -> str | None:
-        reason = super().unavailable_because(device)
+    def unavailable_reason(cls, device: torch.device) -> str | None:
+        reason = super().unavailable_reason(device)
         if reason is not None:
             return reason
         if importlib.util.find_spec("torch.nn.attention.varlen") is not None:

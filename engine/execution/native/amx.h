@@ -8,13 +8,13 @@ constexpr int64_t kTileWords = 16;  // of 32 bits, in a row
 constexpr int64_t kTileSize = kTileRows * kTileWords;  // words
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__linux__)
-#define DESKMATE_TILES 1
+#define DESKMATE_AMX 1
 
 #include <sys/syscall.h>
 #include <unistd.h>
 
 // Whether the kernel lets this process use the registers. Threads that begin later may, too.
-inline bool tiles_allowed() {
+inline bool amx_available() {
     constexpr long kRequestPermission = 0x1023, kTileData = 18;
     static const bool allowed = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
     return allowed;
@@ -22,13 +22,13 @@ inline bool tiles_allowed() {
 
 // The shapes of this thread's registers: 0 and 1 are sums of the upper rows, 2 and 3 of the lower, 4 are the upper rows,
 // 5 the lower, 6 and 7 what they are multiplied with.
-class Tiles {
+class TileConfig {
    public:
-    ~Tiles() {
+    ~TileConfig() {
         if (upper_) _tile_release();
     }
 
-    void shape(int64_t upper, int64_t lower) {
+    void configure(int64_t upper, int64_t lower) {
         if (upper == upper_ && lower == lower_) return;
         struct alignas(64) {
             uint8_t palette = 1, first_row = 0, reserved[14] = {};
@@ -50,11 +50,11 @@ class Tiles {
 };
 
 // GCC knows nothing of what a load of a register reads: what was written to memory before must be there.
-inline void tiles_read_memory() { asm volatile("" ::: "memory"); }
+inline void tile_load_barrier() { asm volatile("" ::: "memory"); }
 
 #else
 
-inline bool tiles_allowed() { return false; }
-struct Tiles {};
+inline bool amx_available() { return false; }
+struct TileConfig {};
 
 #endif

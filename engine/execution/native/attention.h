@@ -7,7 +7,7 @@
 #include "amx.h"
 
 constexpr int64_t kKeysAtOnce = 32;  // scores that a single query keeps
-constexpr int64_t kKeysInPart = 128;  // what threads share out of a query's keys
+constexpr int64_t kKeysPerSplit = 128;  // what threads share out of a query's keys
 
 // The keys and values of a sequence, from one of its heads on.
 template <typename Cache>
@@ -28,50 +28,50 @@ struct HeadCache {
     }
 };
 
-inline int64_t first_seen(const Layer& layer, int64_t position) {
+inline int64_t window_start(const Layer& layer, int64_t position) {
     return layer.window ? std::max<int64_t>(0, position + 1 - layer.window) : 0;
 }
 
 // The softmax of one query's scores goes on from keys to keys (arXiv 1805.02867).
-struct Softmax {
-    float highest = -INFINITY, mass = 0;
+struct OnlineSoftmax {
+    float row_max = -INFINITY, row_sum = 0;
 
-    // Scores, filled up to whole vectors, to shares of what is summed up so far; returns by how much that shrinks.
-    // use(at, shares) takes sixteen.
+    // Scores, filled up to whole vectors, to probs of what is summed up so far; returns by how much that shrinks.
+    // use(at, probs) takes sixteen.
     template <typename Use>
-    float go_on(float* scores, int64_t count, float scale, const Use& use) {
+    float update(float* scores, int64_t count, float scale, const Use& use) {
         for (; count % kLanes; ++count) scores[count] = -INFINITY;
         Floats tops = Floats{} - INFINITY;
         for (int64_t at = 0; at < count; at += kLanes) {
             const Floats some = load<Floats>(scores + at);
             tops = some > tops ? some : tops;
         }
-        float top = std::max(highest, highest_of(tops) * scale);
-        const float shrink = highest == top ? 1 : exponential(highest - top);
-        highest = top;
+        float top = std::max(row_max, max_of(tops) * scale);
+        const float rescale = row_max == top ? 1 : exponential(row_max - top);
+        row_max = top;
         if (top == -INFINITY) top = 0;  // none of these keys is seen
         Floats total = {};
         for (int64_t at = 0; at < count; at += kLanes) {
             const Floats some = load<Floats>(scores + at);
-            const Floats shares = some == -INFINITY ? Floats{} : exponential(some * scale - top);
-            total += shares;
-            use(at, shares);
+            const Floats probs = some == -INFINITY ? Floats{} : exponential(some * scale - top);
+            total += probs;
+            use(at, probs);
         }
-        mass = mass * shrink + sum_of(total);
-        return shrink;
+        row_sum = row_sum * rescale + sum_of(total);
+        return rescale;
     }
 };
 
 // Where attention keeps what it has no more use for afterwards.
 struct Scratch {
-    Aligned<float> scores, sums, shrink;
-    Aligned<int32_t> queries, keys, values, shares;
-    std::vector<Softmax> softmax;
+    AlignedVector<float> scores, sums, rescale;
+    AlignedVector<int32_t> queries, keys, values, probs;
+    std::vector<OnlineSoftmax> softmax;
 };
 
 // How a few queries are multiplied with keys.
 template <typename Cache>
-struct Dots {
+struct QueryKeyDot {
     using Query = float;
     static constexpr int64_t kNumbers = kLanes;  // of a key at once
 
@@ -83,7 +83,7 @@ struct Dots {
 // Memory is asked for what is read next while this is computed, a line at a time: asked for much at once, it keeps
 // everybody waiting, and left to itself it is idle meanwhile.
 template <typename Cache>
-struct Next {
+struct Prefetcher {
     const Cache* from;
     const int64_t* offsets;
 
@@ -92,24 +92,24 @@ struct Next {
 
 // How values are added up, each with its share: kHeads of queries, kSteps of kNumbers of a value at once.
 template <typename Cache>
-struct Values {
-    using Share = float;
+struct ValueAccumulator {
+    using Prob = float;
     static constexpr int64_t kNumbers = kLanes;
 
     template <int64_t kHeads, int64_t kSteps>
-    static void add(const Cache* values, const int64_t* offsets, int64_t count, const Share* shares, const float* shrink, int64_t dim,
-                    int64_t, float* to, const Next<Cache>& next) {
+    static void add(const Cache* values, const int64_t* offsets, int64_t count, const Prob* probs, const float* rescale, int64_t dim,
+                    int64_t, float* to, const Prefetcher<Cache>& next) {
         Floats sums[kHeads][kSteps];
         for (int64_t head = 0; head < kHeads; ++head)
-            for (int64_t i = 0; i < kSteps; ++i) sums[head][i] = load<Floats>(to + head * dim + i * kLanes) * shrink[head];
+            for (int64_t i = 0; i < kSteps; ++i) sums[head][i] = load<Floats>(to + head * dim + i * kLanes) * rescale[head];
         for (int64_t at = 0; at < count; ++at)
             for (int64_t i = 0; i < kSteps; ++i) {
                 next.fetch(at, i * kNumbers);
                 const Floats numbers = widen(values + offsets[at] + i * kLanes);
-                for (int64_t head = 0; head < kHeads; ++head) sums[head][i] += numbers * shares[head * kKeysAtOnce + at];
+                for (int64_t head = 0; head < kHeads; ++head) sums[head][i] += numbers * probs[head * kKeysAtOnce + at];
             }
         for (int64_t head = 0; head < kHeads; ++head)
-            for (int64_t i = 0; i < kSteps; ++i) put(sums[head][i], to + head * dim + i * kLanes);
+            for (int64_t i = 0; i < kSteps; ++i) store(sums[head][i], to + head * dim + i * kLanes);
     }
 };
 
@@ -118,7 +118,7 @@ struct Values {
 inline __mmask32 first_lanes(int64_t count) { return count >= 2 * kLanes ? ~__mmask32(0) : (__mmask32(1) << count) - 1; }
 
 template <>
-struct Dots<bf16> {
+struct QueryKeyDot<bf16> {
     using Query = bf16;
     static constexpr int64_t kNumbers = 2 * kLanes;
 
@@ -127,15 +127,15 @@ struct Dots<bf16> {
     static Floats add(Floats sum, __m512bh key, __m512bh query) { return Floats(_mm512_dpbf16_ps(__m512(sum), key, query)); }
 };
 
-// Two keys' values at once, their numbers in pairs; the shares are rounded to bfloat16, as those of a chunk are.
+// Two keys' values at once, their numbers in pairs; the probs are rounded to bfloat16, as those of a chunk are.
 template <>
-struct Values<bf16> {
-    using Share = bf16;
+struct ValueAccumulator<bf16> {
+    using Prob = bf16;
     static constexpr int64_t kNumbers = 2 * kLanes;
 
     template <int64_t kHeads, int64_t kSteps>
-    static void add(const bf16* values, const int64_t* offsets, int64_t count, const Share* shares, const float* shrink, int64_t dim,
-                    int64_t left, float* to, const Next<bf16>& next) {
+    static void add(const bf16* values, const int64_t* offsets, int64_t count, const Prob* probs, const float* rescale, int64_t dim,
+                    int64_t left, float* to, const Prefetcher<bf16>& next) {
         // Pairs are made within eight numbers: the first four of each go to one vector, the last four to the other.
         const Ints firsts = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}, lasts = firsts + 4;
         const Ints lower = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23}, upper = lower + 8;
@@ -143,8 +143,8 @@ struct Values<bf16> {
         for (int64_t head = 0; head < kHeads; ++head)
             for (int64_t i = 0; i < kSteps; ++i) {
                 const float* own = to + head * dim + i * kNumbers;
-                const Floats low = load<Floats>(own) * shrink[head];
-                const Floats high = left - i * kNumbers > kLanes ? load<Floats>(own + kLanes) * shrink[head] : Floats{};
+                const Floats low = load<Floats>(own) * rescale[head];
+                const Floats high = left - i * kNumbers > kLanes ? load<Floats>(own + kLanes) * rescale[head] : Floats{};
                 sums[head][i][0] = __builtin_shuffle(low, high, firsts);
                 sums[head][i][1] = __builtin_shuffle(low, high, lasts);
             }
@@ -158,7 +158,7 @@ struct Values<bf16> {
                 const __m512bh pairs[2] = {__m512bh(_mm512_unpacklo_epi16(one, other)), __m512bh(_mm512_unpackhi_epi16(one, other))};
                 for (int64_t head = 0; head < kHeads; ++head) {
                     int32_t both;
-                    std::memcpy(&both, shares + head * kKeysAtOnce + at, sizeof both);
+                    std::memcpy(&both, probs + head * kKeysAtOnce + at, sizeof both);
                     for (int64_t half = 0; half < 2; ++half)
                         sums[head][i][half] = Floats(_mm512_dpbf16_ps(__m512(sums[head][i][half]), pairs[half], __m512bh(_mm512_set1_epi32(both))));
                 }
@@ -166,8 +166,8 @@ struct Values<bf16> {
         for (int64_t head = 0; head < kHeads; ++head)
             for (int64_t i = 0; i < kSteps; ++i) {
                 float* own = to + head * dim + i * kNumbers;
-                put(__builtin_shuffle(sums[head][i][0], sums[head][i][1], lower), own);
-                if (left - i * kNumbers > kLanes) put(__builtin_shuffle(sums[head][i][0], sums[head][i][1], upper), own + kLanes);
+                store(__builtin_shuffle(sums[head][i][0], sums[head][i][1], lower), own);
+                if (left - i * kNumbers > kLanes) store(__builtin_shuffle(sums[head][i][0], sums[head][i][1], upper), own + kLanes);
             }
     }
 };
@@ -176,19 +176,19 @@ struct Values<bf16> {
 
 // Products of kHeads of queries with sixteen / kHeads keys: so many sums are made at once, and keys read from as many places.
 template <int64_t kHeads, typename Cache>
-inline void multiply_keys(const Cache* keys, const int64_t* offsets, const typename Dots<Cache>::Query* queries, int64_t dim, float* scores,
-                          const Next<Cache>& next) {
+inline void multiply_keys(const Cache* keys, const int64_t* offsets, const typename QueryKeyDot<Cache>::Query* queries, int64_t dim, float* scores,
+                          const Prefetcher<Cache>& next) {
     constexpr int64_t kKeys = kLanes / kHeads;
     Floats sums[kLanes] = {};
-    for (int64_t d = 0; d < dim; d += Dots<Cache>::kNumbers)
+    for (int64_t d = 0; d < dim; d += QueryKeyDot<Cache>::kNumbers)
 #pragma GCC unroll 16
         for (int64_t at = 0; at < kKeys; ++at) {
             next.fetch(at, d);
-            const auto key = Dots<Cache>::load_key(keys + offsets[at] + d, dim - d);
+            const auto key = QueryKeyDot<Cache>::load_key(keys + offsets[at] + d, dim - d);
 #pragma GCC unroll 2
             for (int64_t head = 0; head < kHeads; ++head) {
                 Floats& sum = sums[head * kKeys + at];
-                sum = Dots<Cache>::add(sum, key, Dots<Cache>::load_query(queries + head * dim + d, dim - d));
+                sum = QueryKeyDot<Cache>::add(sum, key, QueryKeyDot<Cache>::load_query(queries + head * dim + d, dim - d));
             }
         }
     const Floats all = sums_of(sums);
@@ -197,18 +197,18 @@ inline void multiply_keys(const Cache* keys, const int64_t* offsets, const typen
 }
 
 // Keys are taken in parts of one size whoever takes them, so that neither threads nor other rows change what comes of it.
-inline int64_t num_parts(const Layer& layer, int64_t position) {
-    return (position + 1 - first_seen(layer, position) + kKeysInPart - 1) / kKeysInPart;
+inline int64_t num_splits(const Layer& layer, int64_t position) {
+    return (position + 1 - window_start(layer, position) + kKeysPerSplit - 1) / kKeysPerSplit;
 }
 
 // What some keys and their values come to for a query of each head.
-struct Part {
-    Aligned<float> sums;  // [heads, dim]
-    std::vector<Softmax> softmax;
+struct PartialAttention {
+    AlignedVector<float> sums;  // [heads, dim]
+    std::vector<OnlineSoftmax> softmax;
 
     void clear(int64_t heads, int64_t dim) {
-        softmax.assign(heads, Softmax());
-        std::fill_n(grown(sums, heads * dim), heads * dim, 0.0f);
+        softmax.assign(heads, OnlineSoftmax());
+        std::fill_n(ensure_size(sums, heads * dim), heads * dim, 0.0f);
     }
 };
 
@@ -216,16 +216,16 @@ struct Part {
 // answers more quickly to who reads on where he was.
 template <typename Cache>
 void attend(const Model& model, const Layer& layer, const HeadCache<Cache>& cache, int64_t position, int64_t number, const float* queries,
-            Scratch& scratch, Part& part) {
-    const int64_t first = first_seen(layer, position) + number * kKeysInPart, last = std::min(position + 1, first + kKeysInPart);
-    using Query = typename Dots<Cache>::Query;
-    using Share = typename Values<Cache>::Share;
+            Scratch& scratch, PartialAttention& part) {
+    const int64_t first = window_start(layer, position) + number * kKeysPerSplit, last = std::min(position + 1, first + kKeysPerSplit);
+    using Query = typename QueryKeyDot<Cache>::Query;
+    using Prob = typename ValueAccumulator<Cache>::Prob;
     const int64_t dim = model.head_dim, heads = model.num_heads, group = heads / model.num_kv_heads;
-    float* scores = grown(scratch.scores, heads * kKeysAtOnce);
-    float* shrink = grown(scratch.shrink, heads);
-    auto* own = reinterpret_cast<Query*>(grown(scratch.queries, heads * dim));
-    auto* shares = reinterpret_cast<Share*>(grown(scratch.shares, heads * kKeysAtOnce));
-    for (int64_t at = 0; at < heads * dim; at += kLanes) put(load<Floats>(queries + at), own + at);
+    float* scores = ensure_size(scratch.scores, heads * kKeysAtOnce);
+    float* rescale = ensure_size(scratch.rescale, heads);
+    auto* own = reinterpret_cast<Query*>(ensure_size(scratch.queries, heads * dim));
+    auto* probs = reinterpret_cast<Prob*>(ensure_size(scratch.probs, heads * kKeysAtOnce));
+    for (int64_t at = 0; at < heads * dim; at += kLanes) store(load<Floats>(queries + at), own + at);
     part.clear(heads, dim);
     float* const sums = part.sums.data();
     int64_t two_offsets[2][kKeysAtOnce], *offsets = two_offsets[0], *next_offsets = two_offsets[1];
@@ -242,7 +242,7 @@ void attend(const Model& model, const Layer& layer, const HeadCache<Cache>& cach
             const bool two = (head + 1) / group == head / group;
             const int64_t place = head / group * dim;
             for (int64_t at = 0; at < count; at += two ? kLanes / 2 : kLanes) {
-                const Next<Cache> next = {cache.values + place, offsets + at};
+                const Prefetcher<Cache> next = {cache.values + place, offsets + at};
                 float* to = scores + head * kKeysAtOnce + at;
                 if (two) multiply_keys<2>(cache.keys + place, offsets + at, own + head * dim, dim, to, next);
                 else multiply_keys<1>(cache.keys + place, offsets + at, own + head * dim, dim, to, next);
@@ -250,8 +250,8 @@ void attend(const Model& model, const Layer& layer, const HeadCache<Cache>& cach
             head += 1 + two;
         }
         for (int64_t head = 0; head < heads; ++head)
-            shrink[head] = part.softmax[head].go_on(scores + head * kKeysAtOnce, count, model.attention_scale, [&](int64_t at, Floats some) {
-                put(some, shares + head * kKeysAtOnce + at);
+            rescale[head] = part.softmax[head].update(scores + head * kKeysAtOnce, count, model.attention_scale, [&](int64_t at, Floats some) {
+                store(some, probs + head * kKeysAtOnce + at);
             });
         for (int64_t head = 0; head < heads;) {
             const bool two = (head + 1) / group == head / group;
@@ -259,13 +259,13 @@ void attend(const Model& model, const Layer& layer, const HeadCache<Cache>& cach
             const auto add = [&](auto number_of_steps, int64_t d) {
                 constexpr int64_t kSteps = decltype(number_of_steps)::value;
                 const Cache* values = cache.values + place + d;
-                const Share* some = shares + head * kKeysAtOnce;
+                const Prob* some = probs + head * kKeysAtOnce;
                 float* to = sums + head * dim + d;
-                const Next<Cache> next = {cache.keys + place + d, next_offsets};
-                if (two) Values<Cache>::template add<2, kSteps>(values, offsets, count, some, shrink + head, dim, dim - d, to, next);
-                else Values<Cache>::template add<1, kSteps>(values, offsets, count, some, shrink + head, dim, dim - d, to, next);
+                const Prefetcher<Cache> next = {cache.keys + place + d, next_offsets};
+                if (two) ValueAccumulator<Cache>::template add<2, kSteps>(values, offsets, count, some, rescale + head, dim, dim - d, to, next);
+                else ValueAccumulator<Cache>::template add<1, kSteps>(values, offsets, count, some, rescale + head, dim, dim - d, to, next);
             };
-            constexpr int64_t kNumbers = Values<Cache>::kNumbers;
+            constexpr int64_t kNumbers = ValueAccumulator<Cache>::kNumbers;
             int64_t d = 0;
             for (; d + 4 * kNumbers <= dim; d += 4 * kNumbers) add(std::integral_constant<int64_t, 4>(), d);
             for (; d < dim; d += kNumbers) add(std::integral_constant<int64_t, 1>(), d);
@@ -277,18 +277,18 @@ void attend(const Model& model, const Layer& layer, const HeadCache<Cache>& cach
 
 // What all parts come to for a head. use(number, attended) takes sixteen numbers.
 template <typename Use>
-void put_together(const Part* parts, int64_t count, int64_t head, int64_t dim, Scratch& scratch, const Use& use) {
-    float* weights = grown(scratch.shrink, count);
-    float highest = -INFINITY, mass = 0;
-    for (int64_t part = 0; part < count; ++part) highest = std::max(highest, parts[part].softmax[head].highest);
+void combine_splits(const PartialAttention* parts, int64_t count, int64_t head, int64_t dim, Scratch& scratch, const Use& use) {
+    float* weights = ensure_size(scratch.rescale, count);
+    float row_max = -INFINITY, row_sum = 0;
+    for (int64_t part = 0; part < count; ++part) row_max = std::max(row_max, parts[part].softmax[head].row_max);
     for (int64_t part = 0; part < count; ++part) {
-        const Softmax& own = parts[part].softmax[head];
-        weights[part] = own.highest == highest ? 1 : exponential(own.highest - highest);
-        mass += weights[part] * own.mass;
+        const OnlineSoftmax& own = parts[part].softmax[head];
+        weights[part] = own.row_max == row_max ? 1 : exponential(own.row_max - row_max);
+        row_sum += weights[part] * own.row_sum;
     }
     for (int64_t d = 0; d < dim; d += kLanes) {
         Floats sum = {};
         for (int64_t part = 0; part < count; ++part) sum += weights[part] * load<Floats>(parts[part].sums.data() + head * dim + d);
-        use(d, sum / mass);
+        use(d, sum / row_sum);
     }
 }

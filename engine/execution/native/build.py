@@ -31,14 +31,14 @@ class NotCompiled(Exception):
 
 
 @cache
-def library() -> ctypes.CDLL:
+def load_library() -> ctypes.CDLL:
     """The compiled decoder; ten seconds the first time on a machine, then read from the cache.
 
     Raises:
         NotCompiled: no compiler was found, or it failed.
     """
     compiler = find_compiler()
-    built = _place(compiler)
+    built = _library_path(compiler)
     folder = built.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,19 +46,19 @@ def library() -> ctypes.CDLL:
             if not built.exists():
                 _compile(compiler, built)
         code = ctypes.CDLL(str(built))
-        code.deskmate_has_tiles.restype = ctypes.c_bool
+        code.deskmate_has_amx.restype = ctypes.c_bool
         return code
     except OSError as error:
         raise NotCompiled(f"{folder} cannot be used: {first_line(error)}") from error
 
 
 def is_compiled() -> bool:
-    """Whether :func:`library` finds what it needs.
+    """Whether :func:`load_library` finds what it needs.
 
     Raises:
         NotCompiled: no compiler was found, it does not say for what it compiles, or nothing can be looked for.
     """
-    place = _place(find_compiler())
+    place = _library_path(find_compiler())
     try:
         return place.exists()
     except OSError as error:
@@ -91,11 +91,11 @@ def cache_folder() -> Path:
         raise NotCompiled(f"{first_line(error)} XDG_CACHE_HOME may name a folder to keep it in.") from error
 
 
-def _place(compiler: str) -> Path:
-    return cache_folder() / f"decoder-{_key(compiler)}.so"
+def _library_path(compiler: str) -> Path:
+    return cache_folder() / f"decoder-{_cache_key(compiler)}.so"
 
 
-def _key(compiler: str) -> str:
+def _cache_key(compiler: str) -> str:
     """Changes with all that machine code depends on: the source, the compiler, the processor."""
     version = _run([compiler, "--version"])
     target = _run([compiler, "-march=native", "-Q", "--help=target"]) if "clang" not in version else _flags()

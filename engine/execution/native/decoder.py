@@ -20,17 +20,17 @@ from torch import Tensor
 
 from engine.execution.attention.base import LayerCache
 from engine.execution.batch import Batch
-from engine.execution.native.build import library
+from engine.execution.native.build import load_library
 from engine.execution.native.structure import LANES
-from engine.execution.native.weights import DecoderWeights, Product
-from engine.execution.steps.multi_step import Drawn, Reply
+from engine.execution.native.weights import DecoderWeights, PackedLinear
+from engine.execution.steps.multi_step import MultiStepOutput, MultiStepRow
 
-FEW_ROWS = 64
+MAX_ROWS_WITHOUT_AMX = 64
 """Where the processor does not multiply tiles of numbers (AMX), a longer step has enough to compute for oneDNN, and
 attention takes one row after another here."""
 
 
-class _Matrix(ctypes.Structure):
+class _PackedLinear(ctypes.Structure):
     _fields_ = (
         ("weight", ctypes.c_void_p),
         ("scales", ctypes.c_void_p),
@@ -46,7 +46,7 @@ class _Layer(ctypes.Structure):
         ("query_norm", ctypes.c_void_p),
         ("key_norm", ctypes.c_void_p),
         ("mlp_norm", ctypes.c_void_p),
-        *((name, _Matrix) for name in ("qkv", "output", "gate_up", "down")),
+        *((name, _PackedLinear) for name in ("qkv", "output", "gate_up", "down")),
         ("keys", ctypes.c_void_p),
         ("values", ctypes.c_void_p),
         ("window", ctypes.c_int64),
@@ -59,8 +59,8 @@ class _Model(ctypes.Structure):
         ("layers", ctypes.POINTER(_Layer)),
         ("embedding", ctypes.c_void_p),
         ("norm", ctypes.c_void_p),
-        ("frequencies", ctypes.c_void_p),
-        ("head", _Matrix),
+        ("inv_freq", ctypes.c_void_p),
+        ("lm_head", _PackedLinear),
         *(
             (name, ctypes.c_int64)
             for name in (
@@ -74,19 +74,19 @@ class _Model(ctypes.Structure):
 
 class _Step(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("tokens", "positions", "logits_rows", "lengths")),
-        *((name, ctypes.POINTER(ctypes.c_void_p)) for name in ("slots", "tables", "starts")),
+        *((name, ctypes.c_void_p) for name in ("tokens", "positions", "logits_rows", "query_lens")),
+        *((name, ctypes.POINTER(ctypes.c_void_p)) for name in ("slots", "block_tables", "table_offsets")),
         ("logits", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("num_rows", "num_logits", "num_sequences", "num_threads")),
     )
 
 
-_REPLY = struct.Struct("@ddddqf4xi4xQqqPqq")
-"""``Reply`` of several.h."""
+_DECODE_REQUEST = struct.Struct("@ddddqf4xi4xQqqPqq")
+"""``MultiStepRow`` of multi_step.h."""
 
 
 class Decoder:
-    """Computes steps of up to ``most_rows`` rows on a cache.
+    """Computes steps of up to ``max_rows`` rows on a cache.
 
     Args:
         weights: of the model.
@@ -98,7 +98,7 @@ class Decoder:
     """
 
     def __init__(self, weights: DecoderWeights, caches: Sequence[LayerCache], group_of_layer: Sequence[int]) -> None:
-        code, structure = library(), weights.structure
+        code, structure = load_library(), weights.structure
         self._step = getattr(code, f"deskmate_step_{weights.number_format}")
         self._steps = getattr(code, f"deskmate_steps_{weights.number_format}")
         self._steps.argtypes = [
@@ -106,14 +106,14 @@ class Decoder:
             *(ctypes.c_void_p, ctypes.c_void_p),
         ]
         self._steps.restype = ctypes.c_int64
-        self._has_tiles = weights.number_format != "float32" and bool(code.deskmate_has_tiles())
+        self._has_amx = weights.number_format != "float32" and bool(code.deskmate_has_amx())
         self._weights = weights  # the structures hold addresses only
         self._caches = tuple(caches)
         self._layers = (_Layer * len(weights.layers))(
             *(
                 _Layer(
                     *map(_address, (layer.attention_norm, layer.query_norm, layer.key_norm, layer.mlp_norm)),
-                    *map(_matrix, (layer.qkv, layer.output, layer.gate_up, layer.down)),
+                    *map(_packed_linear, (layer.qkv, layer.output, layer.gate_up, layer.down)),
                     _address(cache.keys),
                     _address(cache.values),
                     shape.sliding_window or 0,
@@ -126,8 +126,8 @@ class Decoder:
         )
         self._model = _Model(
             self._layers,
-            *map(_address, (weights.embedding, weights.norm, structure.frequencies)),
-            _matrix(weights.head),
+            *map(_address, (weights.embedding, weights.norm, structure.inv_freq)),
+            _packed_linear(weights.lm_head),
             len(weights.layers),
             structure.hidden,
             structure.intermediate,
@@ -142,42 +142,44 @@ class Decoder:
         )
 
     @property
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         """Of a step that is quicker here than through transformers."""
-        return sys.maxsize if self._has_tiles else FEW_ROWS
+        return sys.maxsize if self._has_amx else MAX_ROWS_WITHOUT_AMX
 
     def logits(self, batch: Batch) -> Tensor:
         """Store the keys and values of a step, and return float32 ``[len(batch.logits_rows), vocab_size]``."""
         logits = torch.empty(len(batch.logits_rows), self._weights.structure.vocab_size)
-        self._step(ctypes.byref(self._model), ctypes.byref(_step_of(batch, logits)))
+        self._step(ctypes.byref(self._model), ctypes.byref(_build_step(batch, logits)))
         return logits
 
-    def several(self, batch: Batch, replies: Sequence[Reply], most_steps: int) -> Drawn:
+    def several(self, batch: Batch, replies: Sequence[MultiStepRow], max_steps: int) -> MultiStepOutput:
         """Compute a step, sample from it, and go on with what was sampled.
 
         Args:
             batch: the first step. Its block tables have room for all that ``replies`` may come to.
             replies: one for each of ``batch.logits_rows``, at least one.
-            most_steps: at least 1.
+            max_steps: at least 1.
         """
         count = len(replies)
         assert count == len(batch.logits_rows), "each row of logits is sampled"
         logits = torch.empty(count, self._weights.structure.vocab_size)
         stops = {reply.stop_token_ids: array("q", reply.stop_token_ids) for reply in replies}
-        tokens, seconds = (ctypes.c_int64 * (most_steps * count))(), (ctypes.c_double * most_steps)()
+        tokens, seconds = (ctypes.c_int64 * (max_steps * count))(), (ctypes.c_double * max_steps)()
         num_steps = self._steps(
             ctypes.byref(self._model),
-            ctypes.byref(_step_of(batch, logits, ahead=most_steps - 1)),
-            b"".join([_packed(reply, stops[reply.stop_token_ids]) for reply in replies]),
+            ctypes.byref(_build_step(batch, logits, ahead=max_steps - 1)),
+            b"".join([_pack_request(reply, stops[reply.stop_token_ids]) for reply in replies]),
             len(batch.slots),
-            most_steps,
+            max_steps,
             tokens,
             seconds,
         )
-        return Drawn([tokens[at * count : (at + 1) * count] for at in range(num_steps)], seconds[:num_steps], logits)
+        return MultiStepOutput(
+            [tokens[at * count : (at + 1) * count] for at in range(num_steps)], seconds[:num_steps], logits
+        )
 
 
-def _step_of(batch: Batch, logits: Tensor, ahead: int = 0) -> _Step:
+def _build_step(batch: Batch, logits: Tensor, ahead: int = 0) -> _Step:
     """What C++ is told of a step; of block tables also those of ``ahead`` tokens to come, where they are there."""
     tables, starts = [], []
     for sequences in batch.sequences:
@@ -187,26 +189,26 @@ def _step_of(batch: Batch, logits: Tensor, ahead: int = 0) -> _Step:
             table.extend(blocks[: -(-(kv_len + ahead) // sequences.block_size)])
         tables.append(table)
         starts.append(start)
-    lengths = array("q", batch.sequences[0].query_lens)
+    query_lens = array("q", batch.sequences[0].query_lens)
     step = _Step(
         *map(_address, (batch.input_ids, batch.position_ids, batch.logits_rows)),
-        lengths.buffer_info()[0],
+        query_lens.buffer_info()[0],
         _addresses([slots.data_ptr() for slots in batch.slots]),
         _addresses([table.buffer_info()[0] for table in tables]),
         _addresses([start.buffer_info()[0] for start in starts]),
         _address(logits),
         batch.input_ids.shape[1],
         len(batch.logits_rows),
-        len(lengths),
+        len(query_lens),
         torch.get_num_threads(),
     )
-    step.held = (batch, tables, starts, lengths)  # it holds addresses only
+    step.held = (batch, tables, starts, query_lens)  # it holds addresses only
     return step
 
 
-def _packed(reply: Reply, stops: array[int]) -> bytes:
+def _pack_request(reply: MultiStepRow, stops: array[int]) -> bytes:
     row = reply.sampling
-    return _REPLY.pack(
+    return _DECODE_REQUEST.pack(
         row.temperature,
         row.top_p,
         row.min_p,
@@ -216,16 +218,16 @@ def _packed(reply: Reply, stops: array[int]) -> bytes:
         row.is_greedy,
         row.seed,
         row.position,
-        reply.most,
+        reply.max_tokens,
         stops.buffer_info()[0],
         len(stops),
         reply.chunk,
     )
 
 
-def _matrix(product: Product) -> _Matrix:
+def _packed_linear(product: PackedLinear) -> _PackedLinear:
     parts = (product.weight, product.scales, product.sums, product.bias)
-    return _Matrix(*map(_address, parts), product.weight.shape[0] * LANES)
+    return _PackedLinear(*map(_address, parts), product.weight.shape[0] * LANES)
 
 
 def _address(tensor: Tensor | None) -> int | None:

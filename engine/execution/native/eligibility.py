@@ -7,10 +7,10 @@ import logging
 from transformers import PreTrainedModel
 
 from engine.device.memory import available_memory
-from engine.execution.native.build import NotCompiled, is_compiled, library
+from engine.execution.native.build import NotCompiled, is_compiled, load_library
 from engine.execution.native.parity_check import check_sample
 from engine.execution.native.parts import check_parts
-from engine.execution.native.structure import Structure, Unfit
+from engine.execution.native.structure import Structure, UnsupportedModel
 from engine.execution.native.weights import DecoderWeights
 from engine.model.attention_hook import AttentionNeeds
 from engine.model.position_check import spread_positions
@@ -21,7 +21,7 @@ from engine.settings import EngineSettings
 log = logging.getLogger(__name__)
 
 
-def decoder_weights(
+def prepare_decoder_weights(
     module: PreTrainedModel,
     layers: tuple[LayerShape, ...],
     needs: AttentionNeeds,
@@ -39,16 +39,16 @@ def decoder_weights(
     )
     try:
         if needs.softcap or needs.sinks:
-            raise Unfit("its attention caps its scores, or has sinks")
+            raise UnsupportedModel("its attention caps its scores, or has sinks")
         if 2 * weight_bytes > available_memory(device):
-            raise Unfit("its weights would not fit into memory twice")
+            raise UnsupportedModel("its weights would not fit into memory twice")
         if not is_compiled():
             progress("Compiling for this processor", 0.0)
-        library()
+        load_library()
         structure = Structure.of(module, layers)
         check_parts(module, structure, spread_positions(context_window, module.config.get_text_config()))
         check_sample(module, structure)
         return DecoderWeights(module, structure, number_format)
-    except (NotCompiled, Unfit) as reason:
+    except (NotCompiled, UnsupportedModel) as reason:
         log.info("every step of %s runs through transformers: %s", settings.model, reason)
         return None

@@ -17,10 +17,10 @@ struct int4;  // marks the format: two numbers in a byte
 // Weights and rows are made of words of 32 bits: one number, two or four, as many as a lane multiplies at once. Sixteen
 // outputs lie beside one another, one in each lane, so that nothing is summed across lanes; sixteen such words are a tile.
 template <typename Weight>
-struct Format;
+struct WeightFormat;
 
 template <>
-struct Format<float> {
+struct WeightFormat<float> {
     using Sums = Floats;
     static constexpr int64_t kPerWord = 1;
     static constexpr bool kTiles = false;
@@ -33,7 +33,7 @@ struct Format<float> {
 };
 
 template <>
-struct Format<bf16> {
+struct WeightFormat<bf16> {
     using Sums = Floats;
     static constexpr int64_t kPerWord = 2;
     static constexpr bool kTiles = true;
@@ -50,11 +50,11 @@ struct Format<bf16> {
 // LLM.int8() without its outliers (arXiv 2208.07339, section 2.1): a row's scale follows its largest number. Rows are
 // stored around 128, as the processor multiplies unsigned rows by signed weights.
 template <>
-struct Format<int8_t> {
+struct WeightFormat<int8_t> {
     using Sums = Ints;
     static constexpr int64_t kPerWord = 4;
     static constexpr bool kTiles = true;
-    static constexpr int32_t kZero = 128;
+    static constexpr int32_t kZeroPoint = 128;
 
     static void add(Ints& sums, Ints weights, int32_t row) {
 #if defined(__AVX512VNNI__)
@@ -67,11 +67,11 @@ struct Format<int8_t> {
 
 // Weights are unsigned here, around 8, and rows signed: what is too much in the sums is known before they begin.
 template <>
-struct Format<int4> {
+struct WeightFormat<int4> {
     using Sums = Floats;
     static constexpr int64_t kPerWord = 4;
     static constexpr bool kTiles = false;
-    static constexpr int32_t kZero = 0;
+    static constexpr int32_t kZeroPoint = 0;
 
     static void add(Ints& sums, Ints weights, int32_t row) {
 #if defined(__AVX512VNNI__)
@@ -84,28 +84,28 @@ struct Format<int4> {
 
 // The rows of a product, in words: one row behind another, or tile by tile.
 template <typename Weight>
-class Rows {
+class PackedRows {
    public:
     int64_t count = 0, width = 0;  // words of a row, filled up with zeros to whole tiles
 
     void resize(int64_t rows, int64_t row_width) {
         count = rows;
-        const int64_t words = (row_width + Format<Weight>::kPerWord - 1) / Format<Weight>::kPerWord;
+        const int64_t words = (row_width + WeightFormat<Weight>::kPerWord - 1) / WeightFormat<Weight>::kPerWord;
         width = (words + kTileWords - 1) / kTileWords * kTileWords;
-        in_tiles_ = Format<Weight>::kTiles && tiles_allowed();
+        in_tiles_ = WeightFormat<Weight>::kTiles && amx_available();
         const int64_t whole = (rows + kTileRows - 1) / kTileRows * kTileRows;
         if (int64_t(words_.size()) < whole * width) words_.resize(whole * width);
         if (int64_t(scales_.size()) < rows) scales_.resize(rows);
-        if (std::is_same_v<Weight, int4> && int64_t(too_much_.size()) < rows * width / kGroupWords)
-            too_much_.resize(rows * width / kGroupWords);
+        if (std::is_same_v<Weight, int4> && int64_t(zero_point_correction_.size()) < rows * width / kGroupWords)
+            zero_point_correction_.resize(rows * width / kGroupWords);
     }
 
     void fill(const float* from, int64_t row_width, int64_t row) {
         if constexpr (kDirect) {
-            for (int64_t number = 0; number < row_width; number += kLanes) put_numbers(load<Floats>(from + number), row, number);
-            fill_up(row_width, row);
+            for (int64_t number = 0; number < row_width; number += kLanes) store_lanes(load<Floats>(from + number), row, number);
+            pad(row_width, row);
         } else {
-            fill_bytes(from, row_width, row);
+            quantize(from, row_width, row);
         }
     }
 
@@ -113,15 +113,15 @@ class Rows {
     static constexpr bool kDirect = std::is_same_v<Weight, float> || std::is_same_v<Weight, bf16>;
 
     // Sixteen numbers; number is a multiple of that.
-    void put_numbers(Floats numbers, int64_t row, int64_t number) {
+    void store_lanes(Floats numbers, int64_t row, int64_t number) {
         static_assert(kDirect);
-        constexpr int64_t kPerRow = kTileWords * Format<Weight>::kPerWord;
-        put(numbers, reinterpret_cast<Weight*>(at(row, number / kPerRow * kTileWords)) + number % kPerRow);
+        constexpr int64_t kPerRow = kTileWords * WeightFormat<Weight>::kPerWord;
+        store(numbers, reinterpret_cast<Weight*>(at(row, number / kPerRow * kTileWords)) + number % kPerRow);
     }
 
     // Zeros behind the numbers of a row.
-    void fill_up(int64_t row_width, int64_t row) {
-        for (int64_t number = row_width; number < width * Format<Weight>::kPerWord; number += kLanes) put_numbers(Floats{}, row, number);
+    void pad(int64_t row_width, int64_t row) {
+        for (int64_t number = row_width; number < width * WeightFormat<Weight>::kPerWord; number += kLanes) store_lanes(Floats{}, row, number);
     }
 
     // Tiles of sixteen rows are beside one another from column to column.
@@ -133,12 +133,12 @@ class Rows {
     bool in_tiles() const { return in_tiles_; }
     float scale(int64_t row) const { return scales_[row]; }
     // Eight times the sum of a row's numbers, in each group.
-    const int32_t* too_much(int64_t row) const { return &too_much_[row * width / kGroupWords]; }
+    const int32_t* zero_point_correction(int64_t row) const { return &zero_point_correction_[row * width / kGroupWords]; }
 
    private:
     static constexpr int64_t kGroupWords = kGroupSize / 4;
 
-    void fill_bytes(const float* from, int64_t row_width, int64_t row) {
+    void quantize(const float* from, int64_t row_width, int64_t row) {
         float largest = 1e-12f;
 #pragma omp simd reduction(max : largest)
         for (int64_t i = 0; i < row_width; ++i) largest = std::max(largest, std::fabs(from[i]));
@@ -150,36 +150,36 @@ class Rows {
             std::memset(bytes, 0, sizeof bytes);
 #pragma omp simd
             for (int64_t i = 0; i < numbers; ++i)
-                bytes[i] = int8_t(int32_t(std::nearbyint(from[word * 4 + i] * steps)) + Format<Weight>::kZero);
+                bytes[i] = int8_t(int32_t(std::nearbyint(from[word * 4 + i] * steps)) + WeightFormat<Weight>::kZeroPoint);
             std::memcpy(at(row, word), bytes, sizeof bytes);
             if constexpr (std::is_same_v<Weight, int4>)
                 for (int64_t group = 0; group < int64_t(sizeof bytes) / kGroupSize; ++group) {
                     int32_t sum = 0;
                     for (int64_t i = 0; i < kGroupSize; ++i) sum += bytes[group * kGroupSize + i];
-                    too_much_[row * width / kGroupWords + word / kGroupWords + group] = 8 * sum;
+                    zero_point_correction_[row * width / kGroupWords + word / kGroupWords + group] = 8 * sum;
                 }
         }
     }
 
-    Aligned<int32_t> words_;
-    std::vector<int32_t> too_much_;
+    AlignedVector<int32_t> words_;
+    std::vector<int32_t> zero_point_correction_;
     std::vector<float> scales_;
     bool in_tiles_ = false;
 };
 
-inline Floats scaled(const Matrix&, const Rows<float>&, int64_t, int64_t, Floats sums) { return sums; }
-inline Floats scaled(const Matrix&, const Rows<bf16>&, int64_t, int64_t, Floats sums) { return sums; }
-inline Floats scaled(const Matrix&, const Rows<int4>& rows, int64_t row, int64_t, Floats sums) { return sums * rows.scale(row); }
-inline Floats scaled(const Matrix& matrix, const Rows<int8_t>& rows, int64_t row, int64_t output, Ints sums) {
-    const Ints products = sums - load<Ints>(matrix.sums + output) * Format<int8_t>::kZero;
+inline Floats dequantize(const PackedLinear&, const PackedRows<float>&, int64_t, int64_t, Floats sums) { return sums; }
+inline Floats dequantize(const PackedLinear&, const PackedRows<bf16>&, int64_t, int64_t, Floats sums) { return sums; }
+inline Floats dequantize(const PackedLinear&, const PackedRows<int4>& rows, int64_t row, int64_t, Floats sums) { return sums * rows.scale(row); }
+inline Floats dequantize(const PackedLinear& matrix, const PackedRows<int8_t>& rows, int64_t row, int64_t output, Ints sums) {
+    const Ints products = sums - load<Ints>(matrix.sums + output) * WeightFormat<int8_t>::kZeroPoint;
     const Floats scales = load<Floats>(static_cast<const float*>(matrix.scales) + output);
     return __builtin_convertvector(products, Floats) * scales * rows.scale(row);
 }
 
 template <typename Weight, typename Use>
-inline void hand_over(const Matrix& matrix, const Rows<Weight>& rows, int64_t row, int64_t output,
-                      typename Format<Weight>::Sums sums, const Use& use) {
-    Floats products = scaled(matrix, rows, row, output, sums);
+inline void apply_epilogue(const PackedLinear& matrix, const PackedRows<Weight>& rows, int64_t row, int64_t output,
+                      typename WeightFormat<Weight>::Sums sums, const Use& use) {
+    Floats products = dequantize(matrix, rows, row, output, sums);
     if (matrix.bias) products += load<Floats>(matrix.bias + output);
     use(row, output, products);
 }
@@ -188,10 +188,10 @@ inline void hand_over(const Matrix& matrix, const Rows<Weight>& rows, int64_t ro
 
 // Not inlined: by itself, its sums stay in registers.
 template <typename Weight, int64_t kGroups, int64_t kRows, typename Use>
-[[gnu::noinline]] void part(const Matrix& matrix, Rows<Weight>& rows, int64_t row, int64_t output, const Use& use) {
+[[gnu::noinline]] void lane_kernel(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t row, int64_t output, const Use& use) {
     const int64_t width = rows.width;
     const int32_t* words = rows.at(row, 0);
-    typename Format<Weight>::Sums sums[kGroups][kRows] = {};
+    typename WeightFormat<Weight>::Sums sums[kGroups][kRows] = {};
     if constexpr (std::is_same_v<Weight, int4>) {
         constexpr int64_t kWords = kGroupSize / 4;
         const auto* weights = static_cast<const int32_t*>(matrix.weight) + output * width / 2;
@@ -208,10 +208,10 @@ template <typename Weight, int64_t kGroups, int64_t kRows, typename Use>
                     lanes[i + kWords / 2] = both >> 4 & 0x0f0f0f0f;
                 }
                 for (int64_t r = 0; r < kRows; ++r) {
-                    Ints even = Ints{} - rows.too_much(row + r)[word / kWords], odd = {};
+                    Ints even = Ints{} - rows.zero_point_correction(row + r)[word / kWords], odd = {};
                     for (int64_t i = 0; i < kWords; i += 2) {
-                        Format<int4>::add(even, lanes[i], words[r * width + word + i]);
-                        Format<int4>::add(odd, lanes[i + 1], words[r * width + word + i + 1]);
+                        WeightFormat<int4>::add(even, lanes[i], words[r * width + word + i]);
+                        WeightFormat<int4>::add(odd, lanes[i + 1], words[r * width + word + i + 1]);
                     }
                     sums[group][r] += __builtin_convertvector(even + odd, Floats) * scale;
                 }
@@ -227,36 +227,36 @@ template <typename Weight, int64_t kGroups, int64_t kRows, typename Use>
             }
             for (int64_t r = 0; r < kRows; ++r)
                 for (int64_t group = 0; group < kGroups; ++group)
-                    Format<Weight>::add(sums[group][r], lanes[group], words[r * width + word]);
+                    WeightFormat<Weight>::add(sums[group][r], lanes[group], words[r * width + word]);
         }
     }
     for (int64_t group = 0; group < kGroups; ++group)
-        for (int64_t r = 0; r < kRows; ++r) hand_over(matrix, rows, row + r, output + group * kLanes, sums[group][r], use);
+        for (int64_t r = 0; r < kRows; ++r) apply_epilogue(matrix, rows, row + r, output + group * kLanes, sums[group][r], use);
 }
 
 template <typename Weight, int64_t kGroups, int64_t kRows, typename Use>
-inline void parts(const Matrix& matrix, Rows<Weight>& rows, int64_t row, int64_t first, int64_t last, const Use& use) {
+inline void lane_kernels(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t row, int64_t first, int64_t last, const Use& use) {
     int64_t output = first;
     for (; output + kGroups * kLanes <= last; output += kGroups * kLanes)
-        part<Weight, kGroups, kRows>(matrix, rows, row, output, use);
-    for (; output < last; output += kLanes) part<Weight, 1, kRows>(matrix, rows, row, output, use);
+        lane_kernel<Weight, kGroups, kRows>(matrix, rows, row, output, use);
+    for (; output < last; output += kLanes) lane_kernel<Weight, 1, kRows>(matrix, rows, row, output, use);
 }
 
 template <typename Weight, typename Use>
-void multiply_lanes(const Matrix& matrix, Rows<Weight>& rows, int64_t first, int64_t last, const Use& use) {
+void gemm_simd(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t first, int64_t last, const Use& use) {
     constexpr int64_t kAtOnce = 8 * kLanes;  // what all rows use of the weights before the next comes from memory
     for (int64_t output = first; output < last; output += kAtOnce) {
         const int64_t stop = std::min(last, output + kAtOnce);
         int64_t row = 0;
-        for (; row + 12 <= rows.count; row += 12) parts<Weight, 2, 12>(matrix, rows, row, output, stop, use);
-        for (; row + 4 <= rows.count; row += 4) parts<Weight, 4, 4>(matrix, rows, row, output, stop, use);
-        for (; row < rows.count; ++row) parts<Weight, 8, 1>(matrix, rows, row, output, stop, use);
+        for (; row + 12 <= rows.count; row += 12) lane_kernels<Weight, 2, 12>(matrix, rows, row, output, stop, use);
+        for (; row + 4 <= rows.count; row += 4) lane_kernels<Weight, 4, 4>(matrix, rows, row, output, stop, use);
+        for (; row < rows.count; ++row) lane_kernels<Weight, 8, 1>(matrix, rows, row, output, stop, use);
     }
 }
 
 // ---- tile by tile -----------------------------------------------------------------------------------------------------
 
-#ifdef DESKMATE_TILES
+#ifdef DESKMATE_AMX
 
 constexpr int64_t kTilesAhead = 2;
 constexpr int64_t kRowsInCache = 192 * 1024;  // words of rows that stay in the second cache beside weights
@@ -344,27 +344,27 @@ inline void tile_single(const int32_t* rows, const int32_t* weights, int64_t wid
 }
 
 template <typename Weight, typename Use>
-inline void hand_over_tile(const Matrix& matrix, const Rows<Weight>& rows, int64_t row, int64_t count, int64_t output,
+inline void apply_tile_epilogue(const PackedLinear& matrix, const PackedRows<Weight>& rows, int64_t row, int64_t count, int64_t output,
                            const int32_t* sums, const Use& use) {
-    using Sums = typename Format<Weight>::Sums;
-    for (int64_t r = 0; r < count; ++r) hand_over(matrix, rows, row + r, output, load<Sums>(sums + r * kTileWords), use);
+    using Sums = typename WeightFormat<Weight>::Sums;
+    for (int64_t r = 0; r < count; ++r) apply_epilogue(matrix, rows, row + r, output, load<Sums>(sums + r * kTileWords), use);
 }
 
 template <typename Weight, int64_t kGroups, typename Use>
-[[gnu::noinline]] void pair_of_rows(const Matrix& matrix, Rows<Weight>& rows, int64_t row, int64_t lower, int64_t output,
+[[gnu::noinline]] void pair_of_rows(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t row, int64_t lower, int64_t output,
                                     const int32_t* ahead, int64_t lines, const Use& use) {
     alignas(64) int32_t sums[4 * kTileSize];
     const auto* weights = static_cast<const int32_t*>(matrix.weight) + output * rows.width;
     tile_pair<Weight, kGroups>(rows.at(row, 0), weights, rows.width, ahead, lines, sums);
     for (int64_t group = 0; group < kGroups; ++group) {
         const int64_t first = output + group * kLanes;
-        hand_over_tile(matrix, rows, row, kTileRows, first, sums + 2 * group * kTileSize, use);
-        hand_over_tile(matrix, rows, row + kTileRows, lower, first, sums + (2 * group + 1) * kTileSize, use);
+        apply_tile_epilogue(matrix, rows, row, kTileRows, first, sums + 2 * group * kTileSize, use);
+        apply_tile_epilogue(matrix, rows, row + kTileRows, lower, first, sums + (2 * group + 1) * kTileSize, use);
     }
 }
 
 template <typename Weight, typename Use>
-[[gnu::noinline]] void up_to_a_tile(const Matrix& matrix, Rows<Weight>& rows, int64_t row, int64_t count, int64_t output,
+[[gnu::noinline]] void up_to_a_tile(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t row, int64_t count, int64_t output,
                                     int64_t groups, const Use& use) {
     alignas(64) int32_t sums[4 * kTileSize];
     const int64_t width = rows.width;
@@ -372,32 +372,32 @@ template <typename Weight, typename Use>
     if (groups == 4) {
         tile_single<Weight, 4>(rows.at(row, 0), weights, width, 4, sums);
         for (int64_t group = 0; group < 4; ++group)
-            hand_over_tile(matrix, rows, row, count, output + group * kLanes, sums + group * kTileSize, use);
+            apply_tile_epilogue(matrix, rows, row, count, output + group * kLanes, sums + group * kTileSize, use);
         return;
     }
     for (int64_t group = 0; group < groups; ++group) {
         tile_single<Weight, 1>(rows.at(row, 0), weights + group * kLanes * width, width, 1, sums);
-        hand_over_tile(matrix, rows, row, count, output + group * kLanes, sums, use);
+        apply_tile_epilogue(matrix, rows, row, count, output + group * kLanes, sums, use);
     }
 }
 
 template <typename Weight, int64_t kGroups, typename Use>
-void pairs_of_rows(const Matrix& matrix, Rows<Weight>& rows, int64_t first, int64_t last, int64_t output, const Use& use, Tiles& tiles) {
+void pairs_of_rows(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t first, int64_t last, int64_t output, const Use& use, TileConfig& tiles) {
     // While rows after rows are multiplied with these weights, the next weights come from memory, bit by bit.
     const int64_t times = (last - first + 2 * kTileRows - 1) / (2 * kTileRows), panel = kGroups * kLanes * rows.width;
     const int64_t lines = (kGroups * kTileRows + times - 1) / times, at_once = lines * rows.width;
     const int32_t* ahead = static_cast<const int32_t*>(matrix.weight) + output * rows.width + panel;
     for (int64_t row = first; row < last; row += 2 * kTileRows, ahead += at_once) {
         const int64_t lower = std::min(last - row - kTileRows, kTileRows);
-        tiles.shape(kTileRows, lower);
+        tiles.configure(kTileRows, lower);
         pair_of_rows<Weight, kGroups>(matrix, rows, row, lower, output, ahead, lines, use);
     }
 }
 
 template <typename Weight, typename Use>
-void multiply_tiles(const Matrix& matrix, Rows<Weight>& rows, int64_t first, int64_t last, const Use& use, Tiles& tiles) {
+void gemm_amx(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t first, int64_t last, const Use& use, TileConfig& tiles) {
     constexpr int64_t kPair = 2 * kTileRows;
-    tiles_read_memory();
+    tile_load_barrier();
     const int64_t at_once = std::max<int64_t>(1, kRowsInCache / rows.width / kPair) * kPair;
     for (int64_t begin = 0; begin < rows.count; begin += at_once) {
         const int64_t end = std::min(rows.count, begin + at_once);
@@ -410,7 +410,7 @@ void multiply_tiles(const Matrix& matrix, Rows<Weight>& rows, int64_t first, int
                 else pairs_of_rows<Weight, 1>(matrix, rows, begin, single, output + group * kLanes, use, tiles);
             }
             if (left_over == 0) continue;
-            tiles.shape(left_over, left_over);
+            tiles.configure(left_over, left_over);
             up_to_a_tile(matrix, rows, single, left_over, output, groups, use);
         }
     }
@@ -419,16 +419,16 @@ void multiply_tiles(const Matrix& matrix, Rows<Weight>& rows, int64_t first, int
 #undef ADD_PRODUCT
 #endif
 
-constexpr int64_t kRowsAtOnce = 32;
+constexpr int64_t kMaxRowBlock = 32;
 
 // use(row, output, products) for every row and the outputs first to last - 1, sixteen at once; first is a multiple of 16.
-// Where these are an even number of sixteens, the second of two comes right behind the first, for kRowsAtOnce rows at most.
+// Where these are an even number of sixteens, the second of two comes right behind the first, for kMaxRowBlock rows at most.
 template <typename Weight, typename Use>
-void multiply(const Matrix& matrix, Rows<Weight>& rows, int64_t first, int64_t last, const Use& use, Tiles& tiles) {
-#ifdef DESKMATE_TILES
-    if constexpr (Format<Weight>::kTiles)
-        if (rows.in_tiles()) return multiply_tiles(matrix, rows, first, last, use, tiles);
+void gemm(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t first, int64_t last, const Use& use, TileConfig& tiles) {
+#ifdef DESKMATE_AMX
+    if constexpr (WeightFormat<Weight>::kTiles)
+        if (rows.in_tiles()) return gemm_amx(matrix, rows, first, last, use, tiles);
 #endif
     (void)tiles;
-    multiply_lanes(matrix, rows, first, last, use);
+    gemm_simd(matrix, rows, first, last, use);
 }

@@ -5,7 +5,7 @@
 
 extern "C" {
 
-struct Matrix {
+struct PackedLinear {
     const void* weight;  // as engine/execution/native/weights.py lays it out for each number format
     const void* scales;  // of 8-bit weights float [outputs]; of 4-bit weights bf16 [outputs / 16, inputs / 32, 16]
     const int32_t* sums;  // [outputs], of 8-bit weights: all that one output is made of
@@ -18,9 +18,9 @@ struct Layer {
     const float* query_norm;  // [head_dim], or null
     const float* key_norm;
     const float* mlp_norm;
-    Matrix qkv, output;
-    Matrix gate_up;  // sixteen outputs of the one, sixteen of the other
-    Matrix down;
+    PackedLinear qkv, output;
+    PackedLinear gate_up;  // sixteen outputs of the one, sixteen of the other
+    PackedLinear down;
     void *keys, *values;  // [num_blocks, block_size, num_kv_heads, head_dim]
     int64_t window;  // 0: sees everything
     int64_t group;  // which block tables
@@ -30,8 +30,8 @@ struct Model {
     const Layer* layers;
     const void* embedding;  // [vocab_size, hidden]
     const float* norm;
-    const float* frequencies;  // [head_dim / 2]
-    Matrix head;
+    const float* inv_freq;  // [head_dim / 2]
+    PackedLinear lm_head;
     int64_t num_layers, hidden, intermediate, num_heads, num_kv_heads, head_dim, vocab_size, block_size;
     float epsilon, attention_scale, rotary_scale;
 };
@@ -39,10 +39,10 @@ struct Model {
 struct Step {
     const int64_t *tokens, *positions;  // [num_rows]
     const int64_t* logits_rows;  // [num_logits]
-    const int64_t* lengths;  // [num_sequences]: the rows of each, behind one another
+    const int64_t* query_lens;  // [num_sequences]: the rows of each, behind one another
     const int64_t* const* slots;  // of each group [num_rows]: where a row's key and value go
-    const int32_t* const* tables;  // of each group the block tables of all sequences behind one another
-    const int64_t* const* starts;  // of each group [num_sequences]: where a sequence's table begins
+    const int32_t* const* block_tables;  // of each group the block tables of all sequences behind one another
+    const int64_t* const* table_offsets;  // of each group [num_sequences]: where a sequence's table begins
     float* logits;  // [num_logits, vocab_size]
     int64_t num_rows, num_logits, num_sequences, num_threads;
 };

@@ -21,7 +21,7 @@ from engine.execution.attention.base import GroupStep, LayerCache, PagedMetadata
 from engine.execution.attention.cpu import CpuKernel
 from engine.execution.batch import Batch
 from engine.execution.native.decoder import Decoder
-from engine.execution.native.structure import Structure, Unfit
+from engine.execution.native.structure import Structure, UnsupportedModel
 from engine.execution.native.weights import DecoderWeights
 from engine.model.attention_hook import LayerProbe
 from engine.model.forwards import FAILURES
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_TOKENS = 8
+MAX_TOKENS = 8
 _BLOCK_SIZE = 16
-_LARGEST_ERROR = {"float32": 1e-4, "bfloat16": 0.1, "int8": 0.1, "int4": 0.1}
+_MAX_ERROR = {"float32": 1e-4, "bfloat16": 0.1, "int8": 0.1, "int4": 0.1}
 """Of all logits, as a share of their size. Rounding makes up to a tenth of that on models with random weights, which
 are the worst; whatever is put together otherwise makes more than this."""
 _SAMPLE_VOCAB = 512
-_SAMPLE_STOPS = (75, 76, 77, 80)
+_SAMPLE_CHUNK_ENDS = (75, 76, 77, 80)
 """The sample's text is read in chunks that end there: a prompt, two single tokens, and a few guessed ones."""
-_SAMPLE_ERROR = 1e-4
+_MAX_SAMPLE_ERROR = 1e-4
 """Of each row of the sample's logits; rounding in float32 makes a hundredth of that."""
 
 
@@ -48,27 +48,29 @@ def check_sample(model: Any, structure: Structure) -> None:
     """Compare the two on some layers of a model, one for each sliding window, with the first words of its vocabulary.
 
     Raises:
-        Unfit: their logits differ.
+        UnsupportedModel: their logits differ.
     """
     try:
         error = _sample_error(model, structure)
     except FAILURES as failure:
-        raise Unfit(f"a copy of its layers cannot be run ({first_line(failure)})") from failure
-    if not error <= _SAMPLE_ERROR:  # so for NaN, too
-        raise Unfit(f"its layers together are not what the C++ decoder computes (logits differ by {error:.1e})")
+        raise UnsupportedModel(f"a copy of its layers cannot be run ({first_line(failure)})") from failure
+    if not error <= _MAX_SAMPLE_ERROR:  # so for NaN, too
+        raise UnsupportedModel(
+            f"its layers together are not what the C++ decoder computes (logits differ by {error:.1e})"
+        )
 
 
 @torch.inference_mode()
-def agrees(weights: DecoderWeights, model: LoadedModel) -> bool:
+def logits_match(weights: DecoderWeights, model: LoadedModel) -> bool:
     """Whether the decoder's logits are the model's, in the number format that it is served in."""
     windows = [shape.sliding_window for shape in weights.structure.shapes if shape.sliding_window is not None]
-    num_tokens = min([MOST_TOKENS, model.max_position_embeddings, *windows])  # the probe's attention has no window
+    num_tokens = min([MAX_TOKENS, model.max_position_embeddings, *windows])  # the probe's attention has no window
     caches = [LayerCache.zeros(shape, 1, _BLOCK_SIZE, model.dtype, model.device) for shape in weights.structure.shapes]
     batch = _batch(0, num_tokens, model.vocab_size)
     ours = Decoder(weights, caches, [0] * len(caches)).logits(batch)
     theirs = model.logits(batch.input_ids, batch.position_ids, batch.logits_rows, LayerProbe()).float()
     error = float((ours - theirs).norm() / theirs.norm())
-    if error <= _LARGEST_ERROR[weights.number_format]:  # not so for NaN
+    if error <= _MAX_ERROR[weights.number_format]:  # not so for NaN
         log.info("%s runs in C++ (logits differ by %.1e)", model.name, error)
         return True
     log.info("every step of %s runs through transformers: it computes otherwise (by %.1e)", model.name, error)
@@ -84,7 +86,7 @@ def _sample_error(model: Any, structure: Structure) -> float:
     ours, theirs = _caches(weights.structure), _caches(weights.structure)
     decoder = Decoder(weights, ours, [0] * len(ours))
     errors = []
-    for start, stop in pairwise((0, *_SAMPLE_STOPS)):
+    for start, stop in pairwise((0, *_SAMPLE_CHUNK_ENDS)):
         batch = _batch(start, stop, weights.structure.vocab_size)
         found = decoder.logits(batch)
         expected = _logits(sample, batch, dict(zip(chosen, theirs, strict=True)), len(structure.shapes))
@@ -115,7 +117,7 @@ def _sample(model: Any, chosen: Sequence[int]) -> Any:
 
 
 def _caches(structure: Structure) -> list[LayerCache]:
-    num_blocks = -(-_SAMPLE_STOPS[-1] // _BLOCK_SIZE)
+    num_blocks = -(-_SAMPLE_CHUNK_ENDS[-1] // _BLOCK_SIZE)
     return [
         LayerCache.zeros(shape, num_blocks, _BLOCK_SIZE, torch.float32, torch.device("cpu"))
         for shape in structure.shapes

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.errors import first_line
-from engine.execution.native.structure import Structure, Unfit
+from engine.execution.native.structure import Structure, UnsupportedModel
 from engine.model.attention_hook import LayerProbe
 from engine.model.forwards import FAILURES, one_thread, replaced_forwards
 from engine.model.position_check import shuffled
@@ -41,12 +41,12 @@ def check_parts(model: Any, structure: Structure, positions: Tensor) -> None:
         positions: int64, spread over the context in ascending order.
 
     Raises:
-        Unfit: a part computes something else; names it.
+        UnsupportedModel: a part computes something else; names it.
     """
     positions = positions[shuffled(len(positions))]
     tokens = positions * 7919 % structure.vocab_size
     rows = torch.arange(_NUM_LOGITS)
-    check = _Check(model, structure, tokens, positions)
+    check = _PartsProbe(model, structure, tokens, positions)
     forwards = list(check.forwards())
     try:
         with replaced_forwards(forwards):
@@ -58,11 +58,11 @@ def check_parts(model: Any, structure: Structure, positions: Tensor) -> None:
                 paged=check,
             )
     except FAILURES as error:
-        raise Unfit(f"its parts cannot be run one by one ({first_line(error)})") from error
+        raise UnsupportedModel(f"its parts cannot be run one by one ({first_line(error)})") from error
     check.finish(output.logits, len(forwards) - 1)  # all but the embedding
 
 
-class _Check(LayerProbe):
+class _PartsProbe(LayerProbe):
     """Follows one forward pass part by part: holds what the decoder would have computed by now."""
 
     def __init__(self, model: Any, structure: Structure, tokens: Tensor, positions: Tensor) -> None:
@@ -71,7 +71,7 @@ class _Check(LayerProbe):
         self._head = model.lm_head
         self._structure = structure
         self._positions = positions
-        angles = positions.float().unsqueeze(1) * structure.frequencies
+        angles = positions.float().unsqueeze(1) * structure.inv_freq
         self._cosines, self._sines = angles.cos() * structure.rotary_scale, angles.sin() * structure.rotary_scale
         self._random = _RandomRows(len(tokens), structure)
         self._stream = self._body.embed_tokens.weight.detach()[tokens].float()  #: residual, ``[num_tokens, hidden]``
@@ -106,12 +106,12 @@ class _Check(LayerProbe):
         module = self._body.layers[layer].self_attn
         shape, where = self._structure.shapes[layer], f"of layer {layer}"
         for name, found, norm in (("query", query, "q_norm"), ("key", key, "k_norm")):
-            self._compare_turned(f"{name} {where}", found, self._take(f"{name[0]}_proj"), getattr(module, norm, None))
+            self._compare_rope(f"{name} {where}", found, self._take(f"{name[0]}_proj"), getattr(module, norm, None))
         _compare(f"value {where}", _by_token(value), self._take("v_proj"))
         if scale != self._structure.attention_scale:
-            raise _differs(f"attention scale {where}")
+            raise _mismatch(f"attention scale {where}")
         if sliding_window != shape.sliding_window:
-            raise _differs(f"sliding window {where}")
+            raise _mismatch(f"sliding window {where}")
         self._attended = self._random.rows(self._structure.num_heads * self._structure.head_dim)
         return self._attended.view(1, len(self._positions), self._structure.num_heads, -1)
 
@@ -119,12 +119,12 @@ class _Check(LayerProbe):
         """Compare what came out, and whether each of so many modules was called once."""
         _compare("logits", logits[0], self._take("lm_head"))
         if len(set(self._called)) != len(self._called) or len(self._called) != modules:
-            raise _differs("order of its parts")
+            raise _mismatch("order of its parts")
 
     def _take(self, name: str) -> Tensor:
         """What a linear layer returned, to be used once."""
         if name not in self._outputs:
-            raise _differs(f"order of its parts ({name})")
+            raise _mismatch(f"order of its parts ({name})")
         return self._outputs.pop(name)
 
     def _linear(self, linear: nn.Linear, name: str, where: str) -> Callable[[Tensor], Tensor]:
@@ -182,17 +182,17 @@ class _Check(LayerProbe):
         normalized: Tensor = rows * torch.rsqrt(squares + self._structure.epsilon) * module.weight.detach().float()
         return normalized
 
-    def _compare_turned(self, words: str, found: Tensor, output: Tensor, norm: nn.Module | None) -> None:
+    def _compare_rope(self, words: str, found: Tensor, output: Tensor, norm: nn.Module | None) -> None:
         heads = output.view(len(output), -1, self._structure.head_dim)
         if norm is not None:
             heads = self._normalized(heads, norm)
         first, second = heads.chunk(2, dim=-1)
         cosines, sines = self._cosines.unsqueeze(1), self._sines.unsqueeze(1)
-        turned = torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
-        errors = _errors(_by_token(found), turned.flatten(1))
+        rotated = torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
+        errors = _errors(_by_token(found), rotated.flatten(1))
         wrong = self._positions[~(errors <= _MAX_ERROR)]
         if len(wrong):
-            raise _differs(f"{words} (its norm, rotary position or scale, first at position {int(wrong.min())})")
+            raise _mismatch(f"{words} (its norm, rotary position or scale, first at position {int(wrong.min())})")
 
 
 class _RandomRows:
@@ -226,11 +226,11 @@ def _errors(found: Tensor, expected: Tensor) -> Tensor:
 
 def _compare(words: str, found: Tensor, expected: Tensor) -> None:
     if found.shape != expected.shape or not bool((_errors(found, expected) <= _MAX_ERROR).all()):  # not so for NaN
-        raise _differs(words)
+        raise _mismatch(words)
 
 
-def _differs(words: str) -> Unfit:
-    return Unfit(f"{words} is not the one that the C++ decoder computes")
+def _mismatch(words: str) -> UnsupportedModel:
+    return UnsupportedModel(f"{words} is not the one that the C++ decoder computes")
 
 
 def _name(activation: Any) -> str:

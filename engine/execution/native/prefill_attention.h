@@ -3,17 +3,17 @@
 
 #include "attention.h"
 
-#ifdef DESKMATE_TILES
+#ifdef DESKMATE_AMX
 
-constexpr int64_t kFewestQueries = 4;  // of a chunk; laying out keys and values would not pay for fewer
+constexpr int64_t kMinPrefillQueries = 4;  // of a chunk; laying out keys and values would not pay for fewer
 constexpr int64_t kKeysInStep = 256;  // scores that a block of queries keeps
 
 // Many queries, one behind another, of each head that shares a head of keys: block by block of 32, as in FlashAttention-2
 // (arXiv 2307.08691), with keys and values laid out for the tiles once. Scores are multiplied and summed in 32 bits,
-// queries and shares are rounded to bfloat16.
-class Chunk {
+// queries and probs are rounded to bfloat16.
+class PrefillAttention {
    public:
-    Chunk(const Model& model, const Layer& layer, const HeadCache<bf16>& cache, int64_t position, int64_t count, Scratch& scratch)
+    PrefillAttention(const Model& model, const Layer& layer, const HeadCache<bf16>& cache, int64_t position, int64_t count, Scratch& scratch)
         : model_(model),
           layer_(layer),
           cache_(cache),
@@ -23,31 +23,31 @@ class Chunk {
           group_(model.num_heads / model.num_kv_heads),
           dim_(model.head_dim),
           words_((model.head_dim + 31) / 32 * kTileWords),
-          begin_(first_seen(layer, position)),
+          begin_(window_start(layer, position)),
           num_keys_((position + count - begin_ + 31) / 32 * 32) {}
 
     // queries: [count, stride], from the first head on. use(query, number, attended) takes sixteen numbers of what comes of it.
     template <typename Use>
-    void attend(const float* queries, int64_t stride, Tiles& tiles, const Use& use) {
-        lay_out();
-        grown(scratch_.queries, 2 * kTileRows * words_);
-        grown(scratch_.scores, 2 * kTileRows * kKeysInStep);
-        grown(scratch_.shares, 2 * kTileRows * kKeysInStep / 2);
-        grown(scratch_.sums, 2 * kTileRows * dim_);
-        tiles.shape(kTileRows, kTileRows);
+    void attend(const float* queries, int64_t stride, TileConfig& tiles, const Use& use) {
+        pack_keys_and_values();
+        ensure_size(scratch_.queries, 2 * kTileRows * words_);
+        ensure_size(scratch_.scores, 2 * kTileRows * kKeysInStep);
+        ensure_size(scratch_.probs, 2 * kTileRows * kKeysInStep / 2);
+        ensure_size(scratch_.sums, 2 * kTileRows * dim_);
+        tiles.configure(kTileRows, kTileRows);
         for (int64_t row = 0; row < rows_; row += 2 * kTileRows) block(row, queries, stride, use);
     }
 
    private:
     int64_t position(int64_t row) const { return position_ + row / group_; }
-    int64_t known(int64_t key) const { return std::min(key, position_ + rows_ / group_ - begin_); }
+    int64_t clamp_to_sequence(int64_t key) const { return std::min(key, position_ + rows_ / group_ - begin_); }
 
     // Keys as [keys / 16, words, 16]: sixteen keys beside one another, two numbers in a word. Values as
     // [head_dim / 16, keys / 2, 16]: sixteen numbers beside one another, of two keys in a word.
-    void lay_out() {
-        grown(scratch_.keys, num_keys_ * words_);
-        grown(scratch_.values, num_keys_ / 2 * dim_);
-        const int64_t count = known(num_keys_);
+    void pack_keys_and_values() {
+        ensure_size(scratch_.keys, num_keys_ * words_);
+        ensure_size(scratch_.values, num_keys_ / 2 * dim_);
+        const int64_t count = clamp_to_sequence(num_keys_);
         for (int64_t key = 0; key < num_keys_; key += kLanes) {
             const bf16* from[kLanes];
             for (int64_t at = 0; at < kLanes; ++at)
@@ -58,7 +58,7 @@ class Chunk {
                 for (int64_t at = 0; at < kLanes; ++at)
                     if (from[at]) std::memcpy(&rows[at], from[at] + 2 * word, bytes);
                 transpose(rows);
-                for (int64_t at = 0; at < kTileWords; ++at) put(rows[at], &scratch_.keys[key * words_ + (word + at) * kLanes]);
+                for (int64_t at = 0; at < kTileWords; ++at) store(rows[at], &scratch_.keys[key * words_ + (word + at) * kLanes]);
             }
         }
         for (int64_t key = 0; key < num_keys_; key += 2) {
@@ -66,7 +66,7 @@ class Chunk {
             const bf16* odd = key + 1 < count ? cache_.values + cache_.offset(begin_ + key + 1) : nullptr;
             for (int64_t d = 0; d < dim_; d += kLanes) {
                 const Ints words = (even ? widen_bits(even + d) : Ints{}) | (odd ? widen_bits(odd + d) : Ints{}) << 16;
-                put(words, &scratch_.values[(d / kLanes * (num_keys_ / 2) + key / 2) * kLanes]);
+                store(words, &scratch_.values[(d / kLanes * (num_keys_ / 2) + key / 2) * kLanes]);
             }
         }
     }
@@ -79,27 +79,27 @@ class Chunk {
         for (int64_t row = 0; row < count; ++row) {
             const float* from = queries + (first + row) / group_ * stride + (first + row) % group_ * dim_;
             for (int64_t d = 0; d < dim_; d += kLanes)
-                put(load<Floats>(from + d), laid_out + 2 * (row / 16 * 16 * words_ + d / 32 * kTileSize + row % 16 * 16) + d % 32);
+                store(load<Floats>(from + d), laid_out + 2 * (row / 16 * 16 * words_ + d / 32 * kTileSize + row % 16 * 16) + d % 32);
         }
         float* sums = scratch_.sums.data();
         std::fill_n(sums, 2 * kTileRows * dim_, 0.0f);
-        Softmax softmax[2 * kTileRows];
-        const int64_t end = known(position(first + count - 1) + 1 - begin_);
-        const int64_t start = (first_seen(layer_, position(first)) - begin_) / 32 * 32;
+        OnlineSoftmax states[2 * kTileRows];
+        const int64_t end = clamp_to_sequence(position(first + count - 1) + 1 - begin_);
+        const int64_t start = (window_start(layer_, position(first)) - begin_) / 32 * 32;
         for (int64_t key = start; key < end; key += kKeysInStep) {
             const int64_t width = std::min(kKeysInStep, (end - key + 31) / 32 * 32);
             score(key, width);
-            weigh(first, count, key, width, softmax);
+            softmax(first, count, key, width, states);
             add_values(key, width);
         }
         for (int64_t row = 0; row < count; ++row)
             for (int64_t d = 0; d < dim_; d += kLanes)
-                use((first + row) / group_, (first + row) % group_ * dim_ + d, load<Floats>(sums + row * dim_ + d) / softmax[row].mass);
+                use((first + row) / group_, (first + row) % group_ * dim_ + d, load<Floats>(sums + row * dim_ + d) / states[row].row_sum);
     }
 
     // scores [32, 256]
     void score(int64_t key, int64_t width) {
-        tiles_read_memory();
+        tile_load_barrier();
         const int32_t *upper = scratch_.queries.data(), *lower = upper + kTileRows * words_;
         for (int64_t at = 0; at < width; at += 2 * kLanes) {
             const int32_t* left = scratch_.keys.data() + (key + at) * words_;
@@ -126,28 +126,28 @@ class Chunk {
         }
     }
 
-    // Scores become shares, in bfloat16 and in tiles; what was summed up shrinks.
-    void weigh(int64_t first, int64_t count, int64_t key, int64_t width, Softmax* softmax) {
-        auto* shares = reinterpret_cast<bf16*>(scratch_.shares.data());
+    // Scores become probs, in bfloat16 and in tiles; what was summed up shrinks.
+    void softmax(int64_t first, int64_t count, int64_t key, int64_t width, OnlineSoftmax* states) {
+        auto* probs = reinterpret_cast<bf16*>(scratch_.probs.data());
         for (int64_t row = 0; row < count; ++row) {
             float* own = scratch_.scores.data() + row * kKeysInStep;
-            const int64_t seen_from = first_seen(layer_, position(first + row)) - begin_ - key;
+            const int64_t seen_from = window_start(layer_, position(first + row)) - begin_ - key;
             const int64_t seen_to = position(first + row) + 1 - begin_ - key;
             std::fill(own, own + std::clamp<int64_t>(seen_from, 0, width), -INFINITY);
             std::fill(own + std::clamp<int64_t>(seen_to, 0, width), own + width, -INFINITY);
-            bf16* to = shares + 2 * (row / 16 * 16 * (kKeysInStep / 2) + row % 16 * 16);
-            const float shrink = softmax[row].go_on(own, width, model_.attention_scale, [&](int64_t at, Floats some) {
-                put(some, to + 2 * (at / 32 * kTileSize) + at % 32);
+            bf16* to = probs + 2 * (row / 16 * 16 * (kKeysInStep / 2) + row % 16 * 16);
+            const float rescale = states[row].update(own, width, model_.attention_scale, [&](int64_t at, Floats some) {
+                store(some, to + 2 * (at / 32 * kTileSize) + at % 32);
             });
             float* sums = scratch_.sums.data() + row * dim_;
-            if (shrink != 1)
-                for (int64_t d = 0; d < dim_; d += kLanes) put(load<Floats>(sums + d) * shrink, sums + d);
+            if (rescale != 1)
+                for (int64_t d = 0; d < dim_; d += kLanes) store(load<Floats>(sums + d) * rescale, sums + d);
         }
     }
 
     void add_values(int64_t key, int64_t width) {
-        tiles_read_memory();
-        const int32_t *upper = scratch_.shares.data(), *lower = upper + kTileRows * (kKeysInStep / 2);
+        tile_load_barrier();
+        const int32_t *upper = scratch_.probs.data(), *lower = upper + kTileRows * (kKeysInStep / 2);
         const int64_t line = 4 * dim_;
         for (int64_t d = 0; d < dim_; d += 2 * kLanes) {
             const bool both = d + kLanes < dim_;

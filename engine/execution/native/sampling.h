@@ -33,7 +33,7 @@ inline float highest_score(const float* scores, int64_t count) {
         highest = some > highest ? some : highest;
         unknown += some != some ? Floats{} + 1.0f : Floats{};
     }
-    float best = highest_of(highest), number_unknown = sum_of(unknown);
+    float best = max_of(highest), number_unknown = sum_of(unknown);
     for (; at < count; ++at) {
         best = std::max(best, scores[at]);
         number_unknown += std::isnan(scores[at]);
@@ -42,12 +42,12 @@ inline float highest_score(const float* scores, int64_t count) {
 }
 
 // A score that the k-th highest reaches, found without an order of the whole vocabulary: as many sets of tokens hold one.
-inline float bound_of_top(const float* scores, int64_t count, int64_t k, std::vector<float>& tops) {
-    const int64_t of_a_set = count / std::max(kSetsForEach * k, int64_t(256));
-    if (of_a_set < 2) return -INFINITY;
-    const int64_t sets = count / of_a_set;
+inline float top_k_lower_bound(const float* scores, int64_t count, int64_t k, std::vector<float>& tops) {
+    const int64_t set_size = count / std::max(kSetsForEach * k, int64_t(256));
+    if (set_size < 2) return -INFINITY;
+    const int64_t sets = count / set_size;
     tops.assign(scores, scores + sets);
-    for (int64_t one = 1; one < of_a_set; ++one) {
+    for (int64_t one = 1; one < set_size; ++one) {
         const float* others = scores + one * sets;
         for (int64_t set = 0; set < sets; ++set) tops[set] = std::max(tops[set], others[set]);
     }
@@ -72,7 +72,7 @@ inline double sum_of(const float* weights, int64_t count, float lowest) {
 
 // Calls with the place of each number that is at least ``least``; quick where few are.
 template <typename Take>
-inline void find_from(const float* numbers, int64_t count, float least, Take take) {
+inline void for_each_at_least(const float* numbers, int64_t count, float least, Take take) {
     for (int64_t first = 0; first < count; first += kLanes) {
         const int64_t end = std::min(first + kLanes, count);
         if (end - first == kLanes && !any_of(load<Floats>(numbers + first) >= least)) continue;
@@ -82,17 +82,17 @@ inline void find_from(const float* numbers, int64_t count, float least, Take tak
 }
 
 // Weights of the tokens that top-k may keep, or of all: e to their score's distance from the highest, whose weight is 1.
-inline void weigh(const float* scores, int64_t count, const Filters& row, Candidates& found) {
+inline void unnormalized_softmax(const float* scores, int64_t count, const Filters& row, Candidates& found) {
     const float* chosen = scores;
     int64_t number = count;
     found.tokens.clear();
     if (row.top_k > 0 && row.top_k < count) {
-        const double bound = bound_of_top(scores, count, row.top_k, found.tops);
+        const double bound = top_k_lower_bound(scores, count, row.top_k, found.tops);
         if (row.highest - bound <= kVisible * row.temperature) {
             // Weights of what lies lower are surely lower, too, and not only before they are rounded.
             const float least = float(bound - 1e-4 * row.temperature - 1e-6 * (row.highest - bound));
             found.scores.clear();
-            find_from(scores, count, least, [&](int64_t token) {
+            for_each_at_least(scores, count, least, [&](int64_t token) {
                 found.tokens.push_back(int32_t(token));
                 found.scores.push_back(scores[token]);
             });
@@ -107,7 +107,7 @@ inline void weigh(const float* scores, int64_t count, const Filters& row, Candid
         return exponents < kLowestExponent ? Floats{} : exponential(exponents);
     };
     int64_t at = 0;
-    for (; at + kLanes <= number; at += kLanes) put(weight(load<Floats>(chosen + at)), found.weights.data() + at);
+    for (; at + kLanes <= number; at += kLanes) store(weight(load<Floats>(chosen + at)), found.weights.data() + at);
     if (at < number) {  // by the same arithmetic
         Floats rest = Floats{} - INFINITY;
         std::memcpy(&rest, chosen + at, (number - at) * sizeof(float));
@@ -117,13 +117,13 @@ inline void weigh(const float* scores, int64_t count, const Filters& row, Candid
 }
 
 // The weight of the token that completes the share, taken from the heaviest, which weighs 1, down.
-inline float lowest_of_nucleus(const std::vector<float>& weights, float kth, double top_p, std::vector<float>& ordered) {
+inline float top_p_threshold(const std::vector<float>& weights, float kth, double top_p, std::vector<float>& ordered) {
     const double total = sum_of(weights.data(), int64_t(weights.size()), kth), share = top_p * total;
     if (share <= 1) return 1;
     // All the tokens up to this weight hold less together than the nucleus leaves out, so it is found without them.
     const double negligible = (total - share) / (2 * double(weights.size()));
     ordered.clear();
-    find_from(weights.data(), int64_t(weights.size()), std::max(kth, float(negligible)), [&](int64_t at) { ordered.push_back(weights[at]); });
+    for_each_at_least(weights.data(), int64_t(weights.size()), std::max(kth, float(negligible)), [&](int64_t at) { ordered.push_back(weights[at]); });
     // As quickselect finds the k-th of them, but for the sums: of all that is heavier than a pivot, and of its equals.
     float *first = ordered.data(), *last = first + ordered.size();
     for (double missing = share;;) {
@@ -144,7 +144,7 @@ inline float lowest_of_nucleus(const std::vector<float>& weights, float kth, dou
 }
 
 // The lowest weight that passes top-k, top-p and min-p; equal weights pass alike.
-inline float lowest_kept(const Filters& row, Candidates& found) {
+inline float kept_threshold(const Filters& row, Candidates& found) {
     const std::vector<float>& weights = found.weights;
     float kth = 0;
     if (row.top_k > 0 && row.top_k < int64_t(weights.size())) {
@@ -153,14 +153,14 @@ inline float lowest_kept(const Filters& row, Candidates& found) {
         kth = found.ordered[row.top_k - 1];
     }
     const float lowest = std::max(float(row.min_p), kth);
-    return row.top_p < 1 ? std::max(lowest, lowest_of_nucleus(weights, kth, row.top_p, found.ordered)) : lowest;
+    return row.top_p < 1 ? std::max(lowest, top_p_threshold(weights, kth, row.top_p, found.ordered)) : lowest;
 }
 
 // The token at which the running sum of what is kept, in the order of the vocabulary, passes the row's uniform number.
 inline int64_t draw(const float* scores, int64_t count, const Filters& row, Candidates& found) {
-    weigh(scores, count, row, found);
+    unnormalized_softmax(scores, count, row, found);
     const std::vector<float>& weights = found.weights;
-    const float lowest = lowest_kept(row, found);
+    const float lowest = kept_threshold(row, found);
     const int64_t number = int64_t(weights.size());
     const double total = sum_of(weights.data(), number, lowest), target = std::min(row.uniform * total, std::nextafter(total, 0.0));
     const auto is_kept = [&](int64_t at) { return weights[at] > 0 && weights[at] >= lowest; };

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.execution.native.build import library
+from engine.execution.native.build import load_library
 from engine.sampling import cpu
 from engine.sampling.cpu import Floats
 
@@ -28,19 +28,19 @@ _FILTERS = struct.Struct("@ddddqf4x")
 
 
 class NativeSampling:
-    """An :class:`engine.sampling.sampler.Arithmetic`. Its tokens are those of NumPy, but for the last bit of a weight.
+    """An :class:`engine.sampling.sampler.SamplingBackend`. Its tokens are those of NumPy, but for the last bit of a weight.
 
     Raises:
         NotCompiled: there is no machine code for it here.
     """
 
     def __init__(self) -> None:
-        code = library()
-        self._likeliest, self._draw = code.deskmate_likeliest, code.deskmate_draw
+        code = load_library()
+        self._argmax, self._draw = code.deskmate_argmax, code.deskmate_draw
         sizes = [ctypes.c_int64] * 3
-        self._likeliest.argtypes = [ctypes.c_void_p, *sizes, ctypes.c_void_p, ctypes.c_void_p]
+        self._argmax.argtypes = [ctypes.c_void_p, *sizes, ctypes.c_void_p, ctypes.c_void_p]
         self._draw.argtypes = [ctypes.c_void_p, *sizes, ctypes.c_char_p, ctypes.c_void_p]
-        self._likeliest.restype = self._draw.restype = None
+        self._argmax.restype = self._draw.restype = None
 
     def adjust(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Floats:
         return np.ascontiguousarray(cpu.adjust(logits, rows))
@@ -48,7 +48,7 @@ class NativeSampling:
     def likeliest(self, scores: Floats) -> tuple[list[int], list[float]]:
         count = len(scores)
         tokens, highest = (ctypes.c_int64 * count)(), (ctypes.c_float * count)()
-        self._likeliest(*self._sizes(scores), tokens, highest)
+        self._argmax(*self._sizes(scores), tokens, highest)
         return list(tokens), list(highest)
 
     def draw(

@@ -59,10 +59,10 @@ inline Halves to_bf16(Floats values) {  // to the nearest, ties to even; NaN sta
 #endif
 }
 
-inline void put(Ints values, int32_t* to) { std::memcpy(to, &values, sizeof values); }
-inline void put(Floats values, float* to) { std::memcpy(to, &values, sizeof values); }
+inline void store(Ints values, int32_t* to) { std::memcpy(to, &values, sizeof values); }
+inline void store(Floats values, float* to) { std::memcpy(to, &values, sizeof values); }
 
-inline void put(Floats values, bf16* to) {
+inline void store(Floats values, bf16* to) {
     const Halves halves = to_bf16(values);
     std::memcpy(to, &halves, sizeof halves);
 }
@@ -74,7 +74,7 @@ inline float sum_of(Floats vector) {  // lane with lane: quicker than one after 
     return vector[0] + vector[1];
 }
 
-inline float highest_of(Floats vector) {
+inline float max_of(Floats vector) {
     for (const Ints& other : {Ints{8, 9, 10, 11, 12, 13, 14, 15}, Ints{4, 5, 6, 7}, Ints{2, 3}, Ints{1}}) {
         const Floats moved = __builtin_shuffle(vector, other);
         vector = moved > vector ? moved : vector;
@@ -154,37 +154,37 @@ inline float exponential(float x) { return exponential(Floats{} + x)[0]; }
 // Memory that begins where a cache line does: what straddles two is read twice. Much of it lies in large pages: rows that
 // are far apart would each wait for their page table.
 template <typename T>
-struct CacheLines {
+struct AlignedAllocator {
     using value_type = T;
 
-    CacheLines() = default;
+    AlignedAllocator() = default;
     template <typename Other>
-    CacheLines(const CacheLines<Other>&) {}
+    AlignedAllocator(const AlignedAllocator<Other>&) {}
 
     T* allocate(size_t count) {
         const size_t size = count * sizeof(T);
         void* memory = ::operator new(size, alignment(count));
 #if defined(__linux__)
-        if (size >= kLargePage) madvise(memory, size, MADV_HUGEPAGE);  // else it is slower, no more
+        if (size >= kHugePage) madvise(memory, size, MADV_HUGEPAGE);  // else it is slower, no more
 #endif
         return static_cast<T*>(memory);
     }
     void deallocate(T* memory, size_t count) { ::operator delete(memory, alignment(count)); }
-    bool operator==(const CacheLines&) const { return true; }
-    bool operator!=(const CacheLines&) const { return false; }
+    bool operator==(const AlignedAllocator&) const { return true; }
+    bool operator!=(const AlignedAllocator&) const { return false; }
 
    private:
-    static constexpr size_t kLargePage = size_t(2) << 20;
+    static constexpr size_t kHugePage = size_t(2) << 20;
 
-    static std::align_val_t alignment(size_t count) { return std::align_val_t(count * sizeof(T) >= kLargePage ? kLargePage : 64); }
+    static std::align_val_t alignment(size_t count) { return std::align_val_t(count * sizeof(T) >= kHugePage ? kHugePage : 64); }
 };
 
 template <typename T>
-using Aligned = std::vector<T, CacheLines<T>>;
+using AlignedVector = std::vector<T, AlignedAllocator<T>>;
 
 // Memory of at least that size; what was in it stays.
 template <typename T>
-inline T* grown(Aligned<T>& memory, int64_t size) {
+inline T* ensure_size(AlignedVector<T>& memory, int64_t size) {
     if (int64_t(memory.size()) < size) memory.resize(size);
     return memory.data();
 }

@@ -19,10 +19,10 @@ from engine.scheduling.cache_layout import LayerShape
 LANES = 16
 """Outputs that lie beside one another; numbers that are taken at once."""
 
-_OF_EACH_LAYER = ("layer_idx", "layer_type", "attention_type", "sliding_window", "is_sliding")
+_PER_LAYER_ATTRIBUTES = ("layer_idx", "layer_type", "attention_type", "sliding_window", "is_sliding")
 
 
-class Unfit(Exception):
+class UnsupportedModel(Exception):
     """A model is not of the known build; says where."""
 
 
@@ -37,7 +37,7 @@ class Structure:
     hidden: int
     intermediate: int
     vocab_size: int
-    frequencies: Tensor  #: float32 ``[head_dim / 2]``
+    inv_freq: Tensor  #: float32 ``[head_dim / 2]``
     rotary_scale: float
     attention_scale: float
     epsilon: float
@@ -47,7 +47,7 @@ class Structure:
         """Read the structure of a causal language model.
 
         Raises:
-            Unfit: the model has other modules than the known ones, or sizes that the decoder cannot hold.
+            UnsupportedModel: the model has other modules than the known ones, or sizes that the decoder cannot hold.
         """
         _expect_modules(model)
         body = model.model
@@ -55,10 +55,10 @@ class Structure:
         head_dim, num_kv_heads = shapes[0].head_dim, shapes[0].num_kv_heads
         expected = (num_kv_heads, head_dim, head_dim)
         if any((one.num_kv_heads, one.head_dim, one.value_head_dim) != expected for one in shapes):
-            raise Unfit("its layers differ in their heads")
+            raise UnsupportedModel("its layers differ in their heads")
         rope_type = getattr(body.rotary_emb, "rope_type", None)
         if not isinstance(rope_type, str) or rope_type in LENGTH_DEPENDENT:
-            raise Unfit("its layers turn positions differently, or by the length of the text")
+            raise UnsupportedModel("its layers turn positions differently, or by the length of the text")
         structure = cls(
             shapes=tuple(shapes),
             num_heads=attention.q_proj.out_features // head_dim,
@@ -67,7 +67,7 @@ class Structure:
             hidden=body.embed_tokens.embedding_dim,
             intermediate=body.layers[0].mlp.gate_proj.out_features,
             vocab_size=body.embed_tokens.num_embeddings,
-            frequencies=body.rotary_emb.inv_freq.detach().float().clone(),
+            inv_freq=body.rotary_emb.inv_freq.detach().float().clone(),
             rotary_scale=float(body.rotary_emb.attention_scaling),
             attention_scale=float(getattr(attention, "scaling", head_dim**-0.5)),
             epsilon=getattr(body.norm, "variance_epsilon", math.nan),
@@ -77,9 +77,9 @@ class Structure:
 
     def _check_sizes(self, model: Any) -> None:
         if any(width % LANES for width in (self.head_dim, self.hidden, self.intermediate)):
-            raise Unfit(f"its rows or heads are no multiple of {LANES} numbers wide")
-        if len(self.frequencies) * 2 != self.head_dim:
-            raise Unfit("positions turn only a part of each head")
+            raise UnsupportedModel(f"its rows or heads are no multiple of {LANES} numbers wide")
+        if len(self.inv_freq) * 2 != self.head_dim:
+            raise UnsupportedModel("positions turn only a part of each head")
         queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         sizes = {
             "q_proj": (self.hidden, queries),
@@ -103,7 +103,7 @@ class Structure:
 
     def _check_norm(self, module: Any, width: int) -> None:
         if getattr(module, "variance_epsilon", None) != self.epsilon or module.weight.shape != (width,):
-            raise Unfit("its norms are of another kind, or differ")
+            raise UnsupportedModel("its norms are of another kind, or differ")
 
 
 def _expect_modules(model: Any) -> None:
@@ -122,7 +122,7 @@ def _expect(module: Any, names: set[str], optional: set[str] | None = None) -> N
     """A module has these parts, and no others."""
     parts = {name for name, _part in module.named_children()}
     if parts - (optional or set()) != names:
-        raise Unfit(f"{type(module).__name__} consists of {', '.join(sorted(parts))}")
+        raise UnsupportedModel(f"{type(module).__name__} consists of {', '.join(sorted(parts))}")
 
 
 def _expect_alike(modules: Sequence[Any]) -> None:
@@ -132,15 +132,15 @@ def _expect_alike(modules: Sequence[Any]) -> None:
         return {
             name: value
             for name, value in vars(module).items()
-            if isinstance(value, bool | int | float | str) and name not in _OF_EACH_LAYER
+            if isinstance(value, bool | int | float | str) and name not in _PER_LAYER_ATTRIBUTES
         }
 
     if any(switches(module) != switches(modules[0]) for module in modules):
-        raise Unfit(f"one {type(modules[0]).__name__} computes otherwise than another")
+        raise UnsupportedModel(f"one {type(modules[0]).__name__} computes otherwise than another")
 
 
 def _check_linear(linear: nn.Module, size: tuple[int, int]) -> None:
     if not is_plain(linear):
-        raise Unfit("it multiplies with something else than linear layers")
+        raise UnsupportedModel("it multiplies with something else than linear layers")
     if (linear.in_features, linear.out_features) != size:
-        raise Unfit("its layers differ in their sizes")
+        raise UnsupportedModel("its layers differ in their sizes")

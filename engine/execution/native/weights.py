@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from engine.execution.native.structure import LANES, Structure, Unfit
+from engine.execution.native.structure import LANES, Structure, UnsupportedModel
 from engine.model.linears import INT4_GROUP, to_int4, to_int8
 
 TILE_WORDS = 16
@@ -26,10 +26,10 @@ _CACHE_DTYPES = {
 
 
 _ALIGNMENT = 64  #: bytes, a cache line
-_ROOM_FOR_FILLING_UP = 2**20
+_PADDING_BYTES = 2**20
 
 
-class HugePages:
+class HugePageArena:
     """Memory for tensors behind one another, in large pages: in small ones, a processor waits for its page tables.
 
     Args:
@@ -40,7 +40,7 @@ class HugePages:
         self._bytes = torch.from_numpy(np.empty(capacity, dtype=np.uint8))  # NumPy asks for pages of 2 MiB
         self._used = -self._bytes.data_ptr() % _ALIGNMENT
 
-    def keep(self, tensor: Tensor) -> Tensor:
+    def store(self, tensor: Tensor) -> Tensor:
         """A copy of a tensor, contiguous."""
         end = self._used + tensor.nbytes
         copy = self._bytes[self._used : end].view(tensor.dtype).view(tensor.shape).copy_(tensor)
@@ -49,7 +49,7 @@ class HugePages:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class PackedLinear:
     """A linear layer, or several that read the same rows."""
 
     weight: Tensor  #: ``[outputs / 16, inputs / numbers in a word, 16, numbers in a word]``, of 4 bits two in a byte
@@ -61,25 +61,27 @@ class Product:
 
     @classmethod
     def of(
-        cls, linears: Sequence[nn.Linear], number_format: str, pages: HugePages, *, by_turns: bool = False
-    ) -> Product:
-        join = _by_turns if by_turns else torch.cat
+        cls, linears: Sequence[nn.Linear], number_format: str, pages: HugePageArena, *, interleaved: bool = False
+    ) -> PackedLinear:
+        join = _interleave if interleaved else torch.cat
         weight = join([linear.weight.detach() for linear in linears])
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
         if len(biases) not in (0, len(linears)):
-            raise Unfit("only some of the layers that read the same rows have a bias")
-        bias = _filled_up(join(biases).float()) if biases else None
-        weight = _filled_up(weight)
+            raise UnsupportedModel("only some of the layers that read the same rows have a bias")
+        bias = _pad_rows(join(biases).float()) if biases else None
+        weight = _pad_rows(weight)
         match number_format:
             case "int8":
                 steps, scales = to_int8(weight)
-                return cls(pages.keep(_in_words(steps)), scales, steps.sum(1, dtype=torch.int32), bias)
+                return cls(pages.store(_pack_words(steps)), scales, steps.sum(1, dtype=torch.int32), bias)
             case "int4":
                 if weight.shape[1] % INT4_GROUP:
-                    raise Unfit(f"its rows are no multiple of {INT4_GROUP} numbers wide, which share a scale")
+                    raise UnsupportedModel(
+                        f"its rows are no multiple of {INT4_GROUP} numbers wide, which share a scale"
+                    )
                 codes, scales = to_int4(weight)
-                return cls(pages.keep(_in_halves(codes)), pages.keep(_in_groups(scales)), None, bias)
-        return cls(pages.keep(_in_words(weight)), None, None, bias)
+                return cls(pages.store(_pack_int4(codes)), pages.store(_pack_scales(scales)), None, bias)
+        return cls(pages.store(_pack_words(weight)), None, None, bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,10 @@ class LayerWeights:
     query_norm: Tensor | None
     key_norm: Tensor | None
     mlp_norm: Tensor
-    qkv: Product
-    output: Product
-    gate_up: Product  #: :data:`LANES` outputs of the one, as many of the other
-    down: Product
+    qkv: PackedLinear
+    output: PackedLinear
+    gate_up: PackedLinear  #: :data:`LANES` outputs of the one, as many of the other
+    down: PackedLinear
 
 
 class DecoderWeights:
@@ -103,7 +105,7 @@ class DecoderWeights:
         number_format: of the products: ``float32``, ``bfloat16``, ``int8``, or ``int4`` but for the output layer.
 
     Raises:
-        Unfit: there is no code for the number format, or for these sizes in it.
+        UnsupportedModel: there is no code for the number format, or for these sizes in it.
     """
 
     def __init__(self, model: Any, structure: Structure, number_format: str) -> None:
@@ -111,57 +113,57 @@ class DecoderWeights:
         self.number_format = number_format
         body = model.model
         if body.embed_tokens.weight.dtype is not _CACHE_DTYPES.get(number_format):
-            raise Unfit(f"there is no code for {number_format} beside {body.embed_tokens.weight.dtype}")
+            raise UnsupportedModel(f"there is no code for {number_format} beside {body.embed_tokens.weight.dtype}")
         # The output layer may be the embedding once more, and narrow rows are filled up to whole tiles.
-        self._pages = HugePages(4 * sum(part.nbytes for part in model.parameters()) + _ROOM_FOR_FILLING_UP)
+        self._pages = HugePageArena(4 * sum(part.nbytes for part in model.parameters()) + _PADDING_BYTES)
         self.embedding = body.embed_tokens.weight.detach().clone()
-        self.norm = _weight(body.norm)
+        self.norm = _norm_weight(body.norm)
         self.layers = tuple(self._layer(layer) for layer in body.layers)
         # Nothing behind the output layer evens its errors out.
         of_head = "int8" if number_format == "int4" else number_format
-        self.head = Product.of([model.lm_head], of_head, self._pages)
+        self.lm_head = PackedLinear.of([model.lm_head], of_head, self._pages)
 
     def _layer(self, layer: Any) -> LayerWeights:
         attention, mlp = layer.self_attn, layer.mlp
         return LayerWeights(
-            attention_norm=_weight(layer.input_layernorm),
-            query_norm=_weight(attention.q_norm) if hasattr(attention, "q_norm") else None,
-            key_norm=_weight(attention.k_norm) if hasattr(attention, "k_norm") else None,
-            mlp_norm=_weight(layer.post_attention_layernorm),
-            qkv=self._product(attention.q_proj, attention.k_proj, attention.v_proj),
-            output=self._product(attention.o_proj),
-            gate_up=self._product(mlp.gate_proj, mlp.up_proj, by_turns=True),
-            down=self._product(mlp.down_proj),
+            attention_norm=_norm_weight(layer.input_layernorm),
+            query_norm=_norm_weight(attention.q_norm) if hasattr(attention, "q_norm") else None,
+            key_norm=_norm_weight(attention.k_norm) if hasattr(attention, "k_norm") else None,
+            mlp_norm=_norm_weight(layer.post_attention_layernorm),
+            qkv=self._pack(attention.q_proj, attention.k_proj, attention.v_proj),
+            output=self._pack(attention.o_proj),
+            gate_up=self._pack(mlp.gate_proj, mlp.up_proj, interleaved=True),
+            down=self._pack(mlp.down_proj),
         )
 
-    def _product(self, *linears: nn.Linear, by_turns: bool = False) -> Product:
-        return Product.of(linears, self.number_format, self._pages, by_turns=by_turns)
+    def _pack(self, *linears: nn.Linear, interleaved: bool = False) -> PackedLinear:
+        return PackedLinear.of(linears, self.number_format, self._pages, interleaved=interleaved)
 
 
-def _weight(norm: Any) -> Tensor:
+def _norm_weight(norm: Any) -> Tensor:
     """An RMS norm's, in float32."""
     weight: Tensor = norm.weight.detach().float().clone()
     return weight
 
 
-def _by_turns(parts: Sequence[Tensor]) -> Tensor:
+def _interleave(parts: Sequence[Tensor]) -> Tensor:
     """``[n, ...]`` each, as ``[len(parts) * n, ...]``: the first :data:`LANES` of each, then the next."""
     return torch.stack([part.reshape(-1, LANES, *part.shape[1:]) for part in parts], 1).flatten(0, 2)
 
 
-def _filled_up(rows: Tensor) -> Tensor:
+def _pad_rows(rows: Tensor) -> Tensor:
     """With zeros, up to a multiple of :data:`LANES` rows."""
     return torch.cat([rows, rows.new_zeros(-len(rows) % LANES, *rows.shape[1:])])
 
 
-def _in_words(weight: Tensor) -> Tensor:
-    """``[outputs, inputs]`` in the order of ``Product.weight``, with zeros up to whole tiles of words."""
+def _pack_words(weight: Tensor) -> Tensor:
+    """``[outputs, inputs]`` in the order of ``PackedLinear.weight``, with zeros up to whole tiles of words."""
     numbers = 4 // weight.itemsize
     weight = nn.functional.pad(weight, (0, -weight.shape[1] % (TILE_WORDS * numbers)))
     return weight.view(len(weight) // LANES, LANES, -1, numbers).transpose(1, 2)
 
 
-def _in_halves(codes: Tensor) -> Tensor:
+def _pack_int4(codes: Tensor) -> Tensor:
     """int8 ``[outputs, inputs]`` from -8 to 7 as unsigned ``[outputs / 16, inputs / 32, 4, 16, 4]``, two in a byte.
 
     Of each group of 32 inputs the first half is in the lower bits, the other in the upper.
@@ -171,7 +173,7 @@ def _in_halves(codes: Tensor) -> Tensor:
     return (lower | upper << 4).permute(0, 2, 3, 1, 4)
 
 
-def _in_groups(scales: Tensor) -> Tensor:
+def _pack_scales(scales: Tensor) -> Tensor:
     """``[outputs, groups]`` as bfloat16 ``[outputs / 16, groups, 16]``, with zeros up to whole tiles."""
     scales = nn.functional.pad(scales, (0, -scales.shape[1] % (TILE_WORDS * 4 // INT4_GROUP)))
     return scales.view(len(scales) // LANES, LANES, -1).transpose(1, 2).to(torch.bfloat16)

@@ -49,7 +49,7 @@ class DraftModel:
         num_blocks: int,
         block_size: int,
     ) -> None:
-        self._group = _group_that_keeps_enough(draft, layout)
+        self._group = _widest_window_group(draft, layout)
         self._context = draft.max_position_embeddings
         self._vocab_size = draft.vocab_size
         self._knows_less = draft.vocab_size < vocab_size  # one may be padded to a rounder number than the other
@@ -101,7 +101,7 @@ class DraftModel:
         return tokens
 
 
-def _group_that_keeps_enough(draft: LoadedModel, layout: CacheLayout) -> int:
+def _widest_window_group(draft: LoadedModel, layout: CacheLayout) -> int:
     """Whose block tables serve the draft model: those of the group that sees furthest."""
 
     def reach(window: int | None) -> float:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from engine.execution.speculation.proposer import Proposer
 from engine.execution.speculation.verification import rounds
-from engine.scheduling.lookahead import make_room
+from engine.scheduling.lookahead import reserve_blocks
 from engine.scheduling.request import Request
 from engine.scheduling.scheduler import Chunk, Scheduler, StepPlan
 
@@ -19,21 +19,21 @@ class Drafting:
         proposer: makes the guesses.
         scheduler: whose plans they are added to.
         num_tokens: most guesses for one reply in one step.
-        short_step: a step of up to so many tokens costs less than a longer one, and guesses do not make it longer.
+        max_short_step_tokens: a step of up to so many tokens costs less than a longer one, and guesses do not make it longer.
             None where there is no such bound.
     """
 
     def __init__(
-        self, proposer: Proposer, scheduler: Scheduler, *, num_tokens: int, short_step: int | None = None
+        self, proposer: Proposer, scheduler: Scheduler, *, num_tokens: int, max_short_step_tokens: int | None = None
     ) -> None:
         self._proposer = proposer
         self._scheduler = scheduler
         self._num_tokens = num_tokens
-        self._short_step = short_step
+        self._max_short_step_tokens = max_short_step_tokens
 
     def extend(self, plan: StepPlan) -> StepPlan:
         """The same step with guesses behind those of its chunks that go on with a reply."""
-        plan, counts = self._with_room(plan)
+        plan, counts = self._reserve_blocks(plan)
         drafts = self._proposer.propose(plan, counts)
         return replace(plan, chunks=tuple(map(self._with_draft, plan.chunks, drafts)))
 
@@ -47,22 +47,22 @@ class Drafting:
         if confirmed:
             self._proposer.confirm(confirmed)
 
-    def _with_room(self, plan: StepPlan) -> tuple[StepPlan, list[int]]:
+    def _reserve_blocks(self, plan: StepPlan) -> tuple[StepPlan, list[int]]:
         """For each chunk how many tokens may be guessed; their blocks are taken."""
         # Beside a prompt each token costs its arithmetic, and the prompt's pace leaves out what is guessed.
         budget = 0 if plan.num_prompt_tokens else self._scheduler.max_batched_tokens - plan.num_tokens
-        if self._short_step is not None and plan.num_tokens <= self._short_step:
-            budget = min(budget, self._short_step - plan.num_tokens)
+        if self._max_short_step_tokens is not None and plan.num_tokens <= self._max_short_step_tokens:
+            budget = min(budget, self._max_short_step_tokens - plan.num_tokens)
         chunks: list[Chunk] = []
         counts: list[int] = []
         for chunk in plan.chunks:
-            chunk, count = make_room(self._scheduler, chunk, min(budget, self._most_useful(chunk)))
+            chunk, count = reserve_blocks(self._scheduler, chunk, min(budget, self._max_useful_tokens(chunk)))
             chunks.append(chunk)
             counts.append(count)
             budget -= count
         return replace(plan, chunks=tuple(chunks)), counts
 
-    def _most_useful(self, chunk: Chunk) -> int:
+    def _max_useful_tokens(self, chunk: Chunk) -> int:
         request = chunk.request
         if not chunk.samples or request.num_output_tokens == 0:  # forks begin with the first token
             return 0

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from engine.scheduling.request import Request
 from engine.scheduling.scheduler import Chunk, StepPlan
 
-SHORTEST_MATCH = 2
+MIN_MATCH_TOKENS = 2
 """Tokens that must stand there again: after a single one almost anything may follow."""
-LONGEST_MATCH = 4
+MAX_MATCH_TOKENS = 4
 """More are not compared; of the places with the longest match the latest counts."""
 
 
@@ -72,17 +72,17 @@ def continuation(token_ids: NDArray[np.int64], count: int) -> tuple[int, ...]:
             are there when fewer have followed.
 
     Returns:
-        ``count`` token ids; none without a match of :data:`SHORTEST_MATCH` tokens.
+        ``count`` token ids; none without a match of :data:`MIN_MATCH_TOKENS` tokens.
     """
-    if len(token_ids) <= SHORTEST_MATCH:
+    if len(token_ids) <= MIN_MATCH_TOKENS:
         return ()
     newest = len(token_ids) - 1
     places = np.flatnonzero(token_ids[:-1] == token_ids[-1])
-    for back in range(1, LONGEST_MATCH):
+    for back in range(1, MAX_MATCH_TOKENS):
         matching = places[places >= back]
         matching = matching[token_ids[matching - back] == token_ids[newest - back]]
         if not matching.size:
-            if back < SHORTEST_MATCH:
+            if back < MIN_MATCH_TOKENS:
                 return ()
             break
         places = matching

@@ -14,14 +14,18 @@ from engine.settings import EngineSettings
 
 
 def make_drafting(
-    settings: EngineSettings, model: LoadedModel, layout: CacheLayout, scheduler: Scheduler, short_step: int | None
+    settings: EngineSettings,
+    model: LoadedModel,
+    layout: CacheLayout,
+    scheduler: Scheduler,
+    max_short_step_tokens: int | None,
 ) -> Drafting | None:
     """Speculation on one engine's plans; None without it.
 
     Args:
         model: with its draft model, if ``settings`` name one.
         layout: of the model's cache, whose size is that of the scheduler's pool.
-        short_step: see :class:`Drafting`.
+        max_short_step_tokens: see :class:`Drafting`.
 
     Raises:
         ModelLoadError: the draft model cannot run on this cache; says why.
@@ -43,4 +47,6 @@ def make_drafting(
             num_blocks=pool.num_blocks,
             block_size=pool.block_size,
         )
-    return Drafting(proposer, scheduler, num_tokens=settings.speculative_tokens, short_step=short_step)
+    return Drafting(
+        proposer, scheduler, num_tokens=settings.speculative_tokens, max_short_step_tokens=max_short_step_tokens
+    )

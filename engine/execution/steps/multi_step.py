@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from engine.scheduling.coalescing import longest_wait
-from engine.scheduling.lookahead import make_room
+from engine.scheduling.coalescing import max_hold_seconds
+from engine.scheduling.lookahead import reserve_blocks
 from engine.scheduling.scheduler import Chunk, Scheduler, StepPlan
 
 if TYPE_CHECKING:
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 
 ENDED = -1
 """In place of a token."""
-MOST_STEPS = 4
+MAX_STEPS = 4
 """Who comes meanwhile waits for the last of them."""
 
 
-class DecodeTime(Protocol):
+class DecodeTimes(Protocol):
     """What steps take."""
 
-    def seconds_alone(self, decodes: int) -> float | None:
+    def decode_seconds(self, decodes: int) -> float | None:
         """Of a step of so many decodes and nothing else; None where nothing is known."""
         ...
 
 
-class Reply(NamedTuple):
+class MultiStepRow(NamedTuple):
     """One that a step samples a token for, and how it may go on."""
 
     sampling: SamplingRow
     stop_token_ids: frozenset[int]
     chunk: int  #: its index in the plan
-    most: int  #: tokens that may be sampled, at least 1; for all but the last the blocks are there
+    max_tokens: int  #: tokens that may be sampled, at least 1; for all but the last the blocks are there
 
 
-class Drawn(NamedTuple):
+class MultiStepOutput(NamedTuple):
     """What came of several steps; fewer than were wanted where all replies ended, or scores were of no use."""
 
     tokens: list[list[int]]  #: of each step one for each reply, :data:`ENDED` for those that had ended
@@ -54,7 +54,7 @@ class Drawn(NamedTuple):
     logits: Tensor  #: those of the first step, where even its scores were of no use
 
 
-class Part(NamedTuple):
+class ComputedStep(NamedTuple):
     """One of several steps, as if it had been planned and computed by itself."""
 
     plan: StepPlan
@@ -69,55 +69,57 @@ class MultiStep:
     Args:
         scheduler: of the plans.
         times: learned from the steps before.
-        most_tokens: of a step that C++ can go on from.
+        max_native_tokens: of a step that C++ can go on from.
     """
 
-    def __init__(self, scheduler: Scheduler, times: DecodeTime, most_tokens: int) -> None:
+    def __init__(self, scheduler: Scheduler, times: DecodeTimes, max_native_tokens: int) -> None:
         self._scheduler = scheduler
         self._times = times
-        self._most_tokens = most_tokens
+        self._max_native_tokens = max_native_tokens
 
-    def most_steps(self, submissions: Mapping[str, Submission]) -> int:
+    def max_steps(self, submissions: Mapping[str, Submission]) -> int:
         """As many as end while a delta may wait for others; 1 where somebody looks at each token."""
         decodes = self._scheduler.num_running
-        seconds = self._times.seconds_alone(decodes) if decodes else None
+        seconds = self._times.decode_seconds(decodes) if decodes else None
         if seconds is None:
             return 1
-        most = min(MOST_STEPS, 1 + int(longest_wait(decodes) / max(seconds, 1e-6)))
-        return most if most > 1 and _nobody_looks(self._scheduler.running, submissions) else 1
+        max_steps = min(MAX_STEPS, 1 + int(max_hold_seconds(decodes) / max(seconds, 1e-6)))
+        return max_steps if max_steps > 1 and _can_sample_ahead(self._scheduler.running, submissions) else 1
 
-    def serves(self, plan: StepPlan, submissions: Mapping[str, Submission]) -> bool:
+    def can_run(self, plan: StepPlan, submissions: Mapping[str, Submission]) -> bool:
         """Whether C++ can go on from this step: it brings tokens, and nobody looks at them."""
         return (
             bool(plan.sampling)
-            and plan.num_tokens <= self._most_tokens
+            and plan.num_tokens <= self._max_native_tokens
             and not any(chunk.scored for chunk in plan.chunks)
-            and _nobody_looks([chunk.request for chunk in plan.sampling], submissions)
+            and _can_sample_ahead([chunk.request for chunk in plan.sampling], submissions)
         )
 
-    def extend(self, plan: StepPlan, most: int, submissions: Mapping[str, Submission]) -> tuple[StepPlan, list[Reply]]:
+    def extend(
+        self, plan: StepPlan, max_steps: int, submissions: Mapping[str, Submission]
+    ) -> tuple[StepPlan, list[MultiStepRow]]:
         """The plan with blocks for the steps behind it, and how far each of its replies may go."""
         chunks: list[Chunk] = []
-        replies: list[Reply] = []
+        replies: list[MultiStepRow] = []
         for index, chunk in enumerate(plan.chunks):
             if chunk.samples:
                 request = chunk.request
-                wanted = min(most, request.max_tokens - request.num_output_tokens)
-                chunk, further = make_room(self._scheduler, chunk, wanted - 1)
+                wanted = min(max_steps, request.max_tokens - request.num_output_tokens)
+                chunk, further = reserve_blocks(self._scheduler, chunk, wanted - 1)
                 sampling = submissions[request.id].sampling
-                replies.append(Reply(sampling, request.stop_token_ids, index, 1 + further))
+                replies.append(MultiStepRow(sampling, request.stop_token_ids, index, 1 + further))
             chunks.append(chunk)
         return replace(plan, chunks=tuple(chunks)), replies
 
-    def parts(self, plan: StepPlan, drawn: Drawn, began: float) -> Iterator[Part]:
-        """The steps of which ``drawn`` came. Each must be committed before the next one is asked for.
+    def computed_steps(self, plan: StepPlan, output: MultiStepOutput, began: float) -> Iterator[ComputedStep]:
+        """The steps of which ``output`` came. Each must be committed before the next one is asked for.
 
         Args:
             plan: the first of them.
             began: when it did.
         """
         chunks, before, earlier = list(plan.sampling), [ENDED], 0.0
-        for number, (tokens, seconds) in enumerate(zip(drawn.tokens, drawn.seconds, strict=True)):
+        for number, (tokens, seconds) in enumerate(zip(output.tokens, output.seconds, strict=True)):
             going = [index for index, token in enumerate(tokens) if token != ENDED]
             if number:
                 for index in going:
@@ -126,14 +128,14 @@ class MultiStep:
                 plan = StepPlan(tuple([chunks[index] for index in going]), num_decodes=len(going))
                 self._scheduler.counters.steps += 1
             sampled = {chunks[index].request.id: tokens[index] for index in going}
-            yield Part(plan, sampled, seconds - earlier, began + seconds)
+            yield ComputedStep(plan, sampled, seconds - earlier, began + seconds)
             before, earlier = tokens, seconds
 
 
-def _nobody_looks(requests: Iterable[Request], submissions: Mapping[str, Submission]) -> bool:
+def _can_sample_ahead(requests: Iterable[Request], submissions: Mapping[str, Submission]) -> bool:
     """Whether the next token can be sampled before the one before it is known here."""
     for request in requests:
         row = submissions[request.id].sampling
-        if row.adjusts or row.typical_p != 1 or request.forks or request.params.logprobs is not None:
+        if row.adjusts_logits or row.typical_p != 1 or request.forks or request.params.logprobs is not None:
             return False
     return True

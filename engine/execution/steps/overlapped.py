@@ -22,16 +22,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.execution.batch import Carried
+from engine.execution.batch import FutureTokens
 from engine.execution.fault_isolation import find_failing_rows
 from engine.execution.runner import Runner
 from engine.execution.submission import Submission
-from engine.sampling.async_sampler import Drawn, draw_again, draw_unread
+from engine.sampling.async_sampler import SampledTokens, resample, sample_async
 from engine.sampling.sampler import SamplingRow, uniform
 from engine.sampling_params import SamplingParams
 from engine.scheduling.scheduler import Scheduler, StepPlan
 
-_PLAIN = SamplingRow(
+_GREEDY_ROW = SamplingRow(
     "plain",
     SamplingParams(
         temperature=0,
@@ -50,7 +50,7 @@ _PLAIN = SamplingRow(
 """Takes the place of a row whose own parameters cannot be computed, until its request ends."""
 
 
-class Reading(Protocol):
+class PendingReadback(Protocol):
     """A tensor on its way to the host."""
 
     def wait(self) -> list[list[int]]:
@@ -61,7 +61,7 @@ class Reading(Protocol):
 class Readback(Protocol):
     """Brings numbers from the device without holding up whoever asks for them."""
 
-    def start(self, numbers: Tensor) -> Reading:
+    def start(self, numbers: Tensor) -> PendingReadback:
         """Begin to copy int64 ``[m, n]``, behind what the device has been given to do."""
         ...
 
@@ -69,16 +69,16 @@ class Readback(Protocol):
 class CudaReadback:
     """Copies into pinned memory, with an event behind."""
 
-    def start(self, numbers: Tensor) -> _CudaReading:
+    def start(self, numbers: Tensor) -> _CudaPendingReadback:
         on_host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
         on_host.copy_(numbers, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
-        return _CudaReading(on_host, event)
+        return _CudaPendingReadback(on_host, event)
 
 
 @dataclass(frozen=True, slots=True)
-class _CudaReading:
+class _CudaPendingReadback:
     on_host: Tensor
     event: torch.cuda.Event
 
@@ -89,24 +89,24 @@ class _CudaReading:
 
 
 @dataclass(slots=True)
-class _Launched:
+class _LaunchedStep:
     """A step that the device has been given."""
 
     plan: StepPlan
     rows: Sequence[SamplingRow]
-    drawn: Drawn
-    reading: Reading
+    sampled: SampledTokens
+    reading: PendingReadback
     began: float
     failed: Mapping[str, Exception] = field(default_factory=dict)  #: requests whose own parameters cannot be computed
-    void: set[str] = field(default_factory=set)  #: requests whose input turned out to be wrong
+    invalidated: set[str] = field(default_factory=set)  #: requests whose input turned out to be wrong
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class CompletedStep:
     """A step that is over. To be committed, once those whose scores are unusable have been ended."""
 
     launched: StepPlan
-    void: Set[str]  #: ids of requests whose chunk in it was for nothing
+    invalidated: Set[str]  #: ids of requests whose chunk in it was for nothing
     tokens: Mapping[str, int]  #: of each request that was going on
     unusable: tuple[str, ...]  #: of these the ones that cannot: the model gave no usable scores
     failed: Mapping[str, Exception]  #: those whose own parameters cannot be computed; to be ended, too
@@ -115,9 +115,11 @@ class Landed:
     @property
     def plan(self) -> StepPlan:
         """What is to be committed."""
-        if not self.void:
+        if not self.invalidated:
             return self.launched
-        return replace(self.launched, chunks=tuple([c for c in self.launched.chunks if c.request.id not in self.void]))
+        return replace(
+            self.launched, chunks=tuple([c for c in self.launched.chunks if c.request.id not in self.invalidated])
+        )
 
 
 class Overlap:
@@ -131,27 +133,27 @@ class Overlap:
         self._runner = runner
         self._scheduler = scheduler
         self._readback = readback
-        self._steps: deque[_Launched] = deque()
-        self._landed_at = 0.0
+        self._steps: deque[_LaunchedStep] = deque()
+        self._completed_at = 0.0
 
     @property
-    def is_short(self) -> bool:
+    def lacks_blocks(self) -> bool:
         """The last step lacks some who run: it must land before blocks can be found for them."""
-        return bool(self._steps) and self._steps[-1].plan.is_short
+        return bool(self._steps) and self._steps[-1].plan.lacks_blocks
 
     @property
     def plans(self) -> tuple[StepPlan, ...]:
         """Of the steps that have not landed, the earliest first."""
         return tuple([step.plan for step in self._steps])
 
-    def serves(self, plan: StepPlan, submissions: Mapping[str, Submission]) -> bool:
+    def can_run(self, plan: StepPlan, submissions: Mapping[str, Submission]) -> bool:
         """Can it be computed without the host?"""
         if any(chunk.scored for chunk in plan.chunks):
             return False
         return not any(
             chunk.request.forks
             or chunk.request.params.logprobs is not None
-            or submissions[chunk.request.id].sampling.adjusts
+            or submissions[chunk.request.id].sampling.adjusts_logits
             for chunk in plan.sampling
         )
 
@@ -159,55 +161,55 @@ class Overlap:
         """Queue a step behind those that were launched before it."""
         began = monotonic()
         rows = [submissions[chunk.request.id].sampling for chunk in plan.sampling]
-        carried = _carried(plan, self._steps[-1]) if self._steps else None
-        logits = self._runner.execute(plan, carried)
+        future_tokens = _future_tokens(plan, self._steps[-1]) if self._steps else None
+        logits = self._runner.execute(plan, future_tokens)
         # Positions as they will be: what a row knows of its text may lack the newest token.
         noise = [
             uniform(row.seed, chunk.end - row.num_prompt_tokens) for chunk, row in zip(plan.sampling, rows, strict=True)
         ]
         failed: dict[str, Exception] = {}
         try:
-            drawn = draw_unread(logits, rows, noise)
+            sampled = sample_async(logits, rows, noise)
         except Exception as error:
             failing = find_failing_rows(
-                error, logits, lambda at: draw_unread(logits[at : at + 1], [rows[at]], [noise[at]])
+                error, logits, lambda at: sample_async(logits[at : at + 1], [rows[at]], [noise[at]])
             )
             failed = {plan.sampling[at].request.id: cause for at, cause in failing.items()}
-            rows = [_PLAIN if at in failing else row for at, row in enumerate(rows)]
-            drawn = draw_unread(logits, rows, noise)
-        reading = self._readback.start(torch.stack([drawn.tokens, drawn.usable.long(), drawn.settled.long()]))
+            rows = [_GREEDY_ROW if at in failing else row for at, row in enumerate(rows)]
+            sampled = sample_async(logits, rows, noise)
+        reading = self._readback.start(torch.stack([sampled.tokens, sampled.usable.long(), sampled.exact.long()]))
         self._scheduler.in_flight.launch(plan)
-        self._steps.append(_Launched(plan, rows, drawn, reading, began, failed))
+        self._steps.append(_LaunchedStep(plan, rows, sampled, reading, began, failed))
 
-    def land(self) -> Landed:
+    def complete_step(self) -> CompletedStep:
         """Wait for the earliest step, and read its tokens."""
         step = self._steps[0]
-        tokens, usable, settled = step.reading.wait()
+        tokens, usable, exact = step.reading.wait()
         now = monotonic()
-        seconds, self._landed_at = now - max(step.began, self._landed_at), now
+        seconds, self._completed_at = now - max(step.began, self._completed_at), now
         self._steps.popleft()
         requests = [chunk.request for chunk in step.plan.sampling]
-        counting = [not request.is_finished and request.id not in step.void for request in requests]
-        again = [index for index, counts in enumerate(counting) if counts and usable[index] and not settled[index]]
+        is_active = [not request.is_finished and request.id not in step.invalidated for request in requests]
+        again = [index for index, active in enumerate(is_active) if active and usable[index] and not exact[index]]
         if again:
-            self._draw_again(step, again, tokens)
-        for request, fit in zip(requests, usable, strict=True):
-            if request.is_finished and not fit:
-                self._scheduler.in_flight.distrust(request)
-        going_on = [index for index, counts in enumerate(counting) if counts]
-        return Landed(
+            self._resample(step, again, tokens)
+        for request, is_usable in zip(requests, usable, strict=True):
+            if request.is_finished and not is_usable:
+                self._scheduler.in_flight.taint(request)
+        active_rows = [index for index, active in enumerate(is_active) if active]
+        return CompletedStep(
             launched=step.plan,
-            void=step.void,
-            tokens={requests[index].id: tokens[index] for index in going_on},
-            unusable=tuple([requests[index].id for index in going_on if not usable[index]]),
+            invalidated=step.invalidated,
+            tokens={requests[index].id: tokens[index] for index in active_rows},
+            unusable=tuple([requests[index].id for index in active_rows if not usable[index]]),
             failed=step.failed,
             seconds=seconds,
         )
 
-    def _draw_again(self, step: _Launched, indices: Sequence[int], tokens: list[int]) -> None:
-        """Set right the tokens of rows that were not settled; what was computed from wrong ones is void."""
-        (drawn,) = self._readback.start(draw_again(step.drawn, step.rows, indices).unsqueeze(0)).wait()
-        for index, token in zip(indices, drawn, strict=True):
+    def _resample(self, step: _LaunchedStep, indices: Sequence[int], tokens: list[int]) -> None:
+        """Set right the tokens of rows that were not exact; what was computed from wrong ones is void."""
+        (resampled,) = self._readback.start(resample(step.sampled, step.rows, indices).unsqueeze(0)).wait()
+        for index, token in zip(indices, resampled, strict=True):
             if token == tokens[index]:
                 continue
             tokens[index] = token
@@ -215,11 +217,11 @@ class Overlap:
             for later in self._steps:
                 for chunk in later.plan.chunks:
                     if chunk.request is request:
-                        later.void.add(request.id)
-                        self._scheduler.in_flight.void(chunk)
+                        later.invalidated.add(request.id)
+                        self._scheduler.in_flight.invalidate(chunk)
 
 
-def _carried(plan: StepPlan, before: _Launched) -> Carried:
+def _future_tokens(plan: StepPlan, before: _LaunchedStep) -> FutureTokens:
     """Where the tokens that ``before`` samples belong in a plan."""
     row_of = {chunk.request.id: index for index, chunk in enumerate(before.plan.sampling)}
     sources: list[int] = []
@@ -230,4 +232,4 @@ def _carried(plan: StepPlan, before: _Launched) -> Carried:
         if chunk.end > len(chunk.request.token_ids):
             sources.append(row_of[chunk.request.id])
             targets.append(num_packed - 1)
-    return Carried(before.drawn.tokens, tuple(sources), tuple(targets))
+    return FutureTokens(before.sampled.tokens, tuple(sources), tuple(targets))

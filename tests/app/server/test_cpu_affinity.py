@@ -14,7 +14,7 @@ import asyncio, json, os, sys, threading
 allowed = sorted(os.sched_getaffinity(0))[: int(sys.argv[1])]
 os.sched_setaffinity(0, allowed)
 from app.concurrency.cpu_affinity import keep_to_one, step_back
-from engine.runtime.background import in_background
+from engine.runtime.background import run_in_daemon_thread
 
 def mine():
     return sorted(allowed.index(one) for one in os.sched_getaffinity(0))
@@ -34,8 +34,8 @@ keep_to_one()
 print(json.dumps({
     "main": mine(),
     "threads of it": from_thread(mine),
-    "the engine's": asyncio.run(in_background(mine)),
-    "threads of that": asyncio.run(in_background(lambda: from_thread(mine))),
+    "the engine's": asyncio.run(run_in_daemon_thread(mine)),
+    "threads of that": asyncio.run(run_in_daemon_thread(lambda: from_thread(mine))),
     "nice of main": os.getpriority(os.PRIO_PROCESS, threading.get_native_id()),
     "nice of another": from_thread(nice),
 }))

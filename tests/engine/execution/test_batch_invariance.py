@@ -50,12 +50,18 @@ def run(model: LoadedModel, prompts: list[list[int]], *, budget: int, invariant:
 
     params = SamplingParams(temperature=0.8, seed=5, max_tokens=LENGTH, ignore_eos=True)
     if warm:
-        core.add(core.intake.submission("before", prompts[0], core.intake.resolve(prompts[0], params)))
+        core.add(
+            core.request_processor.process("before", prompts[0], core.request_processor.resolve(prompts[0], params))
+        )
         while core.has_work:
             core.step()
     core._runner.execute = watched  # type: ignore[method-assign]
     for index in reversed(range(len(prompts))):
-        core.add(core.intake.submission(str(index), prompts[index], core.intake.resolve(prompts[index], params)))
+        core.add(
+            core.request_processor.process(
+                str(index), prompts[index], core.request_processor.resolve(prompts[index], params)
+            )
+        )
     while core.has_work:
         core.step()
     return torch.stack(seen)

@@ -17,7 +17,7 @@ from engine.execution.fault_isolation import find_failing_rows
 from engine.execution.load import load_model
 from engine.runtime.engine_core import EngineCore
 from engine.sampling.sampler import SamplingRow
-from engine.text.detokenizer import TextStream
+from engine.text.detokenizer import Detokenizer
 from testing.delayed_device import DelayedDevice
 from testing.models import make_model
 
@@ -40,7 +40,7 @@ def beyond_64_bits(row: SamplingRow) -> None:
 
 
 def no_bias(row: SamplingRow) -> None:
-    row.adjusts = True
+    row.adjusts_logits = True
     row.bias_ids, row.bias_values = np.array([2**40]), np.array([1.0], dtype=np.float32)
 
 
@@ -49,7 +49,7 @@ def broken_ban(row: SamplingRow) -> None:
         def banned(self, token_ids: object, num_prompt_tokens: int) -> NDArray[np.int64]:
             raise RuntimeError("the grammar is broken")
 
-    row.adjusts = True
+    row.adjusts_logits = True
     row._bans = (Ban(),)
 
 
@@ -62,7 +62,7 @@ def run(core: EngineCore, attack: Any = None) -> tuple[dict[str, list[int]], dic
     """Tokens of two bystanders and an attacker, and the errors."""
     asked = {"greedy": ([5, 6, 7], GREEDY), "attacker": ([9, 8], SAMPLED), "sampled": ([20, 21], SAMPLED)}
     for id_, (prompt, params) in asked.items():
-        submission = core.intake.submission(id_, prompt, core.intake.resolve(prompt, params))
+        submission = core.request_processor.process(id_, prompt, core.request_processor.resolve(prompt, params))
         if id_ == "attacker" and attack is not None:
             attack(submission.sampling)
         core.add(submission)
@@ -103,22 +103,22 @@ def test_text_that_cannot_be_made_ends_its_request_alone(path: Path, monkeypatch
     core = EngineCore(load_model(chosen, lambda stage, fraction: None), chosen)
     expected, _errors = run(core)
     made = iter(range(3))
-    plain = core.intake._text_stream
+    plain = core.request_processor._make_detokenizer
 
-    class Broken(TextStream):
+    class Broken(Detokenizer):
         def push(self, *args: Any) -> Any:
             raise RuntimeError("no text")
 
         def finish(self) -> str:
             raise RuntimeError("no text at the end either")
 
-    def text_stream(*args: Any) -> TextStream:
+    def text_stream(*args: Any) -> Detokenizer:
         stream = plain(*args)
         if next(made) == 1:
             stream.__class__ = Broken
         return stream
 
-    monkeypatch.setattr(core.intake, "_text_stream", text_stream)
+    monkeypatch.setattr(core.request_processor, "_make_detokenizer", text_stream)
     tokens, errors = run(core)
     assert list(errors) == ["attacker"]
     assert (tokens["greedy"], tokens["sampled"]) == (expected["greedy"], expected["sampled"])
@@ -127,12 +127,12 @@ def test_text_that_cannot_be_made_ends_its_request_alone(path: Path, monkeypatch
 def test_a_text_that_fails_at_its_end_fails_no_step(path: Path) -> None:
     chosen = settings(path, native=False)
     core = EngineCore(load_model(chosen, lambda stage, fraction: None), chosen)
-    submission = core.intake.submission("attacker", [9, 8], core.intake.resolve([9, 8], SAMPLED))
+    submission = core.request_processor.process("attacker", [9, 8], core.request_processor.resolve([9, 8], SAMPLED))
 
     def fail() -> str:
         raise RuntimeError("no text")
 
-    submission.text.finish = fail  # type: ignore[method-assign]
+    submission.detokenizer.finish = fail  # type: ignore[method-assign]
     core.add(submission)
     core.step()
     assert core.abort("attacker")

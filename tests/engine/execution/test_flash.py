@@ -72,7 +72,7 @@ def test_matches_plain_attention(
     flash: AttentionKernel, window: int | None, softcap: float | None, dtype: torch.dtype, seeds: list[int]
 ) -> None:
     if softcap is not None and not flash.supports_softcap:
-        assert flash.unfit_because(AttentionNeeds(softcap=True, dtype=dtype))
+        assert flash.unsupported_reason(AttentionNeeds(softcap=True, dtype=dtype))
         return
     block_size = max(16, flash.page_multiple)
     lengths = [1, 3, block_size - 1, block_size, block_size + 1, 2 * block_size + 5]
@@ -97,7 +97,7 @@ def test_matches_plain_attention(
 def test_what_flash_attention_cannot_do_is_said(
     kernel: type[AttentionKernel], needs: AttentionNeeds, says: str
 ) -> None:
-    reason = kernel.unfit_because(needs)
+    reason = kernel.unsupported_reason(needs)
     assert reason is not None
     assert says in reason
 
@@ -175,7 +175,7 @@ def test_an_empty_package_of_the_same_name_is_no_flash_attention(
     """flash-attn-4 brings a folder flash_attn without the functions of version 2."""
     install("flash_attn")
     monkeypatch.delattr(sys.modules["flash_attn"], "flash_attn_varlen_func")
-    assert Flash2Kernel.unavailable_because(CUDA) == "the package flash-attn is not installed"
+    assert Flash2Kernel.unavailable_reason(CUDA) == "the package flash-attn is not installed"
 
 
 def test_a_processor_has_a_kernel_of_its_own() -> None:

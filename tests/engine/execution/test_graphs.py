@@ -116,7 +116,7 @@ def run(
     replies: dict[str, list[int]] = {}
     for index, prompt in enumerate(prompts):
         params = SamplingParams(temperature=0.0, max_tokens=6 + 3 * index, ignore_eos=True)
-        core.add(core.intake.submission(str(index), prompt, core.intake.resolve(prompt, params)))
+        core.add(core.request_processor.process(str(index), prompt, core.request_processor.resolve(prompt, params)))
     while core.has_work:
         for delta in core.step().deltas:
             replies.setdefault(delta.request_id, []).extend(delta.token_ids)

@@ -91,7 +91,7 @@ def make_core(pair: Pair, *, num_kv_blocks: int | None = None, block_size: int =
 
 def submit(core: EngineCore, name: str, prompt: list[int], max_tokens: int) -> None:
     params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=max_tokens)
-    core.add(core.intake.submission(name, prompt, core.intake.resolve(prompt, params)))
+    core.add(core.request_processor.process(name, prompt, core.request_processor.resolve(prompt, params)))
 
 
 def run_to_end(core: EngineCore, name: str) -> list[int]:
@@ -220,19 +220,19 @@ def test_replies_are_transformers_replies_whatever_happens(pair: Pair) -> None:
 
 
 @pytest.mark.usefixtures("single_steps")
-@pytest.mark.parametrize("most_rows", [MAX_LEN * 4, 3])
+@pytest.mark.parametrize("max_rows", [MAX_LEN * 4, 3])
 def test_steps_in_cpp_say_the_same_alone_and_among_others(
-    native_pair: Pair, most_rows: int, monkeypatch: pytest.MonkeyPatch
+    native_pair: Pair, max_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them, and then only those of few rows: both kinds of steps read what the other kind has stored."""
-    monkeypatch.setattr(Decoder, "most_rows", most_rows)
+    monkeypatch.setattr(Decoder, "max_rows", max_rows)
     check_scenarios(native_pair, seeds_for(native_pair))
 
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_steps_in_cpp_say_the_same_at_length(native_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Decoder, "most_rows", 6)
+    monkeypatch.setattr(Decoder, "max_rows", 6)
     check_scenarios(native_pair, range(200, 220))
 
 
@@ -257,7 +257,7 @@ def test_an_end_of_sequence_ends_the_same_reply(tmp_path: Path) -> None:
     for number in range(10):
         prompt = [rng.randrange(pair.model.vocab_size) for _ in range(5)]
         params = SamplingParams(temperature=0, max_tokens=16)
-        core.add(core.intake.submission(str(number), prompt, core.intake.resolve(prompt, params)))
+        core.add(core.request_processor.process(str(number), prompt, core.request_processor.resolve(prompt, params)))
         deltas = [delta for _ in range(16) for delta in core.step().deltas]
         tokens = [token for delta in deltas for token in delta.token_ids]
         Comparison().check(tokens, pair.reference.greedy(prompt, 16))
@@ -388,7 +388,7 @@ def test_a_corrupted_row_in_the_prefix_cache_turns_the_next_reply_red(pair: Pair
     with pytest.raises(AssertionError, match="which leads by"):
         Comparison().check(run_to_end(core, "second"), expected)
     assert core.stats().cached_prompt_tokens == 12
-    core._pool.forget()
+    core._pool.reset_prefix_cache()
     submit(core, "third", prompt, 20)
     Comparison().check(run_to_end(core, "third"), expected)
 

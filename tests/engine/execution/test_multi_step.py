@@ -64,17 +64,17 @@ def load(path: Path) -> LoadedModel:
 @pytest.fixture
 def several(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Whatever may be computed at once is; how many steps each time."""
-    monkeypatch.setattr(multi_step, "MOST_STEPS", 4)
-    monkeypatch.setattr(multi_step, "longest_wait", lambda _readers: 1000.0)
+    monkeypatch.setattr(multi_step, "MAX_STEPS", 4)
+    monkeypatch.setattr(multi_step, "max_hold_seconds", lambda _readers: 1000.0)
     done: list[int] = []
-    compute = Runner.several
+    compute = Runner.execute_steps
 
     def counted(self: Runner, *args: Any) -> Any:
         drawn = compute(self, *args)
         done.append(len(drawn.tokens))
         return drawn
 
-    monkeypatch.setattr(Runner, "several", counted)
+    monkeypatch.setattr(Runner, "execute_steps", counted)
     return done
 
 
@@ -245,19 +245,19 @@ def test_a_delta_says_when_its_first_token_was_sampled(llama: LoadedModel, sever
     ],
 )
 def test_no_step_is_added_that_text_would_not_wait_for_anyway(readers: int, seconds: float | None, steps: int) -> None:
-    plain = SimpleNamespace(adjusts=False, typical_p=1.0)
+    plain = SimpleNamespace(adjusts_logits=False, typical_p=1.0)
     running = [SimpleNamespace(id=str(n), forks=[], params=SamplingParams()) for n in range(readers)]
     scheduler: Any = SimpleNamespace(running=running, num_running=readers)
-    times: Any = SimpleNamespace(seconds_alone=lambda decodes: seconds)
+    times: Any = SimpleNamespace(decode_seconds=lambda decodes: seconds)
     submissions: Any = {one.id: SimpleNamespace(sampling=plain) for one in running}
-    assert MultiStep(scheduler, times, 1000).most_steps(submissions) == steps
+    assert MultiStep(scheduler, times, 1000).max_steps(submissions) == steps
 
 
 @needs_compiler
 def test_where_c_does_only_short_steps_longer_ones_stay_single(llama: LoadedModel, several: list[int]) -> None:
     core = make_core(llama)
     assert core._multi_step is not None
-    core._multi_step._most_tokens = 2
+    core._multi_step._max_native_tokens = 2
     for name in "abc":
         add(core, name, [5, 6, 7], GREEDY)
     told = finish(core)

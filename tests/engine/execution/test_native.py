@@ -49,9 +49,9 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def fresh_library() -> Iterator[None]:
     """Looked for anew, now and afterwards."""
-    build.library.cache_clear()
+    build.load_library.cache_clear()
     yield
-    build.library.cache_clear()
+    build.load_library.cache_clear()
 
 
 class Sequence:
@@ -258,7 +258,7 @@ def test_a_compiler_that_fails_is_named(tmp_path: Path, script: str, monkeypatch
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(build.NotCompiled, match=f"{compiler} failed"):
-        build.library()
+        build.load_library()
     assert not list((tmp_path / "cache").rglob("*.so"))
 
 
@@ -268,7 +268,7 @@ def test_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(build.NotCompiled, match="cannot be used"):
-        build.library()
+        build.load_library()
 
 
 @needs_compiler

@@ -24,8 +24,8 @@ from engine.execution.load import load_model
 from engine.execution.native.decoder import Decoder
 from engine.execution.native.parity_check import check_sample
 from engine.execution.native.parts import check_parts
-from engine.execution.native.structure import Structure, Unfit
-from engine.execution.native.weights import Product
+from engine.execution.native.structure import Structure, UnsupportedModel
+from engine.execution.native.weights import PackedLinear
 from engine.model.attention_hook import ATTENTION_NAME
 from engine.model.load import LoadedModel
 from engine.model.position_check import spread_positions
@@ -107,7 +107,7 @@ def test_replies_are_right_behind_the_original_context(tmp_path: Path, family: s
     core = EngineCore(load(path, "float32"), EngineSettings(max_model_len=160, num_kv_blocks=60, kv_block_size=4))
     prompt = random.Random(0).choices(range(3, 390), k=2 * ORIGINAL - 10)
     params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=40)
-    core.add(core.intake.submission("0", prompt, core.intake.resolve(prompt, params)))
+    core.add(core.request_processor.process("0", prompt, core.request_processor.resolve(prompt, params)))
     reply: list[int] = []
     while core.has_work:
         for delta in core.step().deltas:
@@ -236,7 +236,7 @@ def test_an_altered_part_is_named(
 ) -> None:
     model, structure = bare(llama_path)
     monkeypatch.setattr(owner, name, replacement)
-    with pytest.raises(Unfit, match=f"^{part}.*is not the one that the C"):
+    with pytest.raises(UnsupportedModel, match=f"^{part}.*is not the one that the C"):
         check_parts(model, structure, spread_positions(65_536, model.config))
 
 
@@ -248,7 +248,7 @@ def test_linear_layers_with_hooks_or_forwards_of_their_own_are_not_the_known_one
     ):
         model, _structure = bare(llama_path)
         alter(model.model.layers[1].mlp.up_proj)
-        with pytest.raises(Unfit, match="something else than linear layers"):
+        with pytest.raises(UnsupportedModel, match="something else than linear layers"):
             Structure.of(model, [LayerShape(2, 16, 16, None)] * 2)
 
 
@@ -262,17 +262,17 @@ def test_weights_that_are_read_wrongly_show_in_the_sample(
 ) -> None:
     model, structure = bare(llama_path)
     check_sample(model, structure)
-    of = Product.of.__func__  # type: ignore[attr-defined]
+    of = PackedLinear.of.__func__  # type: ignore[attr-defined]
 
-    def wrong(cls: type[Product], linears: Any, *arguments: Any, **named: Any) -> Product:
-        product: Product = of(cls, linears, *arguments, **named)
+    def wrong(cls: type[PackedLinear], linears: Any, *arguments: Any, **named: Any) -> PackedLinear:
+        product: PackedLinear = of(cls, linears, *arguments, **named)
         if lost == "bias":
-            return Product(product.weight, product.scales, product.sums, None)
+            return PackedLinear(product.weight, product.scales, product.sums, None)
         product.weight[0, :, 3].zero_()
         return product
 
-    monkeypatch.setattr(Product, "of", classmethod(wrong))
-    with pytest.raises(Unfit, match="its layers together are not"):
+    monkeypatch.setattr(PackedLinear, "of", classmethod(wrong))
+    with pytest.raises(UnsupportedModel, match="its layers together are not"):
         check_sample(model, structure)
 
 

@@ -203,10 +203,12 @@ def test_draws_from_too_few_candidates_are_put_right(
     llama: LoadedModel, device: DelayedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu, "FIRST_CANDIDATES", 2)
-    monkeypatch.setattr(async_sampler, "MORE_CANDIDATES", 1)  # they stay too few
-    voids: list[str] = []
-    void = InFlight.void
-    monkeypatch.setattr(InFlight, "void", lambda self, chunk: voids.append(chunk.request.id) or void(self, chunk))
+    monkeypatch.setattr(async_sampler, "CANDIDATES_GROWTH", 1)  # they stay too few
+    invalidations: list[str] = []
+    void = InFlight.invalidate
+    monkeypatch.setattr(
+        InFlight, "invalidate", lambda self, chunk: invalidations.append(chunk.request.id) or void(self, chunk)
+    )
     core = make_core(llama, device)
     asked = {f"r{seed}": replace(DRAWN, seed=seed, temperature=1.5, top_p=0.95) for seed in range(4)}
     asked["greedy"] = GREEDY
@@ -215,8 +217,8 @@ def test_draws_from_too_few_candidates_are_put_right(
     told = finish(core)
     for name, params in asked.items():
         assert told.tokens[name, 0] == alone(device, llama, [9, 8, 7], params).tokens["r", 0]
-    assert len(voids) > 10
-    assert "greedy" not in voids
+    assert len(invalidations) > 10
+    assert "greedy" not in invalidations
 
 
 def test_candidates_grow_with_those_that_were_too_few(
@@ -405,7 +407,7 @@ def test_replies_that_are_taken_over_go_on_where_they_were(llama: LoadedModel, d
     told = Told()
     for _ in range(4):
         told.hear(core.step())
-    core._in_step = ()  # nobody is to blame
+    core._step_request_ids = ()  # nobody is to blame
     failed, waiting = core.evacuate()
     device.unread = 0
     assert failed == []

@@ -34,7 +34,7 @@ def engine_logits(path: Path, dtype: str) -> Tensor:
     core._runner.execute = watched  # type: ignore[method-assign]
     params = SamplingParams(temperature=0, max_tokens=1)
     for index, prompt in enumerate(PROMPTS):
-        core.add(core.intake.submission(str(index), prompt, core.intake.resolve(prompt, params)))
+        core.add(core.request_processor.process(str(index), prompt, core.request_processor.resolve(prompt, params)))
     while core.has_work:
         core.step()
     return torch.stack([seen[str(index)] for index in range(len(PROMPTS))])

@@ -115,7 +115,9 @@ def make_core(model: LoadedModel, **settings: Any) -> EngineCore:
 
 
 def submit(core: EngineCore, name: str, asked: Asked) -> None:
-    core.add(core.intake.submission(name, asked.prompt, core.intake.resolve(asked.prompt, asked.params)))
+    core.add(
+        core.request_processor.process(name, asked.prompt, core.request_processor.resolve(asked.prompt, asked.params))
+    )
 
 
 def step(core: EngineCore, replies: dict[str, Reply]) -> None:
@@ -159,7 +161,9 @@ def alone(model: LoadedModel, asked: dict[str, Asked]) -> dict[str, Reply]:
 def speculate(core: EngineCore, known: dict[str, Reply], lies: Callable[[], bool], num_tokens: int) -> None:
     prophet = Prophet({name: reply.token_ids for name, reply in known.items()}, lies, core.model.vocab_size)
     core._multi_step = None  # as an engine that was made with guesses
-    core._drafting = Drafting(prophet, core._scheduler, num_tokens=num_tokens, short_step=core._runner.short_step)
+    core._drafting = Drafting(
+        prophet, core._scheduler, num_tokens=num_tokens, max_short_step_tokens=core._runner.max_short_step_tokens
+    )
 
 
 def same(got: Reply, expected: Reply) -> bool:

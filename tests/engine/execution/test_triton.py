@@ -63,7 +63,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device=None: (8, 6))
     monkeypatch.setitem(sys.modules, "engine.execution.attention.triton_kernels", SimpleNamespace())
     for kernel in (Flash3Kernel, Flash2Kernel):
-        monkeypatch.setattr(kernel, "unavailable_because", lambda _device: "not here")
+        monkeypatch.setattr(kernel, "unavailable_reason", lambda _device: "not here")
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/gcc" if name == "gcc" else None)
     monkeypatch.delenv("CC", raising=False)
     return monkeypatch
@@ -109,16 +109,16 @@ def test_it_serves_what_flash_attention_does_not(
 
 def test_why_it_cannot_run(machine: pytest.MonkeyPatch, python_headers: Path) -> None:
     """Taken away one after another: each is said, and alone keeps the kernel from being chosen."""
-    assert TritonKernel.unavailable_because(CUDA) is None
-    assert TritonKernel.unavailable_because(CPU) == "it runs on cuda, not on cpu"
+    assert TritonKernel.unavailable_reason(CUDA) is None
+    assert TritonKernel.unavailable_reason(CPU) == "it runs on cuda, not on cpu"
     python_headers.unlink()
-    assert "python3-dev" in (TritonKernel.unavailable_because(CUDA) or "")
+    assert "python3-dev" in (TritonKernel.unavailable_reason(CUDA) or "")
     machine.setattr(shutil, "which", lambda _name: None)
-    assert "C compiler" in (TritonKernel.unavailable_because(CUDA) or "")
+    assert "C compiler" in (TritonKernel.unavailable_reason(CUDA) or "")
     machine.setattr(torch.cuda, "get_device_capability", lambda _device=None: (7, 5))
-    assert "(found 7.5)" in (TritonKernel.unavailable_because(CUDA) or "")
+    assert "(found 7.5)" in (TritonKernel.unavailable_reason(CUDA) or "")
     machine.setattr(importlib.util, "find_spec", lambda *_name: None)
-    assert TritonKernel.unavailable_because(CUDA) == "the package triton is not installed"
+    assert TritonKernel.unavailable_reason(CUDA) == "the package triton is not installed"
     assert select_kernel("auto", CAPPED_WITH_SINKS, CUDA, None)[0].name == "sdpa"
 
 

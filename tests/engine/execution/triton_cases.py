@@ -202,7 +202,7 @@ def test_a_model_says_what_transformers_says(
     for number, prompt in enumerate(prompts):
         params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=6)
         replies[str(number)] = []
-        core.add(core.intake.submission(str(number), prompt, core.intake.resolve(prompt, params)))
+        core.add(core.request_processor.process(str(number), prompt, core.request_processor.resolve(prompt, params)))
     while core.has_work:
         for delta in core.step().deltas:
             replies[delta.request_id] += delta.token_ids

@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from engine.model import gpu_linears
-from engine.model.gpu_linears import GpuFp8, GpuInt8, WeightOnly
+from engine.model.gpu_linears import GpuFp8Linear, GpuInt8Linear, GpuLinear
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 TOLERANCE = {torch.float32: 2e-6 if DEVICE == "cpu" else 2e-5, torch.bfloat16: 6e-3}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", [GpuInt8, GpuFp8])
+@pytest.mark.parametrize("kind", [GpuInt8Linear, GpuFp8Linear])
 @pytest.mark.parametrize(
     ("num_inputs", "outputs", "biased"), [(64, (40,), False), (48, (32, 16, 3), True), (272, (70,), True)]
 )
 def test_rows_times_weights(
-    num_inputs: int, outputs: tuple[int, ...], biased: bool, kind: type[WeightOnly], dtype: torch.dtype
+    num_inputs: int, outputs: tuple[int, ...], biased: bool, kind: type[GpuLinear], dtype: torch.dtype
 ) -> None:
     torch.manual_seed(1)
     layers = [nn.Linear(num_inputs, size, bias=biased).to(DEVICE, dtype).requires_grad_(False) for size in outputs]
@@ -40,8 +40,8 @@ def test_rows_times_weights(
         for one, other in zip(got.cpu().double().view(-1, sum(outputs)), expected.view(-1, sum(outputs)), strict=True):
             assert (one - other).norm() <= TOLERANCE[dtype] * other.norm()
 
-    rows = torch.randn(1, gpu_linears.MOST_ROWS + 1, num_inputs, device=DEVICE, dtype=dtype)
-    for count in (1, 2, 16, 17, gpu_linears.MOST_ROWS, gpu_linears.MOST_ROWS + 1):
+    rows = torch.randn(1, gpu_linears.MAX_ROWS + 1, num_inputs, device=DEVICE, dtype=dtype)
+    for count in (1, 2, 16, 17, gpu_linears.MAX_ROWS, gpu_linears.MAX_ROWS + 1):
         check(rows[:, :count])
     check(rows[0, 3])
     check(rows[:, :0])

@@ -77,7 +77,9 @@ def check_replies(
     for batch in (asked, turns):
         replies: dict[str, list[int]] = {str(number): [] for number in range(len(batch))}
         for number, prompt in enumerate(batch):
-            core.add(core.intake.submission(str(number), prompt, core.intake.resolve(prompt, params)))
+            core.add(
+                core.request_processor.process(str(number), prompt, core.request_processor.resolve(prompt, params))
+            )
         while core.has_work:
             result = core.step()
             assert not result.failures

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from engine.errors import ModelLoadError
 from engine.model import quantization
-from engine.model.gpu_linears import MOST_ROWS, GpuFp8, GpuInt8, WeightOnly
-from engine.model.quantization import products_for
+from engine.model.gpu_linears import MAX_ROWS, GpuFp8Linear, GpuInt8Linear, GpuLinear
+from engine.model.quantization import choose_linears
 from engine.model.replacement import replace_linears
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
@@ -52,9 +52,9 @@ def test_the_kernels_themselves(cases: str, interpret: str, tmp_path: Path) -> N
     ("asked", "capability", "found"),
     [
         ("none", (9, 0), ((), ())),
-        ("int8", (8, 0), ((GpuInt8,), (GpuInt8,))),
-        ("fp8", (8, 9), ((GpuFp8,), ())),
-        ("fp8", (9, 0), ((GpuFp8,), ())),
+        ("int8", (8, 0), ((GpuInt8Linear,), (GpuInt8Linear,))),
+        ("fp8", (8, 9), ((GpuFp8Linear,), ())),
+        ("fp8", (9, 0), ((GpuFp8Linear,), ())),
         ("fp8", (8, 6), "compute capability 8.9 or later, and this one has 8.6. Use quantization=int8"),
         ("int4", (9, 0), "runs on processors only. Use quantization=int8 or fp8"),
     ],
@@ -62,25 +62,27 @@ def test_the_kernels_themselves(cases: str, interpret: str, tmp_path: Path) -> N
 def test_what_a_gpu_gets(
     asked: str, capability: tuple[int, int], found: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantization, "triton_unusable_because", lambda _device: None)
+    monkeypatch.setattr(quantization, "triton_unavailable_reason", lambda _device: None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device=None: capability)
     if isinstance(found, str):
         with pytest.raises(ModelLoadError, match=found):
-            products_for(asked, CUDA, torch.bfloat16)
+            choose_linears(asked, CUDA, torch.bfloat16)
     else:
-        products = products_for(asked, CUDA, torch.bfloat16)
+        products = choose_linears(asked, CUDA, torch.bfloat16)
         assert (products.inner, products.output) == found
 
 
 def test_where_they_cannot_be_had_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantization, "triton_unusable_because", lambda _device: "the package triton is not installed")
+    monkeypatch.setattr(
+        quantization, "triton_unavailable_reason", lambda _device: "the package triton is not installed"
+    )
     for asked in ("int8", "fp8"):
         with pytest.raises(ModelLoadError, match=f"{asked} cannot run on this GPU: the package triton is not"):
-            products_for(asked, CUDA, torch.bfloat16)
+            choose_linears(asked, CUDA, torch.bfloat16)
         with pytest.raises(ModelLoadError, match="not with float16"):
-            products_for(asked, CUDA, torch.float16)
+            choose_linears(asked, CUDA, torch.float16)
     with pytest.raises(ModelLoadError, match="fp8 runs on GPUs only"):
-        products_for("fp8", CPU, torch.bfloat16)
+        choose_linears("fp8", CPU, torch.bfloat16)
 
 
 class Kernels:
@@ -108,29 +110,29 @@ class Kernels:
         return launch
 
 
-@pytest.mark.parametrize(("kind", "error"), [(GpuInt8, 0.01), (GpuFp8, 0.04)])
+@pytest.mark.parametrize(("kind", "error"), [(GpuInt8Linear, 0.01), (GpuFp8Linear, 0.04)])
 def test_few_rows_go_to_the_kernels_and_many_to_pytorch(
-    kind: type[WeightOnly], error: float, monkeypatch: pytest.MonkeyPatch
+    kind: type[GpuLinear], error: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels = Kernels()
     monkeypatch.setattr("engine.model.gpu_linears.importlib", SimpleNamespace(import_module=lambda _name: kernels))
     torch.manual_seed(2)
     net = nn.Sequential(nn.Linear(96, 130), nn.Linear(130, 40), nn.Linear(40, 24)).requires_grad_(False)
     layers = list(net)
-    products = quantization.Products((kind,), ())
+    products = quantization.LinearClasses((kind,), ())
     replaced = replace_linears(net, products, lambda: net(torch.ones(2, 96)))
     assert replaced.total() == 1  # neither 130 inputs nor 40 are a multiple of 16
     assert [type(one) for one in net] == [kind, nn.Linear, nn.Linear]
-    counts = (1, 2, MOST_ROWS, MOST_ROWS + 1, 0)
+    counts = (1, 2, MAX_ROWS, MAX_ROWS + 1, 0)
     for count in counts:
         rows = torch.randn(1, count, 96)
         assert (net[0](rows) - layers[0](rows)).norm() <= error * layers[0](rows).norm()
-    assert kernels.launched == [1, 2, MOST_ROWS]
+    assert kernels.launched == [1, 2, MAX_ROWS]
 
 
 def test_floating_point_of_8_bits_does_not_run_over() -> None:
     weight = torch.cat([torch.zeros(1, 16), torch.full((1, 16), 3.3e38), torch.randn(30, 16)])
-    steps, scales = GpuFp8.round(weight)
+    steps, scales = GpuFp8Linear.round(weight)
     assert steps.dtype is torch.float8_e4m3fn
     assert steps.float().isfinite().all()
     restored = steps.float() * scales[:, None]

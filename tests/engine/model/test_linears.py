@@ -15,13 +15,13 @@ from engine import EngineSettings
 from engine.errors import ModelLoadError
 from engine.execution.load import load_model
 from engine.model import linears, replacement
-from engine.model.linears import Int4, Int8, Packed, Product, to_int4
-from engine.model.quantization import Products, products_for
+from engine.model.linears import FusedLinear, Int4Linear, Int8Linear, PackedLinear, to_int4
+from engine.model.quantization import LinearClasses, choose_linears
 from engine.model.replacement import replace_linears
 from testing.models import make_model
 
 pytestmark = pytest.mark.skipif(
-    not products_for("none", torch.device("cpu"), torch.bfloat16).inner or not torch.cpu._is_vnni_supported(),
+    not choose_linears("none", torch.device("cpu"), torch.bfloat16).inner or not torch.cpu._is_vnni_supported(),
     reason="this processor multiplies neither bfloat16 nor 8-bit numbers by itself, or only one of them",
 )
 
@@ -45,25 +45,25 @@ class Net(nn.Module):
         return torch.cat([*parts, twice], dim=-1)
 
 
-def products(module: nn.Module) -> list[Product]:
+def products(module: nn.Module) -> list[FusedLinear]:
     """Those that several layers share are in none of them, as a module."""
     shared = {id(part._shared): part._shared._product for part in module.modules() if hasattr(part, "_shared")}
-    return [*shared.values(), *(part for part in module.modules() if isinstance(part, Product))]
+    return [*shared.values(), *(part for part in module.modules() if isinstance(part, FusedLinear))]
 
 
 @pytest.mark.parametrize(
     ("product", "dtype", "error"),
     [
-        (Packed, torch.bfloat16, 0.005),
-        (Int8, torch.bfloat16, 0.02),
-        (Int8, torch.float32, 0.02),
-        (Int4, torch.bfloat16, 0.14),
-        (Int4, torch.float32, 0.14),
+        (PackedLinear, torch.bfloat16, 0.005),
+        (Int8Linear, torch.bfloat16, 0.02),
+        (Int8Linear, torch.float32, 0.02),
+        (Int4Linear, torch.bfloat16, 0.14),
+        (Int4Linear, torch.float32, 0.14),
     ],
 )
 @pytest.mark.parametrize("biased", [(True, True, True), (False, False, False), (True, False, True)])
 def test_the_same_comes_out(
-    biased: tuple[bool, bool, bool], product: type[Product], dtype: torch.dtype, error: float
+    biased: tuple[bool, bool, bool], product: type[FusedLinear], dtype: torch.dtype, error: float
 ) -> None:
     torch.manual_seed(3)
     net = Net(biased)
@@ -72,11 +72,11 @@ def test_the_same_comes_out(
     inputs[1][0, 3] = 0
     expected = [net.float()(rows.float()) for rows in inputs]
     net.to(dtype)
-    replaced = replace_linears(net, Products((product, Int8), ()), lambda: net(inputs[1].to(dtype)))
+    replaced = replace_linears(net, LinearClasses((product, Int8Linear), ()), lambda: net(inputs[1].to(dtype)))
     assert replaced.total() == 5
     assert type(net.idle) is nn.Linear
     others = [type(one) for one in products(net) if type(one) is not product]
-    assert others == ([Int8] if product is Int4 else [])  # 48 inputs and 8 outputs do not fit
+    assert others == ([Int8Linear] if product is Int4Linear else [])  # 48 inputs and 8 outputs do not fit
     for _ in range(2):
         for rows, exact in zip(inputs, expected, strict=True):
             got = net(rows.to(dtype))
@@ -88,7 +88,7 @@ def test_the_same_comes_out(
 def test_a_tensor_that_was_written_again_is_read_again() -> None:
     net = Net((False, False, False))
     rows = torch.randn(1, 4, 32).bfloat16()
-    replace_linears(net, Products((Packed,), ()), lambda: net(rows))
+    replace_linears(net, LinearClasses((PackedLinear,), ()), lambda: net(rows))
     before = net(rows)
     rows.zero_()
     assert not before.equal(after := net(rows))
@@ -106,7 +106,7 @@ def test_a_tensor_that_changes_between_its_readers_is_no_company() -> None:
     net = Changing((False, False, False))
     rows = torch.randn(1, 4, 32).bfloat16()
     expected = net(rows)
-    assert replace_linears(net, Products((Packed,), ()), lambda: net(rows)).total() == 2
+    assert replace_linears(net, LinearClasses((PackedLinear,), ()), lambda: net(rows)).total() == 2
     assert (net(rows).float() - expected.float()).norm() <= 0.01 * expected.float().norm()
 
 
@@ -115,7 +115,7 @@ def test_a_linear_layer_that_does_more_stays_as_it_is() -> None:
     net.alone.register_forward_hook(lambda _module, _rows, output: output * 2)
     rows = torch.randn(1, 4, 32).bfloat16()
     expected = net(rows)
-    replace_linears(net, Products((Packed,), ()), lambda: net(rows))
+    replace_linears(net, LinearClasses((PackedLinear,), ()), lambda: net(rows))
     assert type(net.alone) is nn.Linear
     assert (net(rows).float() - expected.float()).norm() <= 0.01 * expected.float().norm()
 
@@ -155,8 +155,8 @@ def test_a_layer_whose_weight_other_code_reads_stays_as_it_is() -> None:
     net = Router()
     rows = torch.randn(1, 4, 32).bfloat16()
     expected = net(rows)
-    assert replace_linears(net, Products((Int8,), ()), lambda: net(rows)) == {"8 bits": 1}
-    assert (type(net.one), type(net.two)) == (Int8, nn.Linear)
+    assert replace_linears(net, LinearClasses((Int8Linear,), ()), lambda: net(rows)) == {"8 bits": 1}
+    assert (type(net.one), type(net.two)) == (Int8Linear, nn.Linear)
     assert net.two.__dict__.keys() == nn.Linear(1, 1).__dict__.keys()
     assert (net(rows) - expected).float().norm() < 0.02 * expected.float().norm()
 
@@ -181,7 +181,7 @@ def test_a_model_that_does_not_run_with_replaced_layers_is_refused(
 def test_eight_bits_cost_the_guide_hardly_anything() -> None:
     dialogues = held_out_dialogues()[::40]
     exact, rough = load_guide("float32", "none"), load_guide("float32", "int8")
-    assert {type(one) for one in products(rough.module)} == {Int8}
+    assert {type(one) for one in products(rough.module)} == {Int8Linear}
     reference = choices(exact, dialogues)[1]
     before, after = (compare(model, dialogues, reference) for model in (exact, rough))
     assert before.num_tokens > 200
@@ -217,17 +217,20 @@ def test_four_bits_round_to_the_nearest_of_well_chosen_steps() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_four_bits_are_the_same_for_few_rows_and_for_many(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     spread_out: list[int] = []
-    compute = Int4._spread_out
+    compute = Int4Linear._spread_out
 
-    def noted(product: Int4, rows: Tensor, beside: int) -> Tensor:
+    def noted(product: Int4Linear, rows: Tensor, beside: int) -> Tensor:
         spread_out.append(len(rows))
         return compute(product, rows, beside)
 
-    monkeypatch.setattr(Int4, "_spread_out", noted)
+    monkeypatch.setattr(Int4Linear, "_spread_out", noted)
     torch.manual_seed(5)
     layer = nn.Linear(96, 1024 + 192).to(dtype).requires_grad_(False)
     rows = torch.randn(1, 70, 96).to(dtype)
-    products = Int4([layer]), Int4([nn.Linear(96, 48).to(dtype).requires_grad_(False)])  # which 64 does not divide
+    products = (
+        Int4Linear([layer]),
+        Int4Linear([nn.Linear(96, 48).to(dtype).requires_grad_(False)]),
+    )  # which 64 does not divide
     for product in products:
         few = torch.cat([product(some) for some in torch.split(rows, 7, dim=1)], dim=1)
         many = product(rows)
@@ -241,7 +244,7 @@ def test_four_bits_leave_the_output_layer_eight_and_say_what_they_did(caplog: py
     with caplog.at_level("INFO", logger="engine.model.load"):
         rough = load_guide("bfloat16", "int4")
     assert "linear layers of models/guide: 28 in 4 bits, 1 in 8 bits" in caplog.text
-    assert type(rough.module.lm_head) is Int8
+    assert type(rough.module.lm_head) is Int8Linear
     exact = load_guide("float32", "none")
     scores, reference = choices(exact, dialogues)
     before, after = (compare(model, dialogues, reference) for model in (exact, rough))

@@ -197,7 +197,7 @@ class TestRoom:
             EngineCore(model, EngineSettings(max_model_len=400, num_kv_blocks=4))
 
     def test_without_a_wish_the_context_shrinks_to_what_fits(self, llama: Path) -> None:
-        assert EngineCore(load(llama), EngineSettings(num_kv_blocks=4)).intake.max_model_len == 48
+        assert EngineCore(load(llama), EngineSettings(num_kv_blocks=4)).request_processor.max_model_len == 48
 
     def test_a_context_longer_than_the_model_was_made_for(self, llama: Path) -> None:
         with pytest.raises(ModelLoadError, match="lower it to 512 or less"):

@@ -69,7 +69,7 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
 def together(core: EngineCore, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
     params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=max_tokens)
     for index, prompt in enumerate(prompts):
-        core.add(core.intake.submission(str(index), prompt, core.intake.resolve(prompt, params)))
+        core.add(core.request_processor.process(str(index), prompt, core.request_processor.resolve(prompt, params)))
     replies: list[list[int]] = [[] for _ in prompts]
     while core.has_work:
         for delta in core.step().deltas:

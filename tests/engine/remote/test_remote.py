@@ -33,7 +33,7 @@ from engine import (
     SamplingParams,
 )
 from engine.remote import dispatcher, upstreams
-from engine.remote.dispatcher import MAX_WAIT_SECONDS
+from engine.remote.dispatcher import MAX_BACKOFF_SECONDS
 from testing.upstream import (
     BREAK,
     DONE,
@@ -58,9 +58,9 @@ Connect = Callable[..., Awaitable[RemoteEngine]]
 async def connect(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Connect]:
     """Starts engines over servers, with settings; stops them all. They do not wait long before they ask again; what
     takes its time is well, and what rests does so for all of a test."""
-    monkeypatch.setattr(dispatcher, "FIRST_WAIT_SECONDS", 0.005)
-    monkeypatch.setattr(upstreams, "HEALTH_TIMEOUT", 60.0)
-    for name in ("FIRST_REST_SECONDS", "MAX_REST_SECONDS"):
+    monkeypatch.setattr(dispatcher, "FIRST_BACKOFF_SECONDS", 0.005)
+    monkeypatch.setattr(upstreams, "HEALTH_TIMEOUT_SECONDS", 60.0)
+    for name in ("FIRST_COOLDOWN_SECONDS", "MAX_COOLDOWN_SECONDS"):
         monkeypatch.setattr(upstreams, name, 600.0)
     async with AsyncExitStack() as stack:
 
@@ -344,7 +344,7 @@ async def test_a_busy_server_is_given_the_time_it_asks_for(
     engine = await connect(server)
     server.say(refusal(status, {"error": {"message": "busy"}}, Retry_After="0"))
     assert await said(engine) == "Hello world"
-    server.say(refusal(status, {"error": {"message": "busy"}}, Retry_After=str(10 * MAX_WAIT_SECONDS)))
+    server.say(refusal(status, {"error": {"message": "busy"}}, Retry_After=str(10 * MAX_BACKOFF_SECONDS)))
     with pytest.raises(EngineOverloadedError, match="50 seconds"):
         await said(engine)
     assert len(server.asked) == 3
@@ -606,7 +606,7 @@ async def test_another_server_takes_over_before_the_first_token(
 async def test_a_busy_server_is_left_alone_while_another_has_time(
     server: ScriptedServer, other: ScriptedServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatcher, "MAX_WAIT_SECONDS", 600.0)
+    monkeypatch.setattr(dispatcher, "MAX_BACKOFF_SECONDS", 600.0)
     engine = await connect(server, other)
     server.default = refusal(429, {}, Retry_After="60")
     for number in range(20):
@@ -618,7 +618,7 @@ async def test_a_busy_server_is_left_alone_while_another_has_time(
 async def test_a_server_dies_and_returns(
     server: ScriptedServer, other: ScriptedServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upstreams, "HEALTH_SECONDS", 0.02)
+    monkeypatch.setattr(upstreams, "HEALTH_INTERVAL_SECONDS", 0.02)
     engine = await connect(server, other)
     await server.stop()
     for number in range(6):
@@ -674,7 +674,7 @@ async def test_servers_with_different_models(connect: Connect) -> None:
 
 
 async def test_a_server_that_is_not_there_yet(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstreams, "HEALTH_SECONDS", 0.02)
+    monkeypatch.setattr(upstreams, "HEALTH_INTERVAL_SECONDS", 0.02)
     async with ScriptedServer() as server:
         await server.stop()
         engine = await connect(server, remote_model="m")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.interface import Caller
-from engine.remote.dialects import DIALECTS, Question
+from engine.remote.dialects import DIALECTS, ChatRequest
 
 SALTED = {"vllm", "sglang", "deskmate"}
 
@@ -14,8 +14,8 @@ SALTED = {"vllm", "sglang", "deskmate"}
 def test_a_users_salt_goes_to_the_servers_that_take_one(kind: str) -> None:
     def salt(user: str | None) -> object:
         caller = Caller(user) if user is not None else None
-        question = Question(messages=[{"role": "user", "content": "hello"}], caller=caller)
-        return question.body(DIALECTS[kind], "m").get("cache_salt")
+        chat_request = ChatRequest(messages=[{"role": "user", "content": "hello"}], caller=caller)
+        return chat_request.body(DIALECTS[kind], "m").get("cache_salt")
 
     assert salt(None) is None
     assert (salt("ann") is not None) == (kind in SALTED)

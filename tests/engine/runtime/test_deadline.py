@@ -90,7 +90,7 @@ async def test_a_request_that_still_waits_is_told_so(engine: Engine, clock: Cloc
 async def test_a_deadline_far_away_changes_nothing(engine: Engine) -> None:
     deltas = await read(engine.complete(PROMPT, ENDLESS, deadline=1e9))
     assert deltas[-1].finish_reason is FinishReason.LENGTH
-    assert not engine._core._replies._deadlines
+    assert not engine._core._output_processor._deadlines
 
 
 @pytest.mark.parametrize("deadline", [0, -1, float("nan"), float("inf")])

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Caller, ChatMessage, Engine, EngineSettings, SamplingParams
-from engine.runtime.prepared_chats import RenderedChat, RenderedChats
-from engine.text.prompt_cache import Beginnings, Rendered
+from engine.runtime.prepared_chats import PreparedPrompt, PreparedPromptCache
+from engine.text.prompt_cache import RenderedPrompt, RenderedPromptCache
 from testing.models import make_model
 from tests.engine.scheduling.test_scheduler import SimulatedCache, make_request, make_scheduler, run_to_end
 
@@ -96,15 +96,15 @@ async def test_plain_prompts_are_a_users_from_the_first_token(engine: Engine) ->
 
 
 def test_kept_prompts_serve_their_caller_alone() -> None:
-    messages, chats, beginnings = said(SECRET), RenderedChats(), Beginnings()
-    chats.keep(messages, None, RenderedChat([1], SHORT, []), ANN)
-    assert chats.take(messages, None, BOB) is None
-    assert chats.take(messages, None) is None
-    assert chats.take(messages, None, ANN) is not None
-    beginnings.keep(messages, Rendered("text", [1]), ANN.salt)
-    assert beginnings.find(messages, BOB.salt) is None
-    assert beginnings.find(messages) is None
-    assert beginnings.find(messages, ANN.salt) is not None
+    messages, chats, beginnings = said(SECRET), PreparedPromptCache(), RenderedPromptCache()
+    chats.put(messages, None, PreparedPrompt([1], SHORT, []), ANN)
+    assert chats.pop(messages, None, BOB) is None
+    assert chats.pop(messages, None) is None
+    assert chats.pop(messages, None, ANN) is not None
+    beginnings.put(messages, RenderedPrompt("text", [1]), ANN.salt)
+    assert beginnings.get(messages, BOB.salt) is None
+    assert beginnings.get(messages) is None
+    assert beginnings.get(messages, ANN.salt) is not None
 
 
 def test_salts_do_not_meet() -> None:
@@ -148,7 +148,7 @@ def test_a_request_of_no_user_goes_on_in_a_block_that_a_users_request_began() ->
         run_to_end(scheduler, cache)
         scheduler.check()
     for block in scheduler.pool.allocate(3):
-        scheduler.pool.free([block])
+        scheduler.pool.release([block])
     scheduler.check()
 
 

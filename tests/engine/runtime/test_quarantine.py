@@ -10,7 +10,7 @@ import pytest
 from engine import FinishReason
 from engine.errors import PoisonedPromptError
 from engine.runtime import quarantine as suspects_module
-from engine.runtime.quarantine import KEEP_SECONDS, PATIENCE_SECONDS, Solitude, Suspects
+from engine.runtime.quarantine import MAX_QUARANTINE_WAIT_SECONDS, RECORD_TTL_SECONDS, AdmissionGate, Quarantine
 
 
 class Clock:
@@ -39,129 +39,129 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def suspects(clock: Clock) -> Suspects:
-    return Suspects(clock)
+def quarantine(clock: Clock) -> Quarantine:
+    return Quarantine(clock)
 
 
 @pytest.fixture
-def solitude(suspects: Suspects, clock: Clock) -> Solitude:
-    return Solitude(suspects, clock)
+def gate(quarantine: Quarantine, clock: Clock) -> AdmissionGate:
+    return AdmissionGate(quarantine, clock)
 
 
-def let_in(solitude: Solitude, *, busy: bool) -> list[str]:
-    return [one.request.id for one in solitude.let_in(busy=busy)]
+def admit(gate: AdmissionGate, *, busy: bool) -> list[str]:
+    return [one.request.id for one in gate.admit(busy=busy)]
 
 
-def test_suspicion_and_refusal_are_forgotten_in_time(suspects: Suspects, clock: Clock) -> None:
-    suspects.accuse([1, 2], 9)
-    suspects.refuse([1, 2])
-    assert (suspects.must_pass([1, 2]), suspects.must_pass([1])) == (9, None)
-    clock.now += KEEP_SECONDS / 2
-    suspects.accuse([1, 2], 5)
-    assert suspects.must_pass([1, 2]) == 9
+def test_suspicion_and_refusal_are_forgotten_in_time(quarantine: Quarantine, clock: Clock) -> None:
+    quarantine.record_failure([1, 2], 9)
+    quarantine.raise_if_poisoned([1, 2])
+    assert (quarantine.failed_length([1, 2]), quarantine.failed_length([1])) == (9, None)
+    clock.now += RECORD_TTL_SECONDS / 2
+    quarantine.record_failure([1, 2], 5)
+    assert quarantine.failed_length([1, 2]) == 9
     with pytest.raises(PoisonedPromptError, match=r"2 times.*next 10 minutes"):
-        suspects.refuse([1, 2])
-    suspects.refuse([1, 2, 3])
-    clock.now += KEEP_SECONDS - 1
+        quarantine.raise_if_poisoned([1, 2])
+    quarantine.raise_if_poisoned([1, 2, 3])
+    clock.now += RECORD_TTL_SECONDS - 1
     with pytest.raises(PoisonedPromptError, match=r"next minute\."):
-        suspects.refuse([1, 2])
+        quarantine.raise_if_poisoned([1, 2])
     clock.now += 2
-    suspects.refuse([1, 2])
-    assert suspects.must_pass([1, 2]) is None
+    quarantine.raise_if_poisoned([1, 2])
+    assert quarantine.failed_length([1, 2]) is None
 
 
-def test_only_so_many_are_remembered(suspects: Suspects, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suspects_module, "CAPACITY", 3)
+def test_only_so_many_are_remembered(quarantine: Quarantine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspects_module, "MAX_RECORDS", 3)
     for token in range(10):
-        suspects.accuse([token], 1)
-    assert [suspects.must_pass([token]) is not None for token in range(10)] == [False] * 7 + [True] * 3
+        quarantine.record_failure([token], 1)
+    assert [quarantine.failed_length([token]) is not None for token in range(10)] == [False] * 7 + [True] * 3
 
 
-def test_without_suspects_all_pass_in_order(solitude: Solitude) -> None:
+def test_without_suspects_all_pass_in_order(gate: AdmissionGate) -> None:
     for name in "abc":
-        solitude.arrive(submission(name, [1]))
-    assert let_in(solitude, busy=True) == ["a", "b", "c"]
+        gate.enqueue(submission(name, [1]))
+    assert admit(gate, busy=True) == ["a", "b", "c"]
 
 
 def test_a_suspect_waits_for_an_idle_engine_and_is_alone_until_it_is_past(
-    solitude: Solitude, suspects: Suspects
+    gate: AdmissionGate, quarantine: Quarantine
 ) -> None:
-    suspects.accuse([1], 3)
+    quarantine.record_failure([1], 3)
     suspect = submission("suspect", [1])
-    solitude.arrive(suspect)
-    solitude.arrive(submission("a", [2]))
-    assert let_in(solitude, busy=True) == ["a"]
-    assert let_in(solitude, busy=False) == ["suspect"]
-    solitude.arrive(submission("b", [2]))
+    gate.enqueue(suspect)
+    gate.enqueue(submission("a", [2]))
+    assert admit(gate, busy=True) == ["a"]
+    assert admit(gate, busy=False) == ["suspect"]
+    gate.enqueue(submission("b", [2]))
     suspect.request.token_ids = [1, 7, 7]
-    assert let_in(solitude, busy=True) == []
+    assert admit(gate, busy=True) == []
     suspect.request.token_ids.append(7)  # longer than when its step failed
-    assert let_in(solitude, busy=True) == ["b"]
-    assert suspects.must_pass([1]) is None
+    assert admit(gate, busy=True) == ["b"]
+    assert quarantine.failed_length([1]) is None
 
 
 @pytest.mark.parametrize(
     ("reason", "cleared"), [(FinishReason.STOP, True), (FinishReason.ABORT, False), (FinishReason.DEADLINE, False)]
 )
 def test_a_suspect_that_ends_early_is_cleared_only_by_its_own_end(
-    solitude: Solitude, suspects: Suspects, reason: FinishReason, cleared: bool
+    gate: AdmissionGate, quarantine: Quarantine, reason: FinishReason, cleared: bool
 ) -> None:
-    suspects.accuse([1], 30)
+    quarantine.record_failure([1], 30)
     suspect = submission("suspect", [1])
-    solitude.arrive(suspect)
-    assert let_in(solitude, busy=False) == ["suspect"]
-    solitude.arrive(submission("a", [2]))
+    gate.enqueue(suspect)
+    assert admit(gate, busy=False) == ["suspect"]
+    gate.enqueue(submission("a", [2]))
     suspect.request.is_finished, suspect.request.finish_reason = True, reason
-    assert let_in(solitude, busy=False) == ["a"]
-    assert (suspects.must_pass([1]) is None) == cleared
+    assert admit(gate, busy=False) == ["a"]
+    assert (quarantine.failed_length([1]) is None) == cleared
 
 
-def test_two_suspects_go_one_after_the_other(solitude: Solitude, suspects: Suspects) -> None:
-    suspects.accuse([1], 1)
-    suspects.accuse([2], 1)
+def test_two_suspects_go_one_after_the_other(gate: AdmissionGate, quarantine: Quarantine) -> None:
+    quarantine.record_failure([1], 1)
+    quarantine.record_failure([2], 1)
     first = submission("first", [1])
-    solitude.arrive(first)
-    solitude.arrive(submission("second", [2]))
-    assert let_in(solitude, busy=False) == ["first"]
-    assert let_in(solitude, busy=True) == []
+    gate.enqueue(first)
+    gate.enqueue(submission("second", [2]))
+    assert admit(gate, busy=False) == ["first"]
+    assert admit(gate, busy=True) == []
     first.request.token_ids.append(7)
-    assert let_in(solitude, busy=True) == []  # the first goes on: still not alone
-    assert let_in(solitude, busy=False) == ["second"]
+    assert admit(gate, busy=True) == []  # the first goes on: still not alone
+    assert admit(gate, busy=False) == ["second"]
 
 
-def test_a_suspect_is_not_overtaken_for_ever(solitude: Solitude, suspects: Suspects, clock: Clock) -> None:
-    suspects.accuse([1], 1)
-    solitude.arrive(submission("suspect", [1]))
-    solitude.arrive(submission("a", [2]))
-    assert let_in(solitude, busy=True) == ["a"]
-    clock.now += PATIENCE_SECONDS + 1
-    solitude.arrive(submission("b", [2]))
-    assert let_in(solitude, busy=True) == []
-    assert let_in(solitude, busy=False) == ["suspect"]
+def test_a_suspect_is_not_overtaken_for_ever(gate: AdmissionGate, quarantine: Quarantine, clock: Clock) -> None:
+    quarantine.record_failure([1], 1)
+    gate.enqueue(submission("suspect", [1]))
+    gate.enqueue(submission("a", [2]))
+    assert admit(gate, busy=True) == ["a"]
+    clock.now += MAX_QUARANTINE_WAIT_SECONDS + 1
+    gate.enqueue(submission("b", [2]))
+    assert admit(gate, busy=True) == []
+    assert admit(gate, busy=False) == ["suspect"]
 
 
 def test_who_leaves_or_runs_out_of_time_while_held_is_gone(
-    solitude: Solitude, suspects: Suspects, clock: Clock
+    gate: AdmissionGate, quarantine: Quarantine, clock: Clock
 ) -> None:
-    suspects.accuse([1], 1)
+    quarantine.record_failure([1], 1)
     for name, deadline in (("left", None), ("late", clock.now + 5), ("stays", None)):
-        solitude.arrive(submission(name, [1], deadline))
-    assert let_in(solitude, busy=True) == []
-    assert solitude.take_overdue() == []
+        gate.enqueue(submission(name, [1], deadline))
+    assert admit(gate, busy=True) == []
+    assert gate.pop_expired() == []
     clock.now += 6
-    assert [one.request.id for one in solitude.take_overdue()] == ["late"]
-    assert solitude.leave("left")
-    assert not solitude.leave("nobody")
-    assert let_in(solitude, busy=False) == ["stays"]
-    assert not solitude.leave("stays")  # it is in the core
-    solitude.arrive(submission("a", [2]))
-    assert let_in(solitude, busy=False) == ["a"]  # nobody is waited for who has left
+    assert [one.request.id for one in gate.pop_expired()] == ["late"]
+    assert gate.discard("left")
+    assert not gate.discard("nobody")
+    assert admit(gate, busy=False) == ["stays"]
+    assert not gate.discard("stays")  # it is in the core
+    gate.enqueue(submission("a", [2]))
+    assert admit(gate, busy=False) == ["a"]  # nobody is waited for who has left
 
 
-def test_after_a_restart_those_who_were_let_in_come_first(solitude: Solitude, suspects: Suspects) -> None:
-    suspects.accuse([1], 1)
-    solitude.arrive(submission("suspect", [1]))
-    assert let_in(solitude, busy=False) == ["suspect"]
-    solitude.arrive(submission("new", [3]))
-    solitude.restart([submission("a", [2]), submission("b", [2])])
-    assert let_in(solitude, busy=False) == ["a", "b", "new"]
+def test_after_a_restart_those_who_were_let_in_come_first(gate: AdmissionGate, quarantine: Quarantine) -> None:
+    quarantine.record_failure([1], 1)
+    gate.enqueue(submission("suspect", [1]))
+    assert admit(gate, busy=False) == ["suspect"]
+    gate.enqueue(submission("new", [3]))
+    gate.requeue([submission("a", [2]), submission("b", [2])])
+    assert admit(gate, busy=False) == ["a", "b", "new"]

@@ -18,7 +18,7 @@ async def test_the_end_of_the_last_reply_comes_after_the_rest_of_the_others() ->
         Delta("r", "zero", index=0, finish_reason=end, num_unfinished=1),
         Delta("r", "two", index=1, finish_reason=end, num_unfinished=0),
     ):
-        assert Reader.hand_over(reader.loop, [(reader, [delta])])
+        assert Reader.deliver(reader.loop, [(reader, [delta])])
     first, second = await reader.next(), await reader.next()
     assert (first.text, first.is_last) == ("zero", False)
     assert (second.text, second.is_last) == ("one two", True)
@@ -34,17 +34,17 @@ async def test_a_listener_is_told_the_same_and_no_more_once_it_has_left() -> Non
         Delta("r", "zero", (2,), index=0, finish_reason=end, num_unfinished=1),
         Delta("r", "two", (3,), index=1, finish_reason=end, num_unfinished=0),
     ]
-    assert Reader.hand_over(loop, [(listener, deltas)])
-    await listener.over
+    assert Reader.deliver(loop, [(listener, deltas)])
+    await listener.done
     assert [(delta.text, delta.token_ids, delta.is_last) for delta in heard] == [
         ("zero", (2,), False),
         ("one two", (1, 3), True),
     ]
-    assert listener.ended
+    assert listener.has_ended
 
     left = Listener("r", loop, heard.append)
-    left.over.cancel()
-    assert Reader.hand_over(loop, [(left, deltas)])
+    left.done.cancel()
+    assert Reader.deliver(loop, [(left, deltas)])
     left.fail(EngineStoppedError("too late"))
     await asyncio.sleep(0.01)
     assert len(heard) == 2
@@ -54,10 +54,10 @@ async def test_a_listener_hears_the_error_after_the_text() -> None:
     loop = asyncio.get_running_loop()
     heard: list[Delta] = []
     listener = Listener("r", loop, heard.append)
-    assert Reader.hand_over(loop, [(listener, [Delta("r", "kept", (1,))])])
+    assert Reader.deliver(loop, [(listener, [Delta("r", "kept", (1,))])])
     listener.fail(EngineStoppedError("it stopped"))
     with pytest.raises(EngineStoppedError, match="it stopped"):
-        await listener.over
+        await listener.done
     assert [delta.text for delta in heard] == ["kept"]
 
 
@@ -68,8 +68,8 @@ async def test_what_a_listener_raises_is_its_own_error() -> None:
     loop = asyncio.get_running_loop()
     listener, heard = Listener("r", loop, refuse), list[Delta]()
     other = Listener("s", loop, heard.append)
-    assert Reader.hand_over(loop, [(listener, [Delta("r", "x", (1,))]), (other, [Delta("s", "y", (1,))])])
+    assert Reader.deliver(loop, [(listener, [Delta("r", "x", (1,))]), (other, [Delta("s", "y", (1,))])])
     with pytest.raises(LookupError):
-        await listener.over
-    assert not listener.ended, "the request goes on, and has to be aborted"
+        await listener.done
+    assert not listener.has_ended, "the request goes on, and has to be aborted"
     assert [delta.text for delta in heard] == ["y"]

@@ -64,7 +64,7 @@ class Fault:
 @pytest.fixture
 def fault(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
     fault = Fault()
-    execute, several = Runner.execute, Runner.several
+    execute, several = Runner.execute, Runner.execute_steps
 
     def faulty(self: Runner, plan: StepPlan) -> object:
         fault.strike(plan)
@@ -75,7 +75,7 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
         return several(self, plan, *others)
 
     monkeypatch.setattr(Runner, "execute", faulty)
-    monkeypatch.setattr(Runner, "several", faulty_several)
+    monkeypatch.setattr(Runner, "execute_steps", faulty_several)
     return fault
 
 
@@ -126,7 +126,9 @@ def test_another_core_goes_on_where_the_failed_one_stood(model: Path) -> None:
     def cores() -> tuple[EngineCore, EngineCore]:
         core = EngineCore(loaded, settings)
         for number, prompt in enumerate(prompts):
-            core.add(core.intake.submission(f"r{number}", prompt, core.intake.resolve(prompt, SHORT)))
+            core.add(
+                core.request_processor.process(f"r{number}", prompt, core.request_processor.resolve(prompt, SHORT))
+            )
         return core, EngineCore(loaded, settings)
 
     def finish(core: EngineCore) -> dict[str, list[int]]:
@@ -140,7 +142,7 @@ def test_another_core_goes_on_where_the_failed_one_stood(model: Path) -> None:
     core, other = cores()
     for _ in range(3):
         core.step()
-    core._in_step = ()  # nobody is to blame
+    core._step_request_ids = ()  # nobody is to blame
     failed, waiting = core.evacuate()
     assert (failed, len(waiting)) == ([], 3)
     assert {one.request.num_output_tokens > 0 for one in waiting} == {True, False}
@@ -260,7 +262,7 @@ async def test_an_engine_that_cannot_start_again_says_why_and_can_be_woken(
 async def test_an_engine_that_fails_all_the_time_stays_down(
     engine: Engine, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.runtime.worker.MOST_FAILURES", 3)
+    monkeypatch.setattr("engine.runtime.worker.MAX_FAILURES_PER_WINDOW", 3)
     worker = engine._supervisor.running_worker()
     worker._failed_at = type(worker._failed_at)(maxlen=3)
     for first in (20, 21, 22):

@@ -21,7 +21,7 @@ from engine import (
     InvalidRequestError,
     SamplingParams,
 )
-from engine.runtime.prepared_chats import RenderedChat
+from engine.runtime.prepared_chats import PreparedPrompt
 from engine.text.detokenizer import REPLACEMENT
 from testing.models import make_model
 
@@ -248,16 +248,16 @@ async def test_a_token_the_model_does_not_have_is_refused_in_chats_too(tmp_path:
 async def test_a_conversation_is_rendered_once_for_its_check_and_its_reply(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    intake, rendered = engine._core.intake, list[str]()
-    render = intake.render_chat
+    request_processor, rendered = engine._core.request_processor, list[str]()
+    render = request_processor.render_chat
 
     def counted(
         messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None = None
-    ) -> RenderedChat:
+    ) -> PreparedPrompt:
         rendered.append(messages[-1]["content"])
         return render(messages, params, caller)
 
-    monkeypatch.setattr(intake, "render_chat", counted)
+    monkeypatch.setattr(request_processor, "render_chat", counted)
     hello: list[ChatMessage] = [{"role": "user", "content": "hello"}]
     length = await engine.check_chat(hello, GREEDY)
     checked = await read(engine.chat(hello, GREEDY))

@@ -232,7 +232,7 @@ def no_room_for_the_cache(two: Path) -> EngineSettings:
 async def test_a_model_that_cannot_be_loaded_leaves_the_old_one_serving(
     engine: Engine, two: Path, monkeypatch: pytest.MonkeyPatch, fault, beside: bool
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "_fits", lambda *_: beside)
+    monkeypatch.setattr(supervisor_module, "_can_fit", lambda *_: beside)
     loaded = []
     load = supervisor_module.load_model
     monkeypatch.setattr(supervisor_module, "load_model", lambda s, p: loaded.append(Path(s.model).name) or load(s, p))

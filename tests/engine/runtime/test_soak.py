@@ -89,7 +89,7 @@ class Faults:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fatal = False
         self.nan = False
-        execute, several = Runner.execute, Runner.several
+        execute, several = Runner.execute, Runner.execute_steps
 
         def faulty(runner: Runner, plan):  # type: ignore[no-untyped-def]
             if plan.chunks[0].request.id == "warm-up":
@@ -104,13 +104,13 @@ class Faults:
                 logits[0] = torch.nan
             return logits
 
-        def faulty_several(runner: Runner, plan, replies, most_steps):  # type: ignore[no-untyped-def]
+        def faulty_several(runner: Runner, plan, replies, max_steps):  # type: ignore[no-untyped-def]
             if plan.chunks[0].request.id == "warm-up":
-                return several(runner, plan, replies, most_steps)
+                return several(runner, plan, replies, max_steps)
             if self.fatal:
                 self.fatal = False
                 raise RuntimeError("the device fell off")
-            drawn = several(runner, plan, replies, most_steps)
+            drawn = several(runner, plan, replies, max_steps)
             if self.nan:
                 self.nan = False
                 logits = drawn.logits.clone()
@@ -119,7 +119,7 @@ class Faults:
             return drawn
 
         monkeypatch.setattr(Runner, "execute", faulty)
-        monkeypatch.setattr(Runner, "several", faulty_several)
+        monkeypatch.setattr(Runner, "execute_steps", faulty_several)
 
 
 class _Once:
@@ -234,7 +234,7 @@ class Soak:
         worker = self.engine._supervisor.running_worker()
         assert not worker.readers
         assert not self.engine._core._submissions
-        assert not self.engine._core._replies._deadlines
+        assert not self.engine._core._output_processor._deadlines
         self.engine._core.check()
         # The thread that changed the model has told so, and ends just now.
         await eventually(lambda: all(thread.name != "deskmate-life" for thread in threading.enumerate()))

@@ -131,7 +131,11 @@ class Recorder:
     def _add(
         self, core: EngineCore, name: str, prompt: list[int], params: SamplingParams, deadline: float | None
     ) -> None:
-        core.add(core.intake.submission(name, prompt, core.intake.resolve(prompt, params), deadline=deadline))
+        core.add(
+            core.request_processor.process(
+                name, prompt, core.request_processor.resolve(prompt, params), deadline=deadline
+            )
+        )
         chosen = {key: value for key, value in asdict(params).items() if value != getattr(SamplingParams(), key)}
         self._write(add=name, prompt=prompt, params=_short(chosen), deadline=deadline)
 
@@ -239,7 +243,7 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 def patch_engine(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine.runtime.engine_core, "select_kernel", lambda *_: (RecordableKernel(), BLOCK))
     patch.setattr(gpu, "FIRST_CANDIDATES", 3)  # so that draws on the device turn out to be wrong
-    assert coalescing.LONGEST_SECONDS == 0.025, "traces of several steps follow it: record them anew"
+    assert coalescing.MAX_HOLD_SECONDS == 0.025, "traces of several steps follow it: record them anew"
 
 
 CASES = [(mode, seed) for mode in MODES for seed in (1, 2, 3)]

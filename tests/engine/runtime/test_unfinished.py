@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine import ChatMessage, Engine, EngineSettings, FinishReason, InvalidRequestError, SamplingParams
 from engine.text.chat_template import ChatTemplate
-from engine.text.detokenizer import REPLACEMENT, TextStream
+from engine.text.detokenizer import REPLACEMENT, Detokenizer
 from testing.tokenizers import byte_level_tokenizer, sentencepiece_tokenizer
 
 GUIDE = Path(__file__).parents[3] / "models" / "guide"
@@ -61,13 +61,13 @@ def test_the_text_of_the_rest_fits_the_text_before(name: str, text: str, data: s
     ids = tokenizer.encode(text, add_special_tokens=False)
     cuts = range(1, len(ids)) if data is None else [data.draw(st.integers(0, len(ids)))]
     for cut in cuts:
-        first = TextStream(tokenizer)
+        first = Detokenizer(tokenizer)
         before = first.push(ids[:cut]).text
         if REPLACEMENT in first.finish():
             continue  # such bytes are not kept with a reply
-        second = TextStream(tokenizer, begun=ids[:cut])
+        second = Detokenizer(tokenizer, partial_reply=ids[:cut])
         after = "".join(second.push([token]).text for token in ids[cut:]) + second.finish()
-        expected = TextStream(tokenizer)
+        expected = Detokenizer(tokenizer)
         assert before + after == expected.push(ids).text + expected.finish()
 
 
@@ -75,7 +75,7 @@ def test_the_text_of_the_rest_fits_the_text_before(name: str, text: str, data: s
 def test_what_looks_like_a_control_token_in_a_reply_stays_text(name: str) -> None:
     tokenizer = TOKENIZERS[name]
     special = tokenizer.all_special_tokens[0]
-    ids = ChatTemplate(tokenizer).begun_reply({"role": "assistant", "content": f"he wrote {special} there"})
+    ids = ChatTemplate(tokenizer).encode_partial_reply({"role": "assistant", "content": f"he wrote {special} there"})
     assert not set(ids) & set(tokenizer.all_special_ids)
     assert special in tokenizer.decode(ids)
 

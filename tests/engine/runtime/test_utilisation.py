@@ -10,7 +10,7 @@ from prometheus_client import Histogram, generate_latest
 from engine import Engine, EngineSettings, SamplingParams
 from engine.outputs import EngineStats
 from engine.runtime.metrics import GAP_BUCKETS, EngineMetrics
-from engine.runtime.utilisation import Meter, StepLoad
+from engine.runtime.utilisation import StepLoad, UtilisationMeter
 from testing.models import make_model
 
 
@@ -27,7 +27,7 @@ def load(seconds: float, sequences: float, tokens: float = 0.0) -> StepLoad:
 
 
 def test_an_engine_that_did_nothing_has_no_means() -> None:
-    now = Meter(Clock()).read()
+    now = UtilisationMeter(Clock()).read()
     assert (now.device_busy, now.batch_occupancy, now.generation_tokens_per_second) == (0, 0, 0)
     assert now.time_to_first_token_seconds is None
     assert now.inter_token_latency_seconds is None
@@ -35,13 +35,13 @@ def test_an_engine_that_did_nothing_has_no_means() -> None:
 
 def test_shares_and_rates_of_a_young_engine_count_from_its_start() -> None:
     clock = Clock()
-    meter = Meter(clock)
+    meter = UtilisationMeter(clock)
     for second in range(4):
         clock.now = 101.5 + second
-        meter.step(load(0.25, sequences=0.5 + 0.1 * second, tokens=0.1))
-    meter.first_token(0.2)
-    meter.first_token(0.4)
-    meter.token_gaps(2, 0.1)
+        meter.observe_step(load(0.25, sequences=0.5 + 0.1 * second, tokens=0.1))
+    meter.observe_first_token(0.2)
+    meter.observe_first_token(0.4)
+    meter.observe_token_gaps(2, 0.1)
     now = meter.read()
     assert now.device_busy == pytest.approx(0.25)
     assert now.batch_occupancy == pytest.approx(0.65)
@@ -54,11 +54,11 @@ def test_shares_and_rates_of_a_young_engine_count_from_its_start() -> None:
 
 def test_what_is_older_than_the_window_is_forgotten_also_when_its_slot_comes_round() -> None:
     clock = Clock()
-    meter = Meter(clock)
-    meter.step(load(0.5, sequences=1.0))
-    meter.first_token(9.0)
+    meter = UtilisationMeter(clock)
+    meter.observe_step(load(0.5, sequences=1.0))
+    meter.observe_first_token(9.0)
     clock.now += 61
-    meter.step(load(0.6, sequences=0.5))
+    meter.observe_step(load(0.6, sequences=0.5))
     now = meter.read()
     assert now.batch_occupancy == pytest.approx(0.5)
     assert now.device_busy == pytest.approx(0.01)
@@ -95,9 +95,9 @@ def test_token_gaps_are_a_histogram_like_prometheus_own() -> None:
     metrics = EngineMetrics(EngineStats.nothing)
     own = Histogram("own", "Kept by the client library.", buckets=GAP_BUCKETS, registry=metrics.registry)
     gaps = [0.0, 0.0004, 0.001, 0.0011, 0.04, 0.05, 2.5, 2.6, 100.0]
-    metrics.token_gaps(gaps[:4])
-    metrics.token_gaps([])
-    metrics.token_gaps(gaps[4:])
+    metrics.observe_token_gaps(gaps[:4])
+    metrics.observe_token_gaps([])
+    metrics.observe_token_gaps(gaps[4:])
     for gap in gaps:
         own.observe(gap)
     lines = generate_latest(metrics.registry).decode().splitlines()

@@ -27,11 +27,11 @@ from engine.errors import LogitsError
 from engine.execution.native.build import NotCompiled
 from engine.execution.native.sampling import NativeSampling
 from engine.sampling import cpu, gpu
-from engine.sampling.sampler import Arithmetic, Sampler, SamplingRow, uniform
+from engine.sampling.sampler import Sampler, SamplingBackend, SamplingRow, uniform
 from engine.sampling_params import SamplingParams
 
 DEFAULTS = SamplingParams.from_generation_config(GenerationConfig())
-ARITHMETICS: dict[str, Arithmetic] = {"host": cpu, "device": gpu}
+ARITHMETICS: dict[str, SamplingBackend] = {"host": cpu, "device": gpu}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def sampler(request: pytest.FixtureRequest) -> Sampler:
 
 
 def adjusted(sampler: Sampler, logits: Tensor, row: SamplingRow) -> Tensor:
-    return torch.as_tensor(sampler.arithmetic_for(logits).adjust(logits, [row]))
+    return torch.as_tensor(sampler.backend_for(logits).adjust(logits, [row]))
 
 
 def make_row(

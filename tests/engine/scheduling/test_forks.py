@@ -35,7 +35,7 @@ def make_core(model: LoadedModel, **settings: int) -> EngineCore:
 
 def run(core: EngineCore, params: SamplingParams, prompt: list[int] = PROMPT) -> dict[int, list[int]]:
     """The tokens of each reply."""
-    core.add(core.intake.submission("r", prompt, core.intake.resolve(prompt, params)))
+    core.add(core.request_processor.process("r", prompt, core.request_processor.resolve(prompt, params)))
     tokens: dict[int, list[int]] = {}
     unfinished = params.n
     while core.has_work:
@@ -47,7 +47,7 @@ def run(core: EngineCore, params: SamplingParams, prompt: list[int] = PROMPT) ->
         core.check()
     assert core.stats().kv_cache_usage == 0
     assert not core._submissions
-    assert not core._replies._streams
+    assert not core._output_processor._streams
     return tokens
 
 
@@ -101,7 +101,7 @@ def test_replies_may_end_with_their_first_token(model: LoadedModel) -> None:
 def test_prompt_scores_come_once(model: LoadedModel) -> None:
     core = make_core(model)
     params = SamplingParams(n=3, temperature=0, max_tokens=3, prompt_logprobs=1)
-    core.add(core.intake.submission("r", PROMPT, core.intake.resolve(PROMPT, params)))
+    core.add(core.request_processor.process("r", PROMPT, core.request_processor.resolve(PROMPT, params)))
     scored = []
     while core.has_work:
         scored += [len(delta.prompt_logprobs) for delta in core.step().deltas if delta.prompt_logprobs]
@@ -111,7 +111,7 @@ def test_prompt_scores_come_once(model: LoadedModel) -> None:
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_an_abort_ends_all_of_them(model: LoadedModel, steps: int) -> None:
     core = make_core(model, max_num_seqs=2)
-    core.add(core.intake.submission("r", PROMPT, core.intake.resolve(PROMPT, sampled(4))))
+    core.add(core.request_processor.process("r", PROMPT, core.request_processor.resolve(PROMPT, sampled(4))))
     for _ in range(steps):
         core.step()
     assert core.abort("r")
@@ -142,7 +142,9 @@ def test_offline_replies_stand_behind_one_another(path: Path) -> None:
 
 def test_a_request_whose_replies_cannot_be_kept_leaves_nothing_behind(model: LoadedModel) -> None:
     core = make_core(model)
-    submission = core.intake.submission("r", PROMPT, core.intake.resolve(PROMPT, SamplingParams(max_tokens=2, n=2)))
+    submission = core.request_processor.process(
+        "r", PROMPT, core.request_processor.resolve(PROMPT, SamplingParams(max_tokens=2, n=2))
+    )
     forks, submission.forks = submission.forks, [submission.forks[0], None]  # type: ignore[list-item]
     with pytest.raises(AttributeError):
         core.add(submission)

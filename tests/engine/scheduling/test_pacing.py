@@ -10,7 +10,7 @@ from statistics import median
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.scheduling.pacing import LONGEST_STEP, ROWS, SLOWEST_READING, TRIAL, Pacing
+from engine.scheduling.pacing import MAX_PREFILL_SLOWDOWN, MAX_STEP_RATIO, PROBE_INTERVAL, TILE_ROWS, Pacing
 
 BUDGET = 512
 PROMPT = 4000
@@ -65,7 +65,7 @@ def read(
     seconds: list[float] = []
     position = 0
     while position < prompt:
-        allowed = pacing.prompt_tokens(decodes, 1)
+        allowed = pacing.max_prompt_tokens(decodes, 1)
         assert 1 <= allowed <= budget - decodes
         steps.append(min(allowed, prompt - position))
         seconds.append(machine.seconds(decodes, steps[-1], position))
@@ -84,21 +84,21 @@ def test_streams_flow_beside_a_prompt_that_has_its_share() -> None:
     machine = Machine()
     reading = read(warmed_up(machine), machine)
     alone = machine.seconds(4, 0)
-    assert sorted(reading.seconds)[len(reading.seconds) * 19 // 20] <= LONGEST_STEP * alone * 1.01
+    assert sorted(reading.seconds)[len(reading.seconds) * 19 // 20] <= MAX_STEP_RATIO * alone * 1.01
     assert sum(reading.seconds) <= 3 * unpaced(machine)
 
 
 def test_steps_are_whole_tiles() -> None:
     machine = Machine()
     steps = read(warmed_up(machine), machine, 5).steps[:-1]
-    assert {(tokens + 5) % ROWS for tokens in steps} == {0}
+    assert {(tokens + 5) % TILE_ROWS for tokens in steps} == {0}
 
 
 def test_attention_that_grows_with_the_context_is_followed() -> None:
     machine = Machine(per_key=2.5e-8)  # twice as much a token at the end
     reading = read(warmed_up(machine), machine)
     late = reading.seconds[len(reading.seconds) // 2 :]
-    assert median(late) <= 1.1 * LONGEST_STEP * machine.seconds(4, 0)
+    assert median(late) <= 1.1 * MAX_STEP_RATIO * machine.seconds(4, 0)
     assert median(reading.steps[-20:]) < median(reading.steps[:20])
 
 
@@ -108,14 +108,14 @@ def test_a_size_at_which_the_machine_turns_slow_is_avoided() -> None:
     reading = read(warmed_up(machine), machine)
     late = reading.steps[20:-1]
     assert median(late) == 60
-    assert sum(tokens > 60 for tokens in late) <= len(late) / TRIAL + 1
+    assert sum(tokens > 60 for tokens in late) <= len(late) / PROBE_INTERVAL + 1
 
 
 def test_where_any_prompt_token_costs_more_than_the_decodes_it_is_read_in_large_steps_nevertheless() -> None:
     machine = Machine(fixed=5e-3, mixing=20e-3, per_token=4e-5)
     pacing = warmed_up(machine)
     read(pacing, machine)
-    assert sum(read(pacing, machine).seconds) <= SLOWEST_READING * unpaced(machine)
+    assert sum(read(pacing, machine).seconds) <= MAX_PREFILL_SLOWDOWN * unpaced(machine)
 
 
 def test_a_machine_that_stands_still_now_and_then_changes_nothing() -> None:
@@ -124,7 +124,7 @@ def test_a_machine_that_stands_still_now_and_then_changes_nothing() -> None:
     quiet = read(warmed_up(machine), machine)
     shaken = read(warmed_up(machine), machine, delay=lambda: 3.0 if rng.random() < 0.1 else 0.0)
     assert sum(shaken.seconds) <= 1.5 * sum(quiet.seconds)
-    assert sorted(shaken.seconds)[len(shaken.seconds) * 9 // 10] <= 1.2 * LONGEST_STEP * machine.seconds(4, 0)
+    assert sorted(shaken.seconds)[len(shaken.seconds) * 9 // 10] <= 1.2 * MAX_STEP_RATIO * machine.seconds(4, 0)
 
 
 def test_what_was_slow_once_is_tried_again() -> None:
@@ -139,24 +139,24 @@ def test_steps_that_take_no_time_by_a_coarse_clock_are_learned_from_too() -> Non
     pacing = Pacing(BUDGET)
     for decodes, prompt_tokens in ((1, 0), (0, 2), (1, 3), (1, 5)):
         pacing.observe(decodes, prompt_tokens, 0.0)
-    assert 1 <= pacing.prompt_tokens(1, 1) < BUDGET
+    assert 1 <= pacing.max_prompt_tokens(1, 1) < BUDGET
 
 
 def test_with_more_who_wait_than_who_read_a_step_takes_longer() -> None:
     machine = Machine()
     pacing = warmed_up(machine)
     read(pacing, machine, 2)
-    one, two, eight, many = (pacing.prompt_tokens(2, prompts) for prompts in (1, 2, 8, 1000))
+    one, two, eight, many = (pacing.max_prompt_tokens(2, prompts) for prompts in (1, 2, 8, 1000))
     assert one == two < eight < many == BUDGET - 2
-    expected = (LONGEST_STEP - 1) * machine.seconds(2, 0) * 4
+    expected = (MAX_STEP_RATIO - 1) * machine.seconds(2, 0) * 4
     assert machine.seconds(2, eight) - machine.seconds(2, 0) <= expected
 
 
 def test_a_machine_that_is_not_known_yet_begins_with_little() -> None:
     pacing = Pacing(BUDGET)
-    assert pacing.prompt_tokens(4, 1) <= 2 * ROWS
+    assert pacing.max_prompt_tokens(4, 1) <= 2 * TILE_ROWS
     pacing.observe(4, 0, 0.01)
-    assert pacing.prompt_tokens(4, 1) <= 2 * ROWS
+    assert pacing.max_prompt_tokens(4, 1) <= 2 * TILE_ROWS
 
 
 seconds = st.floats(0, 0.1)
@@ -194,4 +194,4 @@ def test_no_machine_starves_a_prompt(
     read(pacing, machine, decodes, budget=budget)
     read(pacing, machine, decodes, budget=budget, delay=delay)
     paced = sum(read(pacing, machine, decodes, budget=budget).seconds)
-    assert paced <= 2 * SLOWEST_READING * unpaced(machine, decodes, budget)
+    assert paced <= 2 * MAX_PREFILL_SLOWDOWN * unpaced(machine, decodes, budget)

@@ -22,7 +22,7 @@ from engine.sampling_params import SamplingParams
 from engine.scheduling.block_pool import NULL_BLOCK, BlockPool, IntegrityError
 from engine.scheduling.cache_layout import blocks_for_sequence
 from engine.scheduling.request import Request, RequestStatus
-from engine.scheduling.scheduler import Clock, Pace, Scheduler, StepPlan
+from engine.scheduling.scheduler import Clock, PacingPolicy, Scheduler, StepPlan
 
 STOP_TOKEN = 9
 
@@ -51,29 +51,29 @@ def make_scheduler(
     caching: bool = True,
     together: bool = False,
     windows: tuple[int | None, ...] = (None,),
-    pace: Pace | None = None,
+    pacing: PacingPolicy | None = None,
     clock: Clock = monotonic,
 ) -> Scheduler:
     return Scheduler(
-        BlockPool(num_blocks, block_size, enable_prefix_caching=caching, keep_together=together),
+        BlockPool(num_blocks, block_size, enable_prefix_caching=caching, contiguous=together),
         max_num_seqs=seqs,
         max_batched_tokens=budget,
         max_model_len=max_len,
         windows=windows,
-        pace=pace,
+        pacing=pacing,
         clock=clock,
     )
 
 
-class ArbitraryPace:
-    """Any number that a pace may give; remembers the last."""
+class ArbitraryPacing:
+    """Any number that a pacing may give; remembers the last."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
         self._random = Random(budget)
         self.given: int | None = None
 
-    def prompt_tokens(self, decodes: int, prompts: int, steps: int) -> int:
+    def max_prompt_tokens(self, decodes: int, prompts: int, steps: int) -> int:
         assert decodes >= 1
         assert prompts >= 1
         self.given = self._random.randint(1, self._budget - decodes)
@@ -153,7 +153,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         assume(fits > 0)
         self.max_len = lengths[fits - 1]
-        self.pace = ArbitraryPace(budget) if paced else None
+        self.pacing = ArbitraryPacing(budget) if paced else None
         self.scheduler = make_scheduler(
             num_blocks,
             block_size,
@@ -163,7 +163,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             caching=caching,
             together=together,
             windows=windows,
-            pace=self.pace,
+            pacing=self.pacing,
             clock=lambda: self.clock,
         )
         self.cache = SimulatedCache(block_size, windows)
@@ -233,14 +233,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         before = list(self.scheduler._running)
         preemptions = {request.id: request.num_preemptions for request in self.scheduler.requests}
         decodes = {request.id for request in before if request.num_uncomputed_tokens == 1}
-        if self.pace is not None:
-            self.pace.given = None
+        if self.pacing is not None:
+            self.pacing.given = None
         plan = self.scheduler.plan()
         assert plan.chunks, "requests are in flight, but nothing is planned"
         assert plan.num_decodes == sum(chunk.request.id in decodes for chunk in plan.chunks)
         assert plan.num_prompt_tokens == plan.num_tokens - plan.num_decodes
-        if self.pace is not None and self.pace.given is not None:
-            assert plan.num_prompt_tokens <= self.pace.given
+        if self.pacing is not None and self.pacing.given is not None:
+            assert plan.num_prompt_tokens <= self.pacing.given
         first = min(self.scheduler.requests, key=lambda request: request.rank)
         assert first.num_preemptions == preemptions[first.id], "the earliest gave way"
         planned = {chunk.request.id for chunk in plan.chunks}
@@ -359,14 +359,14 @@ def test_decodes_come_before_prompts_and_prompts_are_chunked() -> None:
 
 
 def test_prompts_keep_to_the_pace_while_somebody_is_being_written_to() -> None:
-    class Pace:
+    class PacingPolicy:
         asked: ClassVar[list[tuple[int, int]]] = []
 
-        def prompt_tokens(self, decodes: int, prompts: int, steps: int) -> int:
+        def max_prompt_tokens(self, decodes: int, prompts: int, steps: int) -> int:
             self.asked.append((decodes, prompts))
             return 3
 
-    scheduler = make_scheduler(40, budget=16, pace=Pace())
+    scheduler = make_scheduler(40, budget=16, pacing=PacingPolicy())
     scheduler.add(make_request("talker", list(range(16)), 6, 1.0))
     shapes = []
     for turn in range(5):
@@ -383,7 +383,7 @@ def test_prompts_keep_to_the_pace_while_somebody_is_being_written_to() -> None:
         [("talker", 1), ("first", 1), ("second", 2)],
         [("talker", 1), ("first", 1), ("second", 1)],
     ]
-    assert Pace.asked == [(1, 2), (2, 1), (2, 1)]
+    assert PacingPolicy.asked == [(1, 2), (2, 1), (2, 1)]
 
 
 def test_prompts_that_are_scored_share_a_bounded_part_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,7 +525,7 @@ class TestPool:
         blocks = pool.allocate(3)
         self.register(pool, blocks[0], b"a")
         self.register(pool, blocks[1], b"b", b"a")
-        pool.free(blocks)
+        pool.release(blocks)
         assert [pool.find(0, address) for address in (b"a", b"b", b"c")] == [*blocks[:2], None]
         assert pool.find(1, b"a") is None, "another group's content"
         reused = pool.allocate(2)  # the tail goes first
@@ -536,38 +536,38 @@ class TestPool:
         pool = BlockPool(3, 2)
         (block, other) = pool.allocate(2)
         self.register(pool, block, b"a")
-        pool.free([block, other])
+        pool.release([block, other])
         pool.share([block])
         assert not pool.is_shared(block)
         pool.share([block])
         assert pool.is_shared(block)
         assert pool.num_free == 1
-        pool.free([block])
+        pool.release([block])
         pool.check([[block]])
 
     def test_the_longest_beginning_is_found(self) -> None:
         pool = BlockPool(6, 4)
         one, two, three = pool.allocate(3)
-        pool.register_beginning(one, 0, b"p", [1, 2])
+        pool.register_partial_block(one, 0, b"p", [1, 2])
         pool.register(two, 0, b"p", [1, 2, 3, 4], b"full")
-        pool.register_beginning(three, 0, b"p", [1, 2, 3])  # nothing that two does not offer
-        assert pool.find_beginning(0, b"p", [1, 2, 3, 9]) == (two, 3)
-        assert pool.find_beginning(0, b"p", [1, 2]) in [(one, 2), (two, 2)]
-        assert pool.find_beginning(0, b"p", [7]) == (0, 0)
-        assert pool.find_beginning(0, b"q", [1]) == (0, 0)
+        pool.register_partial_block(three, 0, b"p", [1, 2, 3])  # nothing that two does not offer
+        assert pool.find_partial_block(0, b"p", [1, 2, 3, 9]) == (two, 3)
+        assert pool.find_partial_block(0, b"p", [1, 2]) in [(one, 2), (two, 2)]
+        assert pool.find_partial_block(0, b"p", [7]) == (0, 0)
+        assert pool.find_partial_block(0, b"q", [1]) == (0, 0)
         pool.check([[one, two, three]])
 
     def test_only_what_nobody_holds_or_looks_for_is_taken_over(self) -> None:
         pool = BlockPool(6, 4)
         one, two = pool.allocate(2)
-        pool.register_beginning(one, 0, b"p", [1, 2])
+        pool.register_partial_block(one, 0, b"p", [1, 2])
         pool.register(two, 0, b"p", [3, 4, 5, 6], b"full")
         assert not pool.take_over(one, 2), "it is held"
-        pool.free([one, two])
+        pool.release([one, two])
         assert not pool.take_over(one, 1), "it holds more"
         assert not pool.take_over(two, 4), "it is full"
         assert pool.take_over(one, 2)
-        assert pool.find_beginning(0, b"p", [1, 2]) == (0, 0)
+        assert pool.find_partial_block(0, b"p", [1, 2]) == (0, 0)
         pool.check([[one]])
 
     def test_wrong_books_are_noticed(self) -> None:
@@ -575,10 +575,10 @@ class TestPool:
         blocks = pool.allocate(2)
         with pytest.raises(IntegrityError, match="counts 1 holders, but 0"):
             pool.check()
-        pool.free(blocks)
+        pool.release(blocks)
         pool.check()
         with pytest.raises(IntegrityError, match="nobody holds"):
-            pool.free(blocks[:1])
+            pool.release(blocks[:1])
         with pytest.raises(IndexError, match="4 blocks asked for, 3 free"):
             pool.allocate(4)
 
@@ -586,9 +586,9 @@ class TestPool:
         pool = BlockPool(3, 2, enable_prefix_caching=False)
         (block,) = pool.allocate(1)
         self.register(pool, block, b"a")
-        pool.register_beginning(block, 0, b"", [1])
+        pool.register_partial_block(block, 0, b"", [1])
         assert pool.find(0, b"a") is None
-        assert pool.find_beginning(0, b"", [1, 1]) == (0, 0)
+        assert pool.find_partial_block(0, b"", [1, 1]) == (0, 0)
 
 
 class TestRuns:
@@ -600,44 +600,44 @@ class TestRuns:
             pool.register(block, 0, name, [number] * pool.block_size, name + bytes([number]))
 
     def test_two_that_grow_in_turns_stay_in_one_piece_each(self) -> None:
-        pool = BlockPool(40, 2, keep_together=True)
-        one, other = pool.allocate_run(3, spare=6), pool.allocate_run(2, spare=6)
+        pool = BlockPool(40, 2, contiguous=True)
+        one, other = pool.allocate_contiguous(3, spare=6), pool.allocate_contiguous(2, spare=6)
         for _ in range(6):
-            one += pool.allocate_run(1, behind=one[-1])
-            other += pool.allocate_run(1, behind=other[-1])
+            one += pool.allocate_contiguous(1, behind=one[-1])
+            other += pool.allocate_contiguous(1, behind=other[-1])
         assert one == list(range(one[0], one[0] + 9))
         assert other == list(range(other[0], other[0] + 8))
         pool.check([one, other])
 
     def test_the_next_turn_goes_on_where_the_last_one_ended(self) -> None:
-        pool = BlockPool(60, 2, keep_together=True)
-        first = pool.allocate_run(4, spare=8)
+        pool = BlockPool(60, 2, contiguous=True)
+        first = pool.allocate_contiguous(4, spare=8)
         self.fill(pool, first, b"a")
-        pool.free(first)
-        others = [pool.allocate_run(4, spare=8) for _ in range(2)]
+        pool.release(first)
+        others = [pool.allocate_contiguous(4, spare=8) for _ in range(2)]
         pool.share(first)
-        first += pool.allocate_run(5, behind=first[-1])
+        first += pool.allocate_contiguous(5, behind=first[-1])
         assert first == list(range(first[0], first[0] + 9))
         pool.check([first, *others])
 
     def test_what_was_freed_last_is_kept(self) -> None:
-        pool = BlockPool(17, 2, keep_together=True)
-        old, new = pool.allocate_run(8), pool.allocate_run(8)
+        pool = BlockPool(17, 2, contiguous=True)
+        old, new = pool.allocate_contiguous(8), pool.allocate_contiguous(8)
         self.fill(pool, old, b"old")
         self.fill(pool, new, b"new")
-        pool.free(old)
-        pool.free(new)
-        taken = pool.allocate_run(4, behind=old[-1])  # what lies there was freed just now
+        pool.release(old)
+        pool.release(new)
+        taken = pool.allocate_contiguous(4, behind=old[-1])  # what lies there was freed just now
         assert not set(taken) & set(new)
         assert all(pool.find(0, b"new" + bytes([number])) for number in range(8))
         pool.check([taken])
 
     def test_where_there_is_no_room_blocks_are_taken_from_anywhere(self) -> None:
-        pool = BlockPool(9, 2, keep_together=True)
-        singles = [pool.allocate_run(1)[0] for _ in range(8)]
-        pool.free(singles[::2])
-        taken = pool.allocate_run(4, behind=singles[1], spare=3)
+        pool = BlockPool(9, 2, contiguous=True)
+        singles = [pool.allocate_contiguous(1)[0] for _ in range(8)]
+        pool.release(singles[::2])
+        taken = pool.allocate_contiguous(4, behind=singles[1], spare=3)
         assert sorted(taken) == sorted(singles[::2])
         pool.check([taken, singles[1::2]])
         with pytest.raises(IndexError, match="1 blocks asked for, 0 free"):
-            pool.allocate_run(1)
+            pool.allocate_contiguous(1)

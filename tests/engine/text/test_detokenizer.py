@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from engine.errors import InvalidRequestError
 from engine.text.chat_template import ChatTemplate
-from engine.text.detokenizer import REPLACEMENT, IncrementalDetokenizer, StopChecker, TextStream
+from engine.text.detokenizer import REPLACEMENT, Detokenizer, IncrementalDetokenizer, StopChecker
 from testing.tokenizers import byte_level_tokenizer, sentencepiece_tokenizer
 
 ADDED = ["<tool>", " added ", "日本"]
@@ -193,7 +193,7 @@ def test_stop_strings_never_flash(text: str, stop: list[str], cuts: list[int]) -
     for so_far in shown(got) if got else []:
         assert expected.startswith(so_far)
     assert "".join(got) + checker.release() == expected
-    assert checker.met == met
+    assert checker.matched == met
 
 
 @given(
@@ -203,7 +203,7 @@ def test_stop_strings_never_flash(text: str, stop: list[str], cuts: list[int]) -
 def test_no_more_is_held_back_than_a_stop_string_could_need(text: str, stop: list[str]) -> None:
     checker = StopChecker(stop)
     shown_text = "".join(checker.push(character) for character in text)
-    if checker.met is None:
+    if checker.matched is None:
         held = text[len(shown_text) :]
         assert held == "" or any(s.startswith(held) for s in stop)
 
@@ -221,7 +221,7 @@ def test_a_stream_stops_as_the_whole_text_would(name: str, text: str, data: st.D
     stop = data.draw(st.lists(inside | st.text(min_size=1, max_size=3), max_size=3))
     expected, met = reference_stop(expected_text, stop)
 
-    stream = TextStream(tokenizer, stop)
+    stream = Detokenizer(tokenizer, stop)
     got: list[str] = []
     found = None
     while ids and found is None:
@@ -239,7 +239,7 @@ def test_a_stream_stops_as_the_whole_text_would(name: str, text: str, data: st.D
 
 def test_a_stop_string_is_found_across_tokens_and_cuts_within_one() -> None:
     tokenizer = byte_level()
-    stream = TextStream(tokenizer, ["e te"])
+    stream = Detokenizer(tokenizer, ["e te"])
     got = [stream.push([token]) for token in tokenizer.encode("Lower the temperature", add_special_tokens=False)]
     assert "".join(piece.text for piece in got) == "Lower th"
     assert got[-1].stop == "e te"
@@ -249,7 +249,7 @@ def test_a_stop_string_is_found_across_tokens_and_cuts_within_one() -> None:
 
 def test_what_was_held_comes_when_the_reply_ends_another_way() -> None:
     tokenizer = byte_level()
-    stream = TextStream(tokenizer, ["\n\nUser:"])
+    stream = Detokenizer(tokenizer, ["\n\nUser:"])
     got = "".join(stream.push([token]).text for token in tokenizer.encode("fine\n\nUse", add_special_tokens=False))
     assert got == "fine"
     assert stream.finish() == "\n\nUse"
@@ -258,7 +258,7 @@ def test_what_was_held_comes_when_the_reply_ends_another_way() -> None:
 def test_stop_strings_wait_for_min_tokens() -> None:
     tokenizer = byte_level()
     ids = tokenizer.encode("abcabc", add_special_tokens=False)
-    stream = TextStream(tokenizer, ["c"], min_tokens=len(ids) // 2 + 1)
+    stream = Detokenizer(tokenizer, ["c"], min_tokens=len(ids) // 2 + 1)
     got = [stream.push([token]) for token in ids]
     assert "".join(piece.text for piece in got) == "abcab"
     assert got[-1].stop == "c"

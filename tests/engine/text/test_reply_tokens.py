@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from engine import ChatMessage, Engine, EngineSettings, SamplingParams
 from engine.text.chat_template import ChatTemplate
 from engine.text.detokenizer import REPLACEMENT, IncrementalDetokenizer
-from engine.text.prompt_cache import Beginnings, Rendered
+from engine.text.prompt_cache import RenderedPrompt, RenderedPromptCache
 from testing.models import make_model
 from testing.tokenizers import byte_level_tokenizer, sentencepiece_tokenizer
 
@@ -196,17 +196,17 @@ def test_the_day_that_a_template_tells_is_todays() -> None:
 
 
 def test_old_conversations_are_forgotten() -> None:
-    beginnings = Beginnings(most_characters=100)
+    beginnings = RenderedPromptCache(max_characters=100)
     for number in range(20):
-        beginnings.keep(said(str(number)), Rendered("x" * 30, [number]))
-        assert beginnings.find(said("0")) is not None  # asked for again and again
-    assert beginnings.find(said("19")) == Rendered("x" * 30, [19])
-    assert beginnings.find(said("17")) is None
-    beginnings.keep(said("long"), Rendered("x" * 101, [1]))
-    assert beginnings.find(said("long")) is None
-    assert beginnings.find(said("0")) is not None
-    beginnings.keep(said("0"), Rendered("y", [2]))  # it has become another one
-    assert beginnings.find(said("0")) == Rendered("y", [2])
+        beginnings.put(said(str(number)), RenderedPrompt("x" * 30, [number]))
+        assert beginnings.get(said("0")) is not None  # asked for again and again
+    assert beginnings.get(said("19")) == RenderedPrompt("x" * 30, [19])
+    assert beginnings.get(said("17")) is None
+    beginnings.put(said("long"), RenderedPrompt("x" * 101, [1]))
+    assert beginnings.get(said("long")) is None
+    assert beginnings.get(said("0")) is not None
+    beginnings.put(said("0"), RenderedPrompt("y", [2]))  # it has become another one
+    assert beginnings.get(said("0")) == RenderedPrompt("y", [2])
 
 
 def test_a_template_that_shows_the_first_space_gets_the_replys_own_tokens() -> None:

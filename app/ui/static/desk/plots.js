@@ -78,7 +78,7 @@ function options(style, width, write, columns, lines) {
     cursor: { y: false, drag: { x: false, y: false }, sync: { key: "usage" }, points: { size: 7 } },
     scales: {
       x: { range: (_plot, first, last) => [first - 43_200, last + 43_200] }, // a column is a day wide
-      y: { range: (_plot, _least, most) => [0, most > 0 ? most * 1.1 : 1] },
+      y: { range: (_plot, _min, max) => [0, max > 0 ? max * 1.1 : 1] },
     },
     axes: [
       { ...axis, size: 28, space: 56, values: [[86_400, "{D} {MMM}", null, null, null, null, null, null, 0]], grid: { show: false } },

@@ -2,7 +2,7 @@
 
 import { request, signOut } from "../api.js";
 import { byId, make } from "../dom.js";
-import { onSubmit, problemOf } from "./forms.js";
+import { onSubmit, errorMessage } from "./forms.js";
 
 const moments = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 const moment = (iso) => moments.format(new Date(iso));
@@ -27,7 +27,7 @@ async function act(work) {
   try {
     await work();
   } catch (error) {
-    problem.textContent = problemOf(error);
+    problem.textContent = errorMessage(error);
     problem.scrollIntoView({ block: "nearest" });
   }
 }
@@ -94,25 +94,25 @@ export function sizeOf(bytes) {
 
 async function showStorage() {
   const storage = await request("GET", "/api/account/storage");
-  const { used_bytes: used, max_bytes: most, conversations, max_conversations: mostConversations } = storage;
+  const { used_bytes: used, max_bytes: maxBytes, conversations, max_conversations: maxConversations } = storage;
   const of = (what, limit) => (limit === null ? what : `${what} of ${limit}`);
-  const room = of(sizeOf(used), most === null ? null : sizeOf(most));
-  const number = of(conversations.toLocaleString(), mostConversations === null ? null : mostConversations.toLocaleString());
-  const full = (most !== null && used >= most) || (mostConversations !== null && conversations >= mostConversations);
-  const near = most !== null && used > 0.9 * most;
+  const room = of(sizeOf(used), maxBytes === null ? null : sizeOf(maxBytes));
+  const number = of(conversations.toLocaleString(), maxConversations === null ? null : maxConversations.toLocaleString());
+  const full = (maxBytes !== null && used >= maxBytes) || (maxConversations !== null && conversations >= maxConversations);
+  const near = maxBytes !== null && used > 0.9 * maxBytes;
   const advice = full ? " Nothing more can be added until you delete some." : near ? " There is little room left." : "";
   byId("dp-storage-said").textContent = `You use ${room}, in ${number} conversations.${advice}`;
   const meter = byId("dp-storage");
-  meter.hidden = most === null;
-  if (most === null) return;
-  Object.assign(meter, { max: most, high: 0.9 * most, optimum: 0, value: Math.min(used, most) });
+  meter.hidden = maxBytes === null;
+  if (maxBytes === null) return;
+  Object.assign(meter, { max: maxBytes, high: 0.9 * maxBytes, optimum: 0, value: Math.min(used, maxBytes) });
   meter.textContent = room;
 }
 
 function listen() {
   onSubmit(byId("dp-about"), problem, async () => {
     await request("PATCH", "/api/account", { display_name: byId("dp-display").value });
-    await showMe();
+    await showProfile();
     say("Saved.");
   });
   onSubmit(byId("dp-password"), problem, async () => {
@@ -144,7 +144,7 @@ function listen() {
   byId("dp-everywhere").addEventListener("click", () => act(() => signOut({ everywhere: true })));
 }
 
-async function showMe() {
+async function showProfile() {
   const me = await request("GET", "/api/account");
   byId("dp-who").textContent = me.accounts
     ? `Signed in as ${me.name}, ${me.role}.`
@@ -157,7 +157,7 @@ async function showMe() {
 
 await act(async () => {
   byId("dp-base").textContent = `${location.origin}/v1`;
-  if (!(await showMe())) return;
+  if (!(await showProfile())) return;
   await Promise.all([showStorage(), showSessions(), showKeys()]);
   listen();
   byId("dp-sections").hidden = false;

@@ -2,7 +2,7 @@
 
 import { ApiError } from "../api.js";
 
-export const problemOf = (error) =>
+export const errorMessage = (error) =>
   error instanceof ApiError ? error.message : `Something went wrong in this page (${error.message}). Load it again.`;
 
 // Sends a form once at a time; `problem` shows what went wrong. The button may wait, disabled, until this listens.
@@ -16,7 +16,7 @@ export function onSubmit(form, problem, work) {
     try {
       await work();
     } catch (error) {
-      problem.textContent = problemOf(error);
+      problem.textContent = errorMessage(error);
     } finally {
       button.disabled = false;
     }

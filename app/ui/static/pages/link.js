@@ -2,7 +2,7 @@
 
 import { request } from "../api.js";
 import { byId } from "../dom.js";
-import { onSubmit, problemOf } from "./forms.js";
+import { onSubmit, errorMessage } from "./forms.js";
 
 const ROLES = {
   admin: "As an admin you can also look after the desk and the people on it.",
@@ -45,7 +45,7 @@ async function look() {
     describe(await request("POST", "/api/links/look", { token }));
   } catch (error) {
     byId("dp-title").textContent = "This link does not work";
-    byId("dp-lead").textContent = problemOf(error);
+    byId("dp-lead").textContent = errorMessage(error);
   }
 }
 

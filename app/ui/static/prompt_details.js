@@ -16,7 +16,7 @@ const NAMES = {
 const shown = ([name, value]) =>
   name === "max_tokens" ? `at most ${value} tokens` : `${NAMES[name] ?? name} ${Array.isArray(value) ? value.join(", ") : value}`;
 
-export class PromptAbout {
+export class PromptDetails {
   #drawn = ""; // what for: fields in which somebody writes stay
 
   // `filled(values)` hears of variables, `recommended(settings)` that the sampling is wanted.
