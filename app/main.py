@@ -17,15 +17,15 @@ from app.api.errors import install_error_handlers
 from app.api.openai import install_openai
 from app.api.ops import engine as engine_api
 from app.api.ops import health
-from app.api.request_middleware import HttpMetrics, Observer
-from app.auth.accounts import People
+from app.api.request_middleware import HttpMetrics, ObservabilityMiddleware
+from app.auth.accounts import AccountService
 from app.auth.authenticator import AccountAuthenticator
 from app.auth.cors import CrossOrigin
 from app.auth.guard import Guard
 from app.auth.headers import SecurityHeaders
 from app.auth.identity import Authenticator, LocalUser
 from app.auth.origins import own_addresses
-from app.auth.revocable import MAX_LASTING_PER_USER
+from app.auth.revocable import MAX_REVOCABLE_PER_USER
 from app.auth.static_key import KeyedLocalUser
 from app.domain.ids import LOCAL_USER_ID
 from app.services.container import Services
@@ -80,10 +80,10 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
             *filter(None, [settings.public_host]),
         ),
         max_upload_bytes=settings.max_import_mb * 1024 * 1024,
-        max_lasting_per_user=MAX_LASTING_PER_USER if settings.accounts else None,
+        max_revocable_per_user=MAX_REVOCABLE_PER_USER if settings.accounts else None,
         cross_origin=cross_origin,
     )
-    app.add_middleware(Observer, metrics=app.state.http_metrics)
+    app.add_middleware(ObservabilityMiddleware, metrics=app.state.http_metrics)
     https = (settings.public_url or "").startswith("https://")
     app.add_middleware(SecurityHeaders, https=https, cross_origin=cross_origin)  # added last, so it is outermost
     install_error_handlers(app)
@@ -111,8 +111,8 @@ def _authenticator(app: FastAPI, settings: AppSettings) -> Authenticator:
     if not settings.accounts:
         return LocalUser(LOCAL_USER_ID) if settings.api_key is None else KeyedLocalUser(LOCAL_USER_ID, settings.api_key)
 
-    def accounts() -> People:
-        opened = cast(Services, app.state.services).people
+    def accounts() -> AccountService:
+        opened = cast(Services, app.state.services).accounts
         assert opened is not None  # with accounts
         return opened
 

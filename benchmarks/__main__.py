@@ -24,11 +24,11 @@ from benchmarks import machine
 from benchmarks.model_files import ROOT, bench_model
 from benchmarks.peers.catalogue import CATALOGUE, FORMATS
 from benchmarks.report import Bandwidth, Report
-from benchmarks.side_by_side import START, Bench
-from benchmarks.works import works
+from benchmarks.side_by_side import START, PeerBench
+from benchmarks.workloads import make_workloads
 
 QUANTIZED = ["1 chat", "prompt of 1,024", "8 chats", "32 chats"]
-USUAL: dict[tuple[str, str], list[str] | None] = {
+DEFAULT_PLAN: dict[tuple[str, str], list[str] | None] = {
     ("M", "bf16"): None,  # every work
     ("M", "int8"): QUANTIZED,
     ("M", "int4"): QUANTIZED,
@@ -36,8 +36,8 @@ USUAL: dict[tuple[str, str], list[str] | None] = {
     ("guide", "bf16"): ["1 chat", "8 chats", "32 chats"],
 }
 """Works for a model in a format, where nothing else is asked for."""
-QUICK: dict[tuple[str, str], list[str] | None] = {("M", "bf16"): ["1 chat", "8 chats"]}
-NOT_USUAL = {True: "vllm", False: "vllm-eager"}
+QUICK_PLAN: dict[tuple[str, str], list[str] | None] = {("M", "bf16"): ["1 chat", "8 chats"]}
+SKIPPED_VLLM = {True: "vllm", False: "vllm-eager"}
 """Of vLLM's two ways the one that is left out, in a quick run and in another: it compiles for longer than a quick run
 takes, and both together take much memory."""
 
@@ -56,10 +56,10 @@ def main() -> None:
     print(f"read bandwidth, GB/s: {', '.join(measured)}")
     for name, why in missing.items():
         print(f"not here: {name}. To have it, {why}.")
-    bench = Bench(args.threads, args.kv_gib, args.repeats, args.quick)
+    bench = PeerBench(args.threads, args.kv_gib, args.repeats, args.quick)
     for (name, format_), wanted in plan.items():
         model = models[name]
-        offered = [*works(model.vocab_size, quick=args.quick).values(), START]
+        offered = [*make_workloads(model.vocab_size, quick=args.quick).values(), START]
         chosen = [work for work in offered if wanted is None or work.name in wanted]
         rows = bench.compare(model, format_, [entry for entry in entries if format_ in entry.formats], chosen)
         print(f"\n{report.section(model, format_, rows)}", flush=True)
@@ -91,8 +91,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--name", help="of the files; default: DATE-bench, or DATE-bench-quick")
     args = parser.parse_args()
     args.repeats = args.repeats or (1 if args.quick else 3)
-    args.engines = args.engines or [name for name in engines if name != NOT_USUAL[args.quick]]
-    known = [*works(3072), START.name]
+    args.engines = args.engines or [name for name in engines if name != SKIPPED_VLLM[args.quick]]
+    known = [*make_workloads(3072), START.name]
     if unknown := [name for name in args.works or () if name not in known]:
         parser.error(f"no such work: {', '.join(unknown)}. There are: {', '.join(known)}")
     return args
@@ -100,11 +100,11 @@ def _arguments() -> argparse.Namespace:
 
 def _plan(args: argparse.Namespace) -> dict[tuple[str, str], list[str] | None]:
     """Which works for which model in which format; None is all of them."""
-    plan = dict(QUICK if args.quick else USUAL)
+    plan = dict(QUICK_PLAN if args.quick else DEFAULT_PLAN)
     if args.models:
         usual = {name: [format_ for model, format_ in plan if model == name] for name in args.models}
         plan = {
-            (name, format_): plan.get((name, format_), USUAL.get((name, format_)))
+            (name, format_): plan.get((name, format_), DEFAULT_PLAN.get((name, format_)))
             for name in args.models
             for format_ in args.formats or usual[name] or FORMATS[:1]
         }

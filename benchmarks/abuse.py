@@ -32,17 +32,17 @@ import httpx
 from benchmarks import machine
 from benchmarks.history import RESULTS
 from benchmarks.live.server import LiveServer, ServerEnded
-from benchmarks.live.victim import Experience, Victim
+from benchmarks.live.victim import Victim, VictimTimings
 from benchmarks.quantiles import quantile
 
 MIB = 2**20
 CONTAINER_MIB = 4096
-CALM_SECONDS = 10.0
-LOOK_SECONDS = 0.1
+BASELINE_SECONDS = 10.0
+SAMPLE_INTERVAL_SECONDS = 0.1
 UPLOAD = {"Content-Type": "application/octet-stream"}
-READERS = 200
-HALF_OPEN = 3000
-USUAL_OPEN_FILES = 1024
+NUM_STREAM_READERS = 200
+NUM_HALF_OPEN_CONNECTIONS = 3000
+DEFAULT_MAX_OPEN_FILES = 1024
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Attacker:
     answers: Counter[str] = field(default_factory=Counter)
     said: str = ""  #: the last refusal, in the server's words
 
-    def note(self, answer: httpx.Response) -> httpx.Response:
+    def record(self, answer: httpx.Response) -> httpx.Response:
         self.answers[str(answer.status_code)] += 1
         if answer.status_code >= 400:
             self.said = answer.text[:300]
@@ -78,7 +78,7 @@ class Attacker:
         await asyncio.gather(*(on() for _ in range(tasks)))
 
 
-def packed(name: str, pieces: Sequence[bytes]) -> bytes:
+def make_zip(name: str, pieces: Sequence[bytes]) -> bytes:
     """An archive with one file."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive, archive.open(name, "w") as file:
@@ -104,30 +104,30 @@ async def zip_of_one_message(attacker: Attacker) -> None:
     lists = b"[]," * (MIB // 3)
     message = b'{"from":"human","value":"a"},' * (MIB // 29)
     files = [
-        packed("conversations.json", own_document(filling)),
-        packed("c.json", [b'[{"title":"x","conversations":[', lists * 190, b"[]]}]"]),
-        packed("c.json", [b'[{"title":"x","conversations":[', message * 190, message[:-1], b"]}]"]),
+        make_zip("conversations.json", own_document(filling)),
+        make_zip("c.json", [b'[{"title":"x","conversations":[', lists * 190, b"[]]}]"]),
+        make_zip("c.json", [b'[{"title":"x","conversations":[', message * 190, message[:-1], b"]}]"]),
     ]
     for file in files:
-        attacker.note(await attacker.http.post("/api/import", content=file, headers=UPLOAD, timeout=300))
+        attacker.record(await attacker.http.post("/api/import", content=file, headers=UPLOAD, timeout=300))
 
 
 async def branches(attacker: Attacker) -> None:
     """b. Branches of a conversation whose system prompt has 4 MiB, or as much as is taken."""
     for chars in (4 * MIB - 2000, 190_000):
         settings = {"system_prompt": "p" * chars, "max_tokens": 1}
-        sent = attacker.note(await attacker.http.post("/api/turns", json={"text": "hi"}))
+        sent = attacker.record(await attacker.http.post("/api/turns", json={"text": "hi"}))
         turn = sent.json()
         await asyncio.sleep(2)
         changed = await attacker.http.patch(
             f"/api/conversations/{turn['conversation_id']}", json={"settings": settings}, timeout=60
         )
-        attacker.note(changed)
+        attacker.record(changed)
         if changed.status_code < 400:
             break
 
     async def branch(number: int) -> None:  # noqa: ARG001
-        attacker.note(await attacker.http.post(f"/api/messages/{turn['message_id']}/branch", timeout=60))
+        attacker.record(await attacker.http.post(f"/api/messages/{turn['message_id']}/branch", timeout=60))
 
     await attacker.repeat(branch, tasks=4)
 
@@ -147,7 +147,7 @@ async def templates(attacker: Attacker) -> None:
     async def attempt(number: int) -> None:
         template = {"title": "x", "description": "x", "variables": variable, "body": bodies[number % len(bodies)]}
         path = "/api/desk/templates/prompt/x/try"
-        attacker.note(await attacker.http.post(path, json={"template": template, "values": {"a": "z" * 2000}}))
+        attacker.record(await attacker.http.post(path, json={"template": template, "values": {"a": "z" * 2000}}))
 
     await attacker.repeat(attempt, tasks=8)
 
@@ -160,13 +160,13 @@ async def searches(attacker: Attacker) -> None:
         turns = ",".join(f'{{"from":"human","value":"{text[k * 190_000 : (k + 1) * 190_000]}"}}' for k in range(4))
         made.append(f'{{"id":"s{number}","conversations":[{turns}]}}')
     body = ("[" + ",".join(made) + "]").encode()
-    attacker.note(await attacker.http.post("/api/import", content=body, headers=UPLOAD, timeout=120))
+    attacker.record(await attacker.http.post("/api/import", content=body, headers=UPLOAD, timeout=120))
     queries = [" ".join(["a"] * 100), "-".join(["a"] * 100), " ".join(["a", "b"] * 50), '"', "a", "%", "' '"]
 
     async def search(number: int) -> None:
         query = queries[number % len(queries)]
         found = await attacker.http.get("/api/conversations", params={"query": query, "limit": 200}, timeout=120)
-        attacker.note(found)
+        attacker.record(found)
 
     await attacker.repeat(search, tasks=8)
 
@@ -174,7 +174,7 @@ async def searches(attacker: Attacker) -> None:
 async def readers(attacker: Attacker) -> None:
     """e. Event streams of a long reply that nobody reads, and connections on which no request comes."""
     sent = await attacker.http.post("/api/turns", json={"text": "hi", "settings": {"max_tokens": 400}})
-    turn_id = attacker.note(sent).json()["turn_id"]
+    turn_id = attacker.record(sent).json()["turn_id"]
     head = f"Host: 127.0.0.1:{attacker.port}\r\nSec-Fetch-Site: same-origin\r\nCookie: {attacker.cookie}\r\n\r\n"
     opened: list[asyncio.StreamWriter] = []
 
@@ -193,8 +193,8 @@ async def readers(attacker: Attacker) -> None:
         done = await asyncio.gather(*(open_one(one) for one in requests), return_exceptions=True)
         attacker.answers["connections refused"] += sum(isinstance(one, OSError) for one in done)
 
-    await open_all([f"GET /api/turns/{turn_id}/events?offset=0 HTTP/1.1\r\n{head}"] * READERS)
-    for _ in range(HALF_OPEN // 100):
+    await open_all([f"GET /api/turns/{turn_id}/events?offset=0 HTTP/1.1\r\n{head}"] * NUM_STREAM_READERS)
+    for _ in range(NUM_HALF_OPEN_CONNECTIONS // 100):
         await open_all(["GET / HTTP/1.1\r\nHost: 127.0.0"] * 100)
     await asyncio.sleep(attacker.seconds)
     for writer in opened:
@@ -210,7 +210,7 @@ async def exports(attacker: Attacker) -> None:
         return ",".join(f'{{"from":"{roles[turn % 2]}","value":"{number} {text}"}}' for turn in range(20))
 
     body = "[" + ",".join(f'{{"id":"e{number}","conversations":[{turns(number)}]}}' for number in range(20)) + "]"
-    attacker.note(await attacker.http.post("/api/import", content=body.encode(), headers=UPLOAD, timeout=120))
+    attacker.record(await attacker.http.post("/api/import", content=body.encode(), headers=UPLOAD, timeout=120))
 
     async def export(number: int) -> None:
         async with attacker.http.stream(
@@ -235,13 +235,13 @@ async def many(attacker: Attacker) -> None:
         for number in range(100_000)
     )
     body = f'{{"format":"deskmate.conversations","version":1,"conversations":[{made}]}}'.encode()
-    attacker.note(await attacker.http.post("/api/import", content=body, headers=UPLOAD, timeout=300))
+    attacker.record(await attacker.http.post("/api/import", content=body, headers=UPLOAD, timeout=300))
 
     async def make(number: int) -> None:
         new = {"name": f"k{number}", "scopes": ["chat"], "days": 90}
-        attacker.note(await attacker.http.post("/api/account/keys", json=new))
-        attacker.note(await attacker.http.get("/api/tags"))
-        attacker.note(await attacker.http.get("/api/conversations", params={"limit": 200}))
+        attacker.record(await attacker.http.post("/api/account/keys", json=new))
+        attacker.record(await attacker.http.get("/api/tags"))
+        attacker.record(await attacker.http.get("/api/conversations", params={"limit": 200}))
 
     await attacker.repeat(make, tasks=4)
 
@@ -257,12 +257,12 @@ ATTACKS: dict[str, Callable[[Attacker], Awaitable[None]]] = {
 }
 
 
-def family(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
     """A process and those that it has started."""
     found = [pid]
     for child in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            found += [one for number in child.read_text().split() for one in family(int(number))]
+            found += [one for number in child.read_text().split() for one in process_tree(int(number))]
         except OSError:
             continue
     return found
@@ -270,7 +270,7 @@ def family(pid: int) -> list[int]:
 
 def resident_mib(pid: int) -> float:
     total = 0
-    for one in family(pid):
+    for one in process_tree(pid):
         try:
             total += machine.resident_bytes(one)
         except (OSError, StopIteration):  # it has just ended
@@ -279,12 +279,12 @@ def resident_mib(pid: int) -> float:
 
 
 def peak_mib(pid: int) -> float:
-    """The most the process itself has had since :func:`forget_peak`."""
+    """The most the process itself has had since :func:`reset_peak_memory`."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def forget_peak(pid: int) -> None:
+def reset_peak_memory(pid: int) -> None:
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
@@ -292,7 +292,7 @@ def disk_mib(folder: Path) -> float:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / MIB
 
 
-def told(experience: Experience) -> dict[str, Any]:
+def latencies_ms(experience: VictimTimings) -> dict[str, Any]:
     def of(values: Sequence[float]) -> dict[str, float]:
         ordered = sorted(values)
         if not ordered:
@@ -316,32 +316,32 @@ async def attack(name: str, server: LiveServer, folder: Path, seconds: float) ->
     url = f"http://127.0.0.1:{server.port}"
     headers = [one._headers for one in (victim_browser, attacker_browser)]
     victim = Victim(url, headers[0])
-    async with victim.beside() as calm:
-        await asyncio.sleep(CALM_SECONDS)
-    forget_peak(server.pid)
+    async with victim.running() as calm:
+        await asyncio.sleep(BASELINE_SECONDS)
+    reset_peak_memory(server.pid)
     before, peak = disk_mib(folder), 0.0
     resting = resident_mib(server.pid)
-    over = asyncio.Event()
+    stop_event = asyncio.Event()
 
     async def watch() -> float:
-        most = 0.0
-        while not over.is_set():
-            most = max(most, await asyncio.to_thread(resident_mib, server.pid))
-            await asyncio.sleep(LOOK_SECONDS)
-        return most
+        max_mib = 0.0
+        while not stop_event.is_set():
+            max_mib = max(max_mib, await asyncio.to_thread(resident_mib, server.pid))
+            await asyncio.sleep(SAMPLE_INTERVAL_SECONDS)
+        return max_mib
 
     watching = asyncio.create_task(watch())
     died = None
     async with httpx.AsyncClient(base_url=url, headers=headers[1], timeout=60) as http:
         attacker = Attacker(http, server.port, headers[1]["Cookie"], seconds)
         began = perf_counter()
-        async with victim.beside() as attacked:
+        async with victim.running() as attacked:
             try:
                 await ATTACKS[name](attacker)
             except (httpx.HTTPError, OSError) as error:
                 attacker.answers[type(error).__name__] += 1
             took = perf_counter() - began
-        over.set()
+        stop_event.set()
         peak = await watching
         try:
             server.require_running()
@@ -350,8 +350,8 @@ async def attack(name: str, server: LiveServer, folder: Path, seconds: float) ->
     return {
         "attack": name,
         "seconds": round(took, 1),
-        "without": told(calm),
-        "beside": told(attacked),
+        "without": latencies_ms(calm),
+        "beside": latencies_ms(attacked),
         "memory_mib": {
             "resting": round(resting),
             "peak": round(peak_mib(server.pid)) if died is None else None,
@@ -365,14 +365,14 @@ async def attack(name: str, server: LiveServer, folder: Path, seconds: float) ->
     }
 
 
-def line(row: Mapping[str, Any]) -> str:
+def format_row(row: Mapping[str, Any]) -> str:
     calm, hit = row["without"], row["beside"]
     gaps = " ".join(f"{name} {calm['gap_ms'].get(name)} → {hit['gap_ms'].get(name)}" for name in ("p50", "p95", "max"))
     memory, disk = row["memory_mib"], row["disk_mib"]
-    most = memory["peak_with_children"]
+    max_mib = memory["peak_with_children"]
     return (
         f"{row['attack']:10} gap ms {gaps}; send max {hit['send_ms'].get('max')} ms; failures {hit['failures']}; "
-        f"memory {memory['resting']} → {most} MiB; disk {disk['before']} → {disk['after']} MiB; "
+        f"memory {memory['resting']} → {max_mib} MiB; disk {disk['before']} → {disk['after']} MiB; "
         f"{row['answers']}" + (" THE SERVER ENDED" if row["server_ended"] else "")
     )
 
@@ -388,18 +388,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown := [name for name in names if name not in ATTACKS]:
         parser.error(f"There is no attack '{unknown[0]}'. There are: {', '.join(ATTACKS)}.")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    about = machine.describe() | {"open_files_of_the_server": USUAL_OPEN_FILES}
+    about = machine.describe() | {"open_files_of_the_server": DEFAULT_MAX_OPEN_FILES}
     rows = []
     for name in names:
         with tempfile.TemporaryDirectory() as temporary:
             options = ["--database-url", args.database_url] if args.database_url else []
-            resource.setrlimit(resource.RLIMIT_NOFILE, (USUAL_OPEN_FILES, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (DEFAULT_MAX_OPEN_FILES, hard))
             with LiveServer(Path(temporary), options) as server:
                 # The server has begun with what most systems give; this side needs more.
                 resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20_000), hard))
                 rows.append(asyncio.run(attack(name, server, Path(temporary) / "data", args.seconds)))
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        print(line(rows[-1]), flush=True)
+        print(format_row(rows[-1]), flush=True)
     output = RESULTS / f"{args.name or str(about['date'])[:10] + '-abuse'}.json"
     output.write_text(json.dumps({"machine": about, "attacks": rows}, indent=1) + os.linesep)
     print(f"written to {output}")

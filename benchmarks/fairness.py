@@ -48,7 +48,7 @@ FORBIDDEN = tuple(f"{a}{b}{c}e" for a in "bcdfghlm" for b in "aeio" for c in "dl
 
 
 @dataclass(frozen=True)
-class Load:
+class AttackLoad:
     """What every attacker asks for, again and again."""
 
     prompt_tokens: int = SHORT_PROMPT
@@ -60,16 +60,16 @@ LOGPROBS = {"logprobs": 20, "prompt_logprobs": 20}
 BIASES = {"logit_bias": dict.fromkeys(range(100, 1124), 1.0)}
 WORDS = {"forbidden_words": FORBIDDEN}
 LOADS = {
-    "n": Load(params=N),
-    "prompts": Load(prompt_tokens=LONG_PROMPT),
-    "logprobs": Load(prompt_tokens=LONG_PROMPT, params=LOGPROBS),
-    "biases": Load(params=N | BIASES),
-    "words": Load(params=N | WORDS),
-    "all": Load(prompt_tokens=LONG_PROMPT, params=N | LOGPROBS | BIASES | WORDS),
+    "n": AttackLoad(params=N),
+    "prompts": AttackLoad(prompt_tokens=LONG_PROMPT),
+    "logprobs": AttackLoad(prompt_tokens=LONG_PROMPT, params=LOGPROBS),
+    "biases": AttackLoad(params=N | BIASES),
+    "words": AttackLoad(params=N | WORDS),
+    "all": AttackLoad(prompt_tokens=LONG_PROMPT, params=N | LOGPROBS | BIASES | WORDS),
 }
 
 
-class CountedScheduler(Scheduler):
+class StepCountingScheduler(Scheduler):
     """Notes after how many steps the victim's questions had their first tokens."""
 
     waits: ClassVar[list[int]] = []
@@ -86,7 +86,7 @@ class CountedScheduler(Scheduler):
         super()._append(request, token, now)
 
 
-class Bench:
+class FairnessBench:
     """One engine, with the victim and its attackers."""
 
     def __init__(self, engine: Engine) -> None:
@@ -95,7 +95,7 @@ class Bench:
         self._refusals = 0
         self._prompt_tokens = 0
 
-    async def attack(self, user: str, load: Load) -> None:
+    async def attack(self, user: str, load: AttackLoad) -> None:
         """Send one request after another until cancelled. No two prompts begin alike."""
         params = SamplingParams(max_tokens=REPLY_TOKENS, ignore_eos=True, temperature=1.0, **load.params)
         while True:
@@ -125,12 +125,12 @@ class Bench:
                     self._prompt_tokens = max(self._prompt_tokens, delta.prompt_tokens or 0)
         return seconds
 
-    async def measure(self, load: Load | None, users: Sequence[str], seconds: float) -> dict[str, Any]:
+    async def measure(self, load: AttackLoad | None, users: Sequence[str], seconds: float) -> dict[str, Any]:
         """The victim's waits beside attackers with these user ids."""
         self._refusals = 0
         attackers = [asyncio.create_task(self.attack(user, load)) for user in users if load is not None]
         waits: list[float] = []
-        CountedScheduler.waits.clear()
+        StepCountingScheduler.waits.clear()
         cut = False
         mark = machine.CpuMark.now()
         began = perf_counter()
@@ -158,13 +158,13 @@ class Bench:
                 "median": round(1000 * median(waits), 1),
                 "max": round(1000 * max(waits), 1),
             },
-            "max_steps": max(CountedScheduler.waits, default=None),
+            "max_steps": max(StepCountingScheduler.waits, default=None),
             "last_question_cut_off": cut,
             "attackers_refused": self._refusals,
             "others_share_of_cpu": round(mark.others_share(), 2),
         }
 
-    def bound(self, load: Load, num_attackers: int) -> int:
+    def max_steps(self, load: AttackLoad, num_attackers: int) -> int:
         """Most steps until the victim's first token without pacing, as in ``tests/engine/scheduling/test_fairness.py``."""
         settings = self._engine.settings
         chunk = settings.max_batched_tokens - settings.max_num_seqs
@@ -173,9 +173,9 @@ class Bench:
 
 
 async def run(names: Sequence[str], seconds: float) -> dict[str, Any]:
-    engine_core.Scheduler = CountedScheduler  # type: ignore[misc,attr-defined]
+    engine_core.Scheduler = StepCountingScheduler  # type: ignore[misc,attr-defined]
     async with Engine(EngineSettings(model="models/guide")) as engine:
-        bench = Bench(engine)
+        bench = FairnessBench(engine)
         await bench.ask()
         alone = await bench.measure(None, (), seconds)
         print(f"alone: {alone['ttft_ms']}", flush=True)
@@ -186,14 +186,14 @@ async def run(names: Sequence[str], seconds: float) -> dict[str, Any]:
             for way, users in (("1", many[:1]), ("10", many), ("10 as one user", [VICTIM] * 10)):
                 row = await bench.measure(LOADS[name], users, seconds)
                 row["times_alone"] = round(row["ttft_ms"]["median"] / alone["ttft_ms"]["median"], 1)
-                bound = None if VICTIM in users else bench.bound(LOADS[name], len(users))
+                bound = None if VICTIM in users else bench.max_steps(LOADS[name], len(users))
                 row["bound_steps_without_pacing"] = bound
                 loads[name][way] = row
-                print(line(name, way, row), flush=True)
+                print(format_row(name, way, row), flush=True)
         return {"prompt_tokens": bench._prompt_tokens, "alone": alone, "loads": loads}
 
 
-def line(name: str, way: str, row: Mapping[str, Any]) -> str:
+def format_row(name: str, way: str, row: Mapping[str, Any]) -> str:
     ttft, bound = row["ttft_ms"], row["bound_steps_without_pacing"]
     return (
         f"{name:9} {way:15} ttft ms median {ttft['median']:8} max {ttft['max']:8}  {row['times_alone']:6} x alone  "

@@ -54,7 +54,7 @@ REPEATS = 200
 # -- filling -----------------------------------------------------------------------------------------------------
 
 
-class Texts:
+class TextGenerator:
     """Messages of made-up words, whose frequencies follow Zipf's law as those of a language do."""
 
     def __init__(self, seed: int) -> None:
@@ -85,7 +85,7 @@ COLUMNS = {
 Rows = dict[str, list[tuple[object, ...]]]
 
 
-def rows_of(users: int, dialect: str, texts: Texts) -> Iterator[Rows]:
+def generate_rows(users: int, dialect: str, texts: TextGenerator) -> Iterator[Rows]:
     """Every row of the database, user by user."""
     now = datetime.now(UTC)
 
@@ -97,11 +97,11 @@ def rows_of(users: int, dialect: str, texts: Texts) -> Iterator[Rows]:
     for number in range(users):
         rows: Rows = {table: [] for table in COLUMNS}
         user_id = new_id()
-        rows["account"].append((user_id, f"user {number}", _moment(now, dialect)))
+        rows["account"].append((user_id, f"user {number}", _timestamp(now, dialect)))
         lengths = [MESSAGES] * CONVERSATIONS + ([LONG] if number < LONG_CHATS else [])
         for index, length in enumerate(lengths):
             conversation_id, ids = new_id(), [new_id() for _ in range(length)]
-            moment = _moment(now - timedelta(hours=index), dialect)
+            moment = _timestamp(now - timedelta(hours=index), dialect)
             title = [texts.vocabulary[index], "conversation"]
             pinned, archived = index % 40 == 0, index % 10 == 1
             rows["conversation"].append(
@@ -119,14 +119,14 @@ def rows_of(users: int, dialect: str, texts: Texts) -> Iterator[Rows]:
         yield rows
 
 
-def _moment(moment: datetime, dialect: str) -> object:
+def _timestamp(moment: datetime, dialect: str) -> object:
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f") if dialect == "sqlite" else moment
 
 
 def fill(url: str, users: int) -> float:
     """Make the database at ``url``; returns its size in bytes."""
     migrate(url)
-    texts = Texts(7)
+    texts = TextGenerator(7)
     sample = texts.words()
     assert list(entries("sqlite", "someone", " ".join(sample))) == [" ".join(mark("someone") + word for word in sample)]
     sqlite = sqlite_file(url)
@@ -135,7 +135,7 @@ def fill(url: str, users: int) -> float:
     with engine.connect() as connection:
         if not sqlite:  # made in one go afterwards, as a restored backup does
             connection.execute(sa.text("DROP INDEX ix_search_entry_words"))
-        for rows in tqdm(rows_of(users, engine.dialect.name, texts), total=users, unit=" users"):
+        for rows in tqdm(generate_rows(users, engine.dialect.name, texts), total=users, unit=" users"):
             put(connection, rows)
             connection.commit()
         if not sqlite:
@@ -169,7 +169,7 @@ def spread(seconds: list[float]) -> dict[str, float]:
     return {"p50_ms": round(1000 * median(seconds), 2), "p95_ms": round(1000 * quantiles(seconds, n=20)[-1], 2)}
 
 
-async def timed(count: int, ask: Callable[[], Awaitable[object]]) -> list[float]:
+async def time_calls(count: int, ask: Callable[[], Awaitable[object]]) -> list[float]:
     taken = []
     for _ in range(count):
         begin = perf_counter()
@@ -182,7 +182,7 @@ async def queries(url: str) -> dict[str, dict[str, float]]:
     """What the page asks for, by users drawn at random."""
     database = Database(url)
     conversations, records = Conversations(database), TurnRecords(database, new_id(), lease_seconds=15)
-    rng, words = random.Random(1), Texts(7).vocabulary
+    rng, words = random.Random(1), TextGenerator(7).vocabulary
     users = await database.read(
         lambda session: session.scalars(sa.select(Account.id).where(Account.id != LOCAL_USER_ID)).all()
     )
@@ -233,8 +233,8 @@ async def queries(url: str) -> dict[str, dict[str, float]]:
     }
     found = {}
     for name, ask in asked.items():
-        await timed(20, ask)
-        found[name] = spread(await timed(REPEATS, ask))
+        await time_calls(20, ask)
+        found[name] = spread(await time_calls(REPEATS, ask))
     await database.close()
     return found
 

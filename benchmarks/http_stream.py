@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-LONGEST_LINE = 8 * 2**20
+MAX_LINE_BYTES = 8 * 2**20
 
 
 class HttpError(Exception):
@@ -30,7 +30,7 @@ async def post_events(
     host, secure = parts.hostname or "", parts.scheme == "https"
     port = parts.port or (443 if secure else 80)
     context = ssl.create_default_context() if secure else None
-    reader, writer = await asyncio.open_connection(host, port, ssl=context, limit=LONGEST_LINE)
+    reader, writer = await asyncio.open_connection(host, port, ssl=context, limit=MAX_LINE_BYTES)
     try:
         payload = json.dumps(body).encode()
         lines = [

@@ -61,7 +61,7 @@ def _shapes(file: Path) -> list[list[int]]:
     return [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
 
 
-def cache() -> Path:
+def cache_dir() -> Path:
     folder = Path(os.environ.get("BENCH_CACHE", ROOT / "build" / "bench"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -76,10 +76,10 @@ def bench_model(name: str) -> BenchModel:
     from benchmarks import models  # torch, which the bench itself does without
 
     make = {"S": models.make_s, "M": models.make_m}[name]
-    return BenchModel.at(name, _made(cache() / name, make))
+    return BenchModel.at(name, _make_once(cache_dir() / name, make))
 
 
-def _made(path: Path, make: Callable[[Path], object]) -> Path:
+def _make_once(path: Path, make: Callable[[Path], object]) -> Path:
     """``make`` writes a new name; only what is whole gets the right one."""
     if not path.exists():
         half = path.with_name(f"{path.name}.half")
@@ -90,7 +90,7 @@ def _made(path: Path, make: Callable[[Path], object]) -> Path:
     return path
 
 
-def gguf(model: BenchModel, format_: str, python: str, environment: dict[str, str]) -> Path:
+def make_gguf(model: BenchModel, format_: str, python: str, environment: dict[str, str]) -> Path:
     """The model as llama.cpp reads it, in its own bf16, Q8_0 or Q4_0.
 
     Args:
@@ -102,7 +102,7 @@ def gguf(model: BenchModel, format_: str, python: str, environment: dict[str, st
     """
     from benchmarks import gguf_files
 
-    full = _made(cache() / f"{model.name}-bf16.gguf", lambda path: gguf_files.write(model.path, path))
+    full = _make_once(cache_dir() / f"{model.name}-bf16.gguf", lambda path: gguf_files.write(model.path, path))
     if format_ == "bf16":
         return full
     kind = gguf_files.FILE_TYPES[format_]
@@ -111,4 +111,4 @@ def gguf(model: BenchModel, format_: str, python: str, environment: dict[str, st
         command = [python, "-c", gguf_files.QUANTIZE, str(full), str(path), str(kind)]
         subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **environment})
 
-    return _made(cache() / f"{model.name}-{format_}.gguf", quantize)
+    return _make_once(cache_dir() / f"{model.name}-{format_}.gguf", quantize)

@@ -25,7 +25,7 @@ from typing import Any
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID, new_id
 from app.settings import AppSettings
-from app.store.chat.reply_writes import Standing, TurnOutcome
+from app.store.chat.reply_writes import LeaseStatus, TurnOutcome
 from app.store.chat.turn_contexts import TurnContexts
 from app.store.chat.turn_records import NewTurn, TurnRecords
 from app.store.db.database import Database
@@ -43,7 +43,7 @@ from engine import ChatMessage, Delta, Engine, EngineSettings, SamplingParams
 TOKENS = 200
 
 
-class Talkative(Engine):
+class FixedLengthEngine(Engine):
     """Goes on until it is told to stop: every reply has the same length."""
 
     async def chat(
@@ -55,14 +55,14 @@ class Talkative(Engine):
                 yield delta
 
 
-class NoRecords(TurnRecords):
+class NullTurnRecords(TurnRecords):
     """Says that everything is saved, and saves nothing."""
 
     async def begin(self, user_id: str, new: NewTurn) -> None:
         """Nothing."""
 
-    async def checkpoint(self, user_id: str, turn_id: str, text: str | None) -> Standing:  # noqa: ARG002
-        return Standing.RUNNING
+    async def checkpoint(self, user_id: str, turn_id: str, text: str | None) -> LeaseStatus:  # noqa: ARG002
+        return LeaseStatus.RUNNING
 
     async def finish(self, user_id: str, turn_id: str, outcome: TurnOutcome) -> bool:  # noqa: ARG002
         return True
@@ -87,7 +87,7 @@ async def measure(url: str, folder: Path, *, chats: int, repeats: int) -> dict[s
     params = chat_settings.sampling_params()
     settings = AppSettings(_env_file=None, data_dir=folder, auto_titles=False)
     database = TimedDatabase(url)
-    async with Talkative(EngineSettings(model="models/guide", max_num_seqs=chats)) as engine:
+    async with FixedLengthEngine(EngineSettings(model="models/guide", max_num_seqs=chats)) as engine:
 
         def turns_with(records: TurnRecords) -> Turns:
             contexts, notifications = TurnContexts(database), Notifications(url)
@@ -95,7 +95,7 @@ async def measure(url: str, folder: Path, *, chats: int, repeats: int) -> dict[s
             return Turns(settings, engine, records, contexts, templates, notifications)
 
         owner = new_id()
-        unsaved = turns_with(NoRecords(database, owner, settings.lease_seconds))
+        unsaved = turns_with(NullTurnRecords(database, owner, settings.lease_seconds))
         saved = turns_with(TurnRecords(database, owner, settings.lease_seconds))
 
         async def alone(text: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matplotlib
 
-from benchmarks.table import Line, number
+from benchmarks.markdown_table import TableRow, format_number
 
 matplotlib.use("agg")
 from matplotlib import pyplot
@@ -20,7 +20,7 @@ COLUMNS = 3
 @dataclass(frozen=True)
 class Panel:
     title: str
-    line: Line
+    line: TableRow
     limit: float | None = None  #: what the memory's bandwidth allows
 
 
@@ -34,7 +34,7 @@ def draw(panels: Sequence[Panel], ours: str, titles: Mapping[str, str], caption:
         shown.reverse()  # bars are drawn from below
         colours = [OURS if name == ours else OTHERS for name, _ in shown]
         bars = axis.barh([titles[name] for name, _ in shown], [value for _, value in shown], color=colours, height=0.7)
-        axis.bar_label(bars, [number(value) for _, value in shown], padding=3, fontsize=8)
+        axis.bar_label(bars, [format_number(value) for _, value in shown], padding=3, fontsize=8)
         if panel.limit is not None:
             axis.axvline(panel.limit, color="#c0392b", linewidth=1, linestyle="--")
         longest = max([value for _, value in shown] + ([panel.limit] if panel.limit is not None else []))

@@ -31,23 +31,23 @@ from tqdm import tqdm
 
 from benchmarks import machine
 from benchmarks.history import RESULTS
-from benchmarks.live.engine_alone import EngineAlone
+from benchmarks.interleaving import Repetition, Series, run_interleaved
+from benchmarks.live.engine_process import EngineProcess
 from benchmarks.live.prometheus import Histogram, samples
+from benchmarks.live.scripted_chats import chat
 from benchmarks.live.server import LiveServer
-from benchmarks.live.talk import chat
-from benchmarks.live.users import Person
+from benchmarks.live.users import SimulatedUser
 from benchmarks.machine import CpuMark, session_seconds
 from benchmarks.quantiles import quantile
-from benchmarks.rounds import Repetition, Series, take_turns
 
 ENGINE, PRODUCT = "the engine alone", "the whole product"
 SETTLE_SECONDS = 3.0
-BAR, GOAL = 0.80, 0.95
-DELIVERY_BAR_MS = 60.0
+MIN_ENGINE_SHARE, TARGET_ENGINE_SHARE = 0.80, 0.95
+MAX_DELIVERY_MS = 60.0
 TOKENS, DELIVERY = "deskmate_generation_tokens_total", "deskmate_token_delivery_seconds"
 
 
-class Desk:
+class MeasuredServer:
     """The people at a server, and what its metrics say of them.
 
     Args:
@@ -59,7 +59,7 @@ class Desk:
         self._server = server
         self._runner = runner
         *browsers, self._observer = runner.run(server.sign_up(number + 1))
-        self._people = [Person(browser) for browser in browsers]
+        self._people = [SimulatedUser(browser) for browser in browsers]
         self._scrapes: list[dict[str, float]] = []
 
     def measure(self, turn: int, seconds: float) -> dict[str, float]:
@@ -104,8 +104,8 @@ def measure(people: int, seconds: float, repeats: int) -> dict[str, Series]:
         folder = Path(temporary)
         bar.set_description("starting")
         # Titles would be replies of their own, which the engine alone does not write.
-        with EngineAlone(folder) as alone, LiveServer(folder, ["--no-auto-titles"]) as server:
-            desk = Desk(server, runner, people)
+        with EngineProcess(folder) as alone, LiveServer(folder, ["--no-auto-titles"]) as server:
+            measured_server = MeasuredServer(server, runner, people)
 
             def one(name: str, turn: int) -> Repetition:
                 bar.set_description(name)
@@ -115,16 +115,16 @@ def measure(people: int, seconds: float, repeats: int) -> dict[str, Series]:
                     window = alone.chat(people, turn, SETTLE_SECONDS, seconds)
                     figures = {"tokens_per_s": window.tokens / window.seconds}
                 else:
-                    figures = desk.measure(turn, seconds)
+                    figures = measured_server.measure(turn, seconds)
                 figures["cores"] = (session_seconds(session) - used) / (perf_counter() - began)
                 bar.total = max(bar.total or 0, bar.n + 1)  # what is dropped is done again
                 bar.update()
                 return Repetition(figures, mark.others_share())
 
-            return take_turns([ENGINE, PRODUCT], repeats, one)
+            return run_interleaved([ENGINE, PRODUCT], repeats, one)
 
 
-def told(found: Mapping[str, Series]) -> list[str]:
+def format_report(found: Mapping[str, Series]) -> list[str]:
     """For people."""
     engine, product = found[ENGINE].figures, found[PRODUCT].figures
     share = product["tokens_per_s"] / engine["tokens_per_s"]
@@ -132,17 +132,17 @@ def told(found: Mapping[str, Series]) -> list[str]:
         f"{ENGINE:<18} {engine['tokens_per_s']:7,.0f} tokens/s on {engine['cores']:.2f} cores",
         f"{PRODUCT:<18} {product['tokens_per_s']:7,.0f} tokens/s on {product['cores']:.2f} cores, and "
         f"{product['client_cores']:.2f} for those who chat",
-        f"share of the engine's tokens: {share:.1%} (at least {BAR:.0%}: {_verdict(share >= BAR)}; "
-        f"goal {GOAL:.0%}: {_verdict(share >= GOAL)})",
+        f"share of the engine's tokens: {share:.1%} (at least {MIN_ENGINE_SHARE:.0%}: {_verdict(share >= MIN_ENGINE_SHARE)}; "
+        f"goal {TARGET_ENGINE_SHARE:.0%}: {_verdict(share >= TARGET_ENGINE_SHARE)})",
         "a token's way from its sampling to the connection: "
         + ", ".join(f"p{share} {product[f'delivery_p{share}_ms']:.1f} ms" for share in (50, 95, 99))
-        + f" (p95 at most {DELIVERY_BAR_MS:.0f} ms: {_verdict(product['delivery_p95_ms'] <= DELIVERY_BAR_MS)})",
+        + f" (p95 at most {MAX_DELIVERY_MS:.0f} ms: {_verdict(product['delivery_p95_ms'] <= MAX_DELIVERY_MS)})",
         f"first text after a message was sent: p50 {product['first_text_p50_ms']:.0f} ms, "
         f"p95 {product['first_text_p95_ms']:.0f} ms; {product['replies_per_s']:.1f} replies and "
         f"{product['events_per_s']:.0f} events per second",
     ]
     for name, series in found.items():
-        if series.disturbed:
+        if series.is_disturbed:
             lines.append(f"{name}: others were busy in every repetition, which count for want of better ones")
         elif series.dropped:
             lines.append(f"{name}: {series.dropped} repetitions dropped, others were busy")
@@ -163,7 +163,7 @@ def as_json(found: Mapping[str, Series], asked: Mapping[str, Any]) -> dict[str, 
         "medians": {name: _rounded(series.figures) for name, series in found.items()},
         "repetitions": {
             name: [
-                {"others_cpu_share": round(one.others, 3), "counts": one.counts, **_rounded(one.figures)}
+                {"others_cpu_share": round(one.others_cpu_share, 3), "counts": one.is_valid, **_rounded(one.figures)}
                 for one in series.repetitions
             ]
             for name, series in found.items()
@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seconds = args.seconds or (10.0 if args.quick else 20.0)
     repeats = args.repeats or (2 if args.quick else 9)
     found = measure(args.people, seconds, repeats)
-    print("\n".join(told(found)))
+    print("\n".join(format_report(found)))
     result = as_json(found, {"people": args.people, "seconds": seconds, "repeats": repeats})
     output = args.output or RESULTS / f"{str(result['machine']['date'])[:10]}-product.json"
     output.write_text(json.dumps(result, indent=1) + "\n")

@@ -9,16 +9,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown_table import Cell, TableRow, format_table
 from benchmarks.model_files import BenchModel
 from benchmarks.peers.catalogue import CATALOGUE
 from benchmarks.side_by_side import NOT_BUILT, START, Row
-from benchmarks.table import Cell, Line, table
-from benchmarks.works import DEEP, Figure
+from benchmarks.workloads import DEEP, Metric
 
 OURS = CATALOGUE[0]
 TITLES = {entry.name: entry.title for entry in CATALOGUE}
-OUTSIDE = Figure("outside_forward", "time outside the model's forward", "%", False)
-KEPT = Figure("kept", "the same, of 1 chat's", "%", True)
+OUTSIDE = Metric("outside_forward", "time outside the model's forward", "%", False)
+KEPT = Metric("kept", "the same, of 1 chat's", "%", True)
 LARGE_MIB = 1024
 """Larger than most caches."""
 
@@ -81,26 +81,28 @@ class Report:
                 f"{model.name}, {model.parameters / 1e6:,.0f} million parameters, {format_}: reading its weights "
                 f"allows {self.bandwidth.limit(model, format_):,.0f} tokens per second of one chat.",
                 "",
-                *table(self.lines(rows), list(TITLES), TITLES),
+                *format_table(self.lines(rows), list(TITLES), TITLES),
                 *_notes(rows),
             ]
         )
 
-    def lines(self, rows: Sequence[Row]) -> list[Line]:
+    def lines(self, rows: Sequence[Row]) -> list[TableRow]:
         by_work: dict[str, list[Row]] = {}
         for row in rows:
             by_work.setdefault(row.work.name, []).append(row)
         lines = [
-            Line(name, figure, {row.engine.name: _cell(row, figure) for row in of_work}, self._share(of_work, figure))
+            TableRow(
+                name, figure, {row.engine.name: _cell(row, figure) for row in of_work}, self._share(of_work, figure)
+            )
             for name, of_work in by_work.items()
             for figure in (*of_work[0].work.figures, *((OUTSIDE,) if name == "32 chats" else ()))
         ]
         short, deep = (next((one for one in lines if one.work == name), None) for name in ("1 chat", DEEP))
         if short is not None and deep is not None:
-            lines.insert(lines.index(deep) + 1, Line(DEEP, KEPT, _shares(deep.cells, short.cells)))
+            lines.insert(lines.index(deep) + 1, TableRow(DEEP, KEPT, _shares(deep.cells, short.cells)))
         return lines
 
-    def _share(self, rows: Sequence[Row], figure: Figure) -> float | None:
+    def _share(self, rows: Sequence[Row], figure: Metric) -> float | None:
         """Of the bandwidth, what our decodes read."""
         for row in rows:
             if row.engine is OURS and figure.key == "decode" and row.bytes_per_second is not None:
@@ -139,10 +141,10 @@ class Report:
         return [target, *pictures]
 
 
-def _cell(row: Row, figure: Figure) -> Cell:
+def _cell(row: Row, figure: Metric) -> Cell:
     value = row.series.figures.get(figure.key)
     if value is not None:
-        return Cell(value, disturbed=row.series.disturbed)
+        return Cell(value, disturbed=row.series.is_disturbed)
     return Cell(note=NOT_BUILT if row.series.problem == NOT_BUILT else "")
 
 
@@ -163,7 +165,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         said = []
         if series.problem and series.problem != NOT_BUILT:
             said.append(series.problem)
-        if series.disturbed:
+        if series.is_disturbed:
             said.append("others were busy in every repetition (!)")
         elif series.dropped:
             said.append(f"{series.dropped} of {len(series.repetitions)} repetitions dropped: others were busy")

@@ -28,10 +28,10 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks import machine
-from benchmarks.load.arrivals import Planned, lengths, plan
-from benchmarks.load.client import Outcome, Target, run
-from benchmarks.load.summary import PERCENTILES, Limits, summary
-from benchmarks.table import number
+from benchmarks.load.arrivals import PlannedRequest, lengths, plan
+from benchmarks.load.client import RequestOutcome, Target, run
+from benchmarks.load.summary import PERCENTILES, GoodputSLO, summarize
+from benchmarks.markdown_table import format_number
 
 LATENCIES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "tpot_ms": "TPOT", "e2e_ms": "whole reply"}
 
@@ -42,7 +42,7 @@ def main() -> None:
     extra = json.loads(args.extra) | ({"ignore_eos": True} if args.ignore_eos else {})
     model = args.model or _only_model(args.url, headers)
     target = Target(args.url, model, args.api == "chat", headers, extra)
-    limits = Limits(args.slo_ttft / 1000, args.slo_tpot / 1000)
+    limits = GoodputSLO(args.slo_ttft / 1000, args.slo_tpot / 1000)
     result: dict[str, Any] = {
         "machine": machine.describe(),
         "url": args.url,
@@ -54,10 +54,10 @@ def main() -> None:
     for rate in args.rate:
         began, used = perf_counter(), process_time()
         outcomes = _load(_planned(args, rate, args.requests, args.seed), target, args, f"{rate:g}/s")
-        found = summary(outcomes, limits)
+        found = summarize(outcomes, limits)
         found["client"]["cpu_cores"] = round((process_time() - used) / (perf_counter() - began), 3)
         result["rates"][f"{rate:g}"] = found
-        print("\n".join(told(rate, found)), flush=True)
+        print("\n".join(format_report(rate, found)), flush=True)
     if args.output:
         args.output.write_text(json.dumps(result, indent=1) + "\n")
         print(f"written to {args.output}")
@@ -65,7 +65,9 @@ def main() -> None:
         sys.exit("No request was answered.")
 
 
-def _load(planned: Sequence[Planned], target: Target, args: argparse.Namespace, name: str) -> list[Outcome]:
+def _load(
+    planned: Sequence[PlannedRequest], target: Target, args: argparse.Namespace, name: str
+) -> list[RequestOutcome]:
     with tqdm(total=len(planned), desc=name, file=sys.stderr, dynamic_ncols=True, leave=False) as bar:
         work = run(
             planned,
@@ -77,21 +79,23 @@ def _load(planned: Sequence[Planned], target: Target, args: argparse.Namespace, 
         return asyncio.run(work)
 
 
-def _planned(args: argparse.Namespace, rate: float, requests: int, seed: int) -> list[Planned]:
+def _planned(args: argparse.Namespace, rate: float, requests: int, seed: int) -> list[PlannedRequest]:
     prompts, replies = lengths(args.prompt_tokens), lengths(args.reply_tokens)
     return plan(rate, requests, seed, prompts, replies, vocab_size=args.token_ids)
 
 
-def told(rate: float, found: dict[str, Any]) -> list[str]:
+def format_report(rate: float, found: dict[str, Any]) -> list[str]:
     """A rate's figures for people."""
     lines = [
         f"\n{rate:g} requests per second asked: {found['answered']} of {found['requests']} answered in "
-        f"{found['seconds']:.1f} s, {number(found['output_tokens_per_s'])} tokens/s; "
+        f"{found['seconds']:.1f} s, {format_number(found['output_tokens_per_s'])} tokens/s; "
         f"good: {found['good_share']:.0%}, {found['goodput_requests_per_s']:.2f} requests/s"
     ]
     for key, name in LATENCIES.items():
         if spread := found[key]:
-            figures = "  ".join(f"p{percentile} {number(spread[f'p{percentile}']):>7}" for percentile in PERCENTILES)
+            figures = "  ".join(
+                f"p{percentile} {format_number(spread[f'p{percentile}']):>7}" for percentile in PERCENTILES
+            )
             lines.append(f"  {name + ', ms':<16} {figures}")
     lines += [f"  {count} failed: {error}" for error, count in found["errors"].items()]
     if found["cached_prompt_tokens"]:

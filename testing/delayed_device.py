@@ -33,7 +33,7 @@ class DelayedDevice:
     _reading: bool = False
 
     @contextmanager
-    def set_aside(self) -> Iterator[None]:
+    def reads_allowed(self) -> Iterator[None]:
         """While in here, another engine computes, which may be asked for anything."""
         before, self._reading = self._reading, True
         try:
@@ -75,6 +75,6 @@ class DelayedReading:
         self.waited = True
         self.device.unread -= 1
         self.device.waits.append(self.numbers.shape[1])
-        with self.device.set_aside():
+        with self.device.reads_allowed():
             numbers: list[list[int]] = self.numbers.tolist()
             return numbers

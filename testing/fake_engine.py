@@ -64,8 +64,8 @@ class FakeEngine:
         self.started = asyncio.Event()  #: set when a reply begins
         self.state = EngineState.READY
         self.source = "models/fake"
-        self.life: list[tuple[object, ...]] = []  #: what it was asked to become
-        self.life_error: EngineError | None = None  #: raised by ``sleep``, ``wake`` and ``swap``
+        self.lifecycle_calls: list[tuple[object, ...]] = []  #: what it was asked to become
+        self.lifecycle_error: EngineError | None = None  #: raised by ``sleep``, ``wake`` and ``swap``
         self._ids = count(1)
         self._registry = CollectorRegistry()
         self._info = ModelInfo(
@@ -180,25 +180,25 @@ class FakeEngine:
         self._info = replace(self._info, max_model_len=max_model_len)
 
     async def sleep(self, timeout: float = 30.0) -> None:
-        await self._live("sleep", timeout)
+        await self._change_state("sleep", timeout)
         self.state = EngineState.ASLEEP
 
     async def wake(self) -> None:
-        await self._live("wake")
+        await self._change_state("wake")
         self.state = EngineState.READY
 
     async def swap(
         self, model: str, *, revision: str | None = None, max_model_len: int | None = None, timeout: float = 30.0
     ) -> None:
-        await self._live("swap", model, revision, max_model_len, timeout)
+        await self._change_state("swap", model, revision, max_model_len, timeout)
         self.source = model
         self.name(model.rsplit("/", 1)[-1])
         self.state = EngineState.READY
 
-    async def _live(self, *call: object) -> None:
-        self.life.append(call)
-        if self.life_error is not None:
-            raise self.life_error
+    async def _change_state(self, *call: object) -> None:
+        self.lifecycle_calls.append(call)
+        if self.lifecycle_error is not None:
+            raise self.lifecycle_error
 
     def stats(self) -> EngineStats:
         return replace(EngineStats.nothing(), num_requests_running=self.running)

@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-TIE = 1e-4
+TIE_MARGIN = 1e-4
 """Where the two best logits lie closer than this, rounding decides, and either token is right."""
 
 
 @dataclass(frozen=True)
-class Reply:
+class ReferenceReply:
     """A greedy reply, and for each token how far the second best logit lay behind."""
 
     token_ids: tuple[int, ...]
@@ -27,16 +27,16 @@ class Reference:
 
     path: Path
     device: str = "cpu"
-    _replies: dict[tuple[int, ...], tuple[int, Reply]] = field(default_factory=dict)
+    _replies: dict[tuple[int, ...], tuple[int, ReferenceReply]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.float32, attn_implementation="eager")
         self._model.eval().to(self.device)
 
-    def greedy(self, prompt: Sequence[int], max_new_tokens: int) -> Reply:
+    def greedy(self, prompt: Sequence[int], max_new_tokens: int) -> ReferenceReply:
         """The reply to one prompt alone. A shorter one is the beginning of one that was computed before."""
         key = tuple(prompt)
-        length, reply = self._replies.get(key, (0, Reply((), ())))
+        length, reply = self._replies.get(key, (0, ReferenceReply((), ())))
         if length < max_new_tokens:
             input_ids = torch.tensor([list(prompt)], device=self.device)
             output = self._model.generate(
@@ -48,12 +48,12 @@ class Reference:
                 output_logits=True,
             )
             best = [logits[0].topk(2).values for logits in output.logits]
-            reply = Reply(
+            reply = ReferenceReply(
                 token_ids=tuple(output.sequences[0, len(prompt) :].tolist()),
                 leads=tuple(float(first - second) for first, second in best),
             )
             self._replies[key] = max_new_tokens, reply
-        return Reply(reply.token_ids[:max_new_tokens], reply.leads[:max_new_tokens])
+        return ReferenceReply(reply.token_ids[:max_new_tokens], reply.leads[:max_new_tokens])
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Comparison:
     tokens: int = 0
     ties: int = 0
 
-    def check(self, got: Sequence[int], expected: Reply, *, finished: bool = True, context: str = "") -> None:
+    def check(self, got: Sequence[int], expected: ReferenceReply, *, finished: bool = True, context: str = "") -> None:
         """``got`` is the expected reply, or the beginning of it when it was not ``finished``.
 
         Behind an excused difference the two replies go separate ways: there is nothing more to compare.
@@ -72,7 +72,9 @@ class Comparison:
             self.tokens += 1
             if ours != theirs:
                 lead = expected.leads[position]
-                assert lead < TIE, f"{context}: token {position} is {ours}, not {theirs}, which leads by {lead:.4g}"
+                assert lead < TIE_MARGIN, (
+                    f"{context}: token {position} is {ours}, not {theirs}, which leads by {lead:.4g}"
+                )
                 self.ties += 1
                 return
         assert len(got) == len(expected.token_ids) or (not finished and len(got) < len(expected.token_ids)), (

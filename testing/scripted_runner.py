@@ -148,7 +148,7 @@ class Script:
         if future_tokens is None or not future_tokens.targets:
             return {}
         assert self.device is not None
-        with self.device.set_aside():
+        with self.device.reads_allowed():
             tokens: list[int] = future_tokens.tokens.tolist()
         return {row: tokens[source] for row, source in zip(future_tokens.targets, future_tokens.sources, strict=True)}
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Clock:
+class LoopClock:
     """The clock of the event loop that runs, put forward by the test: nobody waits for what takes long, and however
     slow the machine is, nothing is over before the test says so."""
 
@@ -16,7 +16,7 @@ class Clock:
         time = loop.time
         loop.time = lambda: time() + self._ahead  # type: ignore[method-assign]
 
-    async def runs_until(self, done: Callable[[], bool], seconds: float) -> None:
+    async def advance_until(self, done: Callable[[], bool], seconds: float) -> None:
         """So many seconds pass, again and again, until it holds."""
 
         def holds() -> bool:

@@ -22,37 +22,39 @@ hypothesis.settings.load_profile("deskmate")
 
 TESTS = Path(__file__).parent
 #: The browser's tests that need the servers of all, the guide's among them; the others start most of their own.
-AT_SHARED_SERVERS = (
+USE_SHARED_SERVERS = (
     *("bad_input", "chatting", "conversation_list", "hostile_text", "large_texts", "long_talks", "message_tree"),
     *("settings_panel", "slow_answers"),
 )
 
 
-class ByRoom(LoadScopeScheduling):
+class SchedulingByFolder(LoadScopeScheduling):
     """What shares a browser or servers stays in one process, everything else goes file by file."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         if file.startswith("tests/e2e/"):
-            return "browser 1" if file.endswith(tuple(f"test_{name}.py" for name in AT_SHARED_SERVERS)) else "browser 2"
+            return (
+                "browser 1" if file.endswith(tuple(f"test_{name}.py" for name in USE_SHARED_SERVERS)) else "browser 2"
+            )
         return next((room for room in ("tests/faults/", "tests/models/") if file.startswith(room)), file)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByRoom:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SchedulingByFolder:
     config.option.loadscopereorder = False  # by size; here the order is that of the items
-    return ByRoom(config, log)
+    return SchedulingByFolder(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What one process takes longest for comes first, so that all of them end together: the browser's tests, and those
     that wait for servers to die and come back."""
-    longest = [TESTS / "e2e", TESTS / "faults"]
-    items.sort(key=lambda item: next((at for at, room in enumerate(longest) if room in item.path.parents), 2))
+    slow_folders = [TESTS / "e2e", TESTS / "faults"]
+    items.sort(key=lambda item: next((at for at, room in enumerate(slow_folders) if room in item.path.parents), 2))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_old_is_looked_through() -> None:
+def freeze_garbage() -> None:
     """An engine that stops collects garbage, and would each time look through all that was ever imported, and through
     what the files before have left."""
     gc.collect()
@@ -60,7 +62,7 @@ def nothing_old_is_looked_through() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def certificates_read_once() -> Iterator[None]:
+def cache_ssl_context() -> Iterator[None]:
     """Each HTTP client would read those of all authorities again, which is most of what its start takes."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
@@ -82,7 +84,7 @@ def database_url(request: pytest.FixtureRequest) -> Iterator[str | None]:
     server: PostgresServer = request.getfixturevalue("postgres")
     url = server.migrated()
     yield url
-    server.give_back(url)
+    server.recycle(url)
 
 
 @pytest.fixture

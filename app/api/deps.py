@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 
 from app.api.chat.turn_events import OpenStreams
 from app.api.request_middleware import HttpMetrics
-from app.auth.accounts import People, Visitor
+from app.auth.accounts import AccountService, Visitor
 from app.auth.client_address import UNKNOWN
 from app.auth.identity import Identity, identity_of, user_id_of
 from app.errors import NotSupported
@@ -47,19 +47,19 @@ async def _open_streams(request: Request) -> OpenStreams:
     return cast(OpenStreams, request.app.state.open_streams)
 
 
-async def _people(request: Request) -> People:
-    people = _opened(request).people
-    if people is None:
+async def _accounts(request: Request) -> AccountService:
+    accounts = _opened(request).accounts
+    if accounts is None:
         raise NotSupported("There are no accounts here: one person uses this desk. Set APP_ACCOUNTS to change that.")
-    return people
+    return accounts
 
 
 async def _visitor(request: Request) -> Visitor:
-    people = _opened(request).people
+    accounts = _opened(request).accounts
     return Visitor(
-        address=people.proxies.client_address(request.scope) if people is not None else UNKNOWN,
+        address=accounts.proxies.client_address(request.scope) if accounts is not None else UNKNOWN,
         user_agent=request.headers.get("user-agent", ""),
-        token=people.cookie.read(request.scope) if people is not None else None,
+        token=accounts.cookie.read(request.scope) if accounts is not None else None,
     )
 
 
@@ -67,7 +67,7 @@ async def _origin(request: Request) -> str:
     services = _opened(request)
     if services.settings.public_url is not None:
         return services.settings.public_url
-    https = services.people is not None and services.people.proxies.by_https(request.scope)
+    https = services.accounts is not None and services.accounts.proxies.is_https(request.scope)
     return f"{'https' if https else 'http'}://{request.headers['host']}"  # which the guard has checked
 
 
@@ -75,7 +75,7 @@ ServicesDep = Annotated[Services, Depends(_services)]
 UserId = Annotated[str, Depends(_user_id)]
 Caller = Annotated[Identity, Depends(_identity)]
 #: Refuses where there are no accounts.
-PeopleDep = Annotated[People, Depends(_people)]
+AccountsDep = Annotated[AccountService, Depends(_accounts)]
 VisitorDep = Annotated[Visitor, Depends(_visitor)]
 #: What links that are handed out begin with, such as https://desk.example.com.
 Origin = Annotated[str, Depends(_origin)]

@@ -45,14 +45,14 @@ class HttpMetrics:
             registry=self.registry,
         )
 
-    def delivered(self, sampled_at: Sequence[float]) -> None:
+    def observe_delivery(self, sampled_at: Sequence[float]) -> None:
         """Text was just written whose oldest tokens were sampled then, by ``time.monotonic``."""
         now = time.monotonic()
         for moment in sampled_at:
             self._delivery.observe(now - moment)
 
 
-class Observer:
+class ObservabilityMiddleware:
     """ASGI middleware.
 
     The log names method, path, status and time: never a query, a header or a body, which hold what

@@ -11,7 +11,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from app.concurrency.timeouts import wait_at_most
+from app.concurrency.timeouts import wait_with_timeout
 
 PING_SECONDS = 15.0
 #: How long a stream may wait for its last events once the server closes.
@@ -98,7 +98,7 @@ class EventStream(StreamingResponse):
             if not closed.done() and self._sent == sent and not self._sending:
                 await send({"type": "http.response.body", "body": KEEPALIVE_COMMENT, "more_body": True})
         # The last events of a reply are often on their way just when the server closes.
-        await wait_at_most(LAST_WORDS_SECONDS, [streaming])
+        await wait_with_timeout(LAST_WORDS_SECONDS, [streaming])
         if streaming.done():
             streaming.result()
             return True

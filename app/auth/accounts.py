@@ -6,30 +6,30 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from app.auth.auth_cache import KNOWN_SECONDS, Known
+from app.auth.auth_cache import AUTH_CACHE_SECONDS, AuthCache
 from app.auth.client_address import TrustedProxies
 from app.auth.cookies import SessionCookie
 from app.auth.passwords import Passwords
-from app.auth.rate_limits import LINKS_BY_ADDRESS, SIGN_INS_BY_ACCOUNT, SIGN_INS_BY_ADDRESS, Throttle
-from app.auth.revocation_watcher import IdentityWatch
+from app.auth.rate_limits import LINKS_BY_ADDRESS, SIGN_INS_BY_ACCOUNT, SIGN_INS_BY_ADDRESS, RateLimiter
+from app.auth.revocation_watcher import RevocationWatcher
 from app.auth.secret_tokens import TokenMint
 from app.domain.accounts import (
+    AccountView,
     KeyView,
     LinkView,
-    Person,
     Purpose,
     Scope,
     checked_display_name,
     checked_name,
     checked_password,
-    folded,
+    fold_name,
 )
 from app.domain.audit import AuditAction
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from app.domain.text import clean_text, one_line
 from app.errors import InvalidInput, WrongCredentials
 from app.settings import AppSettings
-from app.store.accounts.accounts import Accounts
+from app.store.accounts.accounts import AccountRecords
 from app.store.accounts.api_keys import ApiKeys
 from app.store.accounts.invitations import Invitations, Link
 from app.store.accounts.login_sessions import LoginSessions
@@ -55,7 +55,7 @@ class Visitor:
     token: str | None  #: of the cookie they bring
 
 
-class People:
+class AccountService:
     """One per process."""
 
     def __init__(self, database: Database, settings: AppSettings, *, is_alone: bool = False) -> None:
@@ -67,20 +67,20 @@ class People:
         """
         if settings.secret_key is None:
             raise ValueError("Accounts need a secret key.")
-        self.accounts = Accounts(database)
+        self.records = AccountRecords(database)
         self.sessions = LoginSessions(database, settings.session_days)
         self.keys = ApiKeys(database)
         self.invitations = Invitations(database)
         self.mint = TokenMint(settings.secret_key.get_secret_value())
         self.cookie = SessionCookie(secure=(settings.public_url or "").startswith("https://"))
         self.proxies = TrustedProxies(settings.trusted_proxies)
-        seconds = KNOWN_SECONDS if is_alone else 0.0
-        self.known_sessions = Known(self.sessions.find, seconds)
-        self.known_keys = Known(self.keys.find, seconds)
-        self.watch = IdentityWatch(self.sessions, self.keys)
+        seconds = AUTH_CACHE_SECONDS if is_alone else 0.0
+        self.session_cache = AuthCache(self.sessions.find, seconds)
+        self.key_cache = AuthCache(self.keys.find, seconds)
+        self.revocation_watcher = RevocationWatcher(self.sessions, self.keys)
         self._audit = Audit(database)
         self._passwords = Passwords()
-        self._throttle = Throttle()
+        self._rate_limiter = RateLimiter()
 
     async def sign_in(self, name: str, password: str, visitor: Visitor) -> str:
         """Begin a session; returns its token.
@@ -91,10 +91,10 @@ class People:
             WrongCredentials: the name, the password, or the account is not (or not any more) one to sign in with.
             TooManyRequests: this address or this account was tried too often.
         """
-        name = folded(name)
-        self._throttle.count(SIGN_INS_BY_ADDRESS, visitor.address, TOO_MANY_SIGN_INS)
-        self._throttle.count(SIGN_INS_BY_ACCOUNT, name, TOO_MANY_SIGN_INS)
-        known = await self.accounts.credentials(name)
+        name = fold_name(name)
+        self._rate_limiter.hit(SIGN_INS_BY_ADDRESS, visitor.address, TOO_MANY_SIGN_INS)
+        self._rate_limiter.hit(SIGN_INS_BY_ACCOUNT, name, TOO_MANY_SIGN_INS)
+        known = await self.records.credentials(name)
         hashed = known.password_hash if known is not None and not known.disabled else None
         right, rehashed = await self._passwords.verify(password, hashed)
         if not right or known is None or hashed is None:
@@ -102,9 +102,9 @@ class People:
             target = known.user_id if known is not None else None
             await self._audit.record(None, AuditAction.SIGN_IN_FAILED, target, address=visitor.address)
             raise WrongCredentials(WRONG)
-        self._throttle.forget(SIGN_INS_BY_ACCOUNT, name)
+        self._rate_limiter.reset(SIGN_INS_BY_ACCOUNT, name)
         if rehashed is not None:
-            await self.accounts.store_rehashed(known.user_id, hashed, rehashed)
+            await self.records.store_rehashed(known.user_id, hashed, rehashed)
         return await self._begin(known.user_id, visitor)
 
     async def sign_out(self, user_id: str, session_id: str) -> None:
@@ -134,14 +134,14 @@ class People:
             InvalidInput: ``before`` is not the password, or ``after`` cannot be one.
             TooManyRequests: it was tried too often.
         """
-        person = await self.accounts.get(user_id)
-        self._throttle.count(SIGN_INS_BY_ACCOUNT, person.name, "There were too many tries.")
-        right, _ = await self._passwords.verify(before, await self.accounts.password_hash(user_id))
+        person = await self.records.get(user_id)
+        self._rate_limiter.hit(SIGN_INS_BY_ACCOUNT, person.name, "There were too many tries.")
+        right, _ = await self._passwords.verify(before, await self.records.password_hash(user_id))
         if not right:
             raise InvalidInput("The present password is not right.")
         hashed = await self._passwords.hash(checked_password(after, person.name))
-        await self.accounts.set_password(user_id, hashed, except_session=session_id)
-        self._throttle.forget(SIGN_INS_BY_ACCOUNT, person.name)
+        await self.records.set_password(user_id, hashed, except_session=session_id)
+        self._rate_limiter.reset(SIGN_INS_BY_ACCOUNT, person.name)
         self._changed()
 
     async def reset_password(self, user_id: str, password: str) -> None:
@@ -151,16 +151,16 @@ class People:
             NotFound: there is no such account.
             InvalidInput: it cannot be one.
         """
-        person = await self.accounts.get(user_id)
+        person = await self.records.get(user_id)
         hashed = await self._passwords.hash(checked_password(password, person.name))
-        await self.accounts.set_password(user_id, hashed)
+        await self.records.set_password(user_id, hashed)
         self._changed()
 
-    async def set_role(self, user_id: str, role: Role, *, actor_id: str | None) -> None:
+    async def set_role(self, user_id: str, role: UserRole, *, actor_id: str | None) -> None:
         """Raises:
         NotFound, Conflict: as :meth:`app.store.accounts.accounts.Accounts.set_role`.
         """
-        await self.accounts.set_role(user_id, role, actor_id=actor_id)
+        await self.records.set_role(user_id, role, actor_id=actor_id)
         self._changed()
 
     async def set_disabled(self, user_id: str, disabled: bool, *, actor_id: str | None) -> None:
@@ -169,17 +169,19 @@ class People:
         Raises:
             NotFound, Conflict: as :meth:`app.store.accounts.accounts.Accounts.set_disabled`.
         """
-        await self.accounts.set_disabled(user_id, disabled, actor_id=actor_id)
+        await self.records.set_disabled(user_id, disabled, actor_id=actor_id)
         self._changed()
 
     # ---- links
 
-    async def invite(self, role: Role, *, actor_id: str, note: str | None, days: int) -> tuple[LinkView, str]:
+    async def invite(self, role: UserRole, *, actor_id: str, note: str | None, days: int) -> tuple[LinkView, str]:
         """A link for somebody who gets an account, and its token, which is not shown again."""
         token = self.mint.new()
         note = one_line(clean_text(note or ""))[:200] or None
-        lasting = timedelta(days=days)
-        link = await self.invitations.invite(self.mint.hash(token), role, actor_id=actor_id, lasting=lasting, note=note)
+        lifetime = timedelta(days=days)
+        link = await self.invitations.invite(
+            self.mint.hash(token), role, actor_id=actor_id, lifetime=lifetime, note=note
+        )
         return link, token
 
     async def reset_token(self, user_id: str, *, actor_id: str | None) -> str:
@@ -190,14 +192,14 @@ class People:
         """
         token = self.mint.new()
         await self.invitations.let_reset(
-            self.mint.hash(token), user_id, actor_id=actor_id, lasting=timedelta(hours=RESET_HOURS)
+            self.mint.hash(token), user_id, actor_id=actor_id, lifetime=timedelta(hours=RESET_HOURS)
         )
         return token
 
     async def setup_token(self) -> str | None:
         """The token of a link to the first admin's account; None where there is an admin."""
         token = self.mint.new()
-        made = await self.invitations.let_set_up(self.mint.hash(token), lasting=timedelta(hours=SETUP_HOURS))
+        made = await self.invitations.let_set_up(self.mint.hash(token), lifetime=timedelta(hours=SETUP_HOURS))
         return token if made else None
 
     async def look_at_link(self, token: str, visitor: Visitor) -> Link:
@@ -208,7 +210,7 @@ class People:
             Conflict: it is for the first admin, and there is one.
             TooManyRequests: this address tries too many.
         """
-        self._throttle.count(LINKS_BY_ADDRESS, visitor.address, "Too many links were tried.")
+        self._rate_limiter.hit(LINKS_BY_ADDRESS, visitor.address, "Too many links were tried.")
         return await self.invitations.look(self.mint.hash(token))
 
     async def use_link(
@@ -244,8 +246,8 @@ class People:
         return await self._begin(person.id, visitor)
 
     async def create(
-        self, name: str, display_name: str | None, role: Role, password: str, *, actor_id: str | None = None
-    ) -> Person:
+        self, name: str, display_name: str | None, role: UserRole, password: str, *, actor_id: str | None = None
+    ) -> AccountView:
         """Make an account.
 
         Raises:
@@ -255,7 +257,7 @@ class People:
         name = checked_name(name)
         shown = checked_display_name(display_name, name)
         hashed = await self._passwords.hash(checked_password(password, name))
-        return await self.accounts.create(name, shown, role, hashed, actor_id=actor_id)
+        return await self.records.create(name, shown, role, hashed, actor_id=actor_id)
 
     # ---- keys
 
@@ -311,6 +313,6 @@ class People:
 
     def _changed(self) -> None:
         """Somebody may come in no more, or may do something else by now: it holds from here on."""
-        self.known_sessions.forget()
-        self.known_keys.forget()
-        self.watch.look()
+        self.session_cache.invalidate()
+        self.key_cache.invalidate()
+        self.revocation_watcher.check_now()

@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Generic, TypeVar
 
-from app.auth.revocation_watcher import LOOK_SECONDS
+from app.auth.revocation_watcher import POLL_SECONDS
 
-Found = TypeVar("Found")
+Credential = TypeVar("Credential")
 
 #: What a command ends beside the server is let in for so long still: no longer than answers that are under way go on
-#: (see :class:`app.auth.revocation_watcher.IdentityWatch`). What the server itself ends, it forgets at once.
-KNOWN_SECONDS = LOOK_SECONDS
-_MOST = 10_000
+#: (see :class:`app.auth.revocation_watcher.RevocationWatcher`). What the server itself ends, it forgets at once.
+AUTH_CACHE_SECONDS = POLL_SECONDS
+MAX_ENTRIES = 10_000
 
 
-class Known(Generic[Found]):
+class AuthCache(Generic[Credential]):
     """Sessions, or keys, by the hash of their token. Whoever is not known is looked for each time.
 
     Args:
@@ -26,32 +26,32 @@ class Known(Generic[Found]):
 
     def __init__(
         self,
-        find: Callable[[str], Awaitable[Found | None]],
+        find: Callable[[str], Awaitable[Credential | None]],
         seconds: float,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._find = find
         self._seconds = seconds
         self._clock = clock
-        self._known: dict[str, tuple[Found, float]] = {}  # and until when
-        self._times_forgotten = 0
+        self._entries: dict[str, tuple[Credential, float]] = {}  # and until when
+        self._generation = 0
 
-    async def find(self, token_hash: str) -> Found | None:
+    async def find(self, token_hash: str) -> Credential | None:
         """Raises whatever ``find`` raises."""
-        found, until = self._known.get(token_hash, (None, 0.0))
+        found, until = self._entries.get(token_hash, (None, 0.0))
         if found is not None and self._clock() < until:
             return found
-        times_forgotten, asked_at = self._times_forgotten, self._clock()
+        generation, asked_at = self._generation, self._clock()
         found = await self._find(token_hash)
-        self._known.pop(token_hash, None)
+        self._entries.pop(token_hash, None)
         # What was read before somebody was shut out must not be remembered after.
-        if found is not None and times_forgotten == self._times_forgotten:
-            self._known[token_hash] = found, asked_at + self._seconds
-            if len(self._known) > _MOST:
-                del self._known[next(iter(self._known))]
+        if found is not None and generation == self._generation:
+            self._entries[token_hash] = found, asked_at + self._seconds
+            if len(self._entries) > MAX_ENTRIES:
+                del self._entries[next(iter(self._entries))]
         return found
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Somebody may not come in any more, or is another by now: everybody is looked for again."""
-        self._times_forgotten += 1
-        self._known.clear()
+        self._generation += 1
+        self._entries.clear()

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import SecretStr
 from starlette.datastructures import Headers
 
-from app.auth.accounts import People
+from app.auth.accounts import AccountService
 from app.auth.identity import Identity
 from app.error_format import is_openai_path
 
@@ -27,12 +27,12 @@ class AccountAuthenticator:
     """Finds out whose cookie or key a request shows.
 
     Args:
-        people: asked per request, since it opens after the routes exist.
+        accounts: asked per request, since it opens after the routes exist.
         metrics_token: what opens ``/metrics``; None opens it to nobody.
     """
 
-    def __init__(self, people: Callable[[], People], metrics_token: SecretStr | None) -> None:
-        self._people = people
+    def __init__(self, accounts: Callable[[], AccountService], metrics_token: SecretStr | None) -> None:
+        self._accounts = accounts
         self._metrics_token = metrics_token
         self._touched: OrderedDict[str, float] = OrderedDict()
         self._touching: set[asyncio.Task[None]] = set()
@@ -60,23 +60,23 @@ class AccountAuthenticator:
 
     def watch(self, identity: Identity) -> AbstractContextManager[asyncio.Event | None]:
         """While an answer is under way: an event that is set when it must end."""
-        return self._people().watch.over(identity)
+        return self._accounts().revocation_watcher.watch(identity)
 
     async def _by_key(self, token: str) -> Identity | None:
-        people = self._people()
-        key = await people.known_keys.find(people.mint.hash(token))
+        accounts = self._accounts()
+        key = await accounts.key_cache.find(accounts.mint.hash(token))
         if key is None:
             return None
-        self._touch(key.id, key.last_used_at, lambda: people.keys.touch(key.id, key.user_id))
+        self._touch(key.id, key.last_used_at, lambda: accounts.keys.touch(key.id, key.user_id))
         return Identity(key.user_id, key.role, key_id=key.id, scopes=key.scopes)
 
     async def _by_cookie(self, scope: Mapping[str, Any]) -> Identity | None:
-        people = self._people()
-        token = people.cookie.read(scope)
-        session = await people.known_sessions.find(people.mint.hash(token)) if token else None
+        accounts = self._accounts()
+        token = accounts.cookie.read(scope)
+        session = await accounts.session_cache.find(accounts.mint.hash(token)) if token else None
         if session is None:
             return None
-        self._touch(session.id, session.last_seen_at, lambda: people.sessions.touch(session.id, session.user_id))
+        self._touch(session.id, session.last_seen_at, lambda: accounts.sessions.touch(session.id, session.user_id))
         return Identity(session.user_id, session.role, session_id=session.id)
 
     def _touch(self, id: str, last: datetime | None, write: Callable[[], Any]) -> None:

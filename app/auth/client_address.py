@@ -40,7 +40,7 @@ class TrustedProxies:
                 return address
         return address
 
-    def by_https(self, scope: Mapping[str, Any]) -> bool:
+    def is_https(self, scope: Mapping[str, Any]) -> bool:
         """Whether the browser came by https, as far as a proxy of ours says."""
         client = scope.get("client")
         told = client is not None and self._trusts(str(client[0]))

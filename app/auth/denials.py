@@ -28,7 +28,7 @@ _PAGE = """<!doctype html>
 """
 
 
-class Refusal(Exception):
+class RequestRefused(Exception):
     """Why a request does not reach its route."""
 
     key_hint = ""  #: to a program that is not known: where its API key comes from
@@ -41,14 +41,14 @@ class Refusal(Exception):
         self.headers = headers
 
 
-def not_signed_in(key_hint: str = "") -> Refusal:
+def not_signed_in(key_hint: str = "") -> RequestRefused:
     """Nobody is known by what the request shows."""
-    refusal = Refusal(401, _NOT_SIGNED_IN, "Sign in first.")
+    refusal = RequestRefused(401, _NOT_SIGNED_IN, "Sign in first.")
     refusal.key_hint = key_hint
     return refusal
 
 
-def answer_to(scope: Scope, refusal: Refusal) -> Response:
+def refusal_response(scope: Scope, refusal: RequestRefused) -> Response:
     """The refusal as an answer: a person who opens a page sees a page, a program gets an error."""
     path = scope["path"]
     if _opens_a_page(scope):

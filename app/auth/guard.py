@@ -17,13 +17,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.cors import CrossOrigin
-from app.auth.denials import Refusal, answer_to, not_signed_in
+from app.auth.denials import RequestRefused, not_signed_in, refusal_response
 from app.auth.gradio_sessions import SessionOwners
 from app.auth.identity import Authenticator, Identity, set_identity
 from app.auth.origins import LOOPBACK_NAMES, SAFE_METHODS, host_name, is_same_origin
 from app.auth.policy import Access, Rule, SessionIn, rule_on
-from app.auth.revocable import LastingRequests, run_until
-from app.domain.roles import Role
+from app.auth.revocable import RevocableRequests, run_until_revoked
+from app.domain.roles import UserRole
 from app.errors import StorageUnavailable, TooLarge
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
@@ -33,7 +33,7 @@ MAX_OPEN_BODY_BYTES = 64 * 1024
 #: In which a body that is read whole must have come: more than a slow line needs, less than a hog would take.
 BODY_SECONDS = 60.0
 #: How many times the limit of an upload is listened to and thrown away.
-_PATIENCE = 10
+_MAX_DISCARDED_FACTOR = 10
 _JSON = ("application/json",)
 #: A form on another website can post text, multipart and url-encoded fields without asking first, but none of these.
 _UPLOADS = ("application/json", "application/zip", "application/octet-stream")
@@ -52,15 +52,15 @@ class Guard:
         max_upload_bytes: int = MAX_UPLOAD_BYTES,
         body_seconds: float = BODY_SECONDS,
         sessions: SessionOwners | None = None,
-        max_lasting_per_user: int | None = None,
+        max_revocable_per_user: int | None = None,
         cross_origin: CrossOrigin | None = None,
     ) -> None:
         """``allowed_hosts`` come beside the loopback names; a body has ``body_seconds`` to arrive.
 
         Args:
-            max_lasting_per_user: how many answers of ``lasting`` rules a user may have under way; None is any number.
+            max_revocable_per_user: how many answers of ``revocable`` rules a user may have under way; None is any number.
         """
-        self._lasting = LastingRequests(max_lasting_per_user)
+        self._revocable = RevocableRequests(max_revocable_per_user)
         self._app = app
         self._authenticator = authenticator
         self._hosts = LOOPBACK_NAMES | {name.lower().strip("[]") for name in allowed_hosts}
@@ -105,28 +105,28 @@ class Guard:
                 receive = _replay(body, receive)
             if identity is not None:
                 self._check_session(rule, scope, body, identity.user_id)
-        except Refusal as refusal:
-            await answer_to(scope, refusal)(scope, receive, send)
+        except RequestRefused as refusal:
+            await refusal_response(scope, refusal)(scope, receive, send)
             return
         if identity is None:
             await self._app(scope, receive, send)
             return
         set_identity(scope, identity)
-        if not rule.lasting:
+        if not rule.revocable:
             await self._app(scope, receive, send)
             return
         try:
-            with self._lasting.counted(identity.user_id), self._authenticator.watch(identity) as ended:
-                await run_until(ended, self._app, scope, receive, send)
-        except Refusal as refusal:
-            await answer_to(scope, refusal)(scope, receive, send)
+            with self._revocable.track(identity.user_id), self._authenticator.watch(identity) as ended:
+                await run_until_revoked(ended, self._app, scope, receive, send)
+        except RequestRefused as refusal:
+            await refusal_response(scope, refusal)(scope, receive, send)
 
     def _check_host(self, scope: Scope) -> None:
         host = Headers(scope=scope).get("host")
         if host is None:
-            raise Refusal(400, "bad_request", "The request has no Host header.")
+            raise RequestRefused(400, "bad_request", "The request has no Host header.")
         if host_name(host) not in self._hosts:
-            raise Refusal(
+            raise RequestRefused(
                 421,
                 "wrong_host",
                 "This server does not answer to that host name. Use http://127.0.0.1 or http://localhost with "
@@ -140,18 +140,18 @@ class Guard:
         rule = ruling.rule
         if not is_same_origin(method, headers, linkable=rule is not None and rule.linkable):
             if not self._cross_origin.allows(scope):
-                raise Refusal(403, "cross_site", "Requests from another website are not allowed.")
+                raise RequestRefused(403, "cross_site", "Requests from another website are not allowed.")
             # A browser may send cookies along, and no page of another origin acts by them: a key is needed.
             scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
         if rule is None and ruling.allowed_methods:
-            raise Refusal(
+            raise RequestRefused(
                 405,
                 "method_not_allowed",
                 f"{method} is not possible here.",
                 Allow=", ".join(sorted(ruling.allowed_methods)),
             )
         if rule is None or rule.access is Access.DENIED:
-            raise Refusal(404, "not_found", "There is nothing at this address.")
+            raise RequestRefused(404, "not_found", "There is nothing at this address.")
         return rule
 
     async def _identify(self, rule: Rule, scope: Scope) -> Identity | None:
@@ -165,7 +165,7 @@ class Guard:
         try:
             identity = await self._authenticator.identify(scope)
         except StorageUnavailable as error:
-            raise Refusal(error.status, error.code, error.message, **{"Retry-After": "1"}) from error
+            raise RequestRefused(error.status, error.code, error.message, **{"Retry-After": "1"}) from error
         if identity is None:
             raise not_signed_in(self._authenticator.key_hint)
         _authorize(rule, identity)
@@ -191,27 +191,27 @@ class Guard:
                     if not message.get("more_body", False):
                         return b"".join(chunks)
         except TimeoutError:
-            raise Refusal(
+            raise RequestRefused(
                 408, "too_slow", "The request took too long to arrive. Send it again.", Connection="close"
             ) from None
 
     def _check_session(self, rule: Rule, scope: Scope, body: bytes, user_id: str) -> None:
         for session_hash in _session_hashes(rule, scope, body):
             if not self._sessions.claim(session_hash, user_id):
-                raise Refusal(404, "not_found", "There is nothing at this address.")
+                raise RequestRefused(404, "not_found", "There is nothing at this address.")
 
 
 def _authorize(rule: Rule, identity: Identity) -> None:
     if identity.key_id is not None and (rule.scope is None or rule.scope not in identity.scopes):
-        raise Refusal(
+        raise RequestRefused(
             403, "not_allowed", "This API key was not made for this. Make one that is, on your account's page."
         )
-    if rule.access is Access.ADMIN and identity.role is not Role.ADMIN:
-        raise Refusal(403, "not_allowed", "Only an admin may do this. Ask one of yours.")
+    if rule.access is Access.ADMIN and identity.role is not UserRole.ADMIN:
+        raise RequestRefused(403, "not_allowed", "Only an admin may do this. Ask one of yours.")
     if rule.access is Access.OVERSEER and not identity.role.may_oversee:
-        raise Refusal(403, "not_allowed", "Only admins and viewers see this. Ask an admin if you should.")
+        raise RequestRefused(403, "not_allowed", "Only admins and viewers see this. Ask an admin if you should.")
     if rule.access is Access.WRITER and not identity.role.may_write:
-        raise Refusal(403, "not_allowed", "You can read here and change nothing. Ask an admin if you should.")
+        raise RequestRefused(403, "not_allowed", "You can read here and change nothing. Ask an admin if you should.")
 
 
 def _check_content_type(scope: Scope, allowed: tuple[str, ...]) -> None:
@@ -219,10 +219,10 @@ def _check_content_type(scope: Scope, allowed: tuple[str, ...]) -> None:
     if content_type in allowed:
         return
     if allowed is _JSON:
-        raise Refusal(
+        raise RequestRefused(
             415, "unsupported_media_type", "The body must be JSON: send it with Content-Type: application/json."
         )
-    raise Refusal(
+    raise RequestRefused(
         415,
         "unsupported_media_type",
         f"Send the file as it is, with one of these as Content-Type: {', '.join(allowed)}.",
@@ -234,32 +234,32 @@ def _declared_size(scope: Scope) -> int:
     return int(declared) if declared.isdecimal() else 0
 
 
-def _too_large_refusal(limit: int) -> Refusal:
-    return Refusal(413, TooLarge.code, _too_large(limit), Connection="close")
+def _too_large_refusal(limit: int) -> RequestRefused:
+    return RequestRefused(413, TooLarge.code, _too_large(limit), Connection="close")
 
 
 def _too_large(limit: int) -> str:
     return f"The request is larger than {limit / (1024 * 1024):g} MiB. Send less at once."
 
 
-def _limited(receive: Receive, limit: int, declared: int, patience: float) -> Receive:
+def _limited(receive: Receive, limit: int, declared: int, timeout_s: float) -> Receive:
     """A ``receive`` for a route that reads by itself: raises ``TooLarge`` there when more comes, or is declared.
 
-    A client that sends nothing for ``patience`` seconds has left, as far as the route is told.
+    A client that sends nothing for ``timeout_s`` seconds has left, as far as the route is told.
     """
     size = 0
 
     async def counted() -> Message:
         nonlocal size
         try:
-            message = await asyncio.wait_for(receive(), patience)
+            message = await asyncio.wait_for(receive(), timeout_s)
         except TimeoutError:
             return {"type": "http.disconnect"}
         size += len(message.get("body", b""))
         if max(size, declared) <= limit:
             return message
         # Closed at once, the connection would take the answer with it before the browser had read it.
-        while message.get("more_body", False) and size < limit * _PATIENCE:
+        while message.get("more_body", False) and size < limit * _MAX_DISCARDED_FACTOR:
             message = await receive()
             size += len(message.get("body", b""))
         raise TooLarge(_too_large(limit))

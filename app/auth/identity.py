@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from starlette.requests import HTTPConnection
 
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 
 _KEY = "identity"
 
@@ -20,7 +20,7 @@ class Identity:
     """A person, and by which door they came: a session of theirs, or one of their API keys."""
 
     user_id: str
-    role: Role
+    role: UserRole
     session_id: str | None = None
     key_id: str | None = None
     scopes: frozenset[str] = frozenset()  #: of the key
@@ -51,7 +51,7 @@ class LocalUser:
     """Without accounts: whoever reaches this server is the one person at this computer, and may do everything."""
 
     def __init__(self, user_id: str) -> None:
-        self._identity = Identity(user_id, Role.ADMIN)
+        self._identity = Identity(user_id, UserRole.ADMIN)
 
     async def identify(self, scope: Mapping[str, Any]) -> Identity | None:  # noqa: ARG002 - whoever asks
         return self._identity

@@ -11,7 +11,7 @@ from pwdlib import PasswordHash
 from pwdlib.exceptions import UnknownHashError
 from pwdlib.hashers.argon2 import Argon2Hasher
 
-from app.concurrency.cpu_affinity import step_back
+from app.concurrency.cpu_affinity import lower_thread_priority
 
 Result = TypeVar("Result")
 
@@ -24,7 +24,7 @@ class Passwords:
 
     def __init__(self, hasher: PasswordHash | None = None) -> None:
         self._hasher = hasher or PasswordHash((Argon2Hasher(),))
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="passwords", initializer=step_back)
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="passwords", initializer=lower_thread_priority)
         self._nobody: str | None = None
 
     async def hash(self, password: str) -> str:

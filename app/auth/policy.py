@@ -49,7 +49,7 @@ class Rule:
         session: SessionIn = SessionIn.NOWHERE,
         linkable: bool = False,
         upload: bool = False,
-        lasting: bool = False,
+        revocable: bool = False,
         scope: Scope | None = None,
     ) -> None:
         """``methods`` are separated by blanks.
@@ -57,7 +57,7 @@ class Rule:
         Args:
             linkable: another website may link here (a page, read only); who is not signed in is shown the way in.
             upload: takes a file, larger than other bodies may be and not only of JSON, and reads it piece by piece.
-            lasting: the answer may take long; it ends when who asked for it is signed out meanwhile.
+            revocable: the answer may take long; it ends when who asked for it is signed out meanwhile.
             scope: what an API key must open to be let in here; None lets none in.
         """
         self.methods = frozenset(methods.split())
@@ -66,7 +66,7 @@ class Rule:
         self.session = session
         self.linkable = linkable
         self.upload = upload
-        self.lasting = lasting
+        self.revocable = revocable
         self.scope = scope
         self._pattern: re.Pattern[str] = compile_path(path)[0]
 
@@ -93,9 +93,9 @@ RULES: tuple[Rule, ...] = (
     # The chat's own API.
     Rule("GET", "/api/openapi.json", _USER),
     Rule("POST", "/api/turns", _WRITER),
-    Rule("GET", "/api/turns/{turn_id}/events", _USER, lasting=True),
+    Rule("GET", "/api/turns/{turn_id}/events", _USER, revocable=True),
     Rule("POST", "/api/turns/{turn_id}/stop", _WRITER),
-    Rule("GET", "/api/events", _USER, lasting=True),
+    Rule("GET", "/api/events", _USER, revocable=True),
     Rule("DELETE", "/api/messages/{message_id}", _WRITER),
     Rule("POST", "/api/deletions/{deletion_id}/undo", _WRITER),
     Rule("POST", "/api/messages/{message_id}/edit", _WRITER),
@@ -167,8 +167,8 @@ RULES: tuple[Rule, ...] = (
     # OpenAI's API.
     Rule("GET", "/v1/models", _USER, scope=Scope.MODELS),
     Rule("GET", "/v1/models/{model:path}", _USER, scope=Scope.MODELS),
-    Rule("POST", "/v1/chat/completions", _WRITER, scope=Scope.CHAT, lasting=True),
-    Rule("POST", "/v1/completions", _WRITER, scope=Scope.CHAT, lasting=True),
+    Rule("POST", "/v1/chat/completions", _WRITER, scope=Scope.CHAT, revocable=True),
+    Rule("POST", "/v1/completions", _WRITER, scope=Scope.CHAT, revocable=True),
     Rule("POST", "/v1/tokenize", _WRITER, scope=Scope.CHAT),
     # Beside it, as vLLM has them: listed in app.error_format, too.
     Rule("POST", "/tokenize", _WRITER, scope=Scope.CHAT),
@@ -198,12 +198,12 @@ RULES: tuple[Rule, ...] = (
     Rule("GET HEAD", "/gradio_api/file={path_or_url:path}", _USER),
     # Gradio: commands. Whoever knows a session_hash could otherwise read that session's output.
     Rule("POST", "/gradio_api/queue/join", _USER, session=SessionIn.BODY),
-    Rule("GET", "/gradio_api/queue/data", _USER, session=SessionIn.QUERY, lasting=True),
+    Rule("GET", "/gradio_api/queue/data", _USER, session=SessionIn.QUERY, revocable=True),
     Rule("POST", "/gradio_api/run/{api_name}", _USER, session=SessionIn.BODY),
     Rule("POST", "/gradio_api/cancel", _USER, session=SessionIn.BODY),
     Rule("POST", "/gradio_api/reset", _USER, session=SessionIn.BODY),
     Rule("POST", "/gradio_api/component_server", _USER, session=SessionIn.BODY),
-    Rule("GET", "/gradio_api/heartbeat/{session_hash}", _USER, session=SessionIn.PATH, lasting=True),
+    Rule("GET", "/gradio_api/heartbeat/{session_hash}", _USER, session=SessionIn.PATH, revocable=True),
     # Gradio: closed. Its log-in is not ours, files are not taken, and the page uses none of the rest.
     Rule("POST", "/login", _DENIED),
     Rule("GET", "/logout", _DENIED),

@@ -9,18 +9,18 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from app.auth.rate_limits import Rate, Throttle, too_many
+from app.auth.rate_limits import RateLimit, RateLimiter, too_many_requests
 from app.errors import InvalidInput, StorageUnavailable
 from app.settings import AppSettings
-from app.store.accounts.token_use import TokenUses, seconds_until_tomorrow
+from app.store.accounts.token_use import TokenUsageRecords, seconds_until_tomorrow
 from engine import Delta
 
 _log = logging.getLogger(__name__)
 
 #: When a reply that is being written may have ended.
-BUSY_SECONDS = 5
+RETRY_AFTER_SECONDS = 5
 #: For so long spent tokens are gathered: one transaction counts those of all replies that end meanwhile.
-COUNTING_SECONDS = 1.0
+FLUSH_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -43,16 +43,16 @@ class Quotas:
     """
 
     def __init__(
-        self, settings: AppSettings, uses: TokenUses, replies_here: Callable[[str], int], *, is_alone: bool
+        self, settings: AppSettings, uses: TokenUsageRecords, replies_here: Callable[[str], int], *, is_alone: bool
     ) -> None:
         per_minute = settings.messages_per_minute
-        self._rates = (Rate(per_minute, 60, "messages"),) if per_minute is not None else ()
-        self._most_replies = settings.concurrent_replies
-        self._most_tokens = settings.tokens_per_day
+        self._rates = (RateLimit(per_minute, 60, "messages"),) if per_minute is not None else ()
+        self._max_replies = settings.concurrent_replies
+        self._max_tokens = settings.tokens_per_day
         self._uses = uses
         self._replies_here = replies_here
         self._is_alone = is_alone
-        self._throttle = Throttle()
+        self._rate_limiter = RateLimiter()
         self._unsaved: Counter[str] = Counter()  # replies that are saved nowhere, by person
         self._gates: dict[str, _Gate] = {}
         self._spent: Counter[str] = Counter()  # tokens that are not written down yet, by person
@@ -60,7 +60,7 @@ class Quotas:
         self._closing = asyncio.Event()
 
     @asynccontextmanager
-    async def sending(self, user_id: str, replies: int = 1) -> AsyncIterator[None]:
+    async def admit(self, user_id: str, replies: int = 1) -> AsyncIterator[None]:
         """See :class:`app.turns.admission.Admission`."""
         gate = self._gates.setdefault(user_id, _Gate())
         gate.waiting += 1
@@ -73,19 +73,19 @@ class Quotas:
             if not gate.waiting:
                 self._gates.pop(user_id, None)
 
-    def spent(self, user_id: str, tokens: int) -> None:
+    def record_tokens(self, user_id: str, tokens: int) -> None:
         """See :class:`app.turns.admission.Admission`."""
         if tokens:
             self._spent[user_id] += tokens
             if self._writing is None:
                 self._writing = asyncio.create_task(self._write(), name="count tokens")
 
-    async def metered(self, user_id: str, deltas: AsyncIterator[Delta], replies: int = 1) -> AsyncGenerator[Delta]:
+    async def meter(self, user_id: str, deltas: AsyncIterator[Delta], replies: int = 1) -> AsyncGenerator[Delta]:
         """See :class:`app.turns.admission.Admission`."""
         read: dict[str, int] = {}  # by request: there is one for each prompt
         written = 0
         try:
-            async with self.sending(user_id, replies):
+            async with self.admit(user_id, replies):
                 self._unsaved[user_id] += replies
             try:
                 async for delta in deltas:
@@ -98,7 +98,7 @@ class Quotas:
                 self._unsaved[user_id] -= replies
                 if not self._unsaved[user_id]:
                     del self._unsaved[user_id]
-                self.spent(user_id, sum(read.values()) + written)
+                self.record_tokens(user_id, sum(read.values()) + written)
         finally:
             if isinstance(deltas, AsyncGenerator):
                 await deltas.aclose()
@@ -110,31 +110,33 @@ class Quotas:
             await self._writing
 
     async def _check(self, user_id: str, replies: int) -> None:
-        if self._most_tokens is not None:
+        if self._max_tokens is not None:
             counted = await self._uses.of_today(user_id)
-            if counted + self._spent[user_id] >= self._most_tokens:
-                raise too_many(
-                    f"Your replies have taken the {self._most_tokens:,} tokens of today.", seconds_until_tomorrow()
+            if counted + self._spent[user_id] >= self._max_tokens:
+                raise too_many_requests(
+                    f"Your replies have taken the {self._max_tokens:,} tokens of today.", seconds_until_tomorrow()
                 )
-        if self._most_replies is not None:
+        if self._max_replies is not None:
             under_way = 0 if self._is_alone else await self._uses.replies_under_way(user_id)
             under_way += self._replies_here(user_id) + self._unsaved[user_id]
-            if replies > self._most_replies:
+            if replies > self._max_replies:
                 raise InvalidInput(
-                    f"This request asks for {replies} replies at a time; you may have {self._most_replies}. "
+                    f"This request asks for {replies} replies at a time; you may have {self._max_replies}. "
                     "Lower n, or send fewer prompts in one request."
                 )
-            if under_way + replies > self._most_replies:
+            if under_way + replies > self._max_replies:
                 said = "1 reply is" if under_way == 1 else f"{under_way} replies are"
-                raise too_many(f"{said} being written for you already. Wait for one to end.", BUSY_SECONDS)
-        self._throttle.count(self._rates, user_id, "You have sent many messages within a minute.")
+                raise too_many_requests(
+                    f"{said} being written for you already. Wait for one to end.", RETRY_AFTER_SECONDS
+                )
+        self._rate_limiter.hit(self._rates, user_id, "You have sent many messages within a minute.")
 
     async def _write(self) -> None:
         """What is spent within a while is written down in one transaction."""
         try:
             while self._spent:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._closing.wait(), COUNTING_SECONDS)
+                    await asyncio.wait_for(self._closing.wait(), FLUSH_SECONDS)
                 spent, self._spent = self._spent, Counter()
                 try:
                     await self._uses.add(spent)

@@ -9,15 +9,15 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.auth.denials import Refusal
+from app.auth.denials import RequestRefused
 from app.error_format import error_response
 
-MAX_LASTING_PER_USER = 100
+MAX_REVOCABLE_PER_USER = 100
 """Event streams and the like. A browser keeps one for all its tabs, and Gradio two for each tab."""
 _RETRY_AFTER_SECONDS = 5
 
 
-class LastingRequests:
+class RevocableRequests:
     """Counts each user's long answers that are under way in this process.
 
     Args:
@@ -29,14 +29,14 @@ class LastingRequests:
         self._open: Counter[str] = Counter()
 
     @contextmanager
-    def counted(self, user_id: str) -> Iterator[None]:
+    def track(self, user_id: str) -> Iterator[None]:
         """Around one of them.
 
         Raises:
-            Refusal: it is one too many.
+            RequestRefused: it is one too many.
         """
         if self._max is not None and self._open[user_id] >= self._max:
-            raise Refusal(
+            raise RequestRefused(
                 429,
                 "too_many_requests",
                 f"You have {self._max} streams open already. Close some tabs or programs, then try again.",
@@ -51,7 +51,9 @@ class LastingRequests:
                 del self._open[user_id]
 
 
-async def run_until(ended: asyncio.Event | None, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+async def run_until_revoked(
+    ended: asyncio.Event | None, app: ASGIApp, scope: Scope, receive: Receive, send: Send
+) -> None:
     """Run ``app``; where ``ended`` is set meanwhile, cut it off and end its answer. None is never set."""
     if ended is None:
         await app(scope, receive, send)

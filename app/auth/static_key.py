@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from app.auth.authenticator import bearer_of
 from app.auth.identity import Identity, LocalUser
 from app.domain.accounts import Scope
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from app.error_format import is_openai_path
 
 
@@ -29,7 +29,7 @@ class KeyedLocalUser(LocalUser):
     def __init__(self, user_id: str, api_key: SecretStr) -> None:
         super().__init__(user_id)
         self._api_key = api_key.get_secret_value().encode()
-        self._program = Identity(user_id, Role.ADMIN, key_id="APP_API_KEY", scopes=frozenset(Scope))
+        self._program = Identity(user_id, UserRole.ADMIN, key_id="APP_API_KEY", scopes=frozenset(Scope))
 
     async def identify(self, scope: Mapping[str, Any]) -> Identity | None:
         if not is_openai_path(scope["path"]):

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 #: Seconds. A log hears of a stage that goes on for longer.
-_SILENCE = 10.0
+_MIN_LOG_INTERVAL_SECONDS = 10.0
 
 
 class StageProgress:
@@ -58,7 +58,7 @@ class StageProgress:
             task = self._stages[stage]
             if task is not None:
                 self._bars.update(task, completed=fraction)
-            elif time.monotonic() >= self._printed + _SILENCE:
+            elif time.monotonic() >= self._printed + _MIN_LOG_INTERVAL_SECONDS:
                 self._print(f"{stage}: {fraction:.0%}")
 
     def _print(self, line: str) -> None:

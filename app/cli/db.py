@@ -26,9 +26,9 @@ def upgrade(**flags: str | bool | None) -> None:
     settings = read_settings(AppSettings, flags)
 
     from app.store.maintenance.migrate import migrate
-    from app.store.maintenance.process_lock import claimed
+    from app.store.maintenance.process_lock import claim_database
 
-    with claimed(settings.resolved_database_url):
+    with claim_database(settings.resolved_database_url):
         done = migrate(settings.resolved_database_url)
     if done.before == done.after:
         typer.echo(f"The database is already at schema {done.after}.")
@@ -43,9 +43,9 @@ def check(**flags: str | bool | None) -> None:
     """Say which schema the database has and whether it is whole. Changes nothing."""
     url = read_settings(AppSettings, flags).resolved_database_url
 
-    from app.store.maintenance.check import database_state, inspect_history
+    from app.store.maintenance.check import describe_database, inspect_history
 
-    state = database_state(url)
+    state = describe_database(url)
     if wrong := inspect_history(url):
         raise MaintenanceError(
             f"The database is damaged. {'. '.join(wrong)}. Restore a backup from before it: deskmate db restore FILE."
@@ -92,10 +92,10 @@ def restore(
 
     from app.cli.console import StageProgress
     from app.store.maintenance.backup_streams import backup_from
-    from app.store.maintenance.process_lock import claimed
+    from app.store.maintenance.process_lock import claim_database
     from app.store.maintenance.restore import restore as restore_backup
 
-    with claimed(url), ExitStack() as stack:
+    with claim_database(url), ExitStack() as stack:
         backup = stack.enter_context(backup_from(sys.stdin.buffer, settings.data_dir)) if file == PIPE else file
         progress = stack.enter_context(StageProgress())
         done = restore_backup(url, backup, partial(progress, "Copying the backup"))
@@ -117,7 +117,7 @@ def copy(
     settings = read_settings(AppSettings, flags)
 
     from app.cli.console import StageProgress
-    from app.store.maintenance.copy import copy_history, named
+    from app.store.maintenance.copy import copy_history, redact_url
 
     target = with_driver(to)
     try:
@@ -130,6 +130,6 @@ def copy(
         f"{count:,} {name.replace('_', ' ')}{'' if count == 1 else 's'}" for name, count in done.rows.items()
     )
     typer.echo(
-        f"Everything is in {named(target)}, compared row by row: {counts}. "
+        f"Everything is in {redact_url(target)}, compared row by row: {counts}. "
         "To use it, set APP_DATABASE_URL to it; the database it came from is as it was."
     )

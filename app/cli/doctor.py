@@ -12,7 +12,7 @@ from pathlib import Path
 from app.errors import StartupError
 from app.server.serving import bind, require_loopback
 from app.settings import AppSettings
-from app.store.maintenance.check import database_state
+from app.store.maintenance.check import describe_database
 from app.store.maintenance.migrate import sqlite_file
 from app.store.maintenance.writable_folder import file_exists, try_folder
 from engine import (
@@ -85,7 +85,7 @@ def _database(url: str) -> str:
         try_folder(file.parent, what="database's folder", setting="APP_DATABASE_URL or APP_DATA_DIR")
         if file_exists(file) and not os.access(file, os.R_OK | os.W_OK):
             raise StartupError(f"The database {file} may not be read and written. Make it this user's own.")
-    return database_state(url)
+    return describe_database(url)
 
 
 def _remote(settings: EngineSettings) -> str:

@@ -69,12 +69,12 @@ def serve(**flags: str | bool | None) -> None:
     from app.server.serving import address_of, bind, require_loopback
     from app.server.serving import serve as serve_until_stopped
     from app.store.maintenance.migrate import migrate
-    from app.store.maintenance.process_lock import claimed
+    from app.store.maintenance.process_lock import claim_database
 
     configure_logging(settings.log_level)
     require_loopback(settings.host, accounts=settings.accounts)
     with bind(settings.host, settings.port) as listener:
-        with claimed(settings.resolved_database_url):
+        with claim_database(settings.resolved_database_url):
             migrate(settings.resolved_database_url)
 
         from app.cli.console import StageProgress

@@ -12,7 +12,7 @@ CARDS = (24, 48, 80, 141)
 """Memory of common cards in GB: RTX 4090 and L4, L40S and A6000, A100 and H100, H200."""
 USABLE = 0.9
 WORK_GB = 2.0
-MOST_CARDS = 8
+MAX_GPUS = 8
 WIDTH = 100
 GB = 10**9
 
@@ -43,7 +43,7 @@ def sizing_report(size: ModelSize, context: int, users: int) -> Iterator[str]:
     yield "Under the cards: how many it takes, and how many such users they hold."
     assumed = (
         f"Assumed: GB are 10^9 bytes; {USABLE:.0%} of a card is used, {WORK_GB:g} GB of that for the computation and "
-        f"the runtime; several cards (2, 4 or {MOST_CARDS}) share weights and cache evenly; every user has a reply in "
+        f"the runtime; several cards (2, 4 or {MAX_GPUS}) share weights and cache evenly; every user has a reply in "
         "flight and a full context at the same time, and no two of them begin alike; int8 and int4 are formats of the "
         "weights, embeddings and output layer stay bf16."
     )
@@ -60,7 +60,7 @@ def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
 def _cards(weights: int, users: int, each: int, card: int) -> str:
     room = USABLE * card - WORK_GB
     count = 1
-    while count <= MOST_CARDS:
+    while count <= MAX_GPUS:
         held = int((count * room * GB - weights) // each)
         if held >= users:
             return f"{count}: {held:,} users"

@@ -12,12 +12,12 @@ from app.cli.console import StageProgress
 from app.domain.ids import LOCAL_USER_ID
 from app.errors import InvalidInput, StartupError
 from app.settings import AppSettings
-from app.store.accounts.accounts import Accounts
+from app.store.accounts.accounts import AccountRecords
 from app.store.chat.transfer import TransferRecords
 from app.store.db.database import Database
 from app.store.maintenance.check import inspect_database
 from app.store.maintenance.migrate import migrate
-from app.store.maintenance.process_lock import claimed
+from app.store.maintenance.process_lock import claim_database
 from app.transfer.service import Export, ExportFormat, Transfers
 
 
@@ -62,7 +62,7 @@ async def import_from(settings: AppSettings, file: Path, user: str | None = None
         opened = file.open("rb")
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from error
-    with opened, claimed(settings.resolved_database_url, otherwise="import the file through its page"):
+    with opened, claim_database(settings.resolved_database_url, otherwise="import the file through its page"):
         migrate(settings.resolved_database_url)
         async with _transfers(settings, user) as (transfers, user_id):
             with StageProgress() as progress:
@@ -77,7 +77,7 @@ async def import_from(settings: AppSettings, file: Path, user: str | None = None
 async def _transfers(settings: AppSettings, user: str | None) -> AsyncIterator[tuple[Transfers, str]]:
     database = Database(settings.resolved_database_url)
     try:
-        user_id = LOCAL_USER_ID if user is None else await Accounts(database).id_of(user)
+        user_id = LOCAL_USER_ID if user is None else await AccountRecords(database).id_of(user)
         yield (
             Transfers(
                 TransferRecords(database),

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from app.auth.accounts import RESET_HOURS, People
+from app.auth.accounts import RESET_HOURS, AccountService
 from app.cli.flags import read_settings, with_flags
-from app.domain.accounts import Person, folded
-from app.domain.roles import Role
+from app.domain.accounts import AccountView, fold_name
+from app.domain.roles import UserRole
 from app.errors import StartupError
 from app.settings import AppSettings
 
 if TYPE_CHECKING:
     from app.services.erasure import Erasure
-    from app.store.accounts.personal_data import PersonData
+    from app.store.accounts.personal_data import DeletionPreview
     from app.store.db.database import Database
 
 user = typer.Typer(help="The people who sign in.", no_args_is_help=True, rich_markup_mode=None)
@@ -36,7 +36,7 @@ PasswordStdin = Annotated[
 @with_flags(AppSettings)
 def create(
     name: Name,
-    role: Annotated[Role, typer.Option("--role", help="What they may do.")] = Role.AGENT,
+    role: Annotated[UserRole, typer.Option("--role", help="What they may do.")] = UserRole.AGENT,
     display_name: Annotated[str | None, typer.Option("--display-name", help="What others see.")] = None,
     password_stdin: PasswordStdin = False,
     take_over: Annotated[
@@ -48,11 +48,11 @@ def create(
     settings = _settings(flags)
     password = _password(password_stdin)
 
-    async def work(people: People) -> tuple[Person, int]:
-        made = await people.create(name, display_name, role, password)
-        return made, await people.invitations.take_over(made.id) if take_over else 0
+    async def work(accounts: AccountService) -> tuple[AccountView, int]:
+        made = await accounts.create(name, display_name, role, password)
+        return made, await accounts.invitations.take_over(made.id) if take_over else 0
 
-    made, taken = _with_people(settings, work)
+    made, taken = _with_accounts(settings, work)
     typer.echo(f"{made.name} can sign in, as {made.role.value}." + (f" Conversations taken over: {taken}." * take_over))
 
 
@@ -61,10 +61,10 @@ def create(
 def list_users(**flags: str | bool | None) -> None:
     """Say who there is: name, role, when they were last here, and whether they are disabled."""
 
-    async def work(people: People) -> list[Person]:
-        return list(await people.accounts.list())
+    async def work(accounts: AccountService) -> list[AccountView]:
+        return list(await accounts.records.list())
 
-    for person in _with_people(_settings(flags), work):
+    for person in _with_accounts(_settings(flags), work):
         disabled = "  disabled" if person.disabled_at else ""
         typer.echo(f"{person.name}  {person.role.value}  {_seen(person.last_seen_at)}{disabled}")
 
@@ -74,11 +74,11 @@ def list_users(**flags: str | bool | None) -> None:
 def disable(name: Name, **flags: str | bool | None) -> None:
     """Shut somebody out at once: every session of theirs ends, and their API keys open nothing."""
 
-    async def work(people: People) -> None:
-        await people.set_disabled(await people.accounts.id_of(name), True, actor_id=None)
+    async def work(accounts: AccountService) -> None:
+        await accounts.set_disabled(await accounts.records.id_of(name), True, actor_id=None)
 
-    _with_people(_settings(flags), work)
-    typer.echo(f"{folded(name)} is disabled.")
+    _with_accounts(_settings(flags), work)
+    typer.echo(f"{fold_name(name)} is disabled.")
 
 
 @user.command()
@@ -86,27 +86,27 @@ def disable(name: Name, **flags: str | bool | None) -> None:
 def enable(name: Name, **flags: str | bool | None) -> None:
     """Let somebody in again."""
 
-    async def work(people: People) -> None:
-        await people.set_disabled(await people.accounts.id_of(name), False, actor_id=None)
+    async def work(accounts: AccountService) -> None:
+        await accounts.set_disabled(await accounts.records.id_of(name), False, actor_id=None)
 
-    _with_people(_settings(flags), work)
-    typer.echo(f"{folded(name)} can sign in again.")
+    _with_accounts(_settings(flags), work)
+    typer.echo(f"{fold_name(name)} can sign in again.")
 
 
 @user.command("role")
 @with_flags(AppSettings)
 def set_role(
     name: Name,
-    role: Annotated[Role, typer.Argument(metavar="ROLE", help="admin, agent or viewer.")],
+    role: Annotated[UserRole, typer.Argument(metavar="ROLE", help="admin, agent or viewer.")],
     **flags: str | bool | None,
 ) -> None:
     """Change what somebody may do."""
 
-    async def work(people: People) -> None:
-        await people.set_role(await people.accounts.id_of(name), role, actor_id=None)
+    async def work(accounts: AccountService) -> None:
+        await accounts.set_role(await accounts.records.id_of(name), role, actor_id=None)
 
-    _with_people(_settings(flags), work)
-    typer.echo(f"{folded(name)} is {role.value} now.")
+    _with_accounts(_settings(flags), work)
+    typer.echo(f"{fold_name(name)} is {role.value} now.")
 
 
 @user.command("reset-password")
@@ -123,21 +123,21 @@ def reset_password(
     settings = _settings(flags)
     if link:
 
-        async def make(people: People) -> str:
-            return await people.reset_token(await people.accounts.id_of(name), actor_id=None)
+        async def make(accounts: AccountService) -> str:
+            return await accounts.reset_token(await accounts.records.id_of(name), actor_id=None)
 
         address = settings.public_url or f"http://127.0.0.1:{settings.port}"
-        token = _with_people(settings, make)
+        token = _with_accounts(settings, make)
         typer.echo(f"{address}/invitation/{token}")
         typer.echo(f"It works once, within {RESET_HOURS} hours.", err=True)
         return
     password = _password(password_stdin)
 
-    async def work(people: People) -> None:
-        await people.reset_password(await people.accounts.id_of(name), password)
+    async def work(accounts: AccountService) -> None:
+        await accounts.reset_password(await accounts.records.id_of(name), password)
 
-    _with_people(settings, work)
-    typer.echo(f"{folded(name)} has another password, and was signed out everywhere.")
+    _with_accounts(settings, work)
+    typer.echo(f"{fold_name(name)} has another password, and was signed out everywhere.")
 
 
 @user.command()
@@ -152,13 +152,13 @@ def delete(
 
     settings = _settings(flags)
 
-    async def look(erasure: Erasure) -> PersonData:
+    async def look(erasure: Erasure) -> DeletionPreview:
         return await erasure.preview(await erasure.find(name))
 
-    async def erase(erasure: Erasure) -> PersonData:
+    async def erase(erasure: Erasure) -> DeletionPreview:
         return await erasure.erase(None, await erasure.find(name))
 
-    typer.echo(f"Deleting {folded(name)} deletes {_counted(_with_erasure(settings, look))}.")
+    typer.echo(f"Deleting {fold_name(name)} deletes {_counted(_with_erasure(settings, look))}.")
     if preview:
         return
     if not yes:
@@ -166,7 +166,7 @@ def delete(
             raise StartupError("There is nobody to ask whether to delete it. Give --yes, or --preview to look only.")
         typer.confirm("This cannot be undone. Delete it?", abort=True)
     _with_erasure(settings, erase)
-    typer.echo(f"{folded(name)} is deleted. Backups have it until they are deleted, too.")
+    typer.echo(f"{fold_name(name)} is deleted. Backups have it until they are deleted, too.")
 
 
 def _settings(flags: dict[str, str | bool | None]) -> AppSettings:
@@ -184,10 +184,10 @@ def _password(from_stdin: bool) -> str:
     return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
 
 
-def _with_people(settings: AppSettings, work: Callable[[People], Awaitable[Result]]) -> Result:
+def _with_accounts(settings: AppSettings, work: Callable[[AccountService], Awaitable[Result]]) -> Result:
     async def run() -> Result:
-        async with _opened(settings) as (people, _):
-            return await work(people)
+        async with _opened(settings) as (accounts, _):
+            return await work(accounts)
 
     return asyncio.run(run())
 
@@ -195,19 +195,19 @@ def _with_people(settings: AppSettings, work: Callable[[People], Awaitable[Resul
 def _with_erasure(settings: AppSettings, work: Callable[[Erasure], Awaitable[Result]]) -> Result:
     from app.domain.ids import new_id
     from app.services.erasure import Erasure
-    from app.store.accounts.personal_data import PeopleData
+    from app.store.accounts.personal_data import UserDataRecords
     from app.store.chat.turn_records import TurnRecords
 
     async def nothing(_user_id: str) -> None:
         """A server forgets its temporary chats by itself, within a day."""
 
     async def run() -> Result:
-        async with _opened(settings) as (people, database):
+        async with _opened(settings) as (accounts, database):
             records = TurnRecords(database, new_id(), settings.lease_seconds)
             return await work(
                 Erasure(
-                    PeopleData(database),
-                    lambda user_id, by: people.set_disabled(user_id, True, actor_id=by),
+                    UserDataRecords(database),
+                    lambda user_id, by: accounts.set_disabled(user_id, True, actor_id=by),
                     records.delete_conversation,
                     nothing,
                 )
@@ -216,7 +216,7 @@ def _with_erasure(settings: AppSettings, work: Callable[[Erasure], Awaitable[Res
     return asyncio.run(run())
 
 
-def _counted(data: PersonData) -> str:
+def _counted(data: DeletionPreview) -> str:
     counts = [
         (data.conversations, "conversation", "conversations"),
         (data.messages, "message", "messages"),
@@ -229,22 +229,22 @@ def _counted(data: PersonData) -> str:
 
 
 @asynccontextmanager
-async def _opened(settings: AppSettings) -> AsyncIterator[tuple[People, Database]]:
+async def _opened(settings: AppSettings) -> AsyncIterator[tuple[AccountService, Database]]:
     from app.store.db.database import Database
     from app.store.maintenance.check import inspect_database
     from app.store.maintenance.migrate import migrate
-    from app.store.maintenance.process_lock import claimed
+    from app.store.maintenance.process_lock import claim_database
 
     url = settings.resolved_database_url
     if not inspect_database(url, whole=False).current:  # beside a server it is
-        with claimed(url):
+        with claim_database(url):
             migrate(url)
     database = Database(url)
-    people = People(database, settings)
+    accounts = AccountService(database, settings)
     try:
-        yield people, database
+        yield accounts, database
     finally:
-        people.close()
+        accounts.close()
         await database.close()
 
 

@@ -11,22 +11,22 @@ import os
 import threading
 from contextlib import suppress
 
-_ALLOWED = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-_ARE_TWO = len(_ALLOWED) == 2
+_ALLOWED_CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+_HAS_TWO_CPUS = len(_ALLOWED_CPUS) == 2
 
 #: As ``nice`` counts: the one that serves the page gets nine times as much where both have something to do.
-_STEPS_BACK = 10
+_NICENESS = 10
 
 
-def keep_to_one() -> None:
+def pin_to_first_cpu() -> None:
     """Keep the calling thread, and those that it starts from now on, to one processor."""
-    if _ARE_TWO:
+    if _HAS_TWO_CPUS:
         with suppress(OSError):  # where it is not allowed, it is not worth an error
-            os.sched_setaffinity(0, _ALLOWED[:1])
+            os.sched_setaffinity(0, _ALLOWED_CPUS[:1])
 
 
-def step_back() -> None:
+def lower_thread_priority() -> None:
     """Let the calling thread wait while another one on its processor has something to do."""
-    if _ARE_TWO:
+    if _HAS_TWO_CPUS:
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _STEPS_BACK)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

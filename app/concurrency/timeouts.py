@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-_STEP_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
-async def wait_at_most(seconds: float, tasks: Iterable[asyncio.Task[Any]]) -> float:
+async def wait_with_timeout(seconds: float, tasks: Iterable[asyncio.Task[Any]]) -> float:
     """Wait until the tasks are done, for so many seconds at most; returns how many were left.
 
     A machine that stands still (it is overloaded, or the process is stopped) gives nobody time to do anything, so that
@@ -17,7 +17,7 @@ async def wait_at_most(seconds: float, tasks: Iterable[asyncio.Task[Any]]) -> fl
     """
     loop, pending = asyncio.get_running_loop(), set(tasks)
     while pending:
-        began, step = loop.time(), min(seconds, _STEP_SECONDS)
+        began, step = loop.time(), min(seconds, _POLL_SECONDS)
         _, pending = await asyncio.wait(pending, timeout=step)
         seconds -= min(loop.time() - began, step)
         if seconds <= 0:

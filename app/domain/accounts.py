@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from app.domain.text import clean_text, one_line
 from app.errors import InvalidInput
 
-MAX_NAME = 100
-SHORTEST_PASSWORD = 10
-LONGEST_PASSWORD = 256
+MAX_NAME_CHARS = 100
+MIN_PASSWORD_CHARS = 10
+MAX_PASSWORD_CHARS = 256
 
 _NAME = re.compile(r"[\w.@+-]{2,100}")
 
@@ -34,13 +34,13 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class AccountView:
     """An account as its owner and admins see it."""
 
     id: str
     name: str
     display_name: str
-    role: Role
+    role: UserRole
     created_at: datetime
     disabled_at: datetime | None
     last_seen_at: datetime | None
@@ -64,7 +64,7 @@ class LinkView:
 
     id: str
     purpose: Purpose
-    role: Role
+    role: UserRole
     note: str | None
     created_at: datetime
     expires_at: datetime
@@ -89,7 +89,7 @@ def checked_name(name: str) -> str:
     Raises:
         InvalidInput: it cannot be one.
     """
-    name = folded(name)
+    name = fold_name(name)
     if not _NAME.fullmatch(name):
         raise InvalidInput(
             "The name to sign in with has 2 to 100 letters, digits and . _ - + @, and no blanks: a short name or an "
@@ -100,7 +100,7 @@ def checked_name(name: str) -> str:
     return name
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """A name as it is looked for: case makes no difference."""
     return clean_text(name).strip().casefold()
 
@@ -112,8 +112,8 @@ def checked_display_name(display_name: str | None, name: str) -> str:
         InvalidInput: it is too long.
     """
     shown = one_line(clean_text(display_name or "")).strip() or name
-    if len(shown) > MAX_NAME:
-        raise InvalidInput(f"The name to show has at most {MAX_NAME} characters.")
+    if len(shown) > MAX_NAME_CHARS:
+        raise InvalidInput(f"The name to show has at most {MAX_NAME_CHARS} characters.")
     return shown
 
 
@@ -123,10 +123,10 @@ def checked_password(password: str, name: str) -> str:
     Raises:
         InvalidInput: it is too short, too long, or can be guessed at once.
     """
-    if len(password) < SHORTEST_PASSWORD:
-        raise InvalidInput(f"The password has at least {SHORTEST_PASSWORD} characters; a few words make a good one.")
-    if len(password) > LONGEST_PASSWORD:
-        raise InvalidInput(f"The password has at most {LONGEST_PASSWORD} characters.")
+    if len(password) < MIN_PASSWORD_CHARS:
+        raise InvalidInput(f"The password has at least {MIN_PASSWORD_CHARS} characters; a few words make a good one.")
+    if len(password) > MAX_PASSWORD_CHARS:
+        raise InvalidInput(f"The password has at most {MAX_PASSWORD_CHARS} characters.")
     lowered = password.casefold()
     if lowered == name or len(set(lowered)) < 4 or lowered in _COMMON:
         raise InvalidInput("This password is among the first that anybody would try. Choose another one.")

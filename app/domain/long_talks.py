@@ -17,7 +17,7 @@ ContextPolicy = Literal["drop_oldest", "refuse"]
 
 
 @dataclass(frozen=True, slots=True)
-class ContextRoom:
+class ContextBudget:
     """How many tokens there are.
 
     Args:
@@ -43,8 +43,8 @@ class ContextRoom:
         return prompt_tokens < self.context_length
 
 
-async def turns_to_leave_out(
-    count: Callable[[int], Awaitable[int]], turns: int, *, already: int, room: ContextRoom
+async def count_turns_to_omit(
+    count: Callable[[int], Awaitable[int]], turns: int, *, already: int, room: ContextBudget
 ) -> int:
     """How many of the oldest turns to leave out of the prompt.
 

@@ -29,7 +29,7 @@ def mark_positions(text: str, start: int = 0, end: int = sys.maxsize) -> set[int
     return found
 
 
-def without_marks(text: str) -> str:
+def strip_marks(text: str) -> str:
     """``text`` without them."""
     marks = mark_positions(text)
     return "".join(char for at, char in enumerate(text) if at not in marks) if marks else text

@@ -49,9 +49,9 @@ def past_turns(path: Iterable[PathMessage]) -> list[PastTurn]:
 
 
 def chat_messages(
-    system_prompt: str, turns: Iterable[PastTurn], text: str, begun: PathMessage | None = None
+    system_prompt: str, turns: Iterable[PastTurn], text: str, partial_reply: PathMessage | None = None
 ) -> list[ChatMessage]:
-    """The messages for a reply to ``text``, or for the rest of one that has ``begun``.
+    """The messages for a reply to ``text``, or for the rest of ``partial_reply``.
 
     After an optional system message, roles alternate and ``text`` comes last, as most templates insist.
     """
@@ -63,8 +63,10 @@ def chat_messages(
         reply = ChatMessage(role="assistant", content=turn.reply)
         messages.append({**reply, "token_ids": turn.token_ids} if turn.token_ids else reply)
     messages.append(ChatMessage(role="user", content=text))
-    if begun is not None:
+    if partial_reply is not None:
         messages.append(
-            ChatMessage(role="assistant", content=begun.content, token_ids=begun.token_ids, unfinished=True)
+            ChatMessage(
+                role="assistant", content=partial_reply.content, token_ids=partial_reply.token_ids, unfinished=True
+            )
         )
     return messages

@@ -87,10 +87,10 @@ class StorageLimits:
                 f"There isn't enough room: with this, more than your {mebibytes(self.max_bytes)} would be used. "
                 "Nothing was added. Delete conversations that you don't need any more, or ask an admin for more room."
             )
-        most = self.max_conversations
-        if most is not None and use.conversations > max(most, before.conversations):
+        max_conversations = self.max_conversations
+        if max_conversations is not None and use.conversations > max(max_conversations, before.conversations):
             raise LimitReached(
-                f"With this you would have more than {most:,} conversations, the most that are kept "
+                f"With this you would have more than {max_conversations:,} conversations, the most that are kept "
                 "for one person. Nothing was added. Delete some that you don't need any more."
             )
         if self.max_tags is not None and use.tags > max(self.max_tags, before.tags):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from app.domain.markdown_marks import without_marks
-from app.domain.words import folded
+from app.domain.markdown_marks import strip_marks
+from app.domain.words import fold_words
 
 TITLE_CHARS = 60
 MAX_TITLE_CHARS = 200
@@ -24,7 +24,7 @@ def clean_text(text: str) -> str:
 
 def title_from(message: str) -> str:
     """A title for a conversation that begins with ``message``: its first line without marks, cut at a word's end."""
-    lines = (one_line(without_marks(line[:MAX_FIRST_LINE_CHARS])) for line in message.splitlines())
+    lines = (one_line(strip_marks(line[:MAX_FIRST_LINE_CHARS])) for line in message.splitlines())
     line = next((line for line in lines if line), "New chat")
     if len(line) <= TITLE_CHARS:
         return line
@@ -43,12 +43,12 @@ def as_title(said: str, about: str) -> str | None:
     lines = said.strip().splitlines()
     if len(lines) != 1:
         return None
-    title = one_line(without_marks(clean_text(_TITLE_MARK.sub("", lines[0])))).strip("\"'“”„«»‘’*_#` ")
+    title = one_line(strip_marks(clean_text(_TITLE_MARK.sub("", lines[0])))).strip("\"'“”„«»‘’*_#` ")
     if not title or len(title) > TITLE_CHARS or title[-1] in ".!?:;。！？：；…":
         return None
     if len(title.split()) > MAX_TITLE_WORDS:
         return None
-    return None if set(folded(about)).isdisjoint(folded(title)) else title
+    return None if set(fold_words(about)).isdisjoint(fold_words(title)) else title
 
 
 def branch_title(title: str) -> str:

@@ -70,7 +70,7 @@ def words(text: str, start: int = 0) -> Iterator[Word]:
             yield Word(folded, match.start(), match.end())
 
 
-def folded(text: str) -> list[str]:
+def fold_words(text: str) -> list[str]:
     """The words of ``text`` without their places. All that people and models write is cut so, beside the engine: one
     call of ``regex``, which lets go of Python's lock at each, and waits for the engine to get it back."""
     return [word for found in _WORD.findall(text) if (word := fold(found))]
@@ -83,7 +83,7 @@ def phrases(query: str) -> tuple[Phrase, ...]:
     """
     found = []
     for quoted, plain in _PART.findall(query):
-        if phrase := tuple(folded(quoted or plain)):
+        if phrase := tuple(fold_words(quoted or plain)):
             found.append(phrase)
     return tuple(found)
 

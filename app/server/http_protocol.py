@@ -113,7 +113,7 @@ def protocol_for(max_connections: int) -> type[HttpProtocol]:
     return type("BoundedHttpProtocol", (HttpProtocol,), {"max_connections": max_connections, "_without_request": {}})
 
 
-def allow_connections() -> int:
+def raise_open_file_limit() -> int:
     """Have the system let this process open as many files as it may; returns how many connections that leaves.
 
     Beyond its limit a process cannot even accept a connection to refuse it, and nobody new gets in.

@@ -7,7 +7,7 @@ import sys
 
 import structlog
 
-_CHATTY = (
+_NOISY_LOGGERS = (
     "httpx",
     "httpx2",
     "httpcore",
@@ -52,7 +52,7 @@ def configure_logging(level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for name in _CHATTY:
+    for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
     # Its start and stop lines repeat ours, and its access log would print query strings.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)

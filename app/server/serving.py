@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
-from app.concurrency.cpu_affinity import keep_to_one
+from app.concurrency.cpu_affinity import pin_to_first_cpu
 from app.errors import StartupError
-from app.server.http_protocol import allow_connections, protocol_for
+from app.server.http_protocol import protocol_for, raise_open_file_limit
 from app.settings import AppSettings
 from engine import ChatEngine
 
@@ -94,10 +94,10 @@ async def serve(
     os.environ["GRADIO_TEMP_DIR"] = str(settings.data_dir.resolve() / "gradio")
     from app.main import create_app, wind_down
 
-    app = create_app(settings, _beside(engine))
+    app = create_app(settings, _with_affinity(engine))
     config = uvicorn.Config(
         app,
-        http=protocol_for(allow_connections()),
+        http=protocol_for(raise_open_file_limit()),
         lifespan="off",  # ours, below: its errors must reach the command line as they are
         log_config=None,
         access_log=False,
@@ -107,7 +107,7 @@ async def serve(
     )
     starting = _CancelledBySigterm()
     async with starting, app.router.lifespan_context(app):
-        people = cast("Services", app.state.services).people
+        people = cast("Services", app.state.services).accounts
         setup = await people.setup_token() if people is not None else None
         starting.end()
         # Behind a # it stays in the browser, out of every log.
@@ -121,11 +121,11 @@ async def serve(
 
 
 @asynccontextmanager
-async def _beside(engine: AbstractAsyncContextManager[ChatEngine]) -> AsyncIterator[ChatEngine]:
+async def _with_affinity(engine: AbstractAsyncContextManager[ChatEngine]) -> AsyncIterator[ChatEngine]:
     """The engine, with a processor that this thread and the others are not on."""
     async with engine as running:
         if running.info.device == "cpu":
-            keep_to_one()
+            pin_to_first_cpu()
         yield running
 
 
@@ -160,7 +160,7 @@ def _cannot_listen(host: str, port: int, error: Exception) -> StartupError:
     return StartupError(reason[0].upper() + reason[1:])
 
 
-_COLLECTIONS = (10_000, 20, 20)
+_GC_THRESHOLDS = (10_000, 20, 20)
 """Objects made, and collections of younger ones, before the next collection. By Python's own numbers it goes through
 what a few tokens left behind, again and again, and finds nothing: with many readers a twentieth of all that is done."""
 
@@ -179,7 +179,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         gc.collect()
         gc.freeze()  # models and libraries stay: to look through all of them again and again takes tenths of a second
-        gc.set_threshold(*_COLLECTIONS)
+        gc.set_threshold(*_GC_THRESHOLDS)
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -16,7 +16,7 @@ from app.settings import AppSettings
 from app.store.chat.conversations import Conversations
 from app.store.chat.deletions import Deletions
 from app.store.chat.feedback import FeedbackRecords
-from app.store.chat.storage_use import StorageUses
+from app.store.chat.storage_use import StorageUsageRecords
 from app.store.chat.turn_contexts import TurnContexts
 from app.store.chat.turn_records import TurnRecords
 from app.store.db.database import IN_MEMORY, Database
@@ -25,9 +25,9 @@ from app.store.db.notifications import Notifications
 from app.store.maintenance.migrate import alembic_config
 from app.store.maintenance.retention import Retention
 from app.templates.catalog import Templates
-from app.turns.admission import Admission, Unlimited
+from app.turns.admission import Admission, UnlimitedAdmission
 from app.turns.service import Turns
-from app.turns.storage_quota import StorageRoom
+from app.turns.storage_quota import StorageQuota
 from engine import ChatEngine
 
 TEMPORARY_HOURS = 24
@@ -52,7 +52,7 @@ class TemporaryChats:
 
     def __init__(self, settings: AppSettings, engine: ChatEngine, templates: Templates) -> None:
         #: Who may have a reply; set before the first chat begins, for it asks these chats in turn.
-        self.admission: Admission = Unlimited()
+        self.admission: Admission = UnlimitedAdmission()
         self._settings = settings
         self._engine = engine
         self._templates = templates
@@ -65,29 +65,29 @@ class TemporaryChats:
             if self._open is None:
                 database = Database(IN_MEMORY)
                 await database.write(lambda session: command.upgrade(alembic_config(session.connection()), "head"))
-                self._open = database, self._over(database)
+                self._open = database, self._build(database)
             database, chats = self._open
         await database.write(lambda session: _admit(session, user_id))
         return chats
 
-    async def holding(self, id: str) -> Chats | None:
+    async def find(self, id: str) -> Chats | None:
         """These chats, if the conversation, message, turn or deletion of this id is one of theirs."""
         if self._open is None:
             return None
         database, chats = self._open
-        return chats if await database.read(lambda session: _holds(session, id)) else None
+        return chats if await database.read(lambda session: _contains(session, id)) else None
 
-    def writing_for(self, user_id: str) -> int:
+    def count_running(self, user_id: str) -> int:
         """How many replies are being written for somebody in these chats."""
-        return self._open[1].turns.writing_for(user_id) if self._open is not None else 0
+        return self._open[1].turns.count_running(user_id) if self._open is not None else 0
 
-    async def forget_old(self) -> None:
+    async def delete_expired(self) -> None:
         """Let go of those in which nobody has written for a day."""
         if self._open is not None:
             database, _chats = self._open
             await Retention(database).delete_older(datetime.now(UTC) - timedelta(hours=TEMPORARY_HOURS))
 
-    async def forget(self, user_id: str) -> None:
+    async def delete_for_user(self, user_id: str) -> None:
         """Let go of all that is this user's, with replies that are being written."""
         if self._open is None:
             return
@@ -103,7 +103,7 @@ class TemporaryChats:
             await chats.turns.close()
             await database.close()
 
-    def _over(self, database: Database) -> Chats:
+    def _build(self, database: Database) -> Chats:
         records = TurnRecords(database, new_id(), self._settings.lease_seconds)
         contexts, nobody = TurnContexts(database), Notifications(IN_MEMORY)
         limits = StorageLimits(max_bytes=TEMPORARY_BYTES, temporary=True)
@@ -117,7 +117,7 @@ class TemporaryChats:
                 self._templates,
                 nobody,
                 admission=self.admission,
-                storage=StorageRoom(StorageUses(database), limits),
+                storage=StorageQuota(StorageUsageRecords(database), limits),
                 is_alone=True,
             ),
             deletions=Deletions(database),
@@ -131,7 +131,7 @@ def _admit(session: Session, user_id: str) -> None:
         session.add(Account(id=user_id, name=user_id, created_at=datetime.now(UTC)))
 
 
-def _holds(session: Session, id: str) -> bool:
+def _contains(session: Session, id: str) -> bool:
     return bool(
         session.scalar(
             select(

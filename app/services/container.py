@@ -7,7 +7,7 @@ import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from app.auth.accounts import People
+from app.auth.accounts import AccountService
 from app.auth.quotas import Quotas
 from app.concurrency.background import BackgroundTasks
 from app.domain.ids import new_id
@@ -16,13 +16,13 @@ from app.services.chats import Chats, TemporaryChats
 from app.services.desk import Desk
 from app.services.housekeeping import Housekeeping
 from app.settings import AppSettings
-from app.store.accounts.accounts import Accounts
-from app.store.accounts.token_use import TokenUses
+from app.store.accounts.accounts import AccountRecords
+from app.store.accounts.token_use import TokenUsageRecords
 from app.store.chat.conversations import Conversations
 from app.store.chat.deletions import Deletions
 from app.store.chat.feedback import FeedbackRecords
 from app.store.chat.leases import Leases
-from app.store.chat.storage_use import StorageUses
+from app.store.chat.storage_use import StorageUsageRecords
 from app.store.chat.transfer import TransferRecords
 from app.store.chat.turn_contexts import TurnContexts
 from app.store.chat.turn_records import TurnRecords
@@ -31,14 +31,14 @@ from app.store.db.notifications import Notifications
 from app.store.desk.audit import Audit
 from app.store.desk.template_versions import TemplateVersions
 from app.store.maintenance.migrate import migrate, sqlite_file
-from app.store.maintenance.process_lock import claimed
+from app.store.maintenance.process_lock import claim_database
 from app.store.maintenance.retention import Retention
 from app.templates.catalog import Templates
 from app.templates.files import read_templates
 from app.transfer.service import Transfers
-from app.turns.admission import Admission, Unlimited
+from app.turns.admission import Admission, UnlimitedAdmission
 from app.turns.service import Turns
-from app.turns.storage_quota import StorageRoom
+from app.turns.storage_quota import StorageQuota
 from app.turns.sweeper import sweep_expired
 from app.turns.titles import Titles
 from engine import ChatEngine
@@ -58,9 +58,9 @@ class Services:
     templates: Templates
     audit: Audit
     desk: Desk
-    people: People | None  #: None without accounts
+    accounts: AccountService | None  #: None without accounts
     admission: Admission
-    storage: StorageRoom
+    storage: StorageQuota
     database: Database
     _quotas: Quotas | None
     _background: BackgroundTasks
@@ -76,7 +76,7 @@ class Services:
         files = read_templates()
         url = settings.resolved_database_url
         with ExitStack() as claim:
-            claim.enter_context(claimed(url))
+            claim.enter_context(claim_database(url))
             await asyncio.to_thread(migrate, url)
             database = Database(url)
             owner, lease_seconds = new_id(), settings.lease_seconds
@@ -91,7 +91,7 @@ class Services:
             records = TurnRecords(database, owner, lease_seconds)
             limits = settings.storage_limits
             conversations = Conversations(database, limits)
-            storage = StorageRoom(StorageUses(database), limits)
+            storage = StorageQuota(StorageUsageRecords(database), limits)
             deletions = Deletions(database)
             titles = Titles(engine, conversations, accounts=settings.accounts) if settings.auto_titles else None
             notifications = Notifications(url)
@@ -101,17 +101,17 @@ class Services:
                 background.start(notifications.listen(), "notifications")
             templates = Templates(files, TemplateVersions(database))
             temporary = TemporaryChats(settings, engine, templates)
-            people = People(database, settings, is_alone=is_alone) if settings.accounts else None
-            accounts = people or Accounts(database)
+            accounts = AccountService(database, settings, is_alone=is_alone) if settings.accounts else None
+            account_store = accounts or AccountRecords(database)
 
             def replies_here(user_id: str) -> int:
-                return temporary.writing_for(user_id) + (turns.writing_for(user_id) if is_alone else 0)
+                return temporary.count_running(user_id) + (turns.count_running(user_id) if is_alone else 0)
 
-            uses = TokenUses(database)
+            uses = TokenUsageRecords(database)
             quotas = Quotas(settings, uses, replies_here, is_alone=is_alone) if settings.accounts else None
-            admission = temporary.admission = quotas or Unlimited()
-            if people is not None:
-                background.start(people.watch.run(), "watch over sessions")
+            admission = temporary.admission = quotas or UnlimitedAdmission()
+            if accounts is not None:
+                background.start(accounts.revocation_watcher.run(), "watch over sessions")
             turns = Turns(
                 settings,
                 engine,
@@ -125,17 +125,17 @@ class Services:
                 is_alone=is_alone,
             )
             if not is_alone:
-                background.start(sweep_expired(leases, lease_seconds, turns.being_written), "sweeper")
+                background.start(sweep_expired(leases, lease_seconds, turns.running_turn_ids), "sweeper")
             housekeeping = Housekeeping(
                 conversations.index,
                 deletions,
                 Retention(database),
                 temporary,
-                people.sessions if people is not None else None,
+                accounts.sessions if accounts is not None else None,
                 retention_days=settings.retention_days,
             )
-            background.start(housekeeping.index_for_ever(), "search index")
-            background.start(housekeeping.clean_for_ever(), "cleaning")
+            background.start(housekeeping.run_indexing(), "search index")
+            background.start(housekeeping.run_cleanup(), "cleaning")
             return cls(
                 settings=settings,
                 engine=engine,
@@ -153,13 +153,13 @@ class Services:
                 ),
                 templates=templates,
                 audit=Audit(database),
-                desk=Desk.over(
+                desk=Desk.create(
                     database,
-                    shut_out=lambda user_id, by: accounts.set_disabled(user_id, True, actor_id=by),
+                    shut_out=lambda user_id, by: account_store.set_disabled(user_id, True, actor_id=by),
                     delete_conversation=turns.delete_conversation,
-                    forget_temporary=temporary.forget,
+                    forget_temporary=temporary.delete_for_user,
                 ),
-                people=people,
+                accounts=accounts,
                 admission=admission,
                 storage=storage,
                 database=database,
@@ -185,7 +185,7 @@ class Services:
 
     async def chats_with(self, id: str) -> Chats:
         """Where the conversation, message, turn or deletion of this id is: among the temporary chats, or the others."""
-        return await self.temporary.holding(id) or self.chats
+        return await self.temporary.find(id) or self.chats
 
     async def close(self) -> None:
         """End the replies in flight within ``shutdown_seconds``, then let go of the database. The engine stays."""
@@ -195,8 +195,8 @@ class Services:
                 await self._quotas.close()
         finally:
             await self._background.close()
-            if self.people is not None:
-                self.people.close()
+            if self.accounts is not None:
+                self.accounts.close()
             await self.database.close()
             self._claim.close()
 

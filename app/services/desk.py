@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from app.services.erasure import Erasure
-from app.store.accounts.personal_data import PeopleData
+from app.store.accounts.personal_data import UserDataRecords
 from app.store.db.database import Database
 from app.store.desk.audit_log import AuditLog
 from app.store.desk.review import Reviews
@@ -23,7 +23,7 @@ class Desk:
     erasure: Erasure
 
     @classmethod
-    def over(
+    def create(
         cls,
         database: Database,
         *,
@@ -36,5 +36,5 @@ class Desk:
             usage=UsageRecords(database),
             reviews=Reviews(database),
             audit_log=AuditLog(database),
-            erasure=Erasure(PeopleData(database), shut_out, delete_conversation, forget_temporary),
+            erasure=Erasure(UserDataRecords(database), shut_out, delete_conversation, forget_temporary),
         )

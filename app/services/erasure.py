@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from app.domain.ids import LOCAL_USER_ID
-from app.store.accounts.personal_data import PeopleData, PersonData
+from app.store.accounts.personal_data import DeletionPreview, UserDataRecords
 
 
 class Erasure:
@@ -19,7 +19,7 @@ class Erasure:
 
     def __init__(
         self,
-        data: PeopleData,
+        data: UserDataRecords,
         shut_out: Callable[[str, str | None], Awaitable[None]],
         delete_conversation: Callable[[str, str], Awaitable[None]],
         forget_temporary: Callable[[str], Awaitable[None]],
@@ -37,7 +37,7 @@ class Erasure:
         """
         return await self._data.find(name)
 
-    async def preview(self, user_id: str) -> PersonData:
+    async def preview(self, user_id: str) -> DeletionPreview:
         """What would go.
 
         Raises:
@@ -45,7 +45,7 @@ class Erasure:
         """
         return await self._data.preview(user_id)
 
-    async def erase(self, actor_id: str | None, user_id: str) -> PersonData:
+    async def erase(self, actor_id: str | None, user_id: str) -> DeletionPreview:
         """Delete the person with everything; returns what that was. Cut short, it can be done again.
 
         Raises:

@@ -45,7 +45,7 @@ class Housekeeping:
         self._sessions = sessions
         self._retention_days = retention_days
 
-    async def index_for_ever(self) -> None:
+    async def run_indexing(self) -> None:
         """Keep the search entries up to date."""
         while True:
             try:
@@ -54,7 +54,7 @@ class Housekeeping:
                 more = False
             await asyncio.sleep(BETWEEN_BATCHES_SECONDS if more else INDEX_SECONDS)
 
-    async def clean_for_ever(self) -> None:
+    async def run_cleanup(self) -> None:
         """:meth:`clean` now and then."""
         while True:
             try:
@@ -70,7 +70,7 @@ class Housekeeping:
             StorageUnavailable: the database does not work.
         """
         now = datetime.now(UTC)
-        await self._temporary.forget_old()
+        await self._temporary.delete_expired()
         if self._sessions is not None:
             await self._sessions.purge()
         await self._deletions.purge(before=now - timedelta(hours=UNDO_HOURS))

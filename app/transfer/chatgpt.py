@@ -7,14 +7,14 @@ from typing import Any
 
 from app.domain.broken_conversation import BrokenConversation
 from app.domain.views import Role
-from app.transfer.chatgpt_marks import without_marks
+from app.transfer.chatgpt_marks import replace_marks
 from app.transfer.fields import a_list, an_object, parts_text, text_or_none
-from app.transfer.foreign import ForeignConversation, Said, moment
+from app.transfer.foreign import ForeignConversation, ForeignMessage, moment
 
 PROGRAM = "chatgpt"
 
 
-def recognised(conversation: Mapping[str, Any]) -> bool:
+def can_read(conversation: Mapping[str, Any]) -> bool:
     return "mapping" in conversation
 
 
@@ -46,12 +46,12 @@ def read(conversation: Mapping[str, Any]) -> ForeignConversation:
     )
 
 
-def _said(key: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> Said:
+def _said(key: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> ForeignMessage:
     parent = node.get("parent")
     if parent is not None and (not isinstance(parent, str) or parent not in nodes):
         raise BrokenConversation(f"mapping.{key}.parent", "there is no message with this id")
     if node.get("message") is None:
-        return Said(key=key, parent=parent, role=None, text="")
+        return ForeignMessage(key=key, parent=parent, role=None, text="")
     message = an_object(node["message"], f"mapping.{key}.message")
     author = an_object(message.get("author"), f"mapping.{key}.message.author")
     metadata = message.get("metadata")
@@ -60,11 +60,11 @@ def _said(key: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> Said:
     for_people = message.get("recipient") in (None, "all")
     role = {"user": Role.USER, "assistant": Role.ASSISTANT}.get(str(author.get("role")))
     text = _text(message.get("content"), f"mapping.{key}.message.content")
-    return Said(
+    return ForeignMessage(
         key=key,
         parent=parent,
         role=role if for_people and not hidden else None,
-        text=without_marks(text, metadata) if role is Role.ASSISTANT else text,
+        text=replace_marks(text, metadata) if role is Role.ASSISTANT else text,
         at=moment(message.get("create_time")),
         model=text_or_none(metadata, "model_slug"),
         complete=message.get("status") in (None, "finished_successfully"),

@@ -22,7 +22,7 @@ _REFERENCE = re.compile(r"turn\d+[a-z]+\d+")
 _WORDED = frozenset({"url", "link_title", "video"})
 
 
-def without_marks(text: str, metadata: Mapping[str, Any]) -> str:
+def replace_marks(text: str, metadata: Mapping[str, Any]) -> str:
     """``text`` with each mark replaced by its words, where it has some."""
     written = _written_out(metadata)
     pieces: list[str] = []

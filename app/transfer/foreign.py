@@ -32,7 +32,7 @@ _MAX_GROWTH = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ForeignMessage:
     """A message as another program has it."""
 
     key: str
@@ -51,7 +51,7 @@ class ForeignConversation:
 
     program: str
     id: str | None
-    said: Sequence[Said]  #: versions of one message in their order
+    said: Sequence[ForeignMessage]  #: versions of one message in their order
     tip: str | None = None
     title: str | None = None
     created_at: datetime | None = None
@@ -94,7 +94,7 @@ def converted(foreign: ForeignConversation, now: datetime) -> ConversationDocume
 class _Piece:
     """A message of ours in the making: what was said, and what of the same role came right before."""
 
-    said: Said
+    said: ForeignMessage
     before: _Piece | None
     parent: _Piece | None
     goes_on: list[_Piece] = field(default_factory=list)  #: pieces of the same role
@@ -106,7 +106,7 @@ class _Piece:
         """It is a message, not only the beginning of longer ones."""
         return self.answered or not self.goes_on
 
-    def parts(self) -> Iterator[Said]:
+    def parts(self) -> Iterator[ForeignMessage]:
         piece: _Piece | None = self
         while piece is not None:
             yield piece.said
@@ -118,7 +118,7 @@ class _Pieces:
     all: list[_Piece] = field(default_factory=list)
     of: dict[str, _Piece] = field(default_factory=dict)  #: by key; of what is left out, what is before it
 
-    def add(self, said: Said, anchor: _Piece | None) -> None:
+    def add(self, said: ForeignMessage, anchor: _Piece | None) -> None:
         """Put what was said after ``anchor``."""
         if anchor is None and said.role is Role.ASSISTANT:
             anchor = self._nothing()
@@ -134,12 +134,14 @@ class _Pieces:
 
     def _nothing(self) -> _Piece:
         if not self.all or self.all[0].said.text:
-            self.all.insert(0, _Piece(Said(key="", parent=None, role=Role.USER, text=""), before=None, parent=None))
+            self.all.insert(
+                0, _Piece(ForeignMessage(key="", parent=None, role=Role.USER, text=""), before=None, parent=None)
+            )
         return self.all[0]
 
 
 def _pieces(foreign: ForeignConversation) -> _Pieces:
-    following: dict[str | None, list[Said]] = {}
+    following: dict[str | None, list[ForeignMessage]] = {}
     for said in foreign.said:
         following.setdefault(said.parent, []).append(said)
     reached = sum(1 for _ in depths_of({said.key: said.parent for said in foreign.said}))
@@ -167,7 +169,7 @@ def _messages(
     for piece in pieces:
         if not piece.stands:
             continue
-        parts: list[Said] = []
+        parts: list[ForeignMessage] = []
         for said in piece.parts():
             room -= len(said.text) + 1
             if room < 0:
@@ -186,7 +188,7 @@ def _messages(
             )
 
 
-def _message(parts: Sequence[Said], parent_id: str | None, at: datetime) -> MessageDocument:
+def _message(parts: Sequence[ForeignMessage], parent_id: str | None, at: datetime) -> MessageDocument:
     last = parts[-1]
     assert last.role is not None
     status: Literal["complete", "stopped", "error"] = "complete"

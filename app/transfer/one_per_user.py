@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 _RETRY_AFTER_SECONDS = 5
 
 
-class OneForEach:
+class ExclusivePerUser:
     """Refuses a second one. Of one event loop.
 
     Args:

@@ -8,13 +8,13 @@ from typing import Any
 from app.domain.broken_conversation import BrokenConversation
 from app.domain.views import Role
 from app.transfer.fields import a_list, an_object, parts_text, text_or_none
-from app.transfer.foreign import ForeignConversation, Said, moment
+from app.transfer.foreign import ForeignConversation, ForeignMessage, moment
 
 PROGRAM = "open-webui"
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT}
 
 
-def recognised(conversation: Mapping[str, Any]) -> bool:
+def can_read(conversation: Mapping[str, Any]) -> bool:
     return any(isinstance(conversation.get(name), kind) for name, kind in _SHAPES.items())
 
 
@@ -84,7 +84,7 @@ def _row(value: Any, field: str) -> dict[str, dict[str, Any]]:
     return messages
 
 
-def _said(key: str, message: Mapping[str, Any], field: str) -> Said:
+def _said(key: str, message: Mapping[str, Any], field: str) -> ForeignMessage:
     role = message.get("role")
     if not isinstance(role, str):
         raise BrokenConversation(f"{field}.role", "this should be text")
@@ -92,7 +92,7 @@ def _said(key: str, message: Mapping[str, Any], field: str) -> Said:
     if content is not None and not isinstance(content, str | list):
         raise BrokenConversation(f"{field}.content", "this should be text")
     error = message.get("error")
-    return Said(
+    return ForeignMessage(
         key=key,
         parent=message.get("parentId"),
         role=_ROLES.get(role),

@@ -32,7 +32,7 @@ KNOWN = "Deskmate's own JSON, ChatGPT's export, Open WebUI's export, and ShareGP
 class _Program(Protocol):
     """A module that knows one program's export."""
 
-    def recognised(self, conversation: Mapping[str, Any], /) -> bool: ...
+    def can_read(self, conversation: Mapping[str, Any], /) -> bool: ...
 
     def read(self, conversation: Mapping[str, Any], /) -> ForeignConversation: ...
 
@@ -90,7 +90,7 @@ def iter_conversations(
         BrokenFile: it is no such file, or something in it is wrong; says where. Those before it were right.
         TooLarge: it is larger than ``max_bytes``.
     """
-    recognised = False
+    can_read = False
     for called, data in json_files(file, name, max_bytes):
         source = JsonSource(data, called)
         read = _reader(source, called, now)
@@ -98,7 +98,7 @@ def iter_conversations(
             if called == name:
                 raise BrokenFile(f"{name} is JSON, but not of a kind that is known here: {KNOWN}.")
             continue
-        recognised = True
+        can_read = True
         for index, item in enumerate(source):
             try:
                 conversation = read(item.value)
@@ -111,7 +111,7 @@ def iter_conversations(
             yield conversation
             if progress is not None:
                 progress((index + 1) / len(source))
-    if not recognised:
+    if not can_read:
         raise BrokenFile(f"There are no conversations in {name} of a kind that is known here: {KNOWN}.")
 
 
@@ -152,7 +152,7 @@ def _reader(source: JsonSource, name: str, now: datetime) -> _Reader | None:
         return _own  # an empty list is an export of nothing
     if not isinstance(first.value, dict):
         return None
-    program = next((program for program in _PROGRAMS if program.recognised(first.value)), None)
+    program = next((program for program in _PROGRAMS if program.can_read(first.value)), None)
     return _foreign(program, now) if program is not None else None
 
 
@@ -170,7 +170,7 @@ def _own(value: Any) -> ConversationDocument:
 
 def _foreign(program: _Program, now: datetime) -> _Reader:
     def read(value: Any) -> ConversationDocument:
-        if not isinstance(value, dict) or not program.recognised(value):
+        if not isinstance(value, dict) or not program.can_read(value):
             raise BrokenConversation("the whole of it", "this is no conversation like the first one in the file")
         return converted(program.read(value), now)
 

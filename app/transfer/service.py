@@ -16,7 +16,7 @@ from app.store.chat.transfer import ImportCounts, TransferRecords
 from app.transfer.filenames import file_name
 from app.transfer.files import MIB, too_large
 from app.transfer.markdown import as_markdown
-from app.transfer.one_per_user import OneForEach
+from app.transfer.one_per_user import ExclusivePerUser
 from app.transfer.reading import Progress, max_message_bytes, read_conversations
 from app.transfer.subprocess_reader import read_isolated
 from app.transfer.writing import as_document, as_markdown_archive
@@ -57,8 +57,8 @@ class Transfers:
         # A file takes several times its size in memory while it is read. A small one does not wait for a large one.
         self._small_imports = asyncio.Semaphore(1)
         self._large_imports = asyncio.Semaphore(1)
-        self._importing = OneForEach("A file of yours is being imported already. Wait for it to end.")
-        self._exporting = OneForEach("An export of all your conversations is under way. Wait for it to end.")
+        self._importing = ExclusivePerUser("A file of yours is being imported already. Wait for it to end.")
+        self._exporting = ExclusivePerUser("An export of all your conversations is under way. Wait for it to end.")
 
     async def export_one(self, user_id: str, conversation_id: str, format: ExportFormat) -> Export:
         """One conversation as a document, or its shown branch as Markdown.

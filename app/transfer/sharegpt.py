@@ -8,7 +8,7 @@ from typing import Any
 from app.domain.broken_conversation import BrokenConversation
 from app.domain.views import Role
 from app.transfer.fields import a_list, a_text, an_object, text_or_none
-from app.transfer.foreign import ForeignConversation, Said
+from app.transfer.foreign import ForeignConversation, ForeignMessage
 
 PROGRAM = "sharegpt"
 _LISTS = ("conversations", "items")
@@ -18,7 +18,7 @@ _ROLES = {
 }
 
 
-def recognised(conversation: Mapping[str, Any]) -> bool:
+def can_read(conversation: Mapping[str, Any]) -> bool:
     return any(isinstance(conversation.get(name), list) for name in _LISTS)
 
 
@@ -27,7 +27,7 @@ def read(conversation: Mapping[str, Any]) -> ForeignConversation:
     BrokenConversation: a turn is not one.
     """
     name = next(name for name in _LISTS if isinstance(conversation.get(name), list))
-    said: list[Said] = []
+    said: list[ForeignMessage] = []
     prompts: list[str] = []
     for index, value in enumerate(a_list(conversation[name], name)):
         field = f"{name}[{index}]"
@@ -39,7 +39,7 @@ def read(conversation: Mapping[str, Any]) -> ForeignConversation:
         role = _ROLES.get(speaker.lower())
         if speaker.lower() == "system":
             prompts.append(text)
-        said.append(Said(key=str(index), parent=str(index - 1) if index else None, role=role, text=text))
+        said.append(ForeignMessage(key=str(index), parent=str(index - 1) if index else None, role=role, text=text))
     return ForeignConversation(
         program=PROGRAM,
         # Ids such as "identity_0" are in many of these files: only the words tell conversations apart.

@@ -21,32 +21,32 @@ def caller_of(user_id: str, *, accounts: bool, cache_salt: str = "") -> Caller |
 class Admission(Protocol):
     """Asked before each reply, told after each."""
 
-    def sending(self, user_id: str, replies: int = 1) -> AbstractAsyncContextManager[None]:
+    def admit(self, user_id: str, replies: int = 1) -> AbstractAsyncContextManager[None]:
         """Around the start of a reply, or of so many.
 
         Raises (on entering):
             TooManyRequests: they have had, or have at the moment, as much as anybody may.
         """
 
-    def spent(self, user_id: str, tokens: int) -> None:
+    def record_tokens(self, user_id: str, tokens: int) -> None:
         """A reply has ended that took so many tokens, read and written."""
 
-    def metered(self, user_id: str, deltas: AsyncIterator[Delta], replies: int = 1) -> AsyncIterator[Delta]:
+    def meter(self, user_id: str, deltas: AsyncIterator[Delta], replies: int = 1) -> AsyncIterator[Delta]:
         """The same deltas, of replies that are saved nowhere: admitted before the first, counted after the last.
 
         Raises (on the first ``anext``):
-            TooManyRequests: as :meth:`sending`.
+            TooManyRequests: as :meth:`admit`.
         """
 
 
-class Unlimited:
+class UnlimitedAdmission:
     """Without accounts: the one person at this computer may have what it can give."""
 
-    def sending(self, user_id: str, replies: int = 1) -> AbstractAsyncContextManager[None]:  # noqa: ARG002 - one user
+    def admit(self, user_id: str, replies: int = 1) -> AbstractAsyncContextManager[None]:  # noqa: ARG002 - one user
         return nullcontext()
 
-    def spent(self, user_id: str, tokens: int) -> None:
+    def record_tokens(self, user_id: str, tokens: int) -> None:
         """Nobody counts."""
 
-    def metered(self, user_id: str, deltas: AsyncIterator[Delta], replies: int = 1) -> AsyncIterator[Delta]:  # noqa: ARG002
+    def meter(self, user_id: str, deltas: AsyncIterator[Delta], replies: int = 1) -> AsyncIterator[Delta]:  # noqa: ARG002
         return deltas

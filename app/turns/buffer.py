@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from app.errors import NotFound
 from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnProgress, TurnText
-from app.turns.readers import Changed
+from app.turns.readers import ChangeCallback
 
 
 class ReplyBuffer:
@@ -52,23 +52,23 @@ class ReplyBuffer:
             self._ends.append(len(self) + len(text))
             self._sampled_at.append(sampled_at)
             self._progress = None
-            self._tell()
+            self._notify_readers()
 
-    def report(self, progress: TurnProgress) -> None:
+    def set_progress(self, progress: TurnProgress) -> None:
         self._progress = progress
-        self._tell()
+        self._notify_readers()
 
     def notify(self, notice: TurnNotice) -> None:
         """Tell the readers of now; those who come later do not need to know."""
         self._notice = notice
-        self._tell()
+        self._notify_readers()
 
     def close(self, end: TurnEnd | NotFound) -> None:
         """Nothing is appended after this. Readers get the end, or :class:`NotFound` raised where there is none."""
         self._end = end
-        self._tell()
+        self._notify_readers()
 
-    def since(self, offset: int) -> str:
+    def text_from(self, offset: int) -> str:
         """The text from ``offset`` on; costs what is new, not what is there."""
         first = bisect_right(self._ends, offset)
         if first == len(self._ends):
@@ -80,7 +80,7 @@ class ReplyBuffer:
         """When the first token of the piece at ``offset`` was sampled; None where that is not known."""
         return self._sampled_at[bisect_right(self._ends, offset)]
 
-    def reader(self, offset: int, changed: Changed) -> BufferReader:
+    def reader(self, offset: int, changed: ChangeCallback) -> BufferReader:
         """A reader at ``offset``, told of every change from now on. Close it in the end."""
         return BufferReader(self, offset, changed)
 
@@ -102,7 +102,7 @@ class ReplyBuffer:
         finally:
             await reader.close()
 
-    def _tell(self) -> None:
+    def _notify_readers(self) -> None:
         for reader in self._readers:
             reader.changed(self._end is not None)
 
@@ -110,7 +110,7 @@ class ReplyBuffer:
 class BufferReader:
     """One reader's place in a buffer; see :class:`app.turns.readers.TurnReader`."""
 
-    def __init__(self, buffer: ReplyBuffer, offset: int, changed: Changed) -> None:
+    def __init__(self, buffer: ReplyBuffer, offset: int, changed: ChangeCallback) -> None:
         self.ended = False
         self.changed = changed
         self._buffer = buffer
@@ -128,7 +128,7 @@ class BufferReader:
         if buffer._notice is not None and buffer._notice is not self._notice:
             self._notice = buffer._notice
             events.append(self._notice)
-        if text := buffer.since(self._offset):
+        if text := buffer.text_from(self._offset):
             # What was there before its reader has waited for nobody here.
             sampled_at = buffer.sampled_at(self._offset) if self._offset >= self._came_at else None
             self._offset += len(text)

@@ -13,8 +13,8 @@ from app.domain.text import clean_text
 from app.domain.views import MessageStatus
 from app.errors import NotFound, StorageUnavailable
 from app.store.chat.leases import SWEPT
-from app.store.chat.reply_writes import Standing, TurnOutcome
-from app.store.chat.turn_contexts import BegunReply
+from app.store.chat.reply_writes import LeaseStatus, TurnOutcome
+from app.store.chat.turn_contexts import PartialReply
 from app.store.chat.turn_records import TurnRecords
 from app.store.db.notifications import Channel, Notifications
 from app.turns.buffer import ReplyBuffer
@@ -79,9 +79,9 @@ class LiveTurn:
         notifications: Notifications,
         checkpoint_seconds: float,
         lease_seconds: float,
-        begun: BegunReply | None = None,
+        partial_reply: PartialReply | None = None,
     ) -> None:
-        """``begun`` is what there is of a reply that goes on.
+        """``partial_reply`` is what there is of a reply that goes on.
 
         Args:
             checkpoint_seconds: how often new text is written.
@@ -91,8 +91,8 @@ class LiveTurn:
         self.user_id = user_id
         self.buffer = ReplyBuffer()
         self.saved: TurnOutcome | None = None  #: its end, once that is in the database
-        if begun is not None:
-            self.buffer.append(begun.text)
+        if partial_reply is not None:
+            self.buffer.append(partial_reply.text)
         self._engine = engine
         self._messages = messages
         self._params = params
@@ -102,16 +102,16 @@ class LiveTurn:
         self._renewal_seconds = lease_seconds / 3
         self._tick_seconds = min(checkpoint_seconds, self._renewal_seconds)
         self._measure = ReplyMeasure(prompt_tokens)
-        self._begun_tokens = begun.num_tokens if begun is not None else 0
-        self._token_ids: list[int] = list(begun.token_ids) if begun is not None else []
+        self._partial_reply_tokens = partial_reply.num_tokens if partial_reply is not None else 0
+        self._token_ids: list[int] = list(partial_reply.token_ids) if partial_reply is not None else []
         self._last: Delta | None = None  # the delta that ended the reply
-        self._cut: MessageStatus | None = None  # why it was ended before its end
+        self._stop_status: MessageStatus | None = None  # why it was ended before its end
         self._deleted = False
         self._lost = False  # the turn is in the database no more, or not this process's
         self._saved_chars = len(self.buffer)
         self._saved_at = time.monotonic()
         self._failing = False  # the last write failed
-        self._settled = asyncio.Event()
+        self._saved_or_failed = asyncio.Event()
         self._generation: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -124,25 +124,25 @@ class LiveTurn:
         """Begin. The turn is in the database by now."""
         self._generation = asyncio.create_task(self._generate(), name=f"generate {self.ref.turn_id}")
         self._task = asyncio.create_task(self._run(self._generation), name=f"turn {self.ref.turn_id}")
-        if self._cut is not None:
+        if self._stop_status is not None:
             self._generation.cancel()
         return self._task
 
-    def cut(self, status: MessageStatus) -> None:
+    def stop(self, status: MessageStatus) -> None:
         """End the reply with what has arrived. Too late, or a second time, changes nothing."""
-        self._cut = self._cut or status
+        self._stop_status = self._stop_status or status
         if self._generation is not None:
             self._generation.cancel()
 
     def discard(self) -> None:
         """End the reply; its conversation was deleted here, so there is nothing to save."""
         self._deleted = True
-        self.cut(MessageStatus.STOPPED)
+        self.stop(MessageStatus.STOPPED)
 
-    async def settled(self) -> None:
+    async def wait_until_saved(self) -> None:
         """Wait until the reply is saved; or has ended, where it cannot be saved for now."""
         if self._generation is not None:
-            await self._settled.wait()
+            await self._saved_or_failed.wait()
 
     async def _generate(self) -> None:
         deltas = self._engine.chat(self._messages, self._params, caller=self._caller)
@@ -153,9 +153,9 @@ class LiveTurn:
                 self._take(delta)
 
     def _take(self, delta: Delta) -> None:
-        self._measure.see(delta)
+        self._measure.observe(delta)
         if delta.progress is not None:
-            self.buffer.report(TurnProgress(delta.progress.processed, delta.progress.total))
+            self.buffer.set_progress(TurnProgress(delta.progress.processed, delta.progress.total))
         self._token_ids += delta.token_ids
         self.buffer.append(clean_text(delta.text), delta.sampled_at)
         # An error ends the stream by raising right after.
@@ -166,15 +166,15 @@ class LiveTurn:
         end: TurnEnd | NotFound | None = None
         tokens: asyncio.Task[tuple[int, ...]] | None = None
         try:
-            with self._notifications.watch(Channel.ASKED, self.ref.turn_id) as asked:
-                await self._keep(generation, asked)
+            with self._notifications.watch(Channel.STOP_REQUESTED, self.ref.turn_id) as asked:
+                await self._checkpoint_until_done(generation, asked)
                 outcome = self._outcome(generation)
-                if outcome.stats is not None and self._begun_tokens:
-                    total = outcome.stats.completion_tokens + self._begun_tokens
+                if outcome.stats is not None and self._partial_reply_tokens:
+                    total = outcome.stats.completion_tokens + self._partial_reply_tokens
                     outcome = replace(outcome, stats=replace(outcome.stats, completion_tokens=total))
                 tokens = asyncio.create_task(self._reply_tokens(outcome.text))
                 await asyncio.sleep(0)  # mostly that is enough
-                await self._keep(tokens, asked)
+                await self._checkpoint_until_done(tokens, asked)
                 end = await self._finish(replace(outcome, token_ids=tokens.result()))
         finally:
             generation.cancel()
@@ -182,9 +182,9 @@ class LiveTurn:
                 tokens.cancel()
             unsaved = TurnEnd(MessageStatus.INTERRUPTED, None, NOT_SAVED, self.ref.message_id, self._saved_chars)
             self.buffer.close(end or unsaved)
-            self._settled.set()
+            self._saved_or_failed.set()
 
-    async def _keep(self, work: asyncio.Task[Any], asked: asyncio.Event) -> None:
+    async def _checkpoint_until_done(self, work: asyncio.Task[Any], asked: asyncio.Event) -> None:
         """Until ``work`` is done: write the reply and renew the lease on the clock, and look when somebody asks."""
         while not work.done():
             hint = asyncio.create_task(asked.wait())
@@ -207,19 +207,19 @@ class LiveTurn:
         try:
             standing = await self._records.checkpoint(self.user_id, self.ref.turn_id, text)
         except StorageUnavailable:
-            self._tell_not_saved()
+            self._notify_not_saved()
             return
-        if standing is Standing.LOST:
+        if standing is LeaseStatus.LOST:
             # Whatever was written since belongs to somebody else's reply; what was saved is safe with them.
             self._lost = True
-            self.cut(MessageStatus.INTERRUPTED)
+            self.stop(MessageStatus.INTERRUPTED)
             return
         self._saved_at = now
         if text is not None:
             self._saved_chars = len(text)
-        self._tell_saved()
-        if standing is Standing.STOP_REQUESTED:
-            self.cut(MessageStatus.STOPPED)
+        self._notify_saved()
+        if standing is LeaseStatus.STOP_REQUESTED:
+            self.stop(MessageStatus.STOPPED)
 
     async def _finish(self, outcome: TurnOutcome) -> TurnEnd | NotFound:
         """Write the end, again and again until it is written: a full disk must not cost a reply."""
@@ -235,8 +235,8 @@ class LiveTurn:
                 return await self._end_elsewhere(outcome)
             except StorageUnavailable:
                 if not self._lost:
-                    self._tell_not_saved()
-                self._settled.set()
+                    self._notify_not_saved()
+                self._saved_or_failed.set()
             await asyncio.sleep(delay)
             # No later than others have waited for a sign of life after the database was away.
             delay = min(2 * delay, MAX_RETRY_SECONDS, self._renewal_seconds)
@@ -270,12 +270,12 @@ class LiveTurn:
         if last is not None and last.finish_reason in _ENDS:
             # Whatever happened after the end, a stop that came too late included, takes nothing back.
             reason = ending_of(last, self._params.stop)
-            stats = stats_from(last.timings, reason) if last.timings else self._measure.cut(reason)
+            stats = stats_from(last.timings, reason) if last.timings else self._measure.partial_stats(reason)
             return TurnOutcome(text=text, status=MessageStatus.COMPLETE, stats=stats)
         failure = None if generation.cancelled() else generation.exception()
         # It was cut off, or an engine that stops did not begin it; where a step of it failed is another thing.
         if isinstance(failure, EngineStoppedError) and not isinstance(failure, EngineFailedError):
-            stats = self._measure.cut(FinishReason.ABORT)
+            stats = self._measure.partial_stats(FinishReason.ABORT)
             return TurnOutcome(text=text, status=MessageStatus.INTERRUPTED, stats=stats, error=str(failure))
         if failure is not None:
             if not isinstance(failure, EngineError):
@@ -283,14 +283,14 @@ class LiveTurn:
             return TurnOutcome(
                 text=text,
                 status=MessageStatus.ERROR,
-                stats=self._measure.cut(FinishReason.ERROR),
+                stats=self._measure.partial_stats(FinishReason.ERROR),
                 error=str(failure) if isinstance(failure, EngineError) else ENGINE_FAILED,
             )
-        status = self._cut or MessageStatus.INTERRUPTED
+        status = self._stop_status or MessageStatus.INTERRUPTED
         error = None
         if status is MessageStatus.INTERRUPTED:
-            error = SHUT_DOWN if self._cut else ENGINE_GAVE_UP
-        return TurnOutcome(text=text, status=status, stats=self._measure.cut(FinishReason.ABORT), error=error)
+            error = SHUT_DOWN if self._stop_status else ENGINE_GAVE_UP
+        return TurnOutcome(text=text, status=status, stats=self._measure.partial_stats(FinishReason.ABORT), error=error)
 
     def _end_event(self, outcome: TurnOutcome) -> TurnEnd:
         if self._deleted and outcome.status is MessageStatus.INTERRUPTED:
@@ -304,13 +304,13 @@ class LiveTurn:
             offset=len(outcome.text),
         )
 
-    def _tell_not_saved(self) -> None:
+    def _notify_not_saved(self) -> None:
         if not self._failing:
             self._failing = True
             _log.warning("turn %s could not be saved, trying again", self.ref.turn_id)
             self.buffer.notify(TurnNotice(NOT_SAVED_YET))
 
-    def _tell_saved(self) -> None:
+    def _notify_saved(self) -> None:
         if self._failing:
             self._failing = False
             self.buffer.notify(TurnNotice(SAVED_AGAIN))

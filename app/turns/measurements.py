@@ -22,7 +22,7 @@ class ReplyMeasure:
         self._tokens = 0
         self._cached_prompt_tokens: int | None = None
 
-    def see(self, delta: Delta) -> None:
+    def observe(self, delta: Delta) -> None:
         if delta.num_tokens:
             self._last = time.monotonic()
             if not self._tokens:
@@ -36,7 +36,7 @@ class ReplyMeasure:
         """Read and written so far."""
         return self._prompt_tokens + self._tokens
 
-    def cut(self, reason: FinishReason | str) -> ReplyStats:
+    def partial_stats(self, reason: FinishReason | str) -> ReplyStats:
         """The numbers of a reply that did not reach its end."""
         gap = (self._last - self._first) / (self._tokens - 1) if self._tokens > 1 else 0.0
         return ReplyStats(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.domain.long_talks import ContextPolicy, ContextRoom, turns_to_leave_out
+from app.domain.long_talks import ContextBudget, ContextPolicy, count_turns_to_omit
 from app.domain.prompting import PathMessage, chat_messages, past_turns
 from app.errors import ContextTooLong
 from app.store.chat.turn_contexts import TurnContext
@@ -35,12 +35,12 @@ class Prompter:
         context: TurnContext,
         text: str,
         params: SamplingParams,
-        begun: PathMessage | None = None,
+        partial_reply: PathMessage | None = None,
         *,
         caller: Caller | None = None,
         shares_system_prompt: bool = False,
     ) -> Prompt:
-        """The prompt for a reply to ``text``, which follows ``context``; or for the rest of one that has ``begun``.
+        """The prompt for a reply to ``text``, which follows ``context``; or for the rest of ``partial_reply``.
 
         Args:
             shares_system_prompt: it is the desk's, word for word, and no user's text.
@@ -54,7 +54,7 @@ class Prompter:
         counted: dict[int, int] = {}
 
         def messages(left_out: int) -> list[ChatMessage]:
-            made = chat_messages(system_prompt, turns[left_out:], text, begun)
+            made = chat_messages(system_prompt, turns[left_out:], text, partial_reply)
             if caller is not None and shares_system_prompt and made[0]["role"] == "system":
                 made[0]["shared"] = True
             return made
@@ -66,12 +66,12 @@ class Prompter:
 
         context_length = self._engine.info.max_model_len
         defaults = self._engine.default_sampling_params
-        room = ContextRoom(context_length, params.max_tokens or defaults.max_tokens)
+        room = ContextBudget(context_length, params.max_tokens or defaults.max_tokens)
         left_out = 0
         if self._policy == "drop_oldest":
             # Another model, or another size of its context, begins anew: more may fit, or less.
             already = context.omitted_messages // 2 if context.context_length == context_length else 0
-            left_out = await turns_to_leave_out(count, len(turns), already=already, room=room)
+            left_out = await count_turns_to_omit(count, len(turns), already=already, room=room)
         tokens = await count(left_out)
         if not room.holds(tokens):
             raise await self._refusal(tokens, context_length, system_prompt, params, with_turns=left_out < len(turns))

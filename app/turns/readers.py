@@ -8,7 +8,7 @@ from typing import Protocol
 
 from app.turns.events import TurnEvent
 
-Changed = Callable[[bool], None]
+ChangeCallback = Callable[[bool], None]
 """Called when there is something new to take, with whether the reply has ended. Takes nothing itself."""
 
 
@@ -31,10 +31,10 @@ class TurnReader(Protocol):
         ...
 
 
-class OneAhead:
+class PrefetchingReader:
     """A reader of events that are waited for elsewhere. The next one is asked for when the last one was taken."""
 
-    def __init__(self, events: AsyncIterator[TurnEvent], changed: Changed) -> None:
+    def __init__(self, events: AsyncIterator[TurnEvent], changed: ChangeCallback) -> None:
         self.ended = False
         self._events = events
         self._changed = changed

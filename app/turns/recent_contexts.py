@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 from app.store.chat.turn_contexts import TurnContext
 
-MOST_CHARACTERS = 4_000_000
+MAX_CHARS = 4_000_000
 """Of all messages that are kept."""
 
 
@@ -20,13 +20,13 @@ class RecentContexts:
     Only for a process that writes to its database alone: elsewhere a reply may go on and keep its id.
 
     Args:
-        most_characters: the oldest are forgotten where there would be more; 0 keeps none.
+        max_chars: the oldest are forgotten where there would be more; 0 keeps none.
     """
 
-    def __init__(self, most_characters: int = MOST_CHARACTERS) -> None:
-        self._most = most_characters
+    def __init__(self, max_chars: int = MAX_CHARS) -> None:
+        self._max_chars = max_chars
         self._kept: OrderedDict[tuple[str, str], TurnContext] = OrderedDict()  # by user and conversation
-        self._characters = 0
+        self._num_chars = 0
 
     def find(self, user_id: str, conversation_id: str, tip_id: str) -> TurnContext | None:
         """What a message after ``tip_id`` follows. Its settings are those of the last message, and may be old."""
@@ -37,16 +37,16 @@ class RecentContexts:
         """The conversation has come to stand there."""
         self.forget(user_id, conversation_id)
         self._kept[user_id, conversation_id] = context
-        self._characters += _size(context)
-        while self._characters > self._most:
+        self._num_chars += _size(context)
+        while self._num_chars > self._max_chars:
             _, oldest = self._kept.popitem(last=False)
-            self._characters -= _size(oldest)
+            self._num_chars -= _size(oldest)
 
     def forget(self, user_id: str, conversation_id: str) -> None:
         """It goes on."""
         context = self._kept.pop((user_id, conversation_id), None)
         if context is not None:
-            self._characters -= _size(context)
+            self._num_chars -= _size(context)
 
 
 def _size(context: TurnContext) -> int:

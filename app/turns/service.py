@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from app.concurrency.timeouts import wait_at_most
+from app.concurrency.timeouts import wait_with_timeout
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import new_id
 from app.domain.prompting import PathMessage
@@ -20,17 +20,17 @@ from app.store.chat.turn_contexts import BUSY, TurnContext, TurnContexts
 from app.store.chat.turn_records import NewTurn, TurnRecords
 from app.store.db.notifications import Notifications
 from app.templates.catalog import Templates
-from app.turns.admission import Admission, Unlimited, caller_of
+from app.turns.admission import Admission, UnlimitedAdmission, caller_of
 from app.turns.events import TurnEnd, TurnEvent, TurnSnapshot
-from app.turns.idempotency import Starts
+from app.turns.idempotency import IdempotentStarts
 from app.turns.live import LiveTurn, TurnRef
 from app.turns.prompter import Prompter
-from app.turns.readers import Changed, OneAhead, TurnReader
+from app.turns.readers import ChangeCallback, PrefetchingReader, TurnReader
 from app.turns.recent_contexts import RecentContexts
-from app.turns.storage_quota import StorageRoom
+from app.turns.storage_quota import StorageQuota
 from app.turns.stored_replies import StoredTurns
 from app.turns.titles import Titles
-from app.turns.turn_requests import Question, Questions
+from app.turns.turn_requests import TurnRequest, TurnRequests
 from engine import ChatEngine
 
 __all__ = ["TurnRef", "TurnSnapshot", "Turns"]
@@ -53,7 +53,7 @@ class Turns:
         notifications: Notifications,
         titles: Titles | None = None,
         admission: Admission | None = None,
-        storage: StorageRoom | None = None,
+        storage: StorageQuota | None = None,
         *,
         is_alone: bool = False,
     ) -> None:
@@ -64,7 +64,7 @@ class Turns:
             storage: who has room for a message; None is everybody.
             is_alone: no other process writes to the same database.
         """
-        self._admission = admission or Unlimited()
+        self._admission = admission or UnlimitedAdmission()
         self._storage = storage
         self._titles = titles
         self._settings = settings
@@ -72,11 +72,11 @@ class Turns:
         self._records = records
         self._templates = templates
         self._notifications = notifications
-        patience = min(settings.checkpoint_seconds, settings.lease_seconds / 3)
-        self._starts = Starts(records)
-        self._stored = StoredTurns(records, notifications, patience)
+        poll_seconds = min(settings.checkpoint_seconds, settings.lease_seconds / 3)
+        self._idempotent_starts = IdempotentStarts(records)
+        self._stored = StoredTurns(records, notifications, poll_seconds)
         self._recent = RecentContexts() if is_alone else RecentContexts(0)
-        self._questions = Questions(contexts, self._recent, settings.max_message_chars)
+        self._turn_requests = TurnRequests(contexts, self._recent, settings.max_message_chars)
         self._prompter = Prompter(engine, settings.context_policy)
         self._live: dict[str, LiveTurn] = {}
         self._writing: Counter[str] = Counter()  # of those, how many are whose
@@ -122,7 +122,7 @@ class Turns:
             user_id,
             request_id,
             settings,
-            lambda: self._questions.new(
+            lambda: self._turn_requests.new(
                 user_id, text, conversation_id, parent_id, tip_id, uses_settings=settings is None
             ),
             # Of a request that comes again the first one has moved the conversation on, which is found out anyway.
@@ -151,7 +151,7 @@ class Turns:
         """
 
         return await self._start(
-            user_id, request_id, settings, lambda: self._questions.edited(user_id, message_id, text)
+            user_id, request_id, settings, lambda: self._turn_requests.edit(user_id, message_id, text)
         )
 
     async def regenerate(
@@ -166,7 +166,9 @@ class Turns:
             NotFound: the message is missing or another user's.
         """
 
-        return await self._start(user_id, request_id, settings, lambda: self._questions.again(user_id, message_id))
+        return await self._start(
+            user_id, request_id, settings, lambda: self._turn_requests.regenerate(user_id, message_id)
+        )
 
     async def resume(self, user_id: str, message_id: str, *, settings: ChatSettings | None = None) -> TurnRef:
         """Let a reply go on that was stopped or interrupted, or reached its maximum length. The turn is the same.
@@ -178,7 +180,7 @@ class Turns:
             InvalidInput: also where it cannot go on.
         """
 
-        return await self._start(user_id, None, settings, lambda: self._questions.begun(user_id, message_id))
+        return await self._start(user_id, None, settings, lambda: self._turn_requests.resume(user_id, message_id))
 
     async def events(self, user_id: str, turn_id: str, offset: int = 0) -> AsyncIterator[TurnEvent]:
         """Follow a reply from ``offset`` on; :class:`TurnEnd` comes last. Works for finished turns too.
@@ -193,12 +195,12 @@ class Turns:
         async for event in events:
             yield event
 
-    def reader(self, user_id: str, turn_id: str, offset: int, changed: Changed) -> TurnReader:
+    def reader(self, user_id: str, turn_id: str, offset: int, changed: ChangeCallback) -> TurnReader:
         """As :meth:`events`, for who reads many replies at once: read it whenever ``changed`` is called."""
         live = self._live_of(user_id, turn_id)
         if live is not None:
             return live.buffer.reader(offset, changed)
-        return OneAhead(self._stored.events(user_id, turn_id, offset), changed)
+        return PrefetchingReader(self._stored.events(user_id, turn_id, offset), changed)
 
     async def snapshot(self, user_id: str, turn_id: str) -> TurnSnapshot:
         """The turn as it stands now.
@@ -233,11 +235,11 @@ class Turns:
             progress=None,
         )
 
-    def being_written(self) -> list[str]:
+    def running_turn_ids(self) -> list[str]:
         """The ids of the turns that this process writes."""
         return list(self._live)
 
-    def writing_for(self, user_id: str) -> int:
+    def count_running(self, user_id: str) -> int:
         """How many replies this process is writing for somebody."""
         return self._writing[user_id]
 
@@ -256,8 +258,8 @@ class Turns:
         if live is None:
             await self._stored.stop(user_id, turn_id)
             return
-        live.cut(MessageStatus.STOPPED)
-        await live.settled()
+        live.stop(MessageStatus.STOPPED)
+        await live.wait_until_saved()
 
     async def delete_conversation(self, user_id: str, conversation_id: str) -> None:
         """Delete a conversation for good, with a reply that is still being written.
@@ -270,7 +272,7 @@ class Turns:
         self._recent.forget(user_id, conversation_id)
         for live in self._live_in(conversation_id):
             live.discard()
-            await live.settled()
+            await live.wait_until_saved()
 
     async def close(self) -> None:
         """Start no more replies, give those in flight ``shutdown_seconds``, then end them as interrupted."""
@@ -278,13 +280,13 @@ class Turns:
         if self._titles is not None:
             await self._titles.close()
         # A transaction under way is not left without the task that ends its turn.
-        await self._starts.come_to_end(LAST_WRITE_SECONDS)
+        await self._idempotent_starts.wait_for_pending(LAST_WRITE_SECONDS)
         if self._tasks:
-            await wait_at_most(self._settings.shutdown_seconds, self._tasks)
+            await wait_with_timeout(self._settings.shutdown_seconds, self._tasks)
         for live in self._live.values():
-            live.cut(MessageStatus.INTERRUPTED)
+            live.stop(MessageStatus.INTERRUPTED)
         if self._tasks:
-            await wait_at_most(LAST_WRITE_SECONDS, self._tasks)
+            await wait_with_timeout(LAST_WRITE_SECONDS, self._tasks)
         for task in self._tasks:
             _log.error("%s could not be saved before the shutdown", task.get_name())
             task.cancel()
@@ -295,43 +297,45 @@ class Turns:
         user_id: str,
         request_id: str | None,
         settings: ChatSettings | None,
-        question: Callable[[], Awaitable[Question]],
+        question: Callable[[], Awaitable[TurnRequest]],
         *,
         look_first: bool = True,
     ) -> TurnRef:
         async def begin(turn_id: str) -> TurnRef:
             if self._closing:
                 raise EngineUnavailable("The server is shutting down. Please send again once it is back.")
-            asked = await question()
+            turn_request = await question()
             if self._storage is not None:
-                await self._storage.require_for(user_id, asked.conversation_id)
-            async with self._admission.sending(user_id):
-                return await self._begin(user_id, turn_id, settings, asked)
+                await self._storage.check(user_id, turn_request.conversation_id)
+            async with self._admission.admit(user_id):
+                return await self._begin(user_id, turn_id, settings, turn_request)
 
-        return await self._starts.once(user_id, request_id, begin, look_first=look_first)
+        return await self._idempotent_starts.start_once(user_id, request_id, begin, look_first=look_first)
 
-    async def _begin(self, user_id: str, turn_id: str, settings: ChatSettings | None, asked: Question) -> TurnRef:
-        context = asked.context
+    async def _begin(
+        self, user_id: str, turn_id: str, settings: ChatSettings | None, turn_request: TurnRequest
+    ) -> TurnRef:
+        context = turn_request.context
         if context.streaming:
             raise Conflict(BUSY)
         used = settings if settings is not None else context.settings
         params = used.sampling_params()
-        begun = asked.begun
+        partial_reply = turn_request.partial_reply
         caller = caller_of(user_id, accounts=self._settings.accounts)
         prompt = await self._prompter.prompt(
             await self._system_prompt(used),
             context,
-            asked.text,
+            turn_request.text,
             params,
-            PathMessage(Role.ASSISTANT, begun.text, begun.token_ids) if begun else None,
+            PathMessage(Role.ASSISTANT, partial_reply.text, partial_reply.token_ids) if partial_reply else None,
             caller=caller,
             shares_system_prompt=used.has_shared_system_prompt,
         )
         ref = TurnRef(
-            turn_id=begun.turn_id if begun else turn_id,
-            conversation_id=asked.conversation_id or new_id(),
-            user_message_id=asked.message_id or new_id(),
-            message_id=begun.message_id if begun else new_id(),
+            turn_id=partial_reply.turn_id if partial_reply else turn_id,
+            conversation_id=turn_request.conversation_id or new_id(),
+            user_message_id=turn_request.message_id or new_id(),
+            message_id=partial_reply.message_id if partial_reply else new_id(),
             omitted_messages=prompt.omitted_messages,
             context_length=prompt.context_length,
             has_system_prompt=used.has_system_prompt,
@@ -348,18 +352,18 @@ class Turns:
             notifications=self._notifications,
             checkpoint_seconds=self._settings.checkpoint_seconds,
             lease_seconds=self._settings.lease_seconds,
-            begun=begun,
+            partial_reply=partial_reply,
         )
         new = NewTurn(
             turn_id=ref.turn_id,
             conversation_id=ref.conversation_id,
             user_message_id=ref.user_message_id,
             message_id=ref.message_id,
-            title=title_from(asked.text) if asked.conversation_id is None else None,
+            title=title_from(turn_request.text) if turn_request.conversation_id is None else None,
             parent_id=context.parent_id,
-            parent_is_tip=asked.follows_tip,
-            text=asked.text if asked.message_id is None else None,
-            begun_text=begun.text if begun else None,
+            parent_is_tip=turn_request.follows_tip,
+            text=turn_request.text if turn_request.message_id is None else None,
+            partial_reply_text=partial_reply.text if partial_reply else None,
             settings=used,
             save_settings=settings is not None,
             model=self._engine.info.name,
@@ -373,23 +377,23 @@ class Turns:
         self._live[ref.turn_id] = live
         self._writing[user_id] += 1
         try:
-            await (self._records.resume(user_id, new) if begun else self._records.begin(user_id, new))
+            await (self._records.resume(user_id, new) if partial_reply else self._records.begin(user_id, new))
         except BaseException:
             self._forget(live)
             raise
         task = live.launch()
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(live, task))
-        if begun is None:
-            task.add_done_callback(lambda _: self._remember(live, context, asked.text, used))
+        if partial_reply is None:
+            task.add_done_callback(lambda _: self._remember(live, context, turn_request.text, used))
         if new.title is not None:
-            task.add_done_callback(lambda _: self._entitle(live, asked.text))
+            task.add_done_callback(lambda _: self._generate_title(live, turn_request.text))
         return ref
 
     def _ended(self, live: LiveTurn, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._forget(live)
-        self._admission.spent(live.user_id, live.tokens)
+        self._admission.record_tokens(live.user_id, live.tokens)
         if not task.cancelled() and (failure := task.exception()) is not None:
             _log.error("%s failed", task.get_name(), exc_info=failure)
 
@@ -414,11 +418,11 @@ class Turns:
         if not self._writing[live.user_id]:
             del self._writing[live.user_id]
 
-    def _entitle(self, live: LiveTurn, message: str) -> None:
+    def _generate_title(self, live: LiveTurn, message: str) -> None:
         end = live.buffer.end
         complete = isinstance(end, TurnEnd) and end.status is MessageStatus.COMPLETE
         if self._titles is not None and not self._closing and complete:
-            self._titles.ask(live.user_id, live.ref.conversation_id, message, live.buffer.text)
+            self._titles.generate(live.user_id, live.ref.conversation_id, message, live.buffer.text)
 
     async def _system_prompt(self, settings: ChatSettings) -> str:
         if settings.system_prompt.strip() or settings.system_prompt_name is None:

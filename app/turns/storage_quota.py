@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.domain.storage import MAX_CONVERSATION_BYTES, StorageLimits, StorageUse, mebibytes
 from app.errors import LimitReached
-from app.store.chat.storage_use import StorageUses
+from app.store.chat.storage_use import StorageUsageRecords
 
 COUNTED_SECONDS = 30.0
 """For so long a count holds, where it leaves much room."""
@@ -20,7 +20,7 @@ class _Counted:
     at: float
 
 
-class StorageRoom:
+class StorageQuota:
     """Counts what users have stored, now and then where there is much room, each time where there is little.
 
     Args:
@@ -28,7 +28,7 @@ class StorageRoom:
         limits: of each user.
     """
 
-    def __init__(self, uses: StorageUses, limits: StorageLimits) -> None:
+    def __init__(self, uses: StorageUsageRecords, limits: StorageLimits) -> None:
         self._uses = uses
         self.limits = limits
         self._counted: dict[str, _Counted] = {}
@@ -41,7 +41,7 @@ class StorageRoom:
         self._counted[user_id] = _Counted(use, time.monotonic())
         return use
 
-    async def require_for(self, user_id: str, conversation_id: str | None) -> None:
+    async def check(self, user_id: str, conversation_id: str | None) -> None:
         """Room for a message in a conversation, or in a new one (None).
 
         Raises:

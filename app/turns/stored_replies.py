@@ -24,13 +24,13 @@ class StoredTurns:
     """Reads them from the database, where another process's checkpoints are what there is to read.
 
     Args:
-        patience: seconds between two looks at what another process writes, where no hint comes.
+        poll_seconds: seconds between two looks at what another process writes, where no hint comes.
     """
 
-    def __init__(self, records: TurnRecords, notifications: Notifications, patience: float) -> None:
+    def __init__(self, records: TurnRecords, notifications: Notifications, poll_seconds: float) -> None:
         self._records = records
         self._notifications = notifications
-        self._patience = patience
+        self._poll_seconds = poll_seconds
 
     async def events(self, user_id: str, turn_id: str, offset: int) -> AsyncIterator[TurnEvent]:
         """The reply from ``offset`` on, and its end.
@@ -72,5 +72,5 @@ class StoredTurns:
     async def _next_look(self, changed: asyncio.Event) -> None:
         """Wait until another process says that its reply changed, or for as long as it takes to write it down."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), self._patience)
+            await asyncio.wait_for(changed.wait(), self._poll_seconds)
         changed.clear()

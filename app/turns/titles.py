@@ -34,10 +34,10 @@ class Titles:
         self._conversations = conversations
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def ask(self, user_id: str, conversation_id: str, message: str, reply: str) -> None:
+    def generate(self, user_id: str, conversation_id: str, message: str, reply: str) -> None:
         """Give the conversation that begins with these a title soon, or leave it the one it has."""
         task = asyncio.create_task(
-            self._entitle(user_id, conversation_id, message, reply), name=f"title of {conversation_id}"
+            self._generate(user_id, conversation_id, message, reply), name=f"title of {conversation_id}"
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -48,17 +48,17 @@ class Titles:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _entitle(self, user_id: str, conversation_id: str, message: str, reply: str) -> None:
+    async def _generate(self, user_id: str, conversation_id: str, message: str, reply: str) -> None:
         request = _REQUEST.format(message=message[:READ_CHARS], reply=reply[:READ_CHARS])
         try:
-            said = await self._say(request, caller_of(user_id, accounts=self._accounts))
+            said = await self._complete(request, caller_of(user_id, accounts=self._accounts))
             title = as_title(said, about=f"{message} {reply}") if said else None
             if title is not None:
-                await self._conversations.entitle(user_id, conversation_id, title)
+                await self._conversations.set_generated_title(user_id, conversation_id, title)
         except (AppError, EngineError, ValueError) as error:  # it keeps the title it has
             _log.info("no title for conversation %s: %s", conversation_id, error)
 
-    async def _say(self, request: str, caller: Caller | None) -> str:
+    async def _complete(self, request: str, caller: Caller | None) -> str:
         """What the model says; empty where it did not come to an end, as a title does."""
         text, ended = "", False
         messages = [ChatMessage(role="user", content=request)]

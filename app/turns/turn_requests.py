@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from app.domain.chat_settings import ChatSettings
 from app.domain.text import clean_text
 from app.errors import Conflict, InvalidInput
-from app.store.chat.turn_contexts import MOVED_ON, BegunReply, TurnContext, TurnContexts
+from app.store.chat.turn_contexts import MOVED_ON, PartialReply, TurnContext, TurnContexts
 from app.turns.recent_contexts import RecentContexts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class TurnRequest:
     """A message to be answered, and where it stands."""
 
     text: str
     conversation_id: str | None  #: None begins one
     context: TurnContext
     message_id: str | None = None  #: of a message that is there already
-    begun: BegunReply | None = None  #: the reply that is to go on
+    partial_reply: PartialReply | None = None  #: the reply that is to go on
     follows_tip: bool = False  #: refuse if the conversation has moved on meanwhile
 
 
-class Questions:
+class TurnRequests:
     """Finds out what a person asks.
 
     Args:
@@ -45,7 +45,7 @@ class Questions:
         tip_id: str | None = None,
         *,
         uses_settings: bool = True,
-    ) -> Question:
+    ) -> TurnRequest:
         """A message that follows another, or begins a conversation.
 
         Args:
@@ -60,40 +60,43 @@ class Questions:
             if parent_id is None and tip_id is not None and not uses_settings:
                 context = self._recent.find(user_id, conversation_id, tip_id)
             if context is None:
-                context = await self._contexts.context(user_id, conversation_id, parent_id)
+                context = await self._contexts.get_context(user_id, conversation_id, parent_id)
             if parent_id is None and tip_id not in (None, context.parent_id):
                 raise Conflict(MOVED_ON)
         elif parent_id is not None:
             raise InvalidInput("A message that follows another needs the conversation_id of that one.")
         else:
             context = TurnContext(parent_id=None, path=(), settings=ChatSettings(), streaming=False)
-        return Question(text=text, conversation_id=conversation_id, context=context, follows_tip=parent_id is None)
+        return TurnRequest(text=text, conversation_id=conversation_id, context=context, follows_tip=parent_id is None)
 
-    async def edited(self, user_id: str, message_id: str, text: str) -> Question:
+    async def edit(self, user_id: str, message_id: str, text: str) -> TurnRequest:
         """A message of the person's in other words."""
         text = self._checked(text)
-        asked = await self._contexts.asked(user_id, message_id)
-        if asked.id != message_id:
+        user_message = await self._contexts.get_user_message(user_id, message_id)
+        if user_message.id != message_id:
             raise InvalidInput("Only your own messages can be edited. Ask for another reply instead.")
-        return Question(text=text, conversation_id=asked.conversation_id, context=asked.context)
+        return TurnRequest(text=text, conversation_id=user_message.conversation_id, context=user_message.context)
 
-    async def again(self, user_id: str, message_id: str) -> Question:
+    async def regenerate(self, user_id: str, message_id: str) -> TurnRequest:
         """The message once more, or the one that this is a reply to."""
-        asked = await self._contexts.asked(user_id, message_id)
-        return Question(
-            text=asked.text, conversation_id=asked.conversation_id, context=asked.context, message_id=asked.id
+        user_message = await self._contexts.get_user_message(user_id, message_id)
+        return TurnRequest(
+            text=user_message.text,
+            conversation_id=user_message.conversation_id,
+            context=user_message.context,
+            message_id=user_message.id,
         )
 
-    async def begun(self, user_id: str, message_id: str) -> Question:
+    async def resume(self, user_id: str, message_id: str) -> TurnRequest:
         """The rest of a reply."""
-        begun = await self._contexts.begun(user_id, message_id)
-        asked = begun.asked
-        return Question(
-            text=asked.text,
-            conversation_id=asked.conversation_id,
-            context=asked.context,
-            message_id=asked.id,
-            begun=begun,
+        partial_reply = await self._contexts.get_partial_reply(user_id, message_id)
+        user_message = partial_reply.user_message
+        return TurnRequest(
+            text=user_message.text,
+            conversation_id=user_message.conversation_id,
+            context=user_message.context,
+            message_id=user_message.id,
+            partial_reply=partial_reply,
         )
 
     def _checked(self, text: str) -> str:

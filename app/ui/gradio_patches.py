@@ -32,7 +32,7 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-def write_none() -> None:
+def disable_type_stubs() -> None:
     """From now on; Gradio is not imported yet."""
     if _WRITER not in sys.modules:
         sys.meta_path.insert(0, _Finder())

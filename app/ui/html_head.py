@@ -20,7 +20,7 @@ _END = "</head>"
 _IMPORT = re.compile(r'^(?:import|export)\b[^;"]*"(\.[^"]+)";', re.MULTILINE)
 
 
-def modules_of(first: str) -> list[str]:
+def find_modules(first: str) -> list[str]:
     """The modules that one of ``static/`` needs, itself among them: paths below ``static/``, sorted."""
     root = STATIC_DIR.resolve()
     found: set[str] = set()
@@ -34,17 +34,20 @@ def modules_of(first: str) -> list[str]:
     return sorted(found)
 
 
-EARLY_HEAD = "".join(
+HTML_HEAD = "".join(
     [
         '<script src="/ui/static/gradio_clock.js"></script>',  # not deferred: it has to be there before Gradio's
         *(f'<link rel="preload" as="style" href="/ui/static/{name}" fetchpriority="low">' for name in STYLES),
-        *(f'<link rel="modulepreload" href="/ui/static/{name}" fetchpriority="low">' for name in modules_of("app.js")),
+        *(
+            f'<link rel="modulepreload" href="/ui/static/{name}" fetchpriority="low">'
+            for name in find_modules("app.js")
+        ),
     ]
 )
 
 
-class _WithEarlyHead(BaseLoader):
-    """Gradio's templates, the page's with :data:`EARLY_HEAD` at the end of its head."""
+class _HtmlHeadLoader(BaseLoader):
+    """Gradio's templates, the page's with :data:`HTML_HEAD` at the end of its head."""
 
     def __init__(self, loader: BaseLoader) -> None:
         self._loader = loader
@@ -54,13 +57,13 @@ class _WithEarlyHead(BaseLoader):
         if template == _PAGE:
             if source.count(_END) != 1:
                 raise RuntimeError(f"Gradio's {_PAGE} has no end of a head any more: where do we add ours?")
-            source = source.replace(_END, EARLY_HEAD + _END)
+            source = source.replace(_END, HTML_HEAD + _END)
         return source, filename, up_to_date
 
 
-def install_early_head() -> None:
+def install_html_head() -> None:
     """For all pages of Gradio's in this process, once."""
     environment = gradio.routes.templates.env
     assert environment.loader is not None
-    if not isinstance(environment.loader, _WithEarlyHead):
-        environment.loader = _WithEarlyHead(environment.loader)
+    if not isinstance(environment.loader, _HtmlHeadLoader):
+        environment.loader = _HtmlHeadLoader(environment.loader)

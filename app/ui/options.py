@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 async def page_options(services: Services, identity: Identity) -> dict[str, object]:
     """Who is there, the model, its defaults, the presets and the desk's system prompts, as JSON."""
-    person = await services.people.accounts.get(identity.user_id) if services.people is not None else None
+    person = await services.accounts.records.get(identity.user_id) if services.accounts is not None else None
     defaults = services.engine.default_sampling_params
     info = services.engine.info
     return {
-        "accounts": services.people is not None,
+        "accounts": services.accounts is not None,
         "user": {"name": person.display_name if person else None, "role": identity.role},
         "retention_days": services.settings.retention_days,
         "model": {

@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse
 
 from app.auth.identity import identity_of
-from app.ui.html_head import install_early_head
+from app.ui.html_head import install_html_head
 from app.ui.options import page_options
 from app.ui.panels.chat import chat_panel
 from app.ui.panels.conversations import conversations_panel
@@ -56,7 +56,7 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
         return FileResponse(STATIC_DIR / "desk" / "desk.html", headers={"Cache-Control": "no-cache"})
 
     install_pages(app)
-    install_early_head()
+    install_html_head()
     app.mount("/ui/static", RevalidatedFiles(directory=STATIC_DIR), name="ui-static")
     gr.mount_gradio_app(
         app,

@@ -14,7 +14,7 @@ import torch
 
 import benchmarks.gpu_check
 from benchmarks.gpu_check.agreement import agreement, more_agreement
-from benchmarks.gpu_check.check import Check, Results, Stage, about, default_output
+from benchmarks.gpu_check.check import Results, Stage, StageContext, about, default_output
 from benchmarks.gpu_check.idle import idle
 from benchmarks.gpu_check.memory import memory
 from benchmarks.gpu_check.speed import beside_generate, eight_bits, graphs, llama
@@ -91,7 +91,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def run(name: str, device: str, options: argparse.Namespace, results: Results) -> None:
     stage = next(stage for stage in STAGES if stage.name == name)
     results.stages.pop(name, None)  # of a run that did not come to its end
-    check = Check(device, options.rehearse, options.folder, name, results, options.nano_vllm)
+    check = StageContext(device, options.rehearse, options.folder, name, results, options.nano_vllm)
     stage.run(check)
     results.stages.setdefault(name, {"parts": {}})["done"] = True
     results.write()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.gpu_check.check import Check
+from benchmarks.gpu_check.check import StageContext
 from benchmarks.peers.deskmate import GREEDY
 from benchmarks.peers.transformers_generate import load_reference
 from engine import Engine, SamplingParams
@@ -24,11 +24,11 @@ from engine.runtime.engine_core import EngineCore
 from testing.attention import make_case
 from testing.reference import Comparison, Reference
 
-MOST_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+MAX_RELATIVE_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 """Of a kernel's output, relative to its norm."""
 
 
-def agreement(check: Check) -> None:
+def agreement(check: StageContext) -> None:
     """Every attention kernel that runs here, products of 8-bit weights, recorded decodes, greedy replies."""
     for kernel in KERNELS:
         check.part(f"attention {kernel.name}", lambda kernel=kernel: attention_kernel(check, kernel))
@@ -38,7 +38,7 @@ def agreement(check: Check) -> None:
     check.part("greedy llama", lambda: greedy_equality(check, "llama"))
 
 
-def more_agreement(check: Check) -> None:
+def more_agreement(check: StageContext) -> None:
     """Recorded decodes of a real shape, other families, log-probabilities in bfloat16, batch invariance."""
     check.part("recorded decodes", lambda: graphs_equal_eager(check, check.model("qwen3-0.6b")))
     for family in () if check.rehearse else ("gemma2", "mistral", "qwen3-moe"):
@@ -47,7 +47,7 @@ def more_agreement(check: Check) -> None:
     check.part("batch invariance", lambda: batch_invariance(check))
 
 
-def products(check: Check, kind: type[GpuLinear]) -> dict[str, Any]:
+def products(check: StageContext, kind: type[GpuLinear]) -> dict[str, Any]:
     """Against the rounded weights in fp64: one row, a few, as many as the kernels take, and more."""
     reason = (
         "it runs on cuda, not on cpu" if check.device != "cuda" else triton_unavailable_reason(torch.device("cuda"))
@@ -65,12 +65,14 @@ def products(check: Check, kind: type[GpuLinear]) -> dict[str, Any]:
             rows = torch.randn(count, num_inputs, device=check.device, dtype=torch.bfloat16)
             expected = rows.double() @ weight.T
             error = float((product(rows).double() - expected).norm() / expected.norm())
-            assert error < MOST_ERROR[torch.bfloat16], f"{num_inputs} to {num_outputs}, {count} rows: {error:.2g}"
+            assert error < MAX_RELATIVE_ERROR[torch.bfloat16], (
+                f"{num_inputs} to {num_outputs}, {count} rows: {error:.2g}"
+            )
             worst[f"{num_inputs} to {num_outputs}"] = max(error, worst.get(f"{num_inputs} to {num_outputs}", 0.0))
     return {"worst_relative_error": worst}
 
 
-def attention_kernel(check: Check, kernel: type[AttentionKernel]) -> dict[str, Any]:
+def attention_kernel(check: StageContext, kernel: type[AttentionKernel]) -> dict[str, Any]:
     device = torch.device(check.device)
     reason = kernel.unavailable_reason(device)
     if reason is not None:
@@ -79,7 +81,7 @@ def attention_kernel(check: Check, kernel: type[AttentionKernel]) -> dict[str, A
     block_size = max(16, kernel.page_multiple)
     lengths = [1, 3, block_size - 1, block_size, block_size + 1, 2 * block_size + 5, 700]
     caps = (None, 0.7) if kernel.supports_softcap else (None,)
-    for dtype in kernel.dtypes or MOST_ERROR:
+    for dtype in kernel.dtypes or MAX_RELATIVE_ERROR:
         error = 0.0
         for seed in range(2 if check.rehearse else 6):
             case = make_case(
@@ -91,11 +93,11 @@ def attention_kernel(check: Check, kernel: type[AttentionKernel]) -> dict[str, A
                     (got,) = case.run(kernel(), window, softcap)
                     error = max(error, float((got.cpu().double() - expected).norm() / expected.norm()))
         worst[str(dtype).removeprefix("torch.")] = error
-        assert error < MOST_ERROR[dtype], f"{dtype}: {error:.2g}"
+        assert error < MAX_RELATIVE_ERROR[dtype], f"{dtype}: {error:.2g}"
     return {"worst_relative_error": worst}
 
 
-def greedy_equality(check: Check, family: str) -> dict[str, Any]:
+def greedy_equality(check: StageContext, family: str) -> dict[str, Any]:
     """In fp32, token for token, many at once, so that decodes are recorded where they can be."""
     path = check.tiny(family)
     rng = random.Random(1)
@@ -113,7 +115,7 @@ def greedy_equality(check: Check, family: str) -> dict[str, Any]:
     return {"attention": attention, "tokens": comparison.tokens, "ties": comparison.ties}
 
 
-def half_precision(check: Check) -> dict[str, Any]:
+def half_precision(check: StageContext) -> dict[str, Any]:
     """How far log-probabilities in bf16 lie from transformers' in fp32."""
     path = check.tiny("llama")
     rng = random.Random(2)
@@ -133,7 +135,7 @@ def half_precision(check: Check) -> dict[str, Any]:
     return {"attention": attention, "relative_error": error}
 
 
-def graphs_equal_eager(check: Check, path: Path) -> dict[str, Any]:
+def graphs_equal_eager(check: StageContext, path: Path) -> dict[str, Any]:
     """A recorded decode gives the very bits of an executed one at the same number of rows."""
     settings = check.settings(path, dtype="bfloat16", max_num_seqs=12, max_model_len=256)
     core = EngineCore(load_model(settings, lambda _stage, _fraction: None), settings)
@@ -163,7 +165,7 @@ def graphs_equal_eager(check: Check, path: Path) -> dict[str, Any]:
     return {"attention": core.kernel.name, "steps_compared": compared, "sizes": graphs.sizes}
 
 
-def batch_invariance(check: Check) -> dict[str, Any]:
+def batch_invariance(check: StageContext) -> dict[str, Any]:
     path = check.tiny("llama")
     settings = check.settings(path, dtype="bfloat16", batch_invariant=True, max_num_seqs=8)
     rng = random.Random(3)

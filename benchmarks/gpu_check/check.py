@@ -32,7 +32,7 @@ class Stage:
     name: str
     minutes: float  #: after which it is ended
     tells: str
-    run: Callable[[Check], None]
+    run: Callable[[StageContext], None]
 
 
 class Results:
@@ -62,7 +62,7 @@ class Results:
 
 
 @dataclass
-class Check:
+class StageContext:
     """One stage's run.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_check.check import Check
+from benchmarks.gpu_check.check import StageContext
 from benchmarks.peers.deskmate import GREEDY
 from engine import Engine, ModelLoadError
 from engine.execution.load import load_model
@@ -18,7 +18,7 @@ from engine.runtime.engine_core import EngineCore
 GIB = 1024**3
 
 
-def memory(check: Check) -> None:
+def memory(check: StageContext) -> None:
     """At start, asleep, awake, and run out."""
     path = check.model("qwen3-0.6b")
     check.part("asleep and awake", lambda: sleep(check, path))
@@ -32,7 +32,7 @@ def _free(device: str) -> float:
     return torch.cuda.mem_get_info()[0] / GIB
 
 
-def sleep(check: Check, path: Path) -> dict[str, Any]:
+def sleep(check: StageContext, path: Path) -> dict[str, Any]:
     async def work() -> dict[str, Any]:
         before = _free(check.device)
         async with Engine(check.settings(path, dtype="bfloat16", gpu_memory_utilization=0.7)) as engine:
@@ -61,7 +61,7 @@ def sleep(check: Check, path: Path) -> dict[str, Any]:
     return asyncio.run(work())
 
 
-def out_of_memory(check: Check, path: Path) -> dict[str, Any]:
+def out_of_memory(check: StageContext, path: Path) -> dict[str, Any]:
     settings = check.settings(path, dtype="bfloat16", gpu_memory_utilization=0.001, kv_cache_memory=None)
     if check.device != "cuda":
         settings = check.settings(path, dtype="bfloat16", kv_cache_memory=100_000.0)

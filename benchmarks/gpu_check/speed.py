@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from benchmarks.gpu_check.check import Check
+from benchmarks.gpu_check.check import StageContext
 from benchmarks.peers.deskmate import GREEDY
 from benchmarks.peers.deskmate import answer as ours
-from benchmarks.peers.protocol import Chat, Reply
+from benchmarks.peers.protocol import Chat, TimedReply
 from benchmarks.peers.transformers_generate import answer as theirs
 from benchmarks.peers.transformers_generate import load_reference
 from benchmarks.perplexity import choices, compare, held_out_dialogues, load_guide
@@ -26,14 +26,14 @@ from engine.errors import ModelLoadError
 from engine.model.quantization import choose_linears
 
 EIGHT_BITS = ("int8", "fp8")
-LARGEST_ID = 15_000  #: in prompts, below which every tokenizer here knows all ids
+MAX_TOKEN_ID = 15_000  #: in prompts, below which every tokenizer here knows all ids
 
 
-def prompt(check: Check, rng: random.Random, length: int) -> tuple[int, ...]:
-    return tuple(rng.randrange(10, 300 if check.rehearse else LARGEST_ID) for _ in range(length))
+def prompt(check: StageContext, rng: random.Random, length: int) -> tuple[int, ...]:
+    return tuple(rng.randrange(10, 300 if check.rehearse else MAX_TOKEN_ID) for _ in range(length))
 
 
-def copy_bandwidth(check: Check) -> float:
+def copy_bandwidth(check: StageContext) -> float:
     """Bytes per second that the device copies, read and written counted."""
     size = 2**24 if check.device == "cpu" else 2**31
     source = torch.ones(size, dtype=torch.uint8, device=check.device)
@@ -48,7 +48,7 @@ def copy_bandwidth(check: Check) -> float:
     return 2 * size / min(times)
 
 
-def one_chat(check: Check, path: Path, **options: Any) -> dict[str, Any]:
+def one_chat(check: StageContext, path: Path, **options: Any) -> dict[str, Any]:
     """Decode of one chat, and times to the first token, of a fresh engine; and how long that took to be ready."""
     rng = random.Random(7)
     new, lengths, repeats = (8, (16, 64), 2) if check.rehearse else (256, (128, 2048), 5)
@@ -80,7 +80,7 @@ async def decode_rate(engine: Engine, prompt: Sequence[int], new: int) -> float:
     return deltas[-1].timings.tokens_per_second
 
 
-def share_of_bandwidth(check: Check, path: Path, tokens_per_second: float) -> dict[str, float]:
+def share_of_bandwidth(check: StageContext, path: Path, tokens_per_second: float) -> dict[str, float]:
     """Of bfloat16 weights: each token reads all of them, but for the embeddings."""
     config = AutoConfig.from_pretrained(path)
     read = sum(file.stat().st_size for file in path.glob("*.safetensors"))
@@ -94,7 +94,7 @@ def share_of_bandwidth(check: Check, path: Path, tokens_per_second: float) -> di
     }
 
 
-def llama(check: Check) -> None:
+def llama(check: StageContext) -> None:
     """One chat in bfloat16."""
     check.part("making the model", lambda: {"folder": check.model("llama-8b").name})
     path = check.model("llama-8b")
@@ -110,7 +110,7 @@ def llama(check: Check) -> None:
     check.part("one chat, bf16", measured)
 
 
-def eight_bits(check: Check) -> None:
+def eight_bits(check: StageContext) -> None:
     """int8 and fp8 against bfloat16, in one process; and what they cost the guide."""
     path = check.model("llama-8b")
     whole = check.part("bf16", lambda: one_chat(check, path))
@@ -127,7 +127,7 @@ def eight_bits(check: Check) -> None:
     check.part("perplexity of the guide", lambda: guide(check))
 
 
-def not_here(check: Check, quantization: str) -> str | None:
+def not_here(check: StageContext, quantization: str) -> str | None:
     """Why a rehearsal cannot try this. On a GPU everything is tried: there a reason not to is a failure."""
     if check.device == "cuda":
         return None
@@ -138,7 +138,7 @@ def not_here(check: Check, quantization: str) -> str | None:
     return None
 
 
-def guide(check: Check) -> dict[str, Any]:
+def guide(check: StageContext) -> dict[str, Any]:
     """Every fourth held-out answer."""
     dialogues = held_out_dialogues()[:: 200 if check.rehearse else 4]
     exact = load_guide("float32", "none", check.device)
@@ -154,7 +154,7 @@ def guide(check: Check) -> dict[str, Any]:
     return {"perplexity": found}
 
 
-def graphs(check: Check) -> None:
+def graphs(check: StageContext) -> None:
     """Recorded decodes on and off, one chat on a small model, whose steps are launched for longer than they compute."""
     path = check.model("qwen3-0.6b")
     recorded = check.part("on", lambda: one_chat(check, path))
@@ -167,12 +167,12 @@ def graphs(check: Check) -> None:
     )
 
 
-def total_rate(replies: list[Reply]) -> float:
+def total_rate(replies: list[TimedReply]) -> float:
     """Tokens per second of all together, prompts included."""
     return sum(len(reply.times) for reply in replies) / max(reply.times[-1] for reply in replies)
 
 
-def beside_generate(check: Check) -> None:
+def beside_generate(check: StageContext) -> None:
     """Several chats at once, beside transformers' ``generate``."""
     path = check.model("qwen3-0.6b")
     counts, new, length = ((1, 4), 8, 16) if check.rehearse else ((1, 8, 64), 128, 128)

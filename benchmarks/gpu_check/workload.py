@@ -15,9 +15,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchmarks.gpu_check.check import Check
+from benchmarks.gpu_check.check import StageContext
 from benchmarks.peers.deskmate import GREEDY
-from benchmarks.peers.protocol import Chat, Load
+from benchmarks.peers.protocol import Chat, PeerConfig
 from benchmarks.peers.transformers_batching import ContinuousBatching
 from engine import Engine, SamplingParams
 
@@ -47,7 +47,7 @@ def requests(rehearse: bool) -> list[Chat]:
     return [Chat(prompt, rng.randint(100, 1024)) for prompt in prompts]
 
 
-def workload(check: Check) -> None:
+def workload(check: StageContext) -> None:
     chats = requests(check.rehearse)
     new_tokens = sum(chat.new_tokens for chat in chats)
     assert check.rehearse or new_tokens == NEW_TOKENS
@@ -63,7 +63,7 @@ def workload(check: Check) -> None:
         check.part("nano-vllm", lambda: beside(nano_vllm(folder, path, chats, new_tokens)))
 
 
-def deskmate(check: Check, path: Path, chats: list[Chat], new_tokens: int) -> dict[str, Any]:
+def deskmate(check: StageContext, path: Path, chats: list[Chat], new_tokens: int) -> dict[str, Any]:
     """With tokens drawn as nano-vllm draws them, and once more greedily, as the peers do that only do that."""
     settings = check.settings(
         path,
@@ -92,10 +92,10 @@ def deskmate(check: Check, path: Path, chats: list[Chat], new_tokens: int) -> di
     return found
 
 
-def batching(check: Check, path: Path, chats: list[Chat], new_tokens: int) -> dict[str, Any]:
+def batching(check: StageContext, path: Path, chats: list[Chat], new_tokens: int) -> dict[str, Any]:
     """Greedily, with the attention that needs no package of its own."""
     peer = ContinuousBatching(
-        Load(
+        PeerConfig(
             model=str(path),
             format="bf16",
             threads=2,

@@ -14,16 +14,16 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
-PATIENCE_SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0
 IDLE_SECONDS = 3.0
 """After which a connection is not used again: the server closes one that was idle for five, perhaps just now."""
 
 
 _LAST = (b"event: end\n", b"event: gone\n")
-_LONGEST_NAME = b"event: progress\n"
+_MAX_EVENT_LINE_BYTES = b"event: progress\n"
 
 
-class RefusedError(Exception):
+class ResponseError(Exception):
     """The server answered with an error."""
 
     def __init__(self, status: int, said: str) -> None:
@@ -60,7 +60,7 @@ class Browser:
     async def delete(self, path: str) -> None:
         await self._ask("DELETE", path, b"")
 
-    def expect(self) -> Reply | None:
+    def expect(self) -> StreamedReply | None:
         """Before a message is sent: its reply, if a stream is open in which it can be told (see :attr:`stream_id`)."""
         return self._stream.expect() if self._stream is not None and self._stream.is_open else None
 
@@ -69,18 +69,18 @@ class Browser:
         """Of the event stream that is open."""
         return self._stream.stream_id if self._stream is not None and self._stream.is_open else None
 
-    async def follow(self, turn_id: str) -> Reply:
+    async def follow(self, turn_id: str) -> StreamedReply:
         """Open the event stream anew, for a reply that is not told in it."""
-        self._leave_stream()
+        self._close_stream()
         loop = asyncio.get_running_loop()
         stream_id = secrets.token_hex(8)
         path = f"/api/events?turn={turn_id}:0&stream_id={stream_id}"
         _, self._stream = await loop.create_connection(lambda: EventStream(stream_id), "127.0.0.1", self._port)
         return self._stream.begin(self._request("GET", path, b"", {"Accept": "text/event-stream"}))
 
-    def leave(self) -> None:
+    def close_page(self) -> None:
         """Close the page: in the middle of a reply, perhaps."""
-        self._leave_stream()
+        self._close_stream()
         self.close()
 
     def close(self) -> None:
@@ -89,9 +89,9 @@ class Browser:
             self._connection[1].close()
             self._connection = None
 
-    def _leave_stream(self) -> None:
+    def _close_stream(self) -> None:
         if self._stream is not None:
-            self._stream.leave()
+            self._stream.abort()
             self._stream = None
 
     def _request(self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
@@ -102,7 +102,7 @@ class Browser:
         return "\r\n".join([*lines, "", ""]).encode() + body
 
     async def _ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             if perf_counter() - self._used > IDLE_SECONDS:
                 self.close()
             if self._connection is None:
@@ -122,11 +122,11 @@ class Browser:
             self._used = perf_counter()
         code = int(status.split()[1])
         if code >= 400:
-            raise RefusedError(code, said.decode(errors="replace"))
+            raise ResponseError(code, said.decode(errors="replace"))
         return said
 
 
-class Reply:
+class StreamedReply:
     """What comes of one."""
 
     def __init__(self) -> None:
@@ -135,9 +135,9 @@ class Reply:
         self._ending = False  # its last event has begun
         self._ended = asyncio.get_running_loop().create_future()
 
-    def take(self, data: bytes) -> bool:
+    def feed(self, data: bytes) -> bool:
         """More of it. True where that was the last."""
-        unseen = max(0, len(self._said) - len(_LONGEST_NAME))
+        unseen = max(0, len(self._said) - len(_MAX_EVENT_LINE_BYTES))
         self._said += data
         if self.first_text is None and self._said.find(b"event: text\n", unseen) >= 0:
             self.first_text = perf_counter()
@@ -145,10 +145,10 @@ class Reply:
         self._ending = self._ending or any(self._said.find(name, unseen) >= 0 for name in _LAST)
         over = refused or (self._ending and self._said.endswith(b"\n\n\r\n"))
         if over:
-            self.break_off()
+            self.feed_eof()
         return over
 
-    def break_off(self) -> None:
+    def feed_eof(self) -> None:
         """Nothing more comes."""
         if not self._ended.done():
             self._ended.set_result(None)
@@ -157,9 +157,9 @@ class Reply:
         """Wait for it; returns what the reply's last event says, with the number of ``text_events``.
 
         Raises:
-            RefusedError: the stream was refused, or broke off.
+            ResponseError: the stream was refused, or broke off.
         """
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self._ended
         return last_event(bytes(self._said))
 
@@ -170,19 +170,19 @@ class EventStream(asyncio.Protocol):
     def __init__(self, stream_id: str) -> None:
         self.stream_id = stream_id
         self.is_open = True
-        self._reply: Reply | None = None
+        self._reply: StreamedReply | None = None
 
-    def begin(self, request: bytes) -> Reply:
+    def begin(self, request: bytes) -> StreamedReply:
         """Ask for the stream; the reply that it is opened for."""
         self._transport.write(request)
         return self.expect()
 
-    def expect(self) -> Reply:
+    def expect(self) -> StreamedReply:
         """The next one."""
-        self._reply = Reply()
+        self._reply = StreamedReply()
         return self._reply
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -190,29 +190,29 @@ class EventStream(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        if self._reply is not None and self._reply.take(data):
+        if self._reply is not None and self._reply.feed(data):
             self._reply = None
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - what came says how it ended
         self.is_open = False
         if self._reply is not None:
-            self._reply.break_off()
+            self._reply.feed_eof()
 
 
 def last_event(said: bytes) -> dict[str, Any]:
     """Of what was said of a reply, chunks and all, and where it opened the stream the head too: the data of its end.
 
     Raises:
-        RefusedError: it is no stream of events, or it has no such event.
+        ResponseError: it is no stream of events, or it has no such event.
     """
     if said.startswith(b"HTTP/"):
         head, _, said = said.partition(b"\r\n\r\n")
         status = int(head.split(maxsplit=2)[1])
         if status != 200:
-            raise RefusedError(status, said.decode(errors="replace"))
+            raise ResponseError(status, said.decode(errors="replace"))
     for name in _LAST:
         _, found, rest = said.rpartition(name)
         if found:
             line = next(line for line in rest.split(b"\n") if line.startswith(b"data: "))
             return {**json.loads(line[6:]), "text_events": said.count(b"event: text\n")}
-    raise RefusedError(200, "the stream ended before the reply did")
+    raise ResponseError(200, "the stream ended before the reply did")

@@ -89,13 +89,13 @@ class LiveServer:
 
     async def sign_up(self, count: int) -> list[Browser]:
         """``count`` people with accounts, each signed in with a browser of their own; the first is the admin."""
-        people = [Browser(self.port, f"10.0.{number // 250}.{number % 250 + 1}") for number in range(count)]
-        await people[0].use_link(self._setup, "person-0", PASSWORD)
+        browsers = [Browser(self.port, f"10.0.{number // 250}.{number % 250 + 1}") for number in range(count)]
+        await browsers[0].use_link(self._setup, "person-0", PASSWORD)
         for number in range(1, count):
-            made = await people[0].post("/api/people/invitations", {})
+            made = await browsers[0].post("/api/people/invitations", {})
             token = str(made["link"]).rpartition("/invitation/")[2].rpartition("#")[2]
-            await people[number].use_link(token, f"person-{number}", PASSWORD)
-        return people
+            await browsers[number].use_link(token, f"person-{number}", PASSWORD)
+        return browsers
 
     async def metrics(self, browser: Browser) -> str:
         """What ``/metrics`` says now."""

@@ -7,12 +7,12 @@ from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
-from benchmarks.live.browser import Browser, Reply
-from benchmarks.live.talk import LONGEST_REPLY, Question
+from benchmarks.live.browser import Browser, StreamedReply
+from benchmarks.live.scripted_chats import MAX_REPLY_TOKENS, ScriptedQuestion
 
 
 @dataclass
-class Person:
+class SimulatedUser:
     """Somebody with a browser, and the conversation that it shows."""
 
     browser: Browser
@@ -21,13 +21,13 @@ class Person:
     first_texts: list[float] = field(default_factory=list)  #: seconds from a message's sending to its first text
     text_events: int = 0
 
-    async def ask(self, question: Question) -> None:
+    async def ask(self, question: ScriptedQuestion) -> None:
         """Send a question and read the reply to its end.
 
         Raises:
             RuntimeError: the reply did not come to its end.
         """
-        if question.begins:
+        if question.starts_conversation:
             self.conversation_id = self.last_reply_id = None
         sent = perf_counter()
         _, reply = await self.send(question.text, question.seed)
@@ -38,7 +38,9 @@ class Person:
             self.first_texts.append(reply.first_text - sent)
         self.text_events += end["text_events"]
 
-    async def send(self, text: str, seed: int, max_tokens: int = LONGEST_REPLY) -> tuple[dict[str, Any], Reply]:
+    async def send(
+        self, text: str, seed: int, max_tokens: int = MAX_REPLY_TOKENS
+    ) -> tuple[dict[str, Any], StreamedReply]:
         """Send a message; returns the turn, and what is told of its reply."""
         body: dict[str, Any] = {
             "text": text,

@@ -17,7 +17,7 @@ ASK_EVERY_SECONDS = 0.5
 
 
 @dataclass
-class Experience:
+class VictimTimings:
     """What a victim met. Times in seconds."""
 
     gaps: list[float] = field(default_factory=list)  #: between one token of a reply and the next
@@ -39,29 +39,29 @@ class Victim:
         self._headers = headers
 
     @asynccontextmanager
-    async def beside(self) -> AsyncIterator[Experience]:
+    async def running(self) -> AsyncIterator[VictimTimings]:
         """Runs meanwhile; the experience is complete when the block has ended."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_live, args=(theirs, self._url, self._headers), daemon=True)
+        process = context.Process(target=_run_process, args=(theirs, self._url, self._headers), daemon=True)
         process.start()
         await asyncio.to_thread(ours.recv)  # it has its first token
-        experience = Experience()
+        experience = VictimTimings()
         try:
             yield experience
         finally:
             ours.send(None)
-            found: Experience = await asyncio.to_thread(ours.recv)
+            found: VictimTimings = await asyncio.to_thread(ours.recv)
             vars(experience).update(vars(found))
             await asyncio.to_thread(process.join)
 
 
-def _live(told: Connection, url: str, headers: dict[str, str]) -> None:
-    told.send(asyncio.run(_lives(told, url, headers)))
+def _run_process(told: Connection, url: str, headers: dict[str, str]) -> None:
+    told.send(asyncio.run(_run_victim(told, url, headers)))
 
 
-async def _lives(told: Connection, url: str, headers: dict[str, str]) -> Experience:
-    experience = Experience()
+async def _run_victim(told: Connection, url: str, headers: dict[str, str]) -> VictimTimings:
+    experience = VictimTimings()
     begun = asyncio.Event()
     fresh = httpx.Limits(max_keepalive_connections=0)  # as those have it who come to the page meanwhile
     async with (

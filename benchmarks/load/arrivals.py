@@ -12,7 +12,7 @@ SYLLABLES = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRequest:
     """One request."""
 
     at: float  #: seconds after the load begins
@@ -36,9 +36,9 @@ def lengths(text: str) -> Lengths:
                 return lambda rng: max(1, round(median * rng.lognormvariate(0.0, sigma)))
             case _, []:
                 low, _, high = text.partition("-")
-                shortest, longest = int(low), int(high or low)
-                if 1 <= shortest <= longest:
-                    return lambda rng: rng.randint(shortest, longest)
+                min_length, max_length = int(low), int(high or low)
+                if 1 <= min_length <= max_length:
+                    return lambda rng: rng.randint(min_length, max_length)
     except ValueError:
         pass
     raise ValueError(f"no lengths: {text}. There are: 128, 32-256, exp:200, lognormal:200:0.8")
@@ -52,7 +52,7 @@ def plan(
     reply_lengths: Lengths,
     *,
     vocab_size: int | None = None,
-) -> list[Planned]:
+) -> list[PlannedRequest]:
     """Poisson arrivals: exponential gaps, of mean ``1 / rate`` seconds; all at once where the rate is infinite.
 
     For every rate a seed gives the same lengths, and gaps that are only scaled. The prompts differ, or a server that
@@ -74,4 +74,4 @@ def plan(
             return tuple(words.randrange(10, vocab_size - 10) for _ in range(length))
         return " ".join(words.choice(SYLLABLES) + words.choice(SYLLABLES) for _ in range(length))
 
-    return [Planned(at, prompt(long), reply) for at, (long, reply) in zip(times, shapes, strict=True)]
+    return [PlannedRequest(at, prompt(long), reply) for at, (long, reply) in zip(times, shapes, strict=True)]

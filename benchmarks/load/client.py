@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.http_stream import HttpError, post_events
-from benchmarks.load.arrivals import Planned
+from benchmarks.load.arrivals import PlannedRequest
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Target:
     def endpoint(self) -> str:
         return f"{self.url.rstrip('/')}/{'chat/completions' if self.chat else 'completions'}"
 
-    def body(self, planned: Planned) -> dict[str, Any]:
+    def body(self, planned: PlannedRequest) -> dict[str, Any]:
         asked: dict[str, Any] = (
             {"messages": [{"role": "user", "content": planned.prompt}]} if self.chat else {"prompt": planned.prompt}
         )
@@ -49,7 +49,7 @@ class Target:
 
 
 @dataclass
-class Outcome:
+class RequestOutcome:
     """What became of a request. Seconds after the load began."""
 
     planned: float
@@ -63,13 +63,13 @@ class Outcome:
 
 
 async def run(
-    plan: Sequence[Planned],
+    plan: Sequence[PlannedRequest],
     target: Target,
     *,
     max_in_flight: int,
     timeout: float,
-    progress: Callable[[Outcome], object] | None = None,
-) -> list[Outcome]:
+    progress: Callable[[RequestOutcome], object] | None = None,
+) -> list[RequestOutcome]:
     """Send everything, and wait for it.
 
     A request waits for its time and for nothing else, least of all for the ones before it; only where ``max_in_flight``
@@ -80,12 +80,12 @@ async def run(
     """
     begin = perf_counter()
     slots = asyncio.Semaphore(max_in_flight)
-    outcomes = [Outcome(planned.at) for planned in plan]
+    outcomes = [RequestOutcome(planned.at) for planned in plan]
 
     def now() -> float:
         return perf_counter() - begin
 
-    async def send(planned: Planned, outcome: Outcome) -> None:
+    async def send(planned: PlannedRequest, outcome: RequestOutcome) -> None:
         await asyncio.sleep(planned.at - now())
         try:
             async with asyncio.timeout(planned.at + timeout - now()), slots:
@@ -107,7 +107,7 @@ async def run(
     return outcomes
 
 
-async def _read(target: Target, planned: Planned, outcome: Outcome, now: Callable[[], float]) -> None:
+async def _read(target: Target, planned: PlannedRequest, outcome: RequestOutcome, now: Callable[[], float]) -> None:
     ended = False
     async with aclosing(post_events(target.endpoint, target.body(planned), target.headers)) as events:
         async for event in events:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.load.client import Outcome
+from benchmarks.load.client import RequestOutcome
 from benchmarks.quantiles import quantile
 
 PERCENTILES = (50, 95, 99)
@@ -17,14 +17,14 @@ LATE_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class Limits:
+class GoodputSLO:
     """Seconds within which a reply is good."""
 
     first_token: float
     per_token: float
 
 
-def summary(outcomes: Sequence[Outcome], limits: Limits) -> dict[str, Any]:
+def summarize(outcomes: Sequence[RequestOutcome], limits: GoodputSLO) -> dict[str, Any]:
     """Milliseconds, tokens and requests per second. Requests that failed have no latencies; they count in the goodput,
     where they are not good."""
     answered = [one for one in outcomes if one.error is None]
@@ -59,7 +59,7 @@ def summary(outcomes: Sequence[Outcome], limits: Limits) -> dict[str, Any]:
     }
 
 
-def per_token(outcome: Outcome) -> float | None:
+def per_token(outcome: RequestOutcome) -> float | None:
     """Seconds for each token after the first; None for a reply of one."""
     tokens = _tokens(outcome)
     return (outcome.times[-1] - outcome.times[0]) / (tokens - 1) if tokens > 1 else None
@@ -73,17 +73,17 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
     return {"mean": round(1000 * sum(values) / len(values), 3), **found, "max": round(1000 * max(values), 3)}
 
 
-def _is_good(outcome: Outcome, limits: Limits) -> bool:
+def _is_good(outcome: RequestOutcome, limits: GoodputSLO) -> bool:
     per = per_token(outcome)
     return outcome.times[0] - outcome.planned <= limits.first_token and (per is None or per <= limits.per_token)
 
 
-def _tokens(outcome: Outcome) -> int:
+def _tokens(outcome: RequestOutcome) -> int:
     """As the server says; else pieces of text, of which there are fewer."""
     return outcome.tokens if outcome.tokens is not None else len(outcome.times)
 
 
-def _gaps(outcome: Outcome) -> list[float]:
+def _gaps(outcome: RequestOutcome) -> list[float]:
     return [after - before for before, after in itertools.pairwise(outcome.times)]
 
 

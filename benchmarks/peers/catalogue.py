@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.model_files import BenchModel, cache, gguf
+from benchmarks.model_files import BenchModel, cache_dir, make_gguf
 
 FORMATS = ("bf16", "int8", "int4")
 
 
 @dataclass(frozen=True)
-class Entry:
+class EngineSpec:
     """One engine, in one of its ways to run."""
 
     name: str
@@ -41,7 +41,7 @@ class Entry:
                 "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
                 "VLLM_CPU_OMP_THREADS_BIND": "nobind",
                 "VLLM_NO_USAGE_STATS": "1",
-                "VLLM_CACHE_ROOT": str(cache() / "vllm"),
+                "VLLM_CACHE_ROOT": str(cache_dir() / "vllm"),
             }
         if self.module == "llama_cpp_server":
             environment["BENCH_LLAMA_SERVER"] = _llama_server() or ""
@@ -49,7 +49,7 @@ class Entry:
 
     def model_file(self, model: BenchModel, format_: str) -> str:
         """What it is to load; made when there is none."""
-        return str(gguf(model, format_, _llama_python(), {}) if self.gguf else model.path)
+        return str(make_gguf(model, format_, _llama_python(), {}) if self.gguf else model.path)
 
 
 def _here(*_: object) -> str | None:
@@ -108,12 +108,12 @@ def _no_llama_server() -> str | None:
 
 
 CATALOGUE = (
-    Entry("deskmate", "Deskmate", "deskmate", FORMATS, _here),
-    Entry("transformers", "transformers", "transformers_generate", ("bf16",), _here),
-    Entry("batching", "transf. batching", "transformers_batching", ("bf16",), _here),
-    Entry("llama.cpp", "llama.cpp", "llama_cpp_library", FORMATS, _no_llama_cpp, _llama_python, gguf=True),
-    Entry("llama-server", "llama-server", "llama_cpp_server", FORMATS, _no_llama_server, gguf=True),
-    Entry("vllm", "vLLM", "vllm_cpu", ("bf16",), _no_vllm, _vllm_python),
-    Entry("vllm-eager", "vLLM eager", "vllm_cpu", ("bf16",), _no_vllm, _vllm_python, variant="eager"),
+    EngineSpec("deskmate", "Deskmate", "deskmate", FORMATS, _here),
+    EngineSpec("transformers", "transformers", "transformers_generate", ("bf16",), _here),
+    EngineSpec("batching", "transf. batching", "transformers_batching", ("bf16",), _here),
+    EngineSpec("llama.cpp", "llama.cpp", "llama_cpp_library", FORMATS, _no_llama_cpp, _llama_python, gguf=True),
+    EngineSpec("llama-server", "llama-server", "llama_cpp_server", FORMATS, _no_llama_server, gguf=True),
+    EngineSpec("vllm", "vLLM", "vllm_cpu", ("bf16",), _no_vllm, _vllm_python),
+    EngineSpec("vllm-eager", "vLLM eager", "vllm_cpu", ("bf16",), _no_vllm, _vllm_python, variant="eager"),
 )
 """The first one is ours; the others are its peers."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any, get_args
 
-from benchmarks.peers.protocol import Chat, Load, Reply, serve, versions_of
+from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, installed_versions, serve
 from benchmarks.peers.readers import read_all
 from engine import Engine, EngineSettings, SamplingParams
 from engine.execution.native.decoder import Decoder
@@ -69,7 +69,7 @@ class StepClock:
         return 1 - self._forward / (self._ended - self._began)
 
 
-async def answer(engine: Engine, chats: Sequence[Chat]) -> list[Reply]:
+async def answer(engine: Engine, chats: Sequence[Chat]) -> list[TimedReply]:
     """All at once, each read as its reader would."""
 
     async def stream(chat: Chat) -> AsyncGenerator[Sequence[int]]:
@@ -84,7 +84,7 @@ async def answer(engine: Engine, chats: Sequence[Chat]) -> list[Reply]:
 class Deskmate:
     """The engine, started; its own event loop is kept for the next work."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: PeerConfig) -> None:
         if load.format != "bf16" and load.format not in get_args(
             EngineSettings.model_fields["quantization"].annotation
         ):
@@ -99,12 +99,12 @@ class Deskmate:
             kv_cache_memory=load.kv_gib,
             **wanted,
         )
-        self.versions = versions_of("torch", "transformers")
+        self.versions = installed_versions("torch", "transformers")
         self._loop = asyncio.new_event_loop()
         self._engine = Engine(settings)
         self._loop.run_until_complete(self._engine.start())
 
-    def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
+    def run(self, chats: Sequence[Chat]) -> tuple[list[TimedReply], dict[str, float]]:
         with StepClock() as clock:
             replies = self._loop.run_until_complete(answer(self._engine, chats))
         return replies, {"outside_forward": 100 * clock.outside_forward}

@@ -9,13 +9,13 @@ from time import perf_counter
 import llama_cpp
 import numpy as np
 
-from benchmarks.peers.protocol import Chat, Load, Reply, serve, versions_of
+from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, installed_versions, serve
 
 
 class LlamaCpp:
     """Keeps the KV cache between chats and computes only what the next prompt does not begin with, as its users do."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: PeerConfig) -> None:
         # A file that is mapped may be evicted while the process waits for its turn.
         self._llama = llama_cpp.Llama(
             load.model,
@@ -25,12 +25,12 @@ class LlamaCpp:
             use_mmap=False,
             verbose=False,
         )
-        self.versions = versions_of("llama-cpp-python")
+        self.versions = installed_versions("llama-cpp-python")
         self._context = self._llama.ctx
         self._vocabulary = self._llama.n_vocab()
         self._known: list[int] = []
 
-    def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
+    def run(self, chats: Sequence[Chat]) -> tuple[list[TimedReply], dict[str, float]]:
         if len(chats) > 1:
             raise NotImplementedError("answers one chat at a time")
         (chat,) = chats
@@ -41,7 +41,7 @@ class LlamaCpp:
             token = self._decode([token])
             times.append(perf_counter() - begin)
             tokens.append(token)
-        return [Reply(0.0, times, tokens)], {}
+        return [TimedReply(0.0, times, tokens)], {}
 
     def _read(self, prompt: Sequence[int]) -> int:
         common = 0

@@ -14,7 +14,7 @@ from contextlib import aclosing
 from time import monotonic, sleep
 
 from benchmarks.http_stream import post_events
-from benchmarks.peers.protocol import Chat, Load, Reply, die_with_parent, serve
+from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, die_with_parent, serve
 from benchmarks.peers.readers import read_all
 
 START_SECONDS = 300
@@ -23,7 +23,7 @@ START_SECONDS = 300
 class LlamaServer:
     """Started anew when a work has another number of chats: slots share the context in equal parts."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: PeerConfig) -> None:
         self._load = load
         self._program = os.environ["BENCH_LLAMA_SERVER"]
         said = subprocess.run([self._program, "--version"], capture_output=True, text=True, check=True)
@@ -36,7 +36,7 @@ class LlamaServer:
         self._shape = (0, 0)
         self._url = ""
 
-    def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
+    def run(self, chats: Sequence[Chat]) -> tuple[list[TimedReply], dict[str, float]]:
         longest = max(len(chat.prompt) + chat.new_tokens for chat in chats) + 8
         shape = (len(chats), -(-longest // 256) * 256)
         if shape[0] != self._shape[0] or shape[1] > self._shape[1]:

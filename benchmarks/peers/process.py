@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from benchmarks.peers.protocol import Chat, Load, Reply
+from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 900
@@ -36,7 +36,7 @@ class PeerProcess:
         environment: beside this process's own.
     """
 
-    def __init__(self, command: Sequence[str], load: Load, log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], load: PeerConfig, log: Path, environment: Mapping[str, str]) -> None:
         began = monotonic()
         self._log = log
         with log.open("ab") as output:
@@ -58,14 +58,14 @@ class PeerProcess:
             raise
         self.start_seconds = monotonic() - began  #: from nothing to its first token
 
-    def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
+    def run(self, chats: Sequence[Chat]) -> tuple[list[TimedReply], dict[str, float]]:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write((json.dumps([asdict(chat) for chat in chats]) + "\n").encode())
         except BrokenPipeError:
             raise PeerError(f"it died: {_last_line(self._log)}") from None
         answer = self._read(RUN_SECONDS)
-        return [Reply(**reply) for reply in answer["replies"]], answer["extra"]
+        return [TimedReply(**reply) for reply in answer["replies"]], answer["extra"]
 
     @property
     def session(self) -> int:

@@ -32,7 +32,7 @@ class Chat:
 
 
 @dataclass(frozen=True)
-class Reply:
+class TimedReply:
     """What became of a chat. Seconds since the work began."""
 
     asked: float
@@ -46,7 +46,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Load:
+class PeerConfig:
     """What a peer is asked to load."""
 
     model: str  #: a folder, or a file where the peer has a format of its own
@@ -64,11 +64,11 @@ class Peer(Protocol):
     #: names and versions of what computes, as they are printed
     versions: dict[str, str]
 
-    def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
+    def run(self, chats: Sequence[Chat]) -> tuple[list[TimedReply], dict[str, float]]:
         """Answer all chats, greedily and to their full length; with what else it measured about itself."""
 
 
-def versions_of(*packages: str) -> dict[str, str]:
+def installed_versions(*packages: str) -> dict[str, str]:
     found = {}
     for package in packages:
         try:
@@ -78,7 +78,7 @@ def versions_of(*packages: str) -> dict[str, str]:
     return found
 
 
-def check(chats: Sequence[Chat], replies: Sequence[Reply]) -> None:
+def check_lengths(chats: Sequence[Chat], replies: Sequence[TimedReply]) -> None:
     """A peer that stopped early would look quick."""
     for chat, reply in zip(chats, replies, strict=True):
         if len(reply.times) != chat.new_tokens:
@@ -91,7 +91,7 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def serve(load: Callable[[Load], Peer]) -> None:
+def serve(load: Callable[[PeerConfig], Peer]) -> None:
     """Load, answer one token to have everything in place, say so, and then answer a line with a line."""
     die_with_parent()
     # What libraries print must not come between the lines.
@@ -104,27 +104,27 @@ def serve(load: Callable[[Load], Peer]) -> None:
 
     parser = argparse.ArgumentParser()
     parser.add_argument("load", type=json.loads)
-    asked = Load(**parser.parse_args().load)
+    asked = PeerConfig(**parser.parse_args().load)
     try:
         peer = load(asked)
         peer.run([Chat(tuple(range(MARGIN, MARGIN + 16)), 1)])
     except Exception as error:  # told to the bench, which goes on without this peer
         traceback.print_exc()
-        say({"error": sentence(error)})
+        say({"error": error_line(error)})
         return
     say({"ready": True, "versions": peer.versions})
     for line in sys.stdin:
         chats = [Chat(tuple(one["prompt"]), one["new_tokens"], one["after"]) for one in json.loads(line)]
         try:
             replies, extra = peer.run(chats)
-            check(chats, replies)
+            check_lengths(chats, replies)
             say({"replies": [asdict(reply) for reply in replies], "extra": extra})
         except Exception as error:  # told to the bench, which leaves this work out
             traceback.print_exc()
-            say({"error": sentence(error)})
+            say({"error": error_line(error)})
 
 
-def sentence(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An error in one line."""
     text = " ".join(str(error).split())
     return (text if isinstance(error, NotImplementedError) else f"{type(error).__name__}: {text}")[:400]

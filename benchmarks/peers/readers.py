@@ -7,15 +7,15 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from time import perf_counter
 
-from benchmarks.peers.protocol import Chat, Reply
+from benchmarks.peers.protocol import Chat, TimedReply
 
 Stream = Callable[[Chat], AsyncGenerator[Sequence[int]]]
 """The new tokens of a chat as they come, some at a time."""
 
 
-async def read_all(chats: Sequence[Chat], stream: Stream) -> list[Reply]:
+async def read_all(chats: Sequence[Chat], stream: Stream) -> list[TimedReply]:
     begin = perf_counter()
-    replies: list[Reply] = [Reply(0.0, []) for _ in chats]
+    replies: list[TimedReply] = [TimedReply(0.0, []) for _ in chats]
     late = any(chat.after for chat in chats)
     moved = asyncio.Condition()
 
@@ -27,7 +27,7 @@ async def read_all(chats: Sequence[Chat], stream: Stream) -> list[Reply]:
         if chat.after:
             async with moved:
                 await moved.wait_for(lambda: begun(chat.after))
-        replies[index] = reply = Reply(perf_counter() - begin, [])
+        replies[index] = reply = TimedReply(perf_counter() - begin, [])
         async with aclosing(stream(chat)) as pieces:
             async for tokens in pieces:
                 reply.times.extend([perf_counter() - begin] * len(tokens))

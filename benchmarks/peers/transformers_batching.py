@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 from transformers.utils import logging
 
-from benchmarks.peers.protocol import Chat, Load, Reply, serve, versions_of
+from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, installed_versions, serve
 
 PAGE = 256
 
@@ -18,10 +18,10 @@ PAGE = 256
 class ContinuousBatching:
     """A manager whose thread goes on between the works, as in a server."""
 
-    def __init__(self, load: Load, *, device: str = "cpu", max_batch_tokens: int = 512) -> None:
+    def __init__(self, load: PeerConfig, *, device: str = "cpu", max_batch_tokens: int = 512) -> None:
         logging.disable_progress_bar()
         torch.set_num_threads(load.threads)
-        self.versions = versions_of("transformers", "torch")
+        self.versions = installed_versions("transformers", "torch")
         model = AutoModelForCausalLM.from_pretrained(load.model, dtype=torch.bfloat16, attn_implementation="sdpa")
         config = model.config
         token = 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
@@ -46,7 +46,7 @@ class ContinuousBatching:
         self._manager._run_generation_loop = with_threads
         self._manager.start()
 
-    def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
+    def run(self, chats: Sequence[Chat]) -> tuple[list[TimedReply], dict[str, float]]:
         begin = perf_counter()
         asked: dict[str, float] = {}
         names: dict[str, int] = {}
@@ -67,7 +67,7 @@ class ContinuousBatching:
         for index in range(len(chats)):
             if index not in late:
                 ask(index, stream=bool(late))
-        done: dict[int, Reply] = {}
+        done: dict[int, TimedReply] = {}
         written: dict[int, int] = {}
         while len(done) < len(chats):
             result = self._manager.get_result(timeout=600)
@@ -79,7 +79,7 @@ class ContinuousBatching:
             written[index] = len(result.generated_tokens)
             if result.is_finished():
                 times = [time - begin for time in result.timestamps or ()]
-                done[index] = Reply(asked[result.request_id], times, list(result.generated_tokens))
+                done[index] = TimedReply(asked[result.request_id], times, list(result.generated_tokens))
             for coming in list(late):
                 enough = chats[coming].after
                 if all(written.get(i, 0) >= enough or i in done for i, chat in enumerate(chats) if not chat.after):

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 from transformers.utils import logging
 
-from benchmarks.peers.protocol import Chat, Load, Reply, arriving_late, serve, versions_of
+from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, arriving_late, installed_versions, serve
 
 
 class _Clock(StoppingCriteria):
@@ -33,7 +33,7 @@ def load_reference(path: Path | str, dtype: torch.dtype, device: str = "cpu") ->
 
 
 @torch.inference_mode()
-def answer(model: PreTrainedModel, chats: Sequence[Chat]) -> list[Reply]:
+def answer(model: PreTrainedModel, chats: Sequence[Chat]) -> list[TimedReply]:
     if arriving_late(chats):
         raise NotImplementedError("takes no chat while others are being answered")
     width = max(len(chat.prompt) for chat in chats)
@@ -51,17 +51,19 @@ def answer(model: PreTrainedModel, chats: Sequence[Chat]) -> list[Reply]:
     # Only the tokens that were asked for count: the batch goes on until its longest reply is done.
     rows = output[:, width:].tolist()
     times = [time - begin for time in clock.times]
-    return [Reply(0.0, times[: chat.new_tokens], row[: chat.new_tokens]) for chat, row in zip(chats, rows, strict=True)]
+    return [
+        TimedReply(0.0, times[: chat.new_tokens], row[: chat.new_tokens]) for chat, row in zip(chats, rows, strict=True)
+    ]
 
 
 class Generate:
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: PeerConfig) -> None:
         logging.disable_progress_bar()
         torch.set_num_threads(load.threads)
-        self.versions = versions_of("transformers", "torch")
+        self.versions = installed_versions("transformers", "torch")
         self._model = load_reference(load.model, torch.bfloat16)
 
-    def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
+    def run(self, chats: Sequence[Chat]) -> tuple[list[TimedReply], dict[str, float]]:
         return answer(self._model, chats), {}
 
 

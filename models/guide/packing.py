@@ -139,19 +139,19 @@ class Packer:
             free -= len(row[-1].ids)
 
     def _draw_opening(self, length: int) -> Encoded:
-        return self._that_fits(length, turns=1, opening=True, systems=0.1)  # they are long, and decide little
+        return self._draw_that_fits(length, turns=1, opening=True, systems=0.1)  # they are long, and decide little
 
     def _draw_talk(self, length: int) -> Encoded:
         kind = self._rng.random()
         if kind < 0.5:  # a follow-up's reply hangs on the reply before, and is decided by its first words, too
-            return self._that_fits(length, self._rng.choice((2, 2, 2, 3)), opening=self._rng.random() < 0.5)
+            return self._draw_that_fits(length, self._rng.choice((2, 2, 2, 3)), opening=self._rng.random() < 0.5)
         if kind < 0.8:  # what people come to after many turns hangs on nothing before, whatever was said there
             turns = self._rng.randint(4, max(4, length // 48))
-            return self._that_fits(length, turns, opening=True, stays=self._rng.choice((0.0, 0.3, 0.5)))
+            return self._draw_that_fits(length, turns, opening=True, stays=self._rng.choice((0.0, 0.3, 0.5)))
         # Mostly short talks; some go on for as long as the row, so that late positions are learned as well.
-        return self._that_fits(length, self._rng.choice((1, 1, 1, 2, 2, 3, 4)) if kind < 0.95 else length // 64)
+        return self._draw_that_fits(length, self._rng.choice((1, 1, 1, 2, 2, 3, 4)) if kind < 0.95 else length // 64)
 
-    def _that_fits(
+    def _draw_that_fits(
         self, length: int, turns: int, opening: bool = False, systems: float = SYSTEMS, stays: float = STAYS
     ) -> Encoded:
         """A conversation of as many turns as there is room for, ``turns`` at most."""

@@ -34,7 +34,7 @@ from models.guide.recipe import CONTEXT, DRAFT, GUIDE, Recipe
 from models.guide.topics import GuideData, load
 from models.guide.workers import Workers
 
-ALONE = Workers()
+SINGLE_PROCESS = Workers()
 HERE = Path(__file__).resolve().parent
 PLOT_EVERY = 10  # steps
 SIMILAR = 128
@@ -103,7 +103,7 @@ def rate_at(leg: int, step: int, over: float, recipe: Recipe) -> float:
     return height * min((step + 1) / recipe.warmup_steps, 1.0, (1 - over) / recipe.falling)
 
 
-def some_of(labels: Tensor) -> Tensor:
+def learned_positions(labels: Tensor) -> Tensor:
     """Where in the flattened ``labels`` (int64 ``[rows, length]``) something is learned, int64.
 
     Filled up to a multiple of ``SIMILAR`` with the first position, where nothing ever is: oneDNN keeps a kernel for
@@ -113,7 +113,7 @@ def some_of(labels: Tensor) -> Tensor:
     return torch.cat([places, places.new_zeros(-len(places) % SIMILAR)])
 
 
-def summed_losses(learner: Learner, compiled: bool) -> Callable[[Batch], tuple[Tensor, Tensor]]:
+def make_summed_losses(learner: Learner, compiled: bool) -> Callable[[Batch], tuple[Tensor, Tensor]]:
     """What computes the losses of a batch, of its tokens and of its topics, each summed over what is learned in it."""
     model = learner.model
     device = model.device
@@ -128,7 +128,7 @@ def summed_losses(learner: Learner, compiled: bool) -> Callable[[Batch], tuple[T
             part.to(device) for part in (batch.tokens, batch.labels, batch.topics, batch.positions, batch.mask)
         )
         # The other positions need no scores, and scores are a fifth of the work.
-        learned, begins = some_of(labels), some_of(topics)
+        learned, begins = learned_positions(labels), learned_positions(topics)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
             hidden = body(
                 input_ids=tokens, position_ids=positions, attention_mask=mask, use_cache=False
@@ -148,7 +148,7 @@ def train(
     recipe: Recipe,
     log: Path,
     compiled: bool,
-    workers: Workers = ALONE,
+    workers: Workers = SINGLE_PROCESS,
     minutes: float | None = None,
 ) -> Iterator[Progress]:
     """Train in place; yields after each step. Losses go to ``log`` (CSV).
@@ -157,7 +157,7 @@ def train(
     out, and a seed gives no model twice.
     """
     optimizers = build_optimizers(learner, recipe)
-    losses_of = summed_losses(learner, compiled)
+    losses_of = make_summed_losses(learner, compiled)
     learner.train()
     smooth: float | None = None
     with log.open("w", newline="", encoding="utf-8") as file:
@@ -198,7 +198,7 @@ def train(
             rows.writerow((step + 1, seen, round(seconds, 1), round(value, 4)))
             file.flush()
             # One process's clock is all processes' clock, or one would stop while another waits for it.
-            done = workers.agree(min(1.0, seconds / 60 / minutes)) if minutes else (step + 1) / recipe.steps
+            done = workers.broadcast(min(1.0, seconds / 60 / minutes)) if minutes else (step + 1) / recipe.steps
             next_leg = recipe.leg_at(done)[0]
             yield Progress(done, done == 1 or next_leg > leg)
             if done == 1:

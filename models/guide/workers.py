@@ -37,7 +37,7 @@ class Workers:
         for gradient, part in zip(gradients, together.split(sizes), strict=True):
             gradient.copy_(part.view_as(gradient))
 
-    def agree(self, number: float) -> float:
+    def broadcast(self, number: float) -> float:
         """The first process's number, in every process."""
         if self.count == 1:
             return number

@@ -16,14 +16,14 @@ from app.settings import AppSettings
 from app.store.db.database import Database
 from app.store.db.models import Account
 from app.templates.files import read_templates
-from testing.databases import migrated_file
+from testing.databases import create_migrated_file
 from testing.fake_engine import FakeEngine
 
 CHECKPOINT_SECONDS = 0.05
 
 
 @pytest.fixture(scope="session", autouse=True)
-def prompts_read_once() -> Iterator[None]:
+def cache_templates() -> Iterator[None]:
     """They are a third of what a start takes, and the same each time."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(services_module, "read_templates", cache(read_templates))
@@ -34,7 +34,7 @@ def prompts_read_once() -> Iterator[None]:
 def settings(database_url: str | None, tmp_path: Path) -> AppSettings:
     """For a new database, which needs no migration."""
     if database_url is None:
-        migrated_file(tmp_path / "data" / "deskmate.db")
+        create_migrated_file(tmp_path / "data" / "deskmate.db")
     return AppSettings(
         _env_file=None,
         data_dir=tmp_path / "data",

@@ -12,25 +12,25 @@ import httpx
 from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
 
-from app.auth.accounts import People
+from app.auth.accounts import AccountService
 from app.auth.passwords import Passwords
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from app.services.container import Services
-from tests.app.live_server import Live, live_server
+from tests.app.live_server import RunningApp, live_server
 
 SECRET = "x7Kq2mVbT9rLw4ZpYs8NdGhJ3fCeA6uQ1oRi5"
 METRICS_TOKEN = "m3Tr1csTokenOfThisTest-9fKw2LqZxVbN8p"
 PASSWORD = "four words make one"
 
 #: As argon2 as any, and done in a millisecond.
-QUICK = PasswordHash((Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1),))
+FAST_HASH = PasswordHash((Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1),))
 
 
 @dataclass
 class Desk:
     """The server, and who is signed in at it."""
 
-    live: Live
+    live: RunningApp
     clients: dict[str, httpx.AsyncClient] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
 
@@ -40,8 +40,8 @@ class Desk:
         return services
 
     @property
-    def people(self) -> People:
-        people = self.services.people
+    def accounts(self) -> AccountService:
+        people = self.services.accounts
         assert people is not None
         return people
 
@@ -49,9 +49,9 @@ class Desk:
         """Another browser, in which nobody is signed in."""
         return httpx.AsyncClient(base_url=self.live.url, timeout=30)
 
-    async def add(self, name: str, role: Role) -> httpx.AsyncClient:
+    async def add(self, name: str, role: UserRole) -> httpx.AsyncClient:
         """Make an account and sign in with it."""
-        person = await self.people.create(name, None, role, PASSWORD)
+        person = await self.accounts.create(name, None, role, PASSWORD)
         self.ids[name] = person.id
         self.clients[name] = await self.signed_in(name)
         return self.clients[name]
@@ -75,8 +75,8 @@ async def desk(data_dir: Path, *, gradio: bool = True, **settings: Any) -> Async
     given = {"accounts": True, "secret_key": SECRET, "metrics_token": METRICS_TOKEN, **settings}
     async with live_server(data_dir, gradio=gradio, **given) as live:
         opened = Desk(live)
-        if opened.services.people is not None:
-            opened.people._passwords = Passwords(QUICK)
+        if opened.services.accounts is not None:
+            opened.accounts._passwords = Passwords(FAST_HASH)
         try:
             yield opened
         finally:

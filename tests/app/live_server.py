@@ -19,12 +19,12 @@ from app.main import create_app
 from app.settings import AppSettings
 from app.ui import page
 from engine import ChatEngine, EngineState
-from testing.databases import migrated_file
+from testing.databases import create_migrated_file
 from testing.fake_engine import FakeEngine
 
 
 @dataclass(frozen=True)
-class Live:
+class RunningApp:
     """A server that answers at ``url``, the engine behind it, and a client for it."""
 
     url: str
@@ -40,15 +40,15 @@ class _Uvicorn(uvicorn.Server):
 
 
 @asynccontextmanager
-async def live_server(data_dir: Path, *, gradio: bool = True, **settings: Any) -> AsyncIterator[Live]:
-    """``settings`` are fields of ``AppSettings``; the rest is as for :func:`serving`."""
+async def live_server(data_dir: Path, *, gradio: bool = True, **settings: Any) -> AsyncIterator[RunningApp]:
+    """``settings`` are fields of ``AppSettings``; the rest is as for :func:`serve_app`."""
     engine = FakeEngine()
-    async with serving(data_dir, engine, gradio=gradio, **settings) as (url, app, http):
-        yield Live(url, app, engine, http)
+    async with serve_app(data_dir, engine, gradio=gradio, **settings) as (url, app, http):
+        yield RunningApp(url, app, engine, http)
 
 
 @asynccontextmanager
-async def serving(
+async def serve_app(
     data_dir: Path, engine: ChatEngine, *, gradio: bool = True, **settings: Any
 ) -> AsyncIterator[tuple[str, FastAPI, httpx.AsyncClient]]:
     """The same with any engine, started and stopped with it if need be: its address, the application, a client.
@@ -58,7 +58,7 @@ async def serving(
     """
     chosen = AppSettings(data_dir=data_dir, _env_file=None, **{"auto_titles": False} | settings)
     if chosen.database_url is None and not (data_dir / "deskmate.db").exists():
-        migrated_file(data_dir / "deskmate.db")
+        create_migrated_file(data_dir / "deskmate.db")
     with nullcontext() if gradio else _no_chat_page():
         app = create_app(chosen, engine)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -81,7 +81,7 @@ def _no_chat_page() -> Iterator[None]:
         yield
 
 
-def forget(engine: FakeEngine) -> None:
+def reset_engine(engine: FakeEngine) -> None:
     """Make an engine that is shared among tests as good as new."""
     assert engine.running == 0, "the test before left a request running"
     engine.scripts.clear()
@@ -92,7 +92,7 @@ def forget(engine: FakeEngine) -> None:
     engine.state = EngineState.READY
     engine.name("fake")
     engine.serve_as()
-    engine.life.clear()
-    engine.life_error = None
+    engine.lifecycle_calls.clear()
+    engine.lifecycle_error = None
     engine.deadlines.clear()
     engine.aborted = 0

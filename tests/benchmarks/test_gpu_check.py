@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.gpu_check import __main__ as script
 from benchmarks.gpu_check import agreement, speed
-from benchmarks.gpu_check.check import Check, Results, Stage
+from benchmarks.gpu_check.check import Results, Stage, StageContext
 from benchmarks.gpu_check.workload import NEW_TOKENS, requests
 from benchmarks.overlap import idle_share
 
@@ -43,10 +43,10 @@ def test_every_stage_runs(tmp_path: Path) -> None:
 
 
 def test_a_part_that_fails_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(agreement.MOST_ERROR, torch.bfloat16, 0.0)
+    monkeypatch.setitem(agreement.MAX_RELATIVE_ERROR, torch.bfloat16, 0.0)
     output = tmp_path / "result.json"
 
-    def some(check: Check) -> None:
+    def some(check: StageContext) -> None:
         for kernel in agreement.KERNELS[-2:]:
             check.part(kernel.name, lambda kernel=kernel: agreement.attention_kernel(check, kernel))
         check.part("last", lambda: {"number": 1})
@@ -99,8 +99,8 @@ def test_a_call_goes_on_where_the_last_one_ended(tmp_path: Path, monkeypatch: py
 def test_only_a_rehearsal_leaves_out_what_a_machine_lacks(tmp_path: Path, quantization: str) -> None:
     """On a GPU, products that cannot be had are a failure."""
 
-    def check(device: str) -> Check:
-        return Check(device, True, tmp_path, "eight-bits", Results(tmp_path / "result.json"))
+    def check(device: str) -> StageContext:
+        return StageContext(device, True, tmp_path, "eight-bits", Results(tmp_path / "result.json"))
 
     with patch.object(torch.cpu, "_is_vnni_supported", lambda: False):
         assert speed.not_here(check("cpu"), quantization) is not None

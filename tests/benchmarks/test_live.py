@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.live.browser import EventStream, RefusedError, last_event
-from benchmarks.live.flatness import Trend, slope
+from benchmarks.live.browser import EventStream, ResponseError, last_event
 from benchmarks.live.prometheus import Histogram, samples
+from benchmarks.live.trend import Trend, slope
 
 METRICS = """\
 # HELP waiting_seconds How long.
@@ -53,13 +53,13 @@ def test_a_slope_ignores_single_jumps() -> None:
 def test_only_the_second_half_must_be_flat() -> None:
     times = [float(at) for at in range(101)]
     filling = [min(500.0, 100 + 10 * at) for at in times]
-    assert Trend.of(times, filling, share=0.02, least=0).flat
+    assert Trend.of(times, filling, share=0.02, least=0).is_flat
     leaking = [500 + 0.5 * at for at in times]
     trend = Trend.of(times, leaking, share=0.02, least=0)
-    assert not trend.flat
+    assert not trend.is_flat
     assert trend.per_hour == pytest.approx(1800)
     assert trend.grown == pytest.approx(25)
-    assert Trend.of(times, leaking, share=0, least=25.1).flat
+    assert Trend.of(times, leaking, share=0, least=25.1).is_flat
 
 
 def test_the_end_of_a_reply_is_found_whatever_the_chunks() -> None:
@@ -69,9 +69,9 @@ def test_the_end_of_a_reply_is_found_whatever_the_chunks() -> None:
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (events, events + end)) + b"0\r\n\r\n"
     found = last_event(answer + chunks)
     assert (found["status"], found["text_events"]) == ("complete", 2)
-    with pytest.raises(RefusedError, match="before the reply did"):
+    with pytest.raises(ResponseError, match="before the reply did"):
         last_event(answer + events)
-    with pytest.raises(RefusedError, match="401"):
+    with pytest.raises(ResponseError, match="401"):
         last_event(b"HTTP/1.1 401 Unauthorized\r\n\r\n{}")
 
 
@@ -97,9 +97,9 @@ async def test_one_stream_tells_of_one_reply_after_the_other(size: int) -> None:
     broken = stream.expect()
     stream.connection_lost(None)
     assert not stream.is_open
-    with pytest.raises(RefusedError, match="before the reply did"):
+    with pytest.raises(ResponseError, match="before the reply did"):
         await broken.end()
     refused = EventStream("yours").expect()
-    assert refused.take(b'HTTP/1.1 401 Unauthorized\r\n\r\n{"error": {}}')
-    with pytest.raises(RefusedError, match="401"):
+    assert refused.feed(b'HTTP/1.1 401 Unauthorized\r\n\r\n{"error": {}}')
+    with pytest.raises(ResponseError, match="401"):
         await refused.end()

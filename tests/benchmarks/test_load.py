@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from benchmarks.load.arrivals import lengths, plan
-from benchmarks.load.client import Outcome, Target, run
-from benchmarks.load.summary import Limits, summary
+from benchmarks.load.client import RequestOutcome, Target, run
+from benchmarks.load.summary import GoodputSLO, summarize
 
-LIMITS = Limits(first_token=1.0, per_token=0.1)
+LIMITS = GoodputSLO(first_token=1.0, per_token=0.1)
 Answer = Callable[[dict[str, Any], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
@@ -58,7 +58,7 @@ def usage(tokens: int) -> dict[str, Any]:
     return {"choices": [], "usage": {"completion_tokens": tokens, "prompt_tokens": 5, "prompt_tokens_details": details}}
 
 
-async def all_of(target: Target, count: int, **options: Any) -> list[Outcome]:
+async def all_of(target: Target, count: int, **options: Any) -> list[RequestOutcome]:
     planned = plan(float("inf"), count, 0, lengths("4"), lengths("3"))
     return await run(planned, target, **{"max_in_flight": 100, "timeout": 60.0} | options)
 
@@ -128,7 +128,7 @@ async def test_what_waits_for_the_client_is_late_and_its_delay_counts() -> None:
         outcomes = await all_of(target, 5, max_in_flight=1)
     delays = sorted(one.times[0] - one.planned for one in outcomes)
     assert delays[-1] >= 0.5
-    found = summary(outcomes, Limits(first_token=0.45, per_token=1.0))
+    found = summarize(outcomes, GoodputSLO(first_token=0.45, per_token=1.0))
     assert found["client"]["late"] >= 4  # the first one, too, where the machine is slow
     assert found["ttft_ms"]["max"] >= 500
     assert found["good_share"] <= 0.8
@@ -154,7 +154,7 @@ async def test_errors_of_every_kind_are_counted() -> None:
     numbers = iter(range(1, 6))
     async with server(answer) as target:
         outcomes = await all_of(target, 5, max_in_flight=1)
-    found = summary(outcomes, LIMITS)
+    found = summarize(outcomes, LIMITS)
     assert found["errors"] == {
         "the stream broke off": 1,
         "the model is gone": 1,
@@ -176,7 +176,7 @@ async def test_refusals_and_those_that_take_too_long() -> None:
     async with server(refuse) as target:
         outcomes = await all_of(target, 2, max_in_flight=1, timeout=0)
     assert sorted(one.error or "" for one in outcomes) == ["not finished within 0 s", "not started in time"]
-    assert summary(outcomes, LIMITS)["client"]["never_sent"] == 1
+    assert summarize(outcomes, LIMITS)["client"]["never_sent"] == 1
     (gone,) = await all_of(Target("http://127.0.0.1:9/v1", "m", chat=True), 1)
     assert gone.error is not None
 
@@ -184,9 +184,9 @@ async def test_refusals_and_those_that_take_too_long() -> None:
 # -- the sums -----------------------------------------------------------------------------------------------------
 
 
-def reply(planned: float, first: float, gap: float, tokens: int) -> Outcome:
+def reply(planned: float, first: float, gap: float, tokens: int) -> RequestOutcome:
     times = [planned + first + gap * step for step in range(tokens)]
-    return Outcome(planned, planned, times, times[-1], tokens)
+    return RequestOutcome(planned, planned, times, times[-1], tokens)
 
 
 def test_goodput_counts_what_is_quick_in_both_ways_against_all() -> None:
@@ -195,9 +195,9 @@ def test_goodput_counts_what_is_quick_in_both_ways_against_all() -> None:
         reply(1.0, 1.5, 0.05, 11),  # begins late
         reply(2.0, 0.5, 0.15, 11),  # goes on slowly
         reply(3.0, 0.9, 0.0, 1),  # good: of one token
-        Outcome(4.0, 4.0, [4.1], error="the stream broke off"),
+        RequestOutcome(4.0, 4.0, [4.1], error="the stream broke off"),
     ]
-    found = summary(outcomes, LIMITS)
+    found = summarize(outcomes, LIMITS)
     assert found["seconds"] == pytest.approx(4.0)
     assert (found["good_share"], found["goodput_requests_per_s"]) == (0.4, 0.5)
     assert found["requests_per_s"] == 1.0
@@ -208,5 +208,5 @@ def test_goodput_counts_what_is_quick_in_both_ways_against_all() -> None:
 
 
 def test_nothing_answered_has_no_latencies() -> None:
-    found = summary([Outcome(0.0, error="refused")], LIMITS)
+    found = summarize([RequestOutcome(0.0, error="refused")], LIMITS)
     assert (found["ttft_ms"], found["good_share"], found["output_tokens_per_s"]) == (None, 0.0, 0.0)

@@ -16,12 +16,12 @@ from benchmarks import __main__ as bench
 from benchmarks.machine import CpuMark, session_seconds
 from benchmarks.peers.catalogue import CATALOGUE
 from benchmarks.peers.process import PeerError, PeerProcess
-from benchmarks.peers.protocol import Chat, Load
+from benchmarks.peers.protocol import Chat, PeerConfig
 from benchmarks.report import Bandwidth
 
 FAKE = """
 import time
-from benchmarks.peers.protocol import Reply, serve
+from benchmarks.peers.protocol import TimedReply, serve
 
 class Fake:
     versions = {"fake": "1"}
@@ -36,7 +36,7 @@ class Fake:
         if len(chats) > 2:
             raise NotImplementedError("two at most")
         short = chats[0].new_tokens == 7
-        return [Reply(0.0, [0.1 * n for n in range(c.new_tokens - short)], list(c.prompt)) for c in chats], {"x": 0.5}
+        return [TimedReply(0.0, [0.1 * n for n in range(c.new_tokens - short)], list(c.prompt)) for c in chats], {"x": 0.5}
 
 serve(Fake)
 """
@@ -45,7 +45,7 @@ serve(Fake)
 def start(folder: Path, variant: str = "") -> PeerProcess:
     script = folder / "fake.py"
     script.write_text(FAKE)
-    load = Load("model", "bf16", 1, 64, 2, 0.1, variant)
+    load = PeerConfig("model", "bf16", 1, 64, 2, 0.1, variant)
     return PeerProcess([sys.executable, str(script)], load, folder / "log", {})
 
 

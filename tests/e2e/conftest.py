@@ -21,9 +21,9 @@ NewBrowser = Callable[..., BrowserContext]
 CONTEXT = 16_384  #: tokens; a reply of this length outlasts any test
 GUIDE_CONTEXT = 256
 
-PATIENCE_MS = 120_000  #: a busy machine may take its time: pages were seen to stand still for over a minute
+TIMEOUT_MS = 120_000  #: a busy machine may take its time: pages were seen to stand still for over a minute
 TEST_SECONDS = 420  #: room for a test to say what it waited for in vain
-expect.set_options(timeout=PATIENCE_MS)
+expect.set_options(timeout=TIMEOUT_MS)
 
 #: The first is Chromium without what only a person at a screen needs, and quicker.
 _BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -106,7 +106,7 @@ def _started(stack: ExitStack, server: Server) -> Server:
     return server
 
 
-class _Watch:
+class _PageMonitor:
     """What pages of a browser may not do: ask another origin, or fail in their scripts."""
 
     def __init__(self, context: BrowserContext, server: Server) -> None:
@@ -133,18 +133,18 @@ def _new_context(browser: Browser, **options: object) -> BrowserContext:
     # Dots that pulse for ever would be drawn by the processor, which all the others need.
     usual = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"}
     context = browser.new_context(**{**usual, **options})  # type: ignore[arg-type]
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     return context
 
 
 @pytest.fixture
 def new_browser(browser: Browser) -> Iterator[NewBrowser]:
     """Makes browsers with storage, tabs and connections of their own."""
-    made: list[tuple[BrowserContext, _Watch]] = []
+    made: list[tuple[BrowserContext, _PageMonitor]] = []
 
     def make(server: Server, **options: object) -> BrowserContext:
         context = _new_context(browser, **options)
-        made.append((context, _Watch(context, server)))
+        made.append((context, _PageMonitor(context, server)))
         return context
 
     yield make
@@ -155,17 +155,17 @@ def new_browser(browser: Browser) -> Iterator[NewBrowser]:
 
 
 @pytest.fixture(scope="package")
-def _everyday_browser(browser: Browser, server: Server) -> Iterator[tuple[BrowserContext, _Watch]]:
+def _shared_browser(browser: Browser, server: Server) -> Iterator[tuple[BrowserContext, _PageMonitor]]:
     """Kept for all tests, as people keep theirs: its cache makes the page load quickly."""
     context = _new_context(browser)
-    yield context, _Watch(context, server)
+    yield context, _PageMonitor(context, server)
     context.close()
 
 
 @pytest.fixture
-def context(_everyday_browser: tuple[BrowserContext, _Watch], server: Server) -> Iterator[BrowserContext]:
+def context(_shared_browser: tuple[BrowserContext, _PageMonitor], server: Server) -> Iterator[BrowserContext]:
     """A browser at the server with the endless model, its storage empty. No reply may outlast a test."""
-    context, watch = _everyday_browser
+    context, watch = _shared_browser
     yield context
     for page in context.pages:
         page.evaluate("localStorage.clear()")
@@ -207,15 +207,15 @@ def chat(new_tab: NewTab) -> ChatPage:
 
 
 @pytest.fixture(scope="package")
-def _guide_browser(browser: Browser, guide_server: Server) -> Iterator[tuple[BrowserContext, _Watch]]:
+def _guide_browser(browser: Browser, guide_server: Server) -> Iterator[tuple[BrowserContext, _PageMonitor]]:
     """Kept for all tests, as the everyday one."""
     context = _new_context(browser)
-    yield context, _Watch(context, guide_server)
+    yield context, _PageMonitor(context, guide_server)
     context.close()
 
 
 @pytest.fixture
-def guide_chat(_guide_browser: tuple[BrowserContext, _Watch], guide_server: Server) -> Iterator[ChatPage]:
+def guide_chat(_guide_browser: tuple[BrowserContext, _PageMonitor], guide_server: Server) -> Iterator[ChatPage]:
     """A tab with a new chat with the guide."""
     context, watch = _guide_browser
     chat = ChatPage(context.new_page(), guide_server.url).open()
@@ -229,7 +229,7 @@ def guide_chat(_guide_browser: tuple[BrowserContext, _Watch], guide_server: Serv
 def reader(browser: Browser, server: Server) -> Iterator[ChatPage]:
     """A tab that stays open through the tests of a file, to read one conversation after another."""
     context = _new_context(browser)
-    watch = _Watch(context, server)
+    watch = _PageMonitor(context, server)
     yield ChatPage(context.new_page(), server.url).open()
     context.close()
     watch.check()

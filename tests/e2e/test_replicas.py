@@ -12,7 +12,7 @@ from tests.e2e.chat_page import REPLY_MS, ChatPage, letters
 from tests.e2e.conftest import NewBrowser
 from tests.faults.conftest import Start, launch, server_host, start  # noqa: F401  # fixtures
 from tests.faults.processes import ServerProcess
-from tests.faults.words import ask, whole_reply
+from tests.faults.scripted_replies import make_question, whole_reply
 
 pytestmark = [pytest.mark.full, pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)]
 
@@ -43,7 +43,7 @@ def faithful(replicas: list[ServerProcess]) -> Iterator[Proxy]:
 def test_each_request_may_go_to_another_server(careless: Proxy, new_browser: NewBrowser) -> None:
     """Nothing of the page lives in one process: not its events, nor what Gradio keeps for it."""
     chat = ChatPage(new_browser(careless).new_page(), careless.url).open()
-    question = ask(1, 2000)
+    question = make_question(1, 2000)
     chat.send(question)
     shown = chat.wait_for_text(60)
     chat.reload()
@@ -51,7 +51,7 @@ def test_each_request_may_go_to_another_server(careless: Proxy, new_browser: New
     assert letters(again).startswith(letters(shown))
     whole = chat.stop()
     assert letters(whole_reply(question)).startswith(letters(whole))
-    assert letters(chat.ask(ask(2, 5))) == letters(whole_reply(ask(2, 5)))
+    assert letters(chat.ask(make_question(2, 5))) == letters(whole_reply(make_question(2, 5)))
     chat.reload()
     assert letters(chat.text(0)) == letters(whole)
     expect(chat.replies).to_have_count(2)
@@ -65,7 +65,7 @@ def test_the_server_of_a_browser_dies_and_another_one_goes_on(
 ) -> None:
     context = new_browser(faithful)
     chat = ChatPage(context.new_page(), faithful.url).open()
-    question = ask(3, 400)
+    question = make_question(3, 400)
     chat.send(question)
     chat.wait_for_text(60)
     (home,) = [int(cookie["value"]) for cookie in context.cookies() if cookie["name"] == COOKIE]
@@ -86,10 +86,10 @@ def test_a_temporary_chat_ends_with_its_server(
     context = new_browser(faithful)
     chat = ChatPage(context.new_page(), faithful.url).open()
     chat.page.get_by_role("button", name="Temporary chat").click()
-    assert letters(chat.ask(ask(4, 5))) == letters(whole_reply(ask(4, 5)))
-    chat.send(ask(5, 2000))
+    assert letters(chat.ask(make_question(4, 5))) == letters(whole_reply(make_question(4, 5)))
+    chat.send(make_question(5, 2000))
     chat.wait_for_text(60)
     (home,) = [int(cookie["value"]) for cookie in context.cookies() if cookie["name"] == COOKIE]
     replicas[home].kill()
     expect(chat.alert).to_contain_text("This temporary chat has ended")
-    assert letters(chat.ask(ask(6, 5))) == letters(whole_reply(ask(6, 5)))
+    assert letters(chat.ask(make_question(6, 5))) == letters(whole_reply(make_question(6, 5)))

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import APIResponse, Page, Response, Route, expect
 
 from tests.e2e.chat_page import ChatPage
-from tests.e2e.conftest import PATIENCE_MS
+from tests.e2e.conftest import TIMEOUT_MS
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ class Held:
 
 def until(page: Page, true: Callable[[], bool]) -> None:
     """Let the browser go on until something is so."""
-    deadline = time.monotonic() + PATIENCE_MS / 1000
+    deadline = time.monotonic() + TIMEOUT_MS / 1000
     while not true():
         assert time.monotonic() < deadline, "it did not come to that"
         page.wait_for_timeout(50)

@@ -11,13 +11,13 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from app.store.db.models import Conversation, Message, Turn
-from tests.faults.words import whole_reply
+from tests.faults.scripted_replies import whole_reply
 
 Kind = Literal["new", "next", "edit", "again", "resume"]
 
 
 @dataclass
-class Sent:
+class SentMessage:
     """A message of the person's that a server has answered 201 for."""
 
     id: str
@@ -27,7 +27,7 @@ class Sent:
 
 
 @dataclass
-class Reply:
+class RecordedReply:
     """A reply that a server has answered 201 for."""
 
     id: str
@@ -45,7 +45,7 @@ class Reply:
 
 
 @dataclass
-class Request:
+class PendingRequest:
     """What was asked of a server, and whether it arrived is not known until it answers."""
 
     kind: Kind
@@ -61,32 +61,34 @@ class Request:
 class Ledger:
     """Of one database, through all deaths of its servers."""
 
-    sent: dict[str, Sent] = field(default_factory=dict)
-    replies: dict[str, Reply] = field(default_factory=dict)
+    sent: dict[str, SentMessage] = field(default_factory=dict)
+    replies: dict[str, RecordedReply] = field(default_factory=dict)
     tips: dict[str, str] = field(default_factory=dict)  #: conversation → the reply that was asked for last
-    unanswered: list[Request] = field(default_factory=list)
-    heard: int = 0  #: characters that were streamed
+    unanswered: list[PendingRequest] = field(default_factory=list)
+    num_streamed: int = 0  #: characters that were streamed
     kept: int = 0  #: characters of replies in flight that were found again after a kill
     _goal: int = 0
     _reached: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def hear(self, characters: int) -> None:
+    async def wait_until_streamed(self, characters: int) -> None:
         """Wait until so many more were streamed."""
-        self._goal = self.heard + characters
+        self._goal = self.num_streamed + characters
         self._reached.clear()
-        self.heard_more(0)
+        self.add_streamed(0)
         await self._reached.wait()
 
-    def heard_more(self, characters: int) -> None:
-        self.heard += characters
-        if self.heard >= self._goal:
+    def add_streamed(self, characters: int) -> None:
+        self.num_streamed += characters
+        if self.num_streamed >= self._goal:
             self._reached.set()
 
-    def acknowledged(self, request: Request, answer: dict[str, Any]) -> Reply:
+    def acknowledged(self, request: PendingRequest, answer: dict[str, Any]) -> RecordedReply:
         """Note down what a 201 says."""
         self.unanswered.remove(request)
         if request.kind in ("new", "next", "edit"):
-            sent = Sent(answer["user_message_id"], answer["conversation_id"], request.parent_id, request.question)
+            sent = SentMessage(
+                answer["user_message_id"], answer["conversation_id"], request.parent_id, request.question
+            )
             self.sent[sent.id] = sent
         if request.kind == "resume":
             assert answer["message_id"] == request.reply_id
@@ -94,7 +96,7 @@ class Ledger:
             reply.status, reply.stopping, reply.begun_with = None, False, reply.ended_at
         else:
             assert answer["message_id"] not in self.replies, "another reply, not one that is there"
-            reply = Reply(
+            reply = RecordedReply(
                 id=answer["message_id"],
                 turn_id=answer["turn_id"],
                 conversation_id=answer["conversation_id"],
@@ -105,10 +107,10 @@ class Ledger:
         self.tips[reply.conversation_id] = reply.id
         return reply
 
-    def in_flight(self) -> list[Reply]:
+    def in_flight(self) -> list[RecordedReply]:
         return [reply for reply in self.replies.values() if reply.status is None]
 
-    def may_go_on(self, reply: Reply) -> bool:
+    def can_continue(self, reply: RecordedReply) -> bool:
         """Whether Continue is offered: it was cut short, has a word, and nothing follows it."""
         return (
             reply.status in ("interrupted", "stopped")
@@ -171,7 +173,7 @@ class Ledger:
         assert replies <= known_replies + Counter(request.question for request in [*new, *again])
 
 
-def _check_reply(reply: Reply, message: Message, turn: Turn) -> None:
+def _check_reply(reply: RecordedReply, message: Message, turn: Turn) -> None:
     whole = whole_reply(reply.question)
     content, status = message.content, message.status
     assert whole.startswith(content), f"{reply} is not what was said: {content!r}"

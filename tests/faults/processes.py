@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 60  #: for what takes a moment on an idle machine
+TIMEOUT_SECONDS = 60  #: for what takes a moment on an idle machine
 
 #: For what should happen soon: replies are written often, and a dead process is known for dead at once.
 QUICK = {"checkpoint_seconds": 0.03, "shutdown_seconds": 0.5, "lease_seconds": 1}
 #: Where there are several servers, and none of them dies: a slow one is not taken for dead.
-NOBODY_DIES = {"lease_seconds": 600}
+LONG_LEASE = {"lease_seconds": 600}
 
 
 class ServerHost:
@@ -47,7 +47,7 @@ class ServerHost:
         """End the parent, and every server that still runs."""
         assert self._parent.stdin is not None
         self._parent.stdin.close()
-        self._parent.wait(PATIENCE_SECONDS)
+        self._parent.wait(TIMEOUT_SECONDS)
 
     def launch(
         self,
@@ -115,7 +115,7 @@ class ServerProcess:
 
     def wait_for_start(self) -> bool:
         """Wait until it is ready, or has ended."""
-        for _ in _patiently(PATIENCE_SECONDS):
+        for _ in _poll_for(TIMEOUT_SECONDS):
             ready = re.search(r"Deskmate is ready at (\S+)", self.log)
             if ready:
                 self.url = ready[1]
@@ -127,7 +127,7 @@ class ServerProcess:
     def kill(self) -> None:
         """End it as a power cut would."""
         os.kill(self.pid, signal.SIGKILL)
-        assert self.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+        assert self.wait(TIMEOUT_SECONDS) == -signal.SIGKILL
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -135,7 +135,7 @@ class ServerProcess:
 
     def wait(self, seconds: float) -> int:
         """Wait for its end; returns the exit code."""
-        for _ in _patiently(seconds):
+        for _ in _poll_for(seconds):
             code = self.code
             if code is not None:
                 return code
@@ -151,7 +151,7 @@ class ServerProcess:
             self.kill()
 
 
-def _patiently(seconds: float) -> Iterator[None]:
+def _poll_for(seconds: float) -> Iterator[None]:
     """Looks, for so many seconds of a machine that does not stand still meanwhile: its clock would go on."""
     for _ in range(round(seconds * 100)):
         yield

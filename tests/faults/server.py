@@ -27,10 +27,10 @@ import engine
 from app.cli.main import main as deskmate
 from engine import Caller, ChatMessage, Delta, SamplingParams
 from testing.fake_engine import FakeEngine, Script
-from tests.faults.words import reply_to, whole_reply
+from tests.faults.scripted_replies import reply_pieces, whole_reply
 
 
-class Talker(FakeEngine):
+class ScriptedReplyEngine(FakeEngine):
     """Replies to each question with its own words, slowly; and goes on with a reply where it was left."""
 
     def __init__(self, delay: float) -> None:
@@ -48,7 +48,7 @@ class Talker(FakeEngine):
     ) -> AsyncIterator[Delta]:
         tokens = await self.check_chat(messages, params)
         question = next(message["content"] for message in reversed(messages) if message["role"] == "user")
-        pieces = reply_to(question)
+        pieces = reply_pieces(question)
         if messages[-1]["role"] == "assistant":
             begun = messages[-1]["content"]
             whole = whole_reply(question)
@@ -103,7 +103,7 @@ def _child(log: str, environment: dict[str, str], constants: dict[str, float], d
             setattr(importlib.import_module(module), constant, value)
         if not page:
             app.main.mount_ui = lambda made, _services: made
-        engine.Engine = lambda *_, **__: nullcontext(Talker(delay))  # type: ignore[assignment, misc]
+        engine.Engine = lambda *_, **__: nullcontext(ScriptedReplyEngine(delay))  # type: ignore[assignment, misc]
         deskmate(["serve"])
         code = 0
     except SystemExit as exit:

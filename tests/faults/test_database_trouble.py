@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 from app.store.db.models import Conversation, Message
 from app.turns.live import NOT_SAVED_YET, SAVED_AGAIN
 from tests.faults.conftest import Start
+from tests.faults.database_faults import FileSizeLimit, SmallDisk, small_disk, stoppable_postgres
 from tests.faults.processes import ServerHost
-from tests.faults.trouble import Quota, SmallDisk, mortal_postgres, small_disk
+from tests.faults.scripted_replies import make_question, whole_reply
 from tests.faults.users import Event, client, follow, read_stored, send
-from tests.faults.words import ask, whole_reply
 
 LONG = 20_000  # words: longer than any test
 IMPATIENT = {"app.store.db.database.BUSY_TIMEOUT_MS": 200, "app.turns.live.MAX_RETRY_SECONDS": 0.5}
@@ -109,8 +109,8 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 @pytest.mark.parametrize("kind", ["tmpfs", pytest.param("quota", marks=pytest.mark.full)])
 async def test_the_disk_is_full(start: Start, database: Engine, disk: SmallDisk, kind: str) -> None:
     if kind == "quota":
-        disk = Quota(disk.folder)
-    question = ask(1, LONG)
+        disk = FileSizeLimit(disk.folder)
+    question = make_question(1, LONG)
     server = start(constants=IMPATIENT)
     async with client(server.url) as http:
         turn = await send(http, question)
@@ -133,7 +133,7 @@ async def test_the_disk_is_full(start: Start, database: Engine, disk: SmallDisk,
 async def test_killed_and_started_on_a_full_disk(
     start: Start, launch: Start, database: Engine, disk: SmallDisk
 ) -> None:
-    question = ask(1, LONG)
+    question = make_question(1, LONG)
     server = start(constants=IMPATIENT)
     async with client(server.url) as http:
         turn = await send(http, question)
@@ -160,7 +160,7 @@ async def test_killed_and_started_on_a_full_disk(
 
 async def lock_and_let_go(start: Start, database: Engine, tmp_path: Path, seconds: float, **options: object) -> None:
     """Another program locks the reply's row (on SQLite, there is but the file) for so long, and until it is told."""
-    question = ask(1, LONG)
+    question = make_question(1, LONG)
     server = start(**options)
     async with client(server.url) as http:
         turn = await send(http, question)
@@ -198,8 +198,8 @@ async def test_locked_for_ten_seconds(start: Start, database: Engine, tmp_path: 
 
 
 async def test_postgresql_crashes_and_comes_back(server_host: ServerHost, tmp_path: Path) -> None:
-    questions = [ask(number, LONG) for number in range(3)]
-    with mortal_postgres() as postgres:
+    questions = [make_question(number, LONG) for number in range(3)]
+    with stoppable_postgres() as postgres:
         server = server_host.launch(tmp_path / "data", postgres.url, constants=IMPATIENT)
         server.wait_until_ready()
         async with client(server.url) as http:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.store.db.models import Turn
 from tests.faults.conftest import Start
 from tests.faults.ledger import Ledger
-from tests.faults.users import Person, client, watch
+from tests.faults.users import SimulatedUser, client, watch
 
 PEOPLE = 4
 
@@ -38,7 +38,7 @@ async def kill_again_and_again(
     """
     dice = random.Random(seed)
     ledger = Ledger()
-    people = [Person(ledger, random.Random(dice.random())) for _ in range(PEOPLE)]
+    people = [SimulatedUser(ledger, random.Random(dice.random())) for _ in range(PEOPLE)]
     server = start()
     for kill in range(kills):
         print(f"seed {seed}, kill {kill}")  # shown where the test fails
@@ -46,7 +46,7 @@ async def kill_again_and_again(
             tasks = [asyncio.create_task(person.live(http)) for person in people]
             watching = asyncio.create_task(watch(http, ledger))
             # In the middle of replies, between them, and sometimes when all of them are just asked for.
-            heard = asyncio.create_task(ledger.hear(dice.choice([0, *[dice.randint(1, 2500)] * 4])))
+            heard = asyncio.create_task(ledger.wait_until_streamed(dice.choice([0, *[dice.randint(1, 2500)] * 4])))
             await asyncio.wait([heard, watching, *tasks], return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(dice.uniform(0, 0.02))
             server.kill()

@@ -10,25 +10,25 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from tests.faults.conftest import Start
-from tests.faults.ledger import Ledger, Request
-from tests.faults.users import Person, client, follow, send
-from tests.faults.words import ask, whole_reply
+from tests.faults.ledger import Ledger, PendingRequest
+from tests.faults.scripted_replies import make_question, whole_reply
+from tests.faults.users import SimulatedUser, client, follow, send
 
 IN_TIME = 10  # seconds
 
 
 async def chat_until_sigterm(start: Start, database: Engine, ledger: Ledger, dice: random.Random) -> list[str | None]:
     """Four people chat, and a reply is written that has no end in sight. Returns what the readers of all were told."""
-    people = [Person(ledger, random.Random(dice.random())) for _ in range(4)]
+    people = [SimulatedUser(ledger, random.Random(dice.random())) for _ in range(4)]
     server = start(page=True, shutdown_seconds=dice.choice([0, 0.1]))
     async with client(server.url) as http:
-        request = Request("new", "/api/turns", {}, ask(dice.randrange(10**9), 20_000))
+        request = PendingRequest("new", "/api/turns", {}, make_question(dice.randrange(10**9), 20_000))
         ledger.unanswered.append(request)
         endless = ledger.acknowledged(request, await send(http, request.question))
         reader = asyncio.create_task(people[0].read(http, endless))
-        await ledger.hear(1)
+        await ledger.wait_until_streamed(1)
         tasks = [asyncio.create_task(person.live(http)) for person in people]
-        heard = asyncio.create_task(ledger.hear(dice.randint(1, 2500)))
+        heard = asyncio.create_task(ledger.wait_until_streamed(dice.randint(1, 2500)))
         await asyncio.wait([heard, reader, *tasks], return_when=asyncio.FIRST_COMPLETED)
         heard.cancel()
         being_read = [reply for reply in ledger.in_flight() if reply.reading]
@@ -57,7 +57,7 @@ async def test_twenty_shutdowns(start: Start, database: Engine) -> None:
 
 async def test_replies_that_end_in_time_are_complete(start: Start, database: Engine) -> None:
     server = start(page=True, shutdown_seconds=60)
-    questions = [ask(number, 150) for number in range(4)]
+    questions = [make_question(number, 150) for number in range(4)]
     async with client(server.url) as http:
         turns = [await send(http, question) for question in questions]
         streams = [follow(http, turn["turn_id"]) for turn in turns]
@@ -76,7 +76,7 @@ async def test_replies_that_end_in_time_are_complete(start: Start, database: Eng
 async def test_in_time_with_the_settings_as_they_come(start: Start) -> None:
     server = start(page=True, shutdown_seconds=None)
     async with client(server.url) as http:
-        turn = await send(http, ask(1, 10**6))
+        turn = await send(http, make_question(1, 10**6))
         stream = follow(http, turn["turn_id"])
         await anext(stream)
         server.terminate()

@@ -15,16 +15,16 @@ from sqlalchemy.orm import Session
 from app.store.db.models import Conversation, Message, Turn
 from tests.faults.conftest import Start
 from tests.faults.ledger import check_tree
-from tests.faults.processes import NOBODY_DIES
+from tests.faults.processes import LONG_LEASE
+from tests.faults.scripted_replies import make_question, whole_reply
 from tests.faults.users import client, follow, read_stored, send
-from tests.faults.words import ask, whole_reply
 
 LONG = 20_000  # words: longer than any test
 
 
 async def a_talk(http: httpx.AsyncClient) -> dict[str, Any]:
     """A conversation with one reply that is complete; returns its turn."""
-    turn = await send(http, ask(0, 3))
+    turn = await send(http, make_question(0, 3))
     assert await the_end(http, turn) == "complete"
     return turn
 
@@ -58,12 +58,12 @@ async def all_at_once(
 
 async def race(tabs: list[httpx.AsyncClient], database: Engine, rounds: int) -> None:
     """Send, edit and ask again in one conversation at once, from a tab each."""
-    first = await send(tabs[0], ask(0, LONG))
+    first = await send(tabs[0], make_question(0, LONG))
     await stop(tabs[0], first)
     conversation_id, question_id = first["conversation_id"], first["user_message_id"]
-    expected = Counter([ask(0, LONG)])
+    expected = Counter([make_question(0, LONG)])
     for number in range(1, rounds + 1):
-        texts = [ask(10 * number + tab, LONG) for tab in range(3)]
+        texts = [make_question(10 * number + tab, LONG) for tab in range(3)]
         answers = await all_at_once(
             tabs,
             [
@@ -95,19 +95,19 @@ async def test_tabs_that_ask_at_once(start: Start, database: Engine) -> None:
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 async def test_tabs_at_two_servers(launch: Start, database: Engine) -> None:
     """One database, two processes: also a request that comes to both at once is one."""
-    servers = [launch(**NOBODY_DIES), launch(**NOBODY_DIES)]
+    servers = [launch(**LONG_LEASE), launch(**LONG_LEASE)]
     for server in servers:
         server.wait_until_ready()
     async with client(servers[0].url) as one, client(servers[1].url) as two:
         await race([one, two, one, two], database, rounds=5)
         for number in range(8):
-            body = {"text": ask(1000 + number, 3), "request_id": f"request {number}"}
+            body = {"text": make_question(1000 + number, 3), "request_id": f"request {number}"}
             answers = await all_at_once([one, two], [("/api/turns", body)] * 2)
             assert [answer.status_code for answer in answers] == [201, 201], [answer.text for answer in answers]
             assert answers[0].json() == answers[1].json()
             assert await the_end(two, answers[0].json()) == "complete"
     texts = texts_in(database)
-    assert {texts[ask(1000 + number, 3)] for number in range(8)} == {1}
+    assert {texts[make_question(1000 + number, 3)] for number in range(8)} == {1}
 
 
 async def test_edits_one_after_another_are_siblings(start: Start, database: Engine) -> None:
@@ -117,19 +117,19 @@ async def test_edits_one_after_another_are_siblings(start: Start, database: Engi
         question_id = first["user_message_id"]
         edits = []
         for number in (1, 2):
-            answer = await http.post(f"/api/messages/{question_id}/edit", json={"text": ask(number, 3)})
+            answer = await http.post(f"/api/messages/{question_id}/edit", json={"text": make_question(number, 3)})
             edits.append(answer.json())
             assert await the_end(http, edits[-1]) == "complete"
         question, reply = (await read_stored(http, first["conversation_id"]))["messages"]
         assert question["siblings"] == [question_id, *(edit["user_message_id"] for edit in edits)]
-        assert (question["content"], reply["content"]) == (ask(2, 3), whole_reply(ask(2, 3)))
-    assert texts_in(database) == Counter(ask(number, 3) for number in range(3))
+        assert (question["content"], reply["content"]) == (make_question(2, 3), whole_reply(make_question(2, 3)))
+    assert texts_in(database) == Counter(make_question(number, 3) for number in range(3))
 
 
 async def test_a_tab_that_slept_through_a_crash(start: Start, database: Engine) -> None:
     """It comes back with what it knew: nothing that it does overwrites what came after."""
-    question = ask(1, LONG)
-    server = start(checkpoint_seconds=60, **NOBODY_DIES)  # nothing is written before it is killed
+    question = make_question(1, LONG)
+    server = start(checkpoint_seconds=60, **LONG_LEASE)  # nothing is written before it is killed
     async with client(server.url) as http:
         first = await a_talk(http)
         conversation_id = first["conversation_id"]
@@ -162,7 +162,7 @@ async def test_a_tab_that_slept_through_a_crash(start: Start, database: Engine) 
         assert again.json()["user_message_id"] == lost["user_message_id"]
 
         # Meanwhile somebody goes on elsewhere.
-        asked = await other.post(f"/api/messages/{lost['user_message_id']}/edit", json={"text": ask(2, 3)})
+        asked = await other.post(f"/api/messages/{lost['user_message_id']}/edit", json={"text": make_question(2, 3)})
         assert await the_end(other, asked.json()) == "complete"
         truth = await read_stored(other, conversation_id)
 
@@ -180,4 +180,4 @@ async def test_a_tab_that_slept_through_a_crash(start: Start, database: Engine) 
         # And once it has looked again, it goes on.
         last = await send(tab, "seen", conversation_id=conversation_id, tip_id=truth["messages"][-1]["id"])
         assert await the_end(tab, last) == "complete"
-    assert texts_in(database) == Counter([ask(0, 3), question, ask(2, 3), "seen"])
+    assert texts_in(database) == Counter([make_question(0, 3), question, make_question(2, 3), "seen"])

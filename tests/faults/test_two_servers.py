@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from tests.faults.conftest import Start
-from tests.faults.processes import NOBODY_DIES
+from tests.faults.processes import LONG_LEASE
+from tests.faults.scripted_replies import make_question, whole_reply
 from tests.faults.users import Event, client, follow, read_stored, send
-from tests.faults.words import ask, whole_reply
 
 pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 
@@ -36,7 +36,7 @@ async def begun(http: httpx.AsyncClient, turn: dict[str, Any]) -> None:
 async def test_a_server_that_stood_still_writes_over_nothing_that_others_wrote(start: Start) -> None:
     # It may be stopped in the middle of a transaction, which the database server ends after a while.
     a, b = start(delay=0.05, constants={"app.store.db.database.IDLE_TRANSACTION_SECONDS": 1}), start(lease_seconds=3)
-    question = ask(1, 300)  # far from its end when the server is stopped, however late that is
+    question = make_question(1, 300)  # far from its end when the server is stopped, however late that is
     async with client(a.url) as at_a, client(b.url) as at_b:
         turn = await send(at_a, question)
         read_at_a = asyncio.create_task(read(at_a, turn["turn_id"]))
@@ -59,21 +59,21 @@ async def test_a_server_that_stood_still_writes_over_nothing_that_others_wrote(s
         assert await stored_reply(at_a, turn["conversation_id"]) == whole_reply(question)
         assert "taken for dead" in a.log
         # And it serves on.
-        turn = await send(at_a, ask(4, 3), conversation_id=turn["conversation_id"])
+        turn = await send(at_a, make_question(4, 3), conversation_id=turn["conversation_id"])
         assert (await read(at_b, turn["turn_id"]))[-1].data["status"] == "complete"
 
 
 async def test_a_reply_is_stopped_and_deleted_at_the_other_server(start: Start) -> None:
-    a, b = start(delay=0.02, **NOBODY_DIES), start(delay=0.02, **NOBODY_DIES)
+    a, b = start(delay=0.02, **LONG_LEASE), start(delay=0.02, **LONG_LEASE)
     async with client(a.url) as at_a, client(b.url) as at_b:
-        turn = await send(at_a, ask(2, 10_000))
+        turn = await send(at_a, make_question(2, 10_000))
         readers = [asyncio.create_task(read(http, turn["turn_id"])) for http in (at_a, at_b)]
         await begun(at_b, turn)
         assert (await at_b.post(f"/api/turns/{turn['turn_id']}/stop")).status_code == 204
         for reader in readers:
             assert (await reader)[-1].data["status"] == "stopped"
 
-        turn = await send(at_a, ask(3, 10_000), conversation_id=turn["conversation_id"])
+        turn = await send(at_a, make_question(3, 10_000), conversation_id=turn["conversation_id"])
         readers = [asyncio.create_task(read(http, turn["turn_id"])) for http in (at_a, at_b)]
         await begun(at_b, turn)
         assert (await at_b.delete(f"/api/conversations/{turn['conversation_id']}")).status_code == 204

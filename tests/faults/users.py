@@ -12,10 +12,10 @@ from typing import Any
 
 import httpx
 
-from tests.faults.ledger import Kind, Ledger, Reply, Request
-from tests.faults.words import ask
+from tests.faults.ledger import Kind, Ledger, PendingRequest, RecordedReply
+from tests.faults.scripted_replies import make_question
 
-LONGEST_REPLY = 120  # words
+MAX_REPLY_WORDS = 120  # words
 
 
 @dataclass
@@ -73,30 +73,30 @@ async def read_stored(http: httpx.AsyncClient, conversation_id: str) -> dict[str
     return conversation
 
 
-def said_to_be_shutting_down(response: httpx.Response) -> None:
+def assert_shutting_down(response: httpx.Response) -> None:
     """Check that a refusal has this reason, and no other."""
     said = response.json()["error"]["message"]
     assert "shutting down" in said or "engine has stopped" in said, said
 
 
 @dataclass
-class Person:
+class SimulatedUser:
     """Does one thing after the other, each time on whichever of their conversations they like."""
 
     ledger: Ledger
     dice: random.Random
     conversations: list[str] = field(default_factory=list)
-    pending: Request | None = None  #: whether it arrived is not known
+    pending: PendingRequest | None = None  #: whether it arrived is not known
 
     async def live(self, http: httpx.AsyncClient) -> None:
         """Go on until the server dies, or says that it is shutting down."""
         try:
             if self.pending is not None and self.pending.kind != "resume":
-                await self._carry_out(http, self.pending)  # with the same id: it must not be there twice
+                await self._perform(http, self.pending)  # with the same id: it must not be there twice
             elif self.pending is not None:
                 self._forget_pending()  # Continue is pressed again where it is offered again
             while True:
-                await self._carry_out(http, self._wish())
+                await self._perform(http, self._choose_request())
         except (httpx.TransportError, ShuttingDown):
             return
 
@@ -105,14 +105,14 @@ class Person:
         if self.pending is not None and self.pending.kind == "resume":
             self._forget_pending()
         elif self.pending is not None:
-            await self._carry_out(http, self.pending)
-        cut_short = [reply for reply in self._mine() if self.ledger.may_go_on(reply)]
+            await self._perform(http, self.pending)
+        cut_short = [reply for reply in self._mine() if self.ledger.can_continue(reply)]
         for reply in cut_short:
-            await self._carry_out(http, self._resume(reply), to_the_end=True)
+            await self._perform(http, self._resume(reply), to_the_end=True)
             assert reply.status == "complete"
         return len(cut_short)
 
-    def _mine(self) -> list[Reply]:
+    def _mine(self) -> list[RecordedReply]:
         return [reply for reply in self.ledger.replies.values() if reply.conversation_id in self.conversations]
 
     def _forget_pending(self) -> None:
@@ -120,31 +120,31 @@ class Person:
         self.ledger.unanswered.remove(self.pending)
         self.pending = None
 
-    def _wish(self) -> Request:
+    def _choose_request(self) -> PendingRequest:
         mine = self._mine()
-        cut_short = [reply for reply in mine if self.ledger.may_go_on(reply)]
+        cut_short = [reply for reply in mine if self.ledger.can_continue(reply)]
         kinds: list[Kind] = ["new"]
         if mine:
             kinds += ["next", "next", "next", "edit", "again"]
         if cut_short:
             kinds += ["resume"] * 4
         kind = self.dice.choice(kinds)
-        text = ask(self.dice.randrange(10**9), self.dice.randint(1, LONGEST_REPLY))
+        text = make_question(self.dice.randrange(10**9), self.dice.randint(1, MAX_REPLY_WORDS))
         request_id = f"{self.dice.randrange(10**18)}"
         if kind == "new":
-            return Request("new", "/api/turns", {"text": text, "request_id": request_id}, text)
+            return PendingRequest("new", "/api/turns", {"text": text, "request_id": request_id}, text)
         reply = self.dice.choice(cut_short if kind == "resume" else mine)
         if kind == "resume":
             return self._resume(reply)
         if kind == "next":
             body = {"text": text, "request_id": request_id, "conversation_id": reply.conversation_id}
             tip = self.ledger.tips[reply.conversation_id]
-            return Request("next", "/api/turns", body, text, reply.conversation_id, parent_id=tip)
+            return PendingRequest("next", "/api/turns", body, text, reply.conversation_id, parent_id=tip)
         question_id = reply.question_id
         if kind == "again":
             path = f"/api/messages/{self.dice.choice([reply.id, question_id])}/regenerate"
-            return Request("again", path, {"request_id": request_id}, reply.question, reply.conversation_id)
-        return Request(
+            return PendingRequest("again", path, {"request_id": request_id}, reply.question, reply.conversation_id)
+        return PendingRequest(
             "edit",
             f"/api/messages/{question_id}/edit",
             {"text": text, "request_id": request_id},
@@ -153,17 +153,17 @@ class Person:
             parent_id=self.ledger.sent[question_id].parent_id,
         )
 
-    def _resume(self, reply: Reply) -> Request:
+    def _resume(self, reply: RecordedReply) -> PendingRequest:
         path = f"/api/messages/{reply.id}/continue"
-        return Request("resume", path, {}, reply.question, reply.conversation_id, reply_id=reply.id)
+        return PendingRequest("resume", path, {}, reply.question, reply.conversation_id, reply_id=reply.id)
 
-    async def _carry_out(self, http: httpx.AsyncClient, request: Request, *, to_the_end: bool = False) -> None:
+    async def _perform(self, http: httpx.AsyncClient, request: PendingRequest, *, to_the_end: bool = False) -> None:
         if self.pending is None:
             self.pending = request
             self.ledger.unanswered.append(request)
         response = await http.post(request.path, json=request.body)
         if response.status_code == 503:
-            said_to_be_shutting_down(response)
+            assert_shutting_down(response)
             self._forget_pending()  # it is not there, then
             raise ShuttingDown
         assert response.status_code == 201, f"{request}: {response.text}"
@@ -174,7 +174,7 @@ class Person:
         stops = not to_the_end and self.dice.random() < 0.15
         await self.read(http, reply, stop_at=len(reply.seen) + self.dice.randint(1, 300) if stops else None)
 
-    async def read(self, http: httpx.AsyncClient, reply: Reply, stop_at: int | None = None) -> None:
+    async def read(self, http: httpx.AsyncClient, reply: RecordedReply, stop_at: int | None = None) -> None:
         """Read a reply to its end, or stop it."""
         try:
             async for event in follow(http, reply.turn_id, len(reply.seen)):
@@ -182,7 +182,7 @@ class Person:
                 if event.name == "text":
                     reply.seen += event.data["text"]
                     assert event.data["offset"] == len(reply.seen)
-                    self.ledger.heard_more(len(event.data["text"]))
+                    self.ledger.add_streamed(len(event.data["text"]))
                     if stop_at is not None and len(reply.seen) >= stop_at and not reply.stopping:
                         reply.stopping = True
                         await self._stop(http, reply)
@@ -193,13 +193,13 @@ class Person:
         finally:
             reply.reading = False
 
-    async def _stop(self, http: httpx.AsyncClient, reply: Reply) -> None:
+    async def _stop(self, http: httpx.AsyncClient, reply: RecordedReply) -> None:
         try:
             stopped = await http.post(f"/api/turns/{reply.turn_id}/stop")
         except httpx.TransportError:
             return  # a server that takes no more connections still ends the streams it has: they are read on
         if stopped.status_code == 503:
-            said_to_be_shutting_down(stopped)
+            assert_shutting_down(stopped)
             return  # the same: the reply has its end already, and it is on its way
         assert stopped.status_code == 204, stopped.text
 

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from engine import Engine, EngineSettings
-from models.guide.evaluate import Case, Judge, ask, unrelated_talk
+from models.guide.evaluate import EvaluationCase, Judge, ask, unrelated_talk
 from models.guide.topics import GuideData
 
 GUIDE = Path(__file__).resolve().parents[2] / "models" / "guide"
@@ -103,7 +103,9 @@ def test_a_greeting_in_mid_chat_is_not_answered_with_another_topic(
 ) -> None:
     topic, judge = next(topic for topic in data.topics if topic.name == "what-can-you-do"), Judge(data)
     rng = random.Random(0)
-    asked = [Case("", (*unrelated_talk(rng, data, topic), user("Hi! What can you do?")), topic) for _ in range(7)]
+    asked = [
+        EvaluationCase("", (*unrelated_talk(rng, data, topic), user("Hi! What can you do?")), topic) for _ in range(7)
+    ]
     engine = Engine(EngineSettings(model=str(GUIDE), dtype="float32"))  # all at once, in less time
     right = sum(judge.right(reply) and reply.ended for reply in ask(engine, tokenizer, asked, 0.0))
     assert right >= 6  # the weights of 22 November 2026: four

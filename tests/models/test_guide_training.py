@@ -19,7 +19,7 @@ from models.guide.dialogues import OFF_TOPIC_SHARE, Dialogues, answer, ask, chan
 from models.guide.packing import IGNORED, Packer
 from models.guide.recipe import DRAFT, GUIDE, Recipe
 from models.guide.topics import OFF_TOPIC, GuideData
-from models.guide.train import HERE, SIMILAR, Learner, Workshop, build_model, rate_at, some_of, train
+from models.guide.train import HERE, SIMILAR, Learner, Workshop, build_model, learned_positions, rate_at, train
 from models.guide.workers import Workers
 
 TINY = Recipe(
@@ -141,7 +141,7 @@ def test_where_a_reply_begins_its_topic_is_to_be_named(data: GuideData, tokenize
 def test_few_sizes_are_computed_and_nothing_more_is_learned() -> None:
     labels = torch.full((2, 200), IGNORED)
     labels[1, 3:150] = 7
-    places = some_of(labels)
+    places = learned_positions(labels)
     assert len(places) == 2 * SIMILAR
     assert sorted(places.tolist())[-147:] == list(range(203, 350))
     assert set(places.tolist()) - set(range(203, 350)) == {0}

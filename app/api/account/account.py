@@ -9,14 +9,14 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.deps import Caller, PeopleDep, ServicesDep, UserId, VisitorDep
-from app.domain.accounts import LONGEST_PASSWORD, KeyView, Scope, SessionView, checked_display_name
-from app.domain.roles import Role
+from app.api.deps import AccountsDep, Caller, ServicesDep, UserId, VisitorDep
+from app.domain.accounts import MAX_PASSWORD_CHARS, KeyView, Scope, SessionView, checked_display_name
+from app.domain.roles import UserRole
 
 router = APIRouter(prefix="/api/account", tags=["account"])
 
 # What is longer was never accepted: it is not even tried.
-Password = Annotated[str, Field(max_length=LONGEST_PASSWORD, description="As it was typed.")]
+Password = Annotated[str, Field(max_length=MAX_PASSWORD_CHARS, description="As it was typed.")]
 
 
 class SignIn(BaseModel):
@@ -63,11 +63,11 @@ class Me:
     id: str
     name: str | None
     display_name: str | None
-    role: Role
+    role: UserRole
 
 
 @dataclass(frozen=True, slots=True)
-class MadeKey:
+class CreatedKey:
     """A key that was just made. ``key`` is shown this once."""
 
     id: str
@@ -80,9 +80,9 @@ class MadeKey:
 @router.get("")
 async def who_am_i(caller: Caller, services: ServicesDep) -> Me:
     """Who is signed in, and what they may do."""
-    if services.people is None:
+    if services.accounts is None:
         return Me(False, caller.user_id, None, None, caller.role)
-    person = await services.people.accounts.get(caller.user_id)
+    person = await services.accounts.records.get(caller.user_id)
     return Me(True, person.id, person.name, person.display_name, person.role)
 
 
@@ -113,72 +113,72 @@ async def show_storage(user_id: UserId, services: ServicesDep) -> Storage:
 
 
 @router.patch("", status_code=204)
-async def change_account(change: AccountChange, user_id: UserId, people: PeopleDep) -> None:
+async def change_account(change: AccountChange, user_id: UserId, accounts: AccountsDep) -> None:
     """Change what others see of oneself."""
-    person = await people.accounts.get(user_id)
-    await people.accounts.rename(user_id, checked_display_name(change.display_name, person.name))
+    person = await accounts.records.get(user_id)
+    await accounts.records.rename(user_id, checked_display_name(change.display_name, person.name))
 
 
 @router.post("/sign-in", status_code=204)
-async def sign_in(who: SignIn, people: PeopleDep, visitor: VisitorDep) -> Response:
+async def sign_in(who: SignIn, accounts: AccountsDep, visitor: VisitorDep) -> Response:
     """Begin a session: the answer sets a cookie."""
-    token = await people.sign_in(who.name, who.password, visitor)
+    token = await accounts.sign_in(who.name, who.password, visitor)
     response = Response(status_code=204)
-    people.cookie.write(response, token)
+    accounts.cookie.write(response, token)
     return response
 
 
 @router.post("/sign-out", status_code=204)
-async def sign_out(caller: Caller, people: PeopleDep) -> Response:
+async def sign_out(caller: Caller, accounts: AccountsDep) -> Response:
     """End this session."""
     if caller.session_id is not None:
-        await people.sign_out(caller.user_id, caller.session_id)
+        await accounts.sign_out(caller.user_id, caller.session_id)
     response = Response(status_code=204)
-    people.cookie.clear(response)
+    accounts.cookie.clear(response)
     return response
 
 
 @router.post("/sign-out-everywhere", status_code=204)
-async def sign_out_everywhere(user_id: UserId, people: PeopleDep) -> Response:
+async def sign_out_everywhere(user_id: UserId, accounts: AccountsDep) -> Response:
     """End all sessions of one's own, this one too."""
-    await people.sign_out_everywhere(user_id)
+    await accounts.sign_out_everywhere(user_id)
     response = Response(status_code=204)
-    people.cookie.clear(response)
+    accounts.cookie.clear(response)
     return response
 
 
 @router.post("/password", status_code=204)
-async def change_password(passwords: NewPassword, caller: Caller, people: PeopleDep) -> None:
+async def change_password(passwords: NewPassword, caller: Caller, accounts: AccountsDep) -> None:
     """Change one's own password. Every other session ends."""
-    await people.change_password(caller.user_id, caller.session_id, passwords.present, passwords.new)
+    await accounts.change_password(caller.user_id, caller.session_id, passwords.present, passwords.new)
 
 
 @router.get("/sessions")
-async def list_sessions(caller: Caller, people: PeopleDep) -> list[SessionView]:
+async def list_sessions(caller: Caller, accounts: AccountsDep) -> list[SessionView]:
     """Where one is signed in, the session used last first."""
-    return list(await people.sessions.list(caller.user_id, caller.session_id))
+    return list(await accounts.sessions.list(caller.user_id, caller.session_id))
 
 
 @router.delete("/sessions/{session_id}", status_code=204)
-async def end_session(session_id: str, user_id: UserId, people: PeopleDep) -> None:
+async def end_session(session_id: str, user_id: UserId, accounts: AccountsDep) -> None:
     """End one session of one's own."""
-    await people.end_session(user_id, session_id)
+    await accounts.end_session(user_id, session_id)
 
 
 @router.get("/keys")
-async def list_keys(user_id: UserId, people: PeopleDep) -> list[KeyView]:
+async def list_keys(user_id: UserId, accounts: AccountsDep) -> list[KeyView]:
     """One's own API keys, the newest first, without what makes them keys."""
-    return list(await people.keys.list(user_id))
+    return list(await accounts.keys.list(user_id))
 
 
 @router.post("/keys", status_code=201)
-async def make_key(new: NewKey, user_id: UserId, people: PeopleDep) -> MadeKey:
+async def make_key(new: NewKey, user_id: UserId, accounts: AccountsDep) -> CreatedKey:
     """Make an API key for ``/v1``. It is shown in this answer and never again."""
-    made, key = await people.make_key(user_id, new.name, new.scopes, new.days)
-    return MadeKey(made.id, made.name, key, made.scopes, made.expires_at)
+    made, key = await accounts.make_key(user_id, new.name, new.scopes, new.days)
+    return CreatedKey(made.id, made.name, key, made.scopes, made.expires_at)
 
 
 @router.delete("/keys/{key_id}", status_code=204)
-async def revoke_key(key_id: str, user_id: UserId, people: PeopleDep) -> None:
+async def revoke_key(key_id: str, user_id: UserId, accounts: AccountsDep) -> None:
     """Revoke one of one's own API keys. What it is just used for ends."""
-    await people.revoke_key(user_id, key_id)
+    await accounts.revoke_key(user_id, key_id)

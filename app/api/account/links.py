@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.account.account import Password
-from app.api.deps import PeopleDep, VisitorDep
+from app.api.deps import AccountsDep, VisitorDep
 from app.store.accounts.invitations import Link
 
 router = APIRouter(prefix="/api/links", tags=["account"])
@@ -32,15 +32,15 @@ class LinkUse(LinkToken):
 
 
 @router.post("/look")
-async def look_at_link(link: LinkToken, people: PeopleDep, visitor: VisitorDep) -> Link:
+async def look_at_link(link: LinkToken, accounts: AccountsDep, visitor: VisitorDep) -> Link:
     """What a link is for. It can still be used after."""
-    return await people.look_at_link(link.token, visitor)
+    return await accounts.look_at_link(link.token, visitor)
 
 
 @router.post("/use", status_code=204)
-async def use_link(link: LinkUse, people: PeopleDep, visitor: VisitorDep) -> Response:
+async def use_link(link: LinkUse, accounts: AccountsDep, visitor: VisitorDep) -> Response:
     """Make the account, or change the password, and sign in: the answer sets a cookie. The link works no more."""
-    token = await people.use_link(
+    token = await accounts.use_link(
         link.token,
         link.password,
         visitor,
@@ -49,5 +49,5 @@ async def use_link(link: LinkUse, people: PeopleDep, visitor: VisitorDep) -> Res
         with_history=link.with_history,
     )
     response = Response(status_code=204)
-    people.cookie.write(response, token)
+    accounts.cookie.write(response, token)
     return response

@@ -33,7 +33,7 @@ class CannedReply:
 
 
 @dataclass(frozen=True, slots=True)
-class FilledIn:
+class RenderedText:
     text: str
 
 
@@ -53,12 +53,12 @@ async def list_canned_replies(services: ServicesDep) -> list[CannedReply]:
 
 
 @router.post("/canned/{name}/fill")
-async def fill_canned_reply(name: str, filled: Values, services: ServicesDep) -> FilledIn:
+async def fill_canned_reply(name: str, filled: Values, services: ServicesDep) -> RenderedText:
     """The text of one with its variables filled in."""
-    return FilledIn(await services.templates.render(TemplateKind.CANNED, name, filled.values))
+    return RenderedText(await services.templates.render(TemplateKind.CANNED, name, filled.values))
 
 
 @router.post("/prompts/{name}/fill")
-async def fill_prompt(name: str, filled: Values, services: ServicesDep) -> FilledIn:
+async def fill_prompt(name: str, filled: Values, services: ServicesDep) -> RenderedText:
     """A system prompt as the model is told it, with its variables filled in."""
-    return FilledIn(await services.templates.render(TemplateKind.PROMPT, name, filled.values))
+    return RenderedText(await services.templates.render(TemplateKind.PROMPT, name, filled.values))

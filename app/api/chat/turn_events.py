@@ -12,11 +12,11 @@ from app.api.request_middleware import HttpMetrics
 from app.api.sse import sse_event
 from app.errors import InvalidInput, NotFound, StorageUnavailable
 from app.turns.events import TurnEnd, TurnEvent, TurnNotice, TurnProgress, TurnText
-from app.turns.readers import Changed, TurnReader
+from app.turns.readers import ChangeCallback, TurnReader
 from app.turns.service import Turns
 
 MAX_TURNS_PER_STREAM = 100
-COMPANY_SECONDS = 0.02
+SSE_COALESCE_SECONDS = 0.02
 """So much lies between two events at least, and text that comes earlier waits for more: each event has its cost, for
 the server and for the page, and an eye does not see the difference. The first words of a reply, and its end, wait for
 nothing."""
@@ -60,11 +60,11 @@ class Positions:
         return ",".join([f"{turn}:{offset}" for turn, offset in self.offsets.items()])
 
 
-Opening = Callable[[Changed], TurnReader]
+ReaderFactory = Callable[[ChangeCallback], TurnReader]
 """Begins to read a turn; gets what is to be called when there is something new."""
 
 
-def opening(turns: Turns, user_id: str, turn_id: str, offset: int) -> Opening:
+def reader_factory(turns: Turns, user_id: str, turn_id: str, offset: int) -> ReaderFactory:
     """How a turn is read from ``offset`` on."""
     return lambda changed: turns.reader(user_id, turn_id, offset, changed)
 
@@ -84,33 +84,33 @@ class TurnStream:
         self._metrics = metrics
         self._names_turns = names_turns
         self._stays_open = stays_open
-        self._company = _Company()
-        self._to_open: dict[str, Opening] = {}
+        self._coalescer = _Coalescer()
+        self._to_open: dict[str, ReaderFactory] = {}
         self._readers: dict[str, TurnReader] = {}
         self._reached: dict[str, int] = {}
 
-    def add(self, turn_id: str, offset: int, opening: Opening) -> bool:
+    def add(self, turn_id: str, offset: int, open_reader: ReaderFactory) -> bool:
         """Tell of one more turn. False where there are too many, or it is told of already."""
         if len(self._readers) + len(self._to_open) >= MAX_TURNS_PER_STREAM or turn_id in self._reached:
             return False
         self._reached[turn_id] = offset
-        self._to_open[turn_id] = opening
-        self._company.changed(True)
+        self._to_open[turn_id] = open_reader
+        self._coalescer.changed(True)
         return True
 
     def finish(self) -> None:
         """Stay open no longer than the turns that are told of."""
         self._stays_open = False
-        self._company.changed(True)
+        self._coalescer.changed(True)
 
     async def events(self, while_open: AbstractContextManager[None] | None = None) -> AsyncGenerator[bytes]:
         """On the wire. To be iterated once; ``while_open`` is entered for as long."""
         with self._metrics.event_streams.track_inprogress(), while_open or nullcontext():
             try:
                 while self._stays_open or self._readers or self._to_open:
-                    await self._company.gathered()
-                    for turn_id, opening in self._to_open.items():
-                        self._readers[turn_id] = opening(self._company.changed)
+                    await self._coalescer.wait_until_due()
+                    for turn_id, open_reader in self._to_open.items():
+                        self._readers[turn_id] = open_reader(self._coalescer.changed)
                     self._to_open.clear()
                     pieces: list[bytes] = []
                     sampled_at: list[float] = []
@@ -125,10 +125,10 @@ class TurnStream:
                                 del self._reached[turn_id]
                     if pieces:
                         yield b"".join(pieces)
-                        self._company.parted()
-                        self._metrics.delivered(sampled_at)
+                        self._coalescer.mark_sent()
+                        self._metrics.observe_delivery(sampled_at)
             finally:
-                self._company.dissolve()
+                self._coalescer.cancel_timer()
                 for reader in self._readers.values():
                     await reader.close()
 
@@ -160,7 +160,7 @@ class OpenStreams:
         self._streams: dict[tuple[str, str], TurnStream] = {}
 
     @contextmanager
-    def holding(self, user_id: str, stream_id: str, stream: TurnStream) -> Iterator[None]:
+    def register(self, user_id: str, stream_id: str, stream: TurnStream) -> Iterator[None]:
         """Meanwhile :meth:`find` finds the stream. Of two with one name it is the newer."""
         whose = user_id, stream_id
         self._streams[whose] = stream
@@ -179,48 +179,48 @@ class OpenStreams:
             stream.finish()
 
 
-class _Company:
-    """Tells one stream when to take what is new: text at most every :data:`COMPANY_SECONDS`, an end at once."""
+class _Coalescer:
+    """Tells one stream when to take what is new: text at most every :data:`SSE_COALESCE_SECONDS`, an end at once."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._is_time = False
+        self._is_due = False
         self._waiting: asyncio.Future[None] | None = None
-        self._soon: asyncio.TimerHandle | None = None
-        self._parted = -COMPANY_SECONDS
+        self._timer: asyncio.TimerHandle | None = None
+        self._sent_at = -SSE_COALESCE_SECONDS
 
     def changed(self, ended: bool) -> None:
         """There is something new; it is called for every token."""
-        if self._is_time:
+        if self._is_due:
             return
-        early = 0.0 if ended else self._parted + COMPANY_SECONDS - self._loop.time()
+        early = 0.0 if ended else self._sent_at + SSE_COALESCE_SECONDS - self._loop.time()
         if early <= 0:
-            self._go()
-        elif self._soon is None:
-            self._soon = self._loop.call_later(early, self._go)
+            self._wake_up()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(early, self._wake_up)
 
-    async def gathered(self) -> None:
+    async def wait_until_due(self) -> None:
         """Wait until it is time to take what is new. For one at a time."""
-        if not self._is_time:
+        if not self._is_due:
             self._waiting = self._loop.create_future()
             await self._waiting
-        self.dissolve()
-        self._is_time = False
+        self.cancel_timer()
+        self._is_due = False
 
-    def _go(self) -> None:
-        self._is_time = True
+    def _wake_up(self) -> None:
+        self._is_due = True
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    def parted(self) -> None:
+    def mark_sent(self) -> None:
         """What was taken has been sent."""
-        self._parted = self._loop.time()
+        self._sent_at = self._loop.time()
 
-    def dissolve(self) -> None:
+    def cancel_timer(self) -> None:
         """Wait for nothing more."""
-        if self._soon is not None:
-            self._soon.cancel()
-            self._soon = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def _named(event: TurnEvent) -> tuple[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ import orjson
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.chat.turn_events import Positions, TurnStream, opening
+from app.api.chat.turn_events import Positions, TurnStream, reader_factory
 from app.api.deps import Closing, Metrics, OpenStreamsDep, ServicesDep, UserId
 from app.api.sse import EventStream
 from app.domain.chat_settings import ChatSettings
@@ -22,7 +22,7 @@ StreamId = Annotated[str, Field(min_length=1, max_length=100)]
 LastEventId = Annotated[str | None, Header(description="Sent by the browser when it reconnects; beats the offset.")]
 
 
-class NewTurn(BaseModel):
+class StartTurn(BaseModel):
     """A message to send. The browser sends ids and text; the database holds the rest."""
 
     model_config = ConfigDict(extra="forbid")
@@ -61,7 +61,7 @@ class StartedTurn(TurnRef):
 
 
 @router.post("/turns", status_code=201, response_model=StartedTurn)
-async def start_turn(turn: NewTurn, user_id: UserId, services: ServicesDep, open_streams: OpenStreamsDep) -> Response:
+async def start_turn(turn: StartTurn, user_id: UserId, services: ServicesDep, open_streams: OpenStreamsDep) -> Response:
     """Save a message and begin its reply. When this answers 201, the message is on disk."""
     if turn.conversation_id is not None:
         chats = await services.chats_with(turn.conversation_id)
@@ -77,7 +77,7 @@ async def start_turn(turn: NewTurn, user_id: UserId, services: ServicesDep, open
         request_id=turn.request_id,
     )
     stream = open_streams.find(user_id, turn.stream_id) if turn.stream_id is not None else None
-    told = stream is not None and stream.add(ref.turn_id, 0, opening(chats.turns, user_id, ref.turn_id, 0))
+    told = stream is not None and stream.add(ref.turn_id, 0, reader_factory(chats.turns, user_id, ref.turn_id, 0))
     # Written out here: FastAPI would check once more what was made a line above.
     started = StartedTurn(**asdict(ref), in_stream=told)
     return Response(orjson.dumps(started), status_code=201, media_type="application/json")
@@ -104,7 +104,7 @@ async def turn_events(
     turns = (await services.chats_with(turn_id)).turns
     await turns.snapshot(user_id, turn_id)  # there is one for this user, or this is refused before there is a stream
     stream = TurnStream(metrics, names_turns=False)
-    stream.add(turn_id, start, opening(turns, user_id, turn_id, start))
+    stream.add(turn_id, start, reader_factory(turns, user_id, turn_id, start))
     return EventStream(stream.events(), closing=closing)
 
 
@@ -138,6 +138,6 @@ async def many_turn_events(
     stream = TurnStream(metrics, stays_open=stream_id is not None)
     for turn_id, offset in positions.offsets.items():
         turns = (await services.chats_with(turn_id)).turns
-        stream.add(turn_id, offset, opening(turns, user_id, turn_id, offset))
-    while_open = open_streams.holding(user_id, stream_id, stream) if stream_id is not None else None
+        stream.add(turn_id, offset, reader_factory(turns, user_id, turn_id, offset))
+    while_open = open_streams.register(user_id, stream_id, stream) if stream_id is not None else None
     return EventStream(stream.events(while_open), closing=closing)

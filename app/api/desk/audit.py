@@ -15,7 +15,7 @@ from app.api.desk.csv_files import csv_response
 from app.api.desk.usage import DaysDep
 from app.domain.audit import AuditAction
 from app.domain.views import Page
-from app.store.desk.audit_log import Deed
+from app.store.desk.audit_log import AuditEntry
 
 router = APIRouter(prefix="/api/desk/audit", tags=["desk"])
 
@@ -35,7 +35,7 @@ async def list_deeds(
     actor: ActorQuery = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     cursor: Annotated[str | None, Query(max_length=36)] = None,
-) -> Page[Deed]:
+) -> Page[AuditEntry]:
     """What was done on these days, the latest first; ``cursor`` is the last page's ``next_cursor``."""
     return await services.desk.audit_log.list(days.whole, action=action, actor=actor, limit=limit, cursor=cursor)
 

@@ -28,7 +28,7 @@ class NewVersion(BaseModel):
     template: Template
 
 
-class Restored(BaseModel):
+class RestoreTemplate(BaseModel):
     """A way back."""
 
     model_config = ConfigDict(extra="forbid")
@@ -37,7 +37,7 @@ class Restored(BaseModel):
     version: int = Field(ge=0, description="The version to go back to.")
 
 
-class Removed(BaseModel):
+class RemoveTemplate(BaseModel):
     """What is not to be offered any more."""
 
     model_config = ConfigDict(extra="forbid")
@@ -45,7 +45,7 @@ class Removed(BaseModel):
     after: int = Field(ge=0, description="The version that is in use now, as far as the client knows.")
 
 
-class Tried(BaseModel):
+class PreviewTemplate(BaseModel):
     """A template that is not saved, and what to fill in."""
 
     model_config = ConfigDict(extra="forbid")
@@ -72,7 +72,7 @@ class VersionRef:
 
 
 @dataclass(frozen=True, slots=True)
-class FilledIn:
+class RenderedTemplate:
     text: str
 
 
@@ -99,7 +99,7 @@ async def write_template(
 
 @router.post("/{name}/restore")
 async def restore_version(
-    kind: TemplateKind, name: Name, wanted: Restored, user_id: UserId, services: ServicesDep
+    kind: TemplateKind, name: Name, wanted: RestoreTemplate, user_id: UserId, services: ServicesDep
 ) -> VersionRef:
     """Go back to an earlier version, which becomes the latest one."""
     version = await services.templates.restore(user_id, kind, name, wanted.version, after=wanted.after)
@@ -108,7 +108,7 @@ async def restore_version(
 
 @router.post("/{name}/remove", status_code=204)
 async def remove_template(
-    kind: TemplateKind, name: Name, removed: Removed, user_id: UserId, services: ServicesDep
+    kind: TemplateKind, name: Name, removed: RemoveTemplate, user_id: UserId, services: ServicesDep
 ) -> None:
     """Offer it no more. Its versions stay, and any of them can be restored."""
     await services.templates.remove(user_id, kind, name, after=removed.after)
@@ -118,11 +118,11 @@ async def remove_template(
 async def try_template(
     kind: TemplateKind,
     name: Name,  # noqa: ARG001 - part of the path
-    tried: Tried,
+    tried: PreviewTemplate,
     services: ServicesDep,
-) -> FilledIn:
+) -> RenderedTemplate:
     """What a template says, before it is saved."""
-    return FilledIn(await services.templates.try_out(kind, tried.template, tried.values))
+    return RenderedTemplate(await services.templates.try_out(kind, tried.template, tried.values))
 
 
 def _view(stored: StoredTemplate) -> TemplateView:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fastapi import APIRouter
 
 from app.api.deps import Caller, ServicesDep
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 
 router = APIRouter(prefix="/api/desk", tags=["desk"])
 
@@ -18,11 +18,11 @@ class Viewer:
 
     user_id: str
     name: str | None  #: None without accounts
-    role: Role
+    role: UserRole
 
 
 @router.get("")
 async def get_viewer(caller: Caller, services: ServicesDep) -> Viewer:
     """Who is asking, and what they may do here."""
-    person = await services.people.accounts.get(caller.user_id) if services.people is not None else None
+    person = await services.accounts.records.get(caller.user_id) if services.accounts is not None else None
     return Viewer(caller.user_id, person.display_name if person else None, caller.role)

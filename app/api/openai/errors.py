@@ -33,7 +33,7 @@ class OpenAIError(AppError):
         self.param = param
 
 
-def translated(error: EngineError, param: str | None = None, spelling: Mapping[str, str] = _SAME) -> OpenAIError:
+def to_openai_error(error: EngineError, param: str | None = None, spelling: Mapping[str, str] = _SAME) -> OpenAIError:
     """An engine's error as OpenAI would report it.
 
     Args:

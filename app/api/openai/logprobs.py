@@ -34,7 +34,7 @@ class TextLogprobs:
         self._offset = 0
         self._at_start = True
 
-    def told(self, scores: Iterable[TokenLogprobs], *, begins: str = "") -> dict[str, Any]:
+    def append(self, scores: Iterable[TokenLogprobs], *, begins: str = "") -> dict[str, Any]:
         """The next tokens.
 
         Args:
@@ -42,20 +42,20 @@ class TextLogprobs:
             begins: the text these belong to, or its beginning. Some decoders drop the space before the very first
                 word; what the text does not have is not counted.
         """
-        told: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        fields: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for one in scores:
-            told["tokens"].append(_name(one.token))
-            told["token_logprobs"].append(_finite(one.token.logprob))
+            fields["tokens"].append(_name(one.token))
+            fields["token_logprobs"].append(_finite(one.token.logprob))
             best = {_name(top): _finite(top.logprob) for top in one.top}
             if _name(one.token) not in best:
                 best[_name(one.token)] = _finite(one.token.logprob)
-            told["top_logprobs"].append(best if one.token.logprob is not None else None)
-            told["text_offset"].append(self._offset)
+            fields["top_logprobs"].append(best if one.token.logprob is not None else None)
+            fields["text_offset"].append(self._offset)
             added = self._decoder.decode(one.token.data)
             dropped = self._at_start and added.startswith(" ") and begins != "" and not begins.startswith(" ")
             self._offset += len(added) - dropped
             self._at_start = self._at_start and not added
-        return told
+        return fields
 
 
 def _entry(token: Logprob) -> dict[str, Any]:

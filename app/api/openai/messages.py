@@ -51,7 +51,7 @@ def _part(path: str, part: Any) -> TextPart:
     return TextPart.model_validate({**others, "text": checked_text(f"{path}.{_TEXT_IN[kind]}", text)})
 
 
-class Message(Lenient):
+class ChatMessageParam(Lenient):
     """One message of the conversation. A reply of ours can be sent back as it came."""
 
     no_ops = MESSAGE_FIELDS
@@ -65,7 +65,7 @@ class Message(Lenient):
     )
 
     @model_validator(mode="after")
-    def _only_a_reply_may_lack_content(self) -> Message:
+    def _only_a_reply_may_lack_content(self) -> ChatMessageParam:
         if "content" not in self.model_fields_set and self.role != "assistant":
             raise unsupported("content", "The field '{param}' is missing.")
         return self
@@ -78,17 +78,17 @@ class Message(Lenient):
         return message
 
 
-class Conversation(Lenient):
+class ChatInput(Lenient):
     """What a reply is asked for to, or the rest of one."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[ChatMessageParam] = Field(min_length=1)
     continue_final_message: bool | None = Field(
         None, description="Go on with the last message, which is a reply, and answer with what is new."
     )
     add_generation_prompt: bool | None = Field(None, description="False to continue a reply, true to begin one.")
 
     @model_validator(mode="after")
-    def _begins_or_continues(self) -> Conversation:
+    def _begins_or_continues(self) -> ChatInput:
         continues = bool(self.continue_final_message)
         if self.add_generation_prompt is continues:
             raise ValueError("add_generation_prompt must be the opposite of continue_final_message, or left out")

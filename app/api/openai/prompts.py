@@ -10,7 +10,7 @@ from app.api.sse import close
 from engine import Delta, FinishReason
 
 
-async def merged(streams: Sequence[AsyncIterator[Delta]], replies: int) -> AsyncGenerator[Delta]:
+async def merge_streams(streams: Sequence[AsyncIterator[Delta]], replies: int) -> AsyncGenerator[Delta]:
     """The deltas of several prompts as they come; ``index`` counts on from one prompt to the next.
 
     Args:
@@ -48,7 +48,7 @@ async def merged(streams: Sequence[AsyncIterator[Delta]], replies: int) -> Async
             await close(stream)
 
 
-async def without_replies(deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
+async def drop_replies(deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
     """The same without what the model wrote: of a prompt that is only scored, for which it writes one token."""
     try:
         async for delta in deltas:

@@ -8,14 +8,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from app.api.openai.errors import translated
+from app.api.openai.errors import to_openai_error
 from app.api.openai.logprobs import TextLogprobs, chat_logprobs, prompt_logprobs_by_id
-from app.api.openai.requests import CommonRequest, TextRequest
+from app.api.openai.requests import BaseCompletionRequest, CompletionRequest
 from app.api.sse import close, sse_event
 from app.error_format import openai_error
 from engine import Delta, EngineError, FinishReason, Timings, TokenLogprobs
 
-Kind = Literal["chat", "text"]
+CompletionKind = Literal["chat", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class Extras:
     continuous_usage: bool = False
 
     @classmethod
-    def asked_by(cls, body: CommonRequest) -> Extras:
-        echo = isinstance(body, TextRequest) and bool(body.echo)
+    def from_request(cls, body: BaseCompletionRequest) -> Extras:
+        echo = isinstance(body, CompletionRequest) and bool(body.echo)
         return cls(
             token_ids=bool(body.return_token_ids),
             logprobs=body.reply_logprobs() is not None,
             prompt_logprobs=body.prompt_logprobs is not None,
             echo=echo,
-            prompt_texts=tuple(body.echoed_texts()) if isinstance(body, TextRequest) else (None,),
+            prompt_texts=tuple(body.echoed_texts()) if isinstance(body, CompletionRequest) else (None,),
             replies=body.n or 1,
             continuous_usage=body.continuous_usage,
         )
@@ -49,7 +49,7 @@ class Extras:
         return len(self.prompt_texts) * self.replies
 
 
-class Reply:
+class CompletionResponse:
     """What one request brings on its way out: ``n`` choices for each prompt.
 
     Args:
@@ -58,7 +58,7 @@ class Reply:
         fingerprint: changes when the same request may have another reply.
     """
 
-    def __init__(self, kind: Kind, model: str, request_id: str, fingerprint: str, extras: Extras) -> None:
+    def __init__(self, kind: CompletionKind, model: str, request_id: str, fingerprint: str, extras: Extras) -> None:
         self._kind = kind
         self._extras = extras
         self._text_logprobs: defaultdict[int, TextLogprobs] = defaultdict(TextLogprobs)
@@ -71,7 +71,7 @@ class Reply:
             "system_fingerprint": fingerprint,
         }
 
-    async def whole(self, deltas: AsyncIterator[Delta]) -> dict[str, Any]:
+    async def full(self, deltas: AsyncIterator[Delta]) -> dict[str, Any]:
         """Read to the end and answer in one piece.
 
         Raises:
@@ -94,26 +94,26 @@ class Reply:
                 message = {"role": "assistant", "content": whole.text, "refusal": None}
                 made.append(self._choice(whole, {"message": message}))
             else:
-                made.append({**self._choice(whole, None), **self._told_prompt_logprobs(index)})
+                made.append({**self._choice(whole, None), **self._prompt_logprobs_field(index)})
         return {
             **self._head,
             "object": "chat.completion" if self._kind == "chat" else "text_completion",
             "choices": made,
             "usage": usage({index: parts[-1].timings for index, parts in choices.items()}, self._extras.replies),
-            **(self._told_prompt_logprobs(0) if self._kind == "chat" else {}),
+            **(self._prompt_logprobs_field(0) if self._kind == "chat" else {}),
         }
 
-    async def chunks(self, deltas: AsyncIterator[Delta], *, include_usage: bool) -> AsyncGenerator[bytes]:
+    async def stream(self, deltas: AsyncIterator[Delta], *, include_usage: bool) -> AsyncGenerator[bytes]:
         """Server-sent events, one per delta that says something, ending with ``[DONE]``.
 
         An error on the way is sent as an event, in the shape of an error answer.
         """
-        so_far = UsageSoFar(self._extras.replies) if self._extras.continuous_usage else None
+        so_far = RunningUsage(self._extras.replies) if self._extras.continuous_usage else None
 
         def usage_now() -> dict[str, Any]:
             if not include_usage:
                 return {}
-            return {"usage": None if so_far is None else so_far.told()}
+            return {"usage": None if so_far is None else so_far.to_dict()}
 
         tokens_matter = self._extras.token_ids or self._extras.logprobs or self._extras.echo
         opened = self._kind != "chat"
@@ -157,7 +157,7 @@ class Reply:
             "index": delta.index,
             **content,
             "logprobs": logprobs,
-            **_ending(delta),
+            **_finish_fields(delta),
         }
         if self._extras.token_ids:
             unknown = delta.num_tokens > len(delta.token_ids)
@@ -171,10 +171,10 @@ class Reply:
             return chat_logprobs(delta.logprobs)
         text_logprobs = self._text_logprobs[delta.index]
         if not with_prompt:
-            return text_logprobs.told(delta.logprobs, begins=delta.text)
+            return text_logprobs.append(delta.logprobs, begins=delta.text)
         scores = self._prompt_logprobs.get(delta.index // self._extras.replies, ())
-        prompt = text_logprobs.told(scores, begins=self._prompt_text(delta.index))
-        reply = text_logprobs.told(delta.logprobs)
+        prompt = text_logprobs.append(scores, begins=self._prompt_text(delta.index))
+        reply = text_logprobs.append(delta.logprobs)
         return {name: prompt[name] + reply[name] for name in prompt}
 
     def _begins_with_prompt(self, delta: Delta) -> bool:
@@ -193,7 +193,7 @@ class Reply:
         if delta.prompt_logprobs:
             self._prompt_logprobs.setdefault(delta.index // self._extras.replies, delta.prompt_logprobs)
 
-    def _told_prompt_logprobs(self, index: int) -> dict[str, Any]:
+    def _prompt_logprobs_field(self, index: int) -> dict[str, Any]:
         if not self._extras.prompt_logprobs:
             return {}
         scores = self._prompt_logprobs.get(index // self._extras.replies, ())
@@ -204,7 +204,7 @@ class Reply:
         return sse_event({**self._head, "object": kind, "choices": choices, **extra})
 
 
-def _ending(delta: Delta) -> dict[str, Any]:
+def _finish_fields(delta: Delta) -> dict[str, Any]:
     """OpenAI's clients know no deadline: to them it is a limit that was reached."""
     if delta.finish_reason is FinishReason.DEADLINE:
         return {"finish_reason": FinishReason.LENGTH, "stop_reason": FinishReason.DEADLINE}
@@ -213,7 +213,7 @@ def _ending(delta: Delta) -> dict[str, Any]:
 
 def error_event(error: EngineError) -> bytes:
     """An error in the middle of a stream, where OpenAI's clients look for it."""
-    problem = translated(error)
+    problem = to_openai_error(error)
     return sse_event({"error": openai_error(problem.status, problem.code, problem.message)})
 
 
@@ -235,7 +235,7 @@ def usage(choices: Mapping[int, Timings | None], replies: int) -> dict[str, Any]
     )
 
 
-class UsageSoFar:
+class RunningUsage:
     """The usage of a stream while it lasts, as ``continuous_usage_stats`` asks for.
 
     Args:
@@ -261,7 +261,7 @@ class UsageSoFar:
         if not prompt_only:
             self._written += delta.num_tokens
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         cached = sum(self._cached.values()) if self._cached else None  # a model server need not say
         return _usage(sum(self._prompts.values()), self._written, cached)
 

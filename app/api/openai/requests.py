@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, model_validator
 
 from app.api.openai.fields import REQUEST_FIELDS, STREAM_FIELDS, Lenient, checked_text, unsupported
-from app.api.openai.messages import Conversation
+from app.api.openai.messages import ChatInput
 from engine import MAX_PRIORITY, SamplingParams
 
 MAX_CHOICES = 128
@@ -33,7 +33,7 @@ class StreamOptions(Lenient):
     )
 
 
-class CommonRequest(Lenient):
+class BaseCompletionRequest(Lenient):
     """What both kinds of completion take."""
 
     no_ops = REQUEST_FIELDS
@@ -90,7 +90,7 @@ class CommonRequest(Lenient):
     )
 
     @model_validator(mode="after")
-    def _options_need_a_stream(self) -> CommonRequest:
+    def _options_need_a_stream(self) -> BaseCompletionRequest:
         options = self.stream_options
         if options is not None and (options.include_usage or options.continuous_usage_stats) and not self.stream:
             raise ValueError("stream_options is for streams: set stream to true, or leave it out")
@@ -153,7 +153,7 @@ class CommonRequest(Lenient):
         return self.prompt_logprobs
 
 
-class ChatRequest(CommonRequest, Conversation):
+class ChatCompletionRequest(BaseCompletionRequest, ChatInput):
     spelling: ClassVar[Mapping[str, str]] = {"logprobs": "top_logprobs"}
 
     max_completion_tokens: Whole | None = None
@@ -161,7 +161,7 @@ class ChatRequest(CommonRequest, Conversation):
     top_logprobs: Whole | None = Field(None, description="How many likeliest tokens to tell for each of the reply's.")
 
     @model_validator(mode="after")
-    def _one_limit(self) -> ChatRequest:
+    def _one_limit(self) -> ChatCompletionRequest:
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise ValueError("max_tokens and max_completion_tokens are the same limit; send one of them")
         return self
@@ -199,7 +199,7 @@ def _is_token_ids(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)
 
 
-class TextRequest(CommonRequest):
+class CompletionRequest(BaseCompletionRequest):
     prompt: Annotated[
         list[Prompt], PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]])
     ] = Field(

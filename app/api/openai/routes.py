@@ -12,14 +12,14 @@ from fastapi.responses import JSONResponse
 from app.api.deps import Caller as Identified
 from app.api.deps import Closing, ServicesDep
 from app.api.openai import tokens
-from app.api.openai.errors import OpenAIError, check_fields, invalid_value, translated
-from app.api.openai.prompts import merged, without_replies
-from app.api.openai.replies import Extras, Kind, Reply, error_event
-from app.api.openai.requests import ChatRequest, CommonRequest, TextRequest
+from app.api.openai.errors import OpenAIError, check_fields, invalid_value, to_openai_error
+from app.api.openai.prompts import drop_replies, merge_streams
+from app.api.openai.replies import CompletionKind, CompletionResponse, Extras, error_event
+from app.api.openai.requests import BaseCompletionRequest, ChatCompletionRequest, CompletionRequest
 from app.api.openai.served import check_model, fingerprint, model_card, names_of
 from app.api.sse import EventStream, close
 from app.auth.identity import Identity
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from app.error_format import error_response
 from app.services.container import Services
 from app.turns.admission import caller_of
@@ -72,7 +72,7 @@ async def get_model(model: str, services: ServicesDep) -> dict[str, Any]:
 
 @router.post("/chat/completions")
 async def chat_completions(
-    body: ChatRequest, request: Request, identity: Identified, services: ServicesDep, closing: Closing
+    body: ChatCompletionRequest, request: Request, identity: Identified, services: ServicesDep, closing: Closing
 ) -> Response:
     """Reply to a conversation."""
     engine = services.engine
@@ -81,15 +81,15 @@ async def chat_completions(
     params = _sampling(body)
     deltas = engine.chat(body.for_engine(), params, **_options(body, identity, services))
     try:
-        deltas = services.admission.metered(identity.user_id, deltas, params.n)
+        deltas = services.admission.meter(identity.user_id, deltas, params.n)
         return await _respond("chat", body, deltas, request, engine, closing, headers)
     except EngineError as error:
-        raise translated(error, "messages", body.spelling) from error
+        raise to_openai_error(error, "messages", body.spelling) from error
 
 
 @router.post("/completions")
 async def completions(
-    body: TextRequest, request: Request, identity: Identified, services: ServicesDep, closing: Closing
+    body: CompletionRequest, request: Request, identity: Identified, services: ServicesDep, closing: Closing
 ) -> Response:
     """Continue a text, or several, without a chat template."""
     engine = services.engine
@@ -100,16 +100,16 @@ async def completions(
         prompts = await _prompts(body, engine)
         options = _options(body, identity, services)
         each = [engine.complete(one, params, **options) for one in prompts]
-        deltas = each[0] if len(each) == 1 else merged(each, params.n)
-        deltas = services.admission.metered(identity.user_id, deltas, len(each) * params.n)
+        deltas = each[0] if len(each) == 1 else merge_streams(each, params.n)
+        deltas = services.admission.meter(identity.user_id, deltas, len(each) * params.n)
         if body.scores_only:
-            deltas = without_replies(deltas)
+            deltas = drop_replies(deltas)
         return await _respond("text", body, deltas, request, engine, closing, headers)
     except EngineError as error:
-        raise translated(error, "prompt", body.spelling) from error
+        raise to_openai_error(error, "prompt", body.spelling) from error
 
 
-async def _prompts(body: TextRequest, engine: ChatEngine) -> Sequence[str | Sequence[int]]:
+async def _prompts(body: CompletionRequest, engine: ChatEngine) -> Sequence[str | Sequence[int]]:
     if body.add_special_tokens is not False:
         return body.prompt
     return [
@@ -118,13 +118,13 @@ async def _prompts(body: TextRequest, engine: ChatEngine) -> Sequence[str | Sequ
     ]
 
 
-def _options(body: CommonRequest, identity: Identity, services: Services) -> dict[str, Any]:
+def _options(body: BaseCompletionRequest, identity: Identity, services: Services) -> dict[str, Any]:
     """How and on whose behalf the engine is asked.
 
     Raises:
         OpenAIError: the priority is not the caller's to ask for.
     """
-    if body.priority < 0 and identity.role is not Role.ADMIN:
+    if body.priority < 0 and identity.role is not UserRole.ADMIN:
         raise OpenAIError(
             403,
             "priority_not_allowed",
@@ -135,7 +135,7 @@ def _options(body: CommonRequest, identity: Identity, services: Services) -> dic
     return {"deadline": body.deadline, "priority": body.priority, "caller": caller}
 
 
-def _sampling(body: CommonRequest) -> SamplingParams:
+def _sampling(body: BaseCompletionRequest) -> SamplingParams:
     try:
         return body.sampling_params()
     except ValueError as error:
@@ -143,8 +143,8 @@ def _sampling(body: CommonRequest) -> SamplingParams:
 
 
 async def _respond(
-    kind: Kind,
-    body: CommonRequest,
+    kind: CompletionKind,
+    body: BaseCompletionRequest,
     deltas: AsyncIterator[Delta],
     request: Request,
     engine: ChatEngine,
@@ -159,17 +159,17 @@ async def _respond(
         if first is None:
             return Response(status_code=CLIENT_LEFT)
         info = engine.info
-        reply = Reply(
-            kind, names_of(info)[0], body.request_id or first.request_id, fingerprint(info), Extras.asked_by(body)
+        reply = CompletionResponse(
+            kind, names_of(info)[0], body.request_id or first.request_id, fingerprint(info), Extras.from_request(body)
         )
         everything = _chain(first, deltas)
         if body.stream:
             streaming = True
-            chunks = reply.chunks(everything, include_usage=body.include_usage)
+            chunks = reply.stream(everything, include_usage=body.include_usage)
             stream = EventStream(chunks, closing=closing, farewell=error_event(_STOPPING), source=deltas)
             stream.headers.update(headers)
             return stream
-        whole = await _unless_client_leaves(request, reply.whole(everything))
+        whole = await _unless_client_leaves(request, reply.full(everything))
         return Response(status_code=CLIENT_LEFT) if whole is None else JSONResponse(whole, headers=dict(headers))
     finally:
         if not streaming:

@@ -11,9 +11,9 @@ from pydantic import Discriminator, Field, Tag
 from app import __version__
 from app.api.deps import ServicesDep
 from app.api.errors import UNION_TAG
-from app.api.openai.errors import OpenAIError, check_fields, translated
+from app.api.openai.errors import OpenAIError, check_fields, to_openai_error
 from app.api.openai.fields import REQUEST_FIELDS, Lenient
-from app.api.openai.messages import Conversation
+from app.api.openai.messages import ChatInput
 from app.api.openai.served import check_model
 from engine import ChatEngine, ContextLengthError, EngineError, UnsupportedParameterError
 
@@ -34,7 +34,7 @@ class TokenizeTextRequest(_Tokenize):
     )
 
 
-class TokenizeChatRequest(_Tokenize, Conversation):
+class TokenizeChatRequest(_Tokenize, ChatInput):
     pass
 
 
@@ -69,7 +69,7 @@ async def tokenize(body: TokenizeRequest, services: ServicesDep) -> Response:
         if body.return_token_strs:
             told["token_strs"] = await engine.token_strings(told["tokens"] or ())
     except EngineError as error:
-        raise translated(error, param) from error
+        raise to_openai_error(error, param) from error
     answer = {"max_model_len": engine.info.max_model_len, "token_strs": None, **told}
     # FastAPI's own encoder would look at each of a million tokens in Python, and nobody else were served meanwhile.
     return Response(orjson.dumps(answer), headers=headers, media_type="application/json")
@@ -110,7 +110,7 @@ async def detokenize(body: DetokenizeRequest, services: ServicesDep, response: R
     try:
         return {"prompt": await services.engine.detokenize(body.tokens)}
     except EngineError as error:
-        raise translated(error, "tokens") from error
+        raise to_openai_error(error, "tokens") from error
 
 
 @router.get("/version")

@@ -10,10 +10,10 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from app.domain.accounts import Person, folded
+from app.domain.accounts import AccountView, fold_name
 from app.domain.audit import AuditAction
 from app.domain.ids import LOCAL_USER_ID, new_id
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from app.errors import Conflict, NotFound
 from app.store.db.database import Database, is_postgres
 from app.store.db.models import Account, LoginSession
@@ -32,7 +32,7 @@ class Credentials:
     disabled: bool
 
 
-class Accounts:
+class AccountRecords:
     """The repository of people. The local user of a desk without accounts is not among them."""
 
     def __init__(self, database: Database) -> None:
@@ -42,7 +42,9 @@ class Accounts:
         """What there is under a name; None where there is nothing."""
 
         def work(session: Session) -> Credentials | None:
-            account = session.scalar(select(Account).where(Account.name == folded(name), Account.id != LOCAL_USER_ID))
+            account = session.scalar(
+                select(Account).where(Account.name == fold_name(name), Account.id != LOCAL_USER_ID)
+            )
             if account is None:
                 return None
             return Credentials(account.id, account.password_hash, account.disabled_at is not None)
@@ -55,20 +57,20 @@ class Accounts:
         """
         known = await self.credentials(name)
         if known is None:
-            raise NotFound(f"Nobody signs in as '{folded(name)}'. deskmate user list says who does.")
+            raise NotFound(f"Nobody signs in as '{fold_name(name)}'. deskmate user list says who does.")
         return known.user_id
 
     async def password_hash(self, user_id: str) -> str | None:
         """The hash of somebody's own password."""
         return await self._database.read(lambda session: _account(session, user_id).password_hash)
 
-    async def get(self, user_id: str) -> Person:
+    async def get(self, user_id: str) -> AccountView:
         """Raises:
         NotFound: there is no such account.
         """
         return await self._database.read(lambda session: person_of(_account(session, user_id)))
 
-    async def list(self) -> Sequence[Person]:
+    async def list(self) -> Sequence[AccountView]:
         """Everybody, the local user left out, by name."""
         everybody = select(Account).where(Account.id != LOCAL_USER_ID).order_by(Account.name)
         return await self._database.read(lambda session: [person_of(one) for one in session.scalars(everybody)])
@@ -78,15 +80,15 @@ class Accounts:
         return await self._database.read(lambda session: bool(_admins(session)))
 
     async def create(
-        self, name: str, display_name: str, role: Role, password_hash: str, *, actor_id: str | None = None
-    ) -> Person:
+        self, name: str, display_name: str, role: UserRole, password_hash: str, *, actor_id: str | None = None
+    ) -> AccountView:
         """Make an account.
 
         Raises:
             Conflict: the name is taken.
         """
 
-        def work(session: Session) -> Person:
+        def work(session: Session) -> AccountView:
             return add_account(session, name, display_name, role, password_hash, actor_id=actor_id)
 
         return await self._database.write(work)
@@ -122,7 +124,7 @@ class Accounts:
 
         await self._database.write(work)
 
-    async def set_role(self, user_id: str, role: Role, *, actor_id: str | None) -> None:
+    async def set_role(self, user_id: str, role: UserRole, *, actor_id: str | None) -> None:
         """Raises:
         NotFound: there is no such account.
         Conflict: it is the last admin's.
@@ -133,7 +135,7 @@ class Accounts:
             account = _account(session, user_id)
             if account.role == role:
                 return
-            if admins == [user_id] and role is not Role.ADMIN:
+            if admins == [user_id] and role is not UserRole.ADMIN:
                 raise Conflict(LAST_ADMIN)
             before, account.role = account.role, role.value
             add_event(session, actor_id, AuditAction.ROLE_CHANGED, user_id, before=before, role=role.value)
@@ -165,8 +167,8 @@ class Accounts:
 
 
 def add_account(
-    session: Session, name: str, display_name: str, role: Role, password_hash: str, *, actor_id: str | None
-) -> Person:
+    session: Session, name: str, display_name: str, role: UserRole, password_hash: str, *, actor_id: str | None
+) -> AccountView:
     """Make an account within a transaction.
 
     Raises:
@@ -192,7 +194,7 @@ def add_account(
 def change_password(
     session: Session, user_id: str, password_hash: str, *, except_session: str | None = None
 ) -> Account:
-    """The same as :meth:`Accounts.set_password` within a transaction."""
+    """The same as :meth:`AccountRecords.set_password` within a transaction."""
     account = _account(session, user_id)
     account.password_hash = password_hash
     ended = delete(LoginSession).where(LoginSession.user_id == user_id)
@@ -202,13 +204,13 @@ def change_password(
     return account
 
 
-def person_of(account: Account) -> Person:
+def person_of(account: Account) -> AccountView:
     """The row as people see it."""
-    return Person(
+    return AccountView(
         id=account.id,
         name=account.name,
         display_name=account.display_name or account.name,
-        role=Role(account.role),
+        role=UserRole(account.role),
         created_at=account.created_at,
         disabled_at=account.disabled_at,
         last_seen_at=account.last_seen_at,
@@ -216,7 +218,7 @@ def person_of(account: Account) -> Person:
 
 
 def has_admin(session: Session) -> bool:
-    """The same as :meth:`Accounts.has_admin` within a transaction, which nobody else's may overtake."""
+    """The same as :meth:`AccountRecords.has_admin` within a transaction, which nobody else's may overtake."""
     if is_postgres(session):  # nobody to lock yet: the local user's row stands for them
         session.execute(select(Account.id).where(Account.id == LOCAL_USER_ID).with_for_update())
     return bool(_admins(session))
@@ -230,7 +232,7 @@ def count_people(session: Session) -> int:
 def _admins(session: Session, *, lock: bool = False) -> list[str]:
     """Ids of the admins who can sign in."""
     can_sign_in = (Account.password_hash.is_not(None), Account.disabled_at.is_(None), Account.id != LOCAL_USER_ID)
-    found = select(Account.id).where(Account.role == Role.ADMIN.value, *can_sign_in).order_by(Account.id)
+    found = select(Account.id).where(Account.role == UserRole.ADMIN.value, *can_sign_in).order_by(Account.id)
     return list(session.scalars(found.with_for_update() if lock else found))
 
 

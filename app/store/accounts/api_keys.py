@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.domain.accounts import KeyView, Scope
 from app.domain.audit import AuditAction
 from app.domain.ids import new_id
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from app.errors import Conflict, NotFound
 from app.store.db.database import Database
 from app.store.db.models import Account, ApiKey
@@ -22,12 +22,12 @@ MAX_KEYS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class KnownKey:
+class ActiveKey:
     """A key that holds, whose it is, and what it opens."""
 
     id: str
     user_id: str
-    role: Role
+    role: UserRole
     scopes: frozenset[str]
     last_used_at: datetime | None
 
@@ -93,24 +93,24 @@ class ApiKeys:
 
         await self._database.write(work)
 
-    async def find(self, token_hash: str) -> KnownKey | None:
+    async def find(self, token_hash: str) -> ActiveKey | None:
         """The key of a token; None where there is none, it has expired, or its person may not come in any more."""
 
-        def work(session: Session) -> KnownKey | None:
+        def work(session: Session) -> ActiveKey | None:
             row = session.execute(
                 select(ApiKey.id, ApiKey.user_id, Account.role, ApiKey.scopes, ApiKey.last_used_at)
                 .join(Account, Account.id == ApiKey.user_id)
-                .where(ApiKey.token_hash == token_hash, *_holds())
+                .where(ApiKey.token_hash == token_hash, *_is_valid())
             ).first()
             if row is None:
                 return None
-            return KnownKey(row.id, row.user_id, Role(row.role), frozenset(row.scopes.split()), row.last_used_at)
+            return ActiveKey(row.id, row.user_id, UserRole(row.role), frozenset(row.scopes.split()), row.last_used_at)
 
         return await self._database.read(work)
 
-    async def holding(self, ids: Collection[str]) -> set[str]:
+    async def find_valid(self, ids: Collection[str]) -> set[str]:
         """Which of these keys hold."""
-        found = select(ApiKey.id).join(Account, Account.id == ApiKey.user_id).where(ApiKey.id.in_(ids), *_holds())
+        found = select(ApiKey.id).join(Account, Account.id == ApiKey.user_id).where(ApiKey.id.in_(ids), *_is_valid())
         return await self._database.read(lambda session: set(session.scalars(found)))
 
     async def touch(self, id: str, user_id: str) -> None:
@@ -119,7 +119,7 @@ class ApiKeys:
         await self._database.write(lambda session: session.execute(used))
 
 
-def _holds() -> tuple[ColumnElement[bool], ...]:
+def _is_valid() -> tuple[ColumnElement[bool], ...]:
     return or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > datetime.now(UTC)), Account.disabled_at.is_(None)
 
 

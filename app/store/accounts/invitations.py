@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import ColumnElement, CursorResult, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from app.domain.accounts import LinkView, Person, Purpose
+from app.domain.accounts import AccountView, LinkView, Purpose
 from app.domain.audit import AuditAction
 from app.domain.ids import LOCAL_USER_ID, new_id
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from app.errors import Conflict, LimitReached, NotFound
 from app.store.accounts.accounts import add_account, change_password, has_admin, person_of
 from app.store.accounts.local_history import take_over
@@ -31,7 +31,7 @@ class Link:
     """What who follows a link is told before they use it."""
 
     purpose: Purpose
-    role: Role
+    role: UserRole
     name: str | None  #: whose password it changes
     local_conversations: int  #: which the first admin may take over
 
@@ -43,7 +43,7 @@ class Invitations:
         self._database = database
 
     async def invite(
-        self, token_hash: str, role: Role, *, actor_id: str, lasting: timedelta, note: str | None = None
+        self, token_hash: str, role: UserRole, *, actor_id: str, lifetime: timedelta, note: str | None = None
     ) -> LinkView:
         """Let somebody make an account.
 
@@ -59,13 +59,13 @@ class Invitations:
                     f"There are {number:,} open invitations, and {MAX_INVITATIONS:,} is the most. Take back some that "
                     "are not needed any more."
                 )
-            made = _add(session, Purpose.INVITATION, token_hash, role, lasting, created_by=actor_id, note=note)
+            made = _add(session, Purpose.INVITATION, token_hash, role, lifetime, created_by=actor_id, note=note)
             add_event(session, actor_id, AuditAction.INVITED, made.id, role=role.value)
             return _view(made)
 
         return await self._database.write(work)
 
-    async def let_reset(self, token_hash: str, user_id: str, *, actor_id: str | None, lasting: timedelta) -> None:
+    async def let_reset(self, token_hash: str, user_id: str, *, actor_id: str | None, lifetime: timedelta) -> None:
         """Let somebody choose another password. A link made before for the same person ends.
 
         Raises:
@@ -77,18 +77,26 @@ class Invitations:
             if account is None:
                 raise NotFound("There is no such account.")
             session.execute(delete(Invitation).where(Invitation.user_id == user_id, Invitation.used_at.is_(None)))
-            _add(session, Purpose.RESET, token_hash, Role(account.role), lasting, created_by=actor_id, user_id=user_id)
+            _add(
+                session,
+                Purpose.RESET,
+                token_hash,
+                UserRole(account.role),
+                lifetime,
+                created_by=actor_id,
+                user_id=user_id,
+            )
             add_event(session, actor_id, AuditAction.RESET_LINK_MADE, user_id)
 
         await self._database.write(work)
 
-    async def let_set_up(self, token_hash: str, *, lasting: timedelta) -> bool:
+    async def let_set_up(self, token_hash: str, *, lifetime: timedelta) -> bool:
         """Let somebody become the first admin; False where there is one."""
 
         def work(session: Session) -> bool:
             if has_admin(session):
                 return False
-            _add(session, Purpose.SETUP, token_hash, Role.ADMIN, lasting)
+            _add(session, Purpose.SETUP, token_hash, UserRole.ADMIN, lifetime)
             return True
 
         return await self._database.write(work)
@@ -134,7 +142,7 @@ class Invitations:
             setup = link.purpose == Purpose.SETUP.value
             return Link(
                 purpose=Purpose(link.purpose),
-                role=Role(link.role),
+                role=UserRole(link.role),
                 name=account.name if account else None,
                 local_conversations=_local_conversations(session) if setup else 0,
             )
@@ -143,7 +151,7 @@ class Invitations:
 
     async def use(
         self, token_hash: str, password_hash: str, *, name: str | None, display_name: str | None, with_history: bool
-    ) -> Person:
+    ) -> AccountView:
         """Do what the link is for, once: two who use it at the same moment do not both succeed.
 
         Args:
@@ -155,7 +163,7 @@ class Invitations:
             Conflict: the name is taken, or there is an admin already.
         """
 
-        def work(session: Session) -> Person:
+        def work(session: Session) -> AccountView:
             link = _usable_link(session, token_hash)
             used = session.execute(
                 update(Invitation)
@@ -171,7 +179,7 @@ class Invitations:
                 return person_of(account)
             assert name is not None
             person = add_account(
-                session, name, display_name or name, Role(link.role), password_hash, actor_id=link.created_by
+                session, name, display_name or name, UserRole(link.role), password_hash, actor_id=link.created_by
             )
             if link.purpose == Purpose.SETUP.value and with_history:
                 take_over(session, person.id)
@@ -210,8 +218,8 @@ def _add(
     session: Session,
     purpose: Purpose,
     token_hash: str,
-    role: Role,
-    lasting: timedelta,
+    role: UserRole,
+    lifetime: timedelta,
     *,
     created_by: str | None = None,
     user_id: str | None = None,
@@ -227,11 +235,11 @@ def _add(
         note=note,
         created_by=created_by,
         created_at=now,
-        expires_at=now + lasting,
+        expires_at=now + lifetime,
     )
     session.add(made)
     return made
 
 
 def _view(link: Invitation) -> LinkView:
-    return LinkView(link.id, Purpose(link.purpose), Role(link.role), link.note, link.created_at, link.expires_at)
+    return LinkView(link.id, Purpose(link.purpose), UserRole(link.role), link.note, link.created_at, link.expires_at)

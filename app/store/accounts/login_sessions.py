@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.domain.accounts import SessionView
 from app.domain.audit import AuditAction
 from app.domain.ids import new_id
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from app.errors import NotFound
 from app.store.db.database import Database
 from app.store.db.models import Account, LoginSession, table_of
@@ -26,12 +26,12 @@ MAX_ADDRESS = 45
 
 
 @dataclass(frozen=True, slots=True)
-class KnownSession:
+class ActiveSession:
     """A session that holds, and whose it is."""
 
     id: str
     user_id: str
-    role: Role
+    role: UserRole
     last_seen_at: datetime
 
 
@@ -82,26 +82,26 @@ class LoginSessions:
         add_event(session, user_id, AuditAction.SIGNED_IN, made.id, address=made.address)
         return made.id
 
-    async def find(self, token_hash: str) -> KnownSession | None:
+    async def find(self, token_hash: str) -> ActiveSession | None:
         """The session of a token; None where there is none, it has ended, or its person may not come in any more."""
 
         asked = {"token_hash": token_hash, "now": datetime.now(UTC)}
 
-        def work(connection: Connection) -> KnownSession | None:
+        def work(connection: Connection) -> ActiveSession | None:
             row = _KNOWN.row(connection, asked)
             if row is None:
                 return None
             id, user_id, role, last_seen_at = row
-            return KnownSession(id, user_id, Role(role), last_seen_at)
+            return ActiveSession(id, user_id, UserRole(role), last_seen_at)
 
         return await self._database.read_rows(work)
 
-    async def holding(self, ids: Collection[str]) -> set[str]:
+    async def find_valid(self, ids: Collection[str]) -> set[str]:
         """Which of these sessions hold."""
         found = (
             select(LoginSession.id)
             .join(Account, Account.id == LoginSession.user_id)
-            .where(LoginSession.id.in_(ids), *_holds())
+            .where(LoginSession.id.in_(ids), *_is_valid())
         )
         return await self._database.read(lambda session: set(session.scalars(found)))
 
@@ -174,7 +174,7 @@ class LoginSessions:
         )
 
 
-def _holds() -> tuple[ColumnElement[bool], ...]:
+def _is_valid() -> tuple[ColumnElement[bool], ...]:
     return LoginSession.expires_at > datetime.now(UTC), Account.disabled_at.is_(None)
 
 

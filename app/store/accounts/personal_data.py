@@ -28,7 +28,7 @@ BATCH = 50  # conversations per transaction: others wait for one batch at most
 
 
 @dataclass(frozen=True, slots=True)
-class PersonData:
+class DeletionPreview:
     """What would be deleted, in numbers; ``audit_events`` stay, and name a person who is gone by an id alone."""
 
     user_id: str
@@ -42,7 +42,7 @@ class PersonData:
     audit_events: int
 
 
-class PeopleData:
+class UserDataRecords:
     """The repository of all that belongs to one person, for admins who were asked to delete it."""
 
     def __init__(self, database: Database) -> None:
@@ -60,7 +60,7 @@ class PeopleData:
             raise NotFound(f"Nobody here signs in as '{name}'.")
         return found
 
-    async def preview(self, user_id: str) -> PersonData:
+    async def preview(self, user_id: str) -> DeletionPreview:
         """Raises:
         NotFound: there is no such person.
         """
@@ -92,7 +92,7 @@ class PeopleData:
         while await self._database.write(work) == BATCH:
             pass
 
-    async def delete_rest(self, actor_id: str | None, before: PersonData) -> None:
+    async def delete_rest(self, actor_id: str | None, before: DeletionPreview) -> None:
         """Delete the person with all that is left, and write down that it was done. The local user has no end.
 
         Raises:
@@ -113,7 +113,7 @@ class PeopleData:
         await self._database.write(work)
 
 
-def _data(session: Session, user_id: str) -> PersonData:
+def _data(session: Session, user_id: str) -> DeletionPreview:
     name = None
     if is_id(user_id):
         name = session.scalar(select(shown_name(Account)).where(Account.id == user_id))
@@ -134,7 +134,7 @@ def _data(session: Session, user_id: str) -> PersonData:
             .where(Conversation.user_id == user_id, Message.role == role)
         )
 
-    return PersonData(
+    return DeletionPreview(
         user_id=user_id,
         name=name,
         conversations=of(Conversation.user_id),

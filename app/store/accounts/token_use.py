@@ -13,7 +13,7 @@ from app.store.db.database import Database, is_postgres
 from app.store.db.models import Account, Conversation, TokenUse, Turn, table_of
 
 
-class TokenUses:
+class TokenUsageRecords:
     """The repository of tokens by person and day, and of replies under way."""
 
     def __init__(self, database: Database) -> None:

@@ -19,7 +19,7 @@ from app.store.db.rows import is_id
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PageCursor:
     """Where a page of conversations ended."""
 
     pinned: bool
@@ -31,7 +31,7 @@ class Place:
         return base64.urlsafe_b64encode(place.encode()).decode()
 
     @classmethod
-    def decode(cls, cursor: str) -> Place:
+    def decode(cls, cursor: str) -> PageCursor:
         """Raises:
         InvalidInput: no page ended there.
         """
@@ -50,7 +50,7 @@ def list_page(
     session: Session,
     user_id: str,
     limit: int,
-    after: Place | None,
+    after: PageCursor | None,
     search: Query | None,
     *,
     tag: str | None,
@@ -106,7 +106,7 @@ def list_page(
             )
             for conversation, streaming, _first, message_id in shown
         ),
-        next_cursor=Place(shown[-1].first, shown[-1][0].updated_at, shown[-1][0].id).encode()
+        next_cursor=PageCursor(shown[-1].first, shown[-1][0].updated_at, shown[-1][0].id).encode()
         if len(rows) > limit
         else None,
     )

@@ -14,7 +14,7 @@ from app.domain.storage import StorageLimits, StorageUse
 from app.domain.text import MAX_TITLE_CHARS, branch_title, clean_text, one_line
 from app.domain.views import ConversationSummary, ConversationView, MessageStatus, MessageView, Page
 from app.errors import Conflict, InvalidInput, NotFound
-from app.store.chat.conversation_list import Place, list_page, tags_of
+from app.store.chat.conversation_list import PageCursor, list_page, tags_of
 from app.store.chat.feedback import feedback_of
 from app.store.chat.search import Query
 from app.store.chat.search_index import SearchIndex
@@ -68,7 +68,7 @@ class Conversations:
             TooManyRequests: many searches of the user's wait already.
         """
         _check_limit(limit)
-        after = Place.decode(cursor) if cursor else None
+        after = PageCursor.decode(cursor) if cursor else None
         wanted = clean_text(query).strip() if query else ""
         if not wanted:
             return await self._database.read(
@@ -79,7 +79,7 @@ class Conversations:
             with time_limit(session, MAX_SEARCH_SECONDS):
                 return list_page(session, user_id, limit, after, Query(user_id, wanted), tag=tag, archived=archived)
 
-        async with self._searches.turn_of(user_id):
+        async with self._searches.slot(user_id):
             await self.index.catch_up()  # what was just said can be found; a long backlog is not waited for
             try:
                 return await self._database.read(search)
@@ -231,7 +231,7 @@ class Conversations:
             raise InvalidInput(f"This title is {len(title)} characters long; at most {MAX_TITLE_CHARS} are kept.")
         await self._change(user_id, conversation_id, title=title, title_by="person", indexed=False)
 
-    async def entitle(self, user_id: str, conversation_id: str, title: str) -> bool:
+    async def set_generated_title(self, user_id: str, conversation_id: str, title: str) -> bool:
         """Give it the model's title instead of its first message's words; False where it has another by now."""
 
         def work(session: Session) -> bool:

@@ -96,5 +96,5 @@ def _interrupt(session: Session, which: ColumnElement[bool]) -> int:
     )
     for turn_id, _ in taken:
         notify(session, Channel.CHANGED, turn_id)
-        notify(session, Channel.ASKED, turn_id)
+        notify(session, Channel.STOP_REQUESTED, turn_id)
     return len(taken)

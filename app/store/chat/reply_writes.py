@@ -22,7 +22,7 @@ from app.store.db.notifications import Channel
 from app.store.db.prepared_statements import Prepared, update_of
 
 
-class Standing(Enum):
+class LeaseStatus(Enum):
     """How a turn stands with the process that writes it."""
 
     RUNNING = auto()
@@ -42,7 +42,7 @@ class TurnOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class ReplyWrite:
     """What there is to write of one reply."""
 
     user_id: str
@@ -51,7 +51,7 @@ class Write:
     outcome: TurnOutcome | None = None  #: how it ended
 
 
-class ReplyWrites:
+class ReplyWriter:
     """Gathers what replies have to write while a transaction runs, and writes it in the next one. Of one event loop.
 
     Args:
@@ -63,16 +63,16 @@ class ReplyWrites:
         self._database = database
         self._owner = owner
         self._lease = timedelta(seconds=lease_seconds)
-        self._waiting: list[tuple[Write, asyncio.Future[Standing]]] = []
+        self._waiting: list[tuple[ReplyWrite, asyncio.Future[LeaseStatus]]] = []
         self._writing: asyncio.Task[None] | None = None
 
-    async def write(self, write: Write) -> Standing:
+    async def write(self, write: ReplyWrite) -> LeaseStatus:
         """Write it, with all that wait. ``LOST``: nothing was written. A cancelled caller's is not begun.
 
         Raises:
             StorageUnavailable: nothing of this transaction was written.
         """
-        written: asyncio.Future[Standing] = asyncio.get_running_loop().create_future()
+        written: asyncio.Future[LeaseStatus] = asyncio.get_running_loop().create_future()
         self._waiting.append((write, written))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_waiting(), name="reply writes")
@@ -91,7 +91,7 @@ class ReplyWrites:
             for _, written in self._waiting:
                 written.cancel()
 
-    async def _write_batch(self, batch: Sequence[tuple[Write, asyncio.Future[Standing]]]) -> None:
+    async def _write_batch(self, batch: Sequence[tuple[ReplyWrite, asyncio.Future[LeaseStatus]]]) -> None:
         writes = [write for write, _ in batch]
         try:
             standings = await self._database.write_rows(lambda connection: self._transaction(connection, writes))
@@ -104,9 +104,9 @@ class ReplyWrites:
             return
         for write, written in batch:
             if not written.done():
-                written.set_result(standings.get(write.turn_id, Standing.LOST))
+                written.set_result(standings.get(write.turn_id, LeaseStatus.LOST))
 
-    def _transaction(self, connection: Connection, writes: Sequence[Write]) -> dict[str, Standing]:
+    def _transaction(self, connection: Connection, writes: Sequence[ReplyWrite]) -> dict[str, LeaseStatus]:
         postgres = is_postgres(connection)
         asked = {"owner": self._owner, "turns": [write.turn_id for write in writes]}
         # The turns first: their rows decide who may write, and hold back a checkpoint that comes too late.
@@ -130,10 +130,11 @@ class ReplyWrites:
         if grown and postgres:
             _NOTIFY.rows(connection, {"channel": Channel.CHANGED.value, "turns": grown})
         return {
-            row.id: Standing.RUNNING if row.stop_requested_at is None else Standing.STOP_REQUESTED for _, row in todo
+            row.id: LeaseStatus.RUNNING if row.stop_requested_at is None else LeaseStatus.STOP_REQUESTED
+            for _, row in todo
         }
 
-    def _values(self, write: Write, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _values(self, write: ReplyWrite, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
         """New values of the turn's and of the message's row."""
         outcome = write.outcome
         if outcome is None:

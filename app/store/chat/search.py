@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.expression import FunctionElement
 from sqlalchemy.types import Text
 
-from app.domain.words import Phrase, SnippetPart, folded, literal_snippet, phrases, snippet
+from app.domain.words import Phrase, SnippetPart, fold_words, literal_snippet, phrases, snippet
 from app.store.db.models import Conversation, Message, SearchEntry
 
 SNIPPETS_SECONDS = 1.0
@@ -85,7 +85,7 @@ class Query:
 def entries(dialect: str, user_id: str, text: str) -> Iterator[str]:
     """The words of a text as ``SearchEntry.words`` takes them, in as many entries as it needs."""
     begins = mark(user_id)
-    marked = [begins + word for word in folded(text)]
+    marked = [begins + word for word in fold_words(text)]
     for start in range(0, len(marked), ENTRY_WORDS):
         piece = marked[max(start - ENTRY_OVERLAP, 0) : start + ENTRY_WORDS]
         yield " ".join(piece) if dialect == "sqlite" else ts_vector(piece)

@@ -23,7 +23,7 @@ class SearchQueue:
         self._here: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def turn_of(self, user_id: str) -> AsyncIterator[None]:
+    async def slot(self, user_id: str) -> AsyncIterator[None]:
         """Around a search.
 
         Raises (on entering):

@@ -10,7 +10,7 @@ from app.store.db.database import Database
 from app.store.db.models import Conversation, ConversationTag, Message, Turn
 
 
-class StorageUses:
+class StorageUsageRecords:
     """The repository of what users have stored."""
 
     def __init__(self, database: Database) -> None:

@@ -36,7 +36,7 @@ class TurnContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedMessage:
+class UserMessage:
     """A message of the person's that stands in a conversation, with what it follows."""
 
     id: str
@@ -46,12 +46,12 @@ class AskedMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BegunReply:
+class PartialReply:
     """A reply that was cut short, to go on from where it stands."""
 
     turn_id: str
     message_id: str
-    asked: AskedMessage  #: what it is a reply to
+    user_message: UserMessage  #: what it is a reply to
     text: str
     token_ids: tuple[int, ...]  #: that spell it, where they are known
     num_tokens: int
@@ -63,7 +63,7 @@ class TurnContexts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def context(self, user_id: str, conversation_id: str, parent_id: str | None) -> TurnContext:
+    async def get_context(self, user_id: str, conversation_id: str, parent_id: str | None) -> TurnContext:
         """What a message after ``parent_id`` (None: after the tip) follows.
 
         Raises:
@@ -91,20 +91,20 @@ class TurnContexts:
 
         return await self._database.read_rows(work)
 
-    async def asked(self, user_id: str, message_id: str) -> AskedMessage:
+    async def get_user_message(self, user_id: str, message_id: str) -> UserMessage:
         """The person's message that ``message_id`` is, or that it is a reply to.
 
         Raises:
             NotFound: the message is missing or another user's.
         """
 
-        def work(session: Session) -> AskedMessage:
+        def work(session: Session) -> UserMessage:
             message = owned_message(session, user_id, message_id)
-            return _asked(session, message if message.role == Role.USER else _question_of(session, message))
+            return _user_message(session, message if message.role == Role.USER else _question_of(session, message))
 
         return await self._database.read(work)
 
-    async def begun(self, user_id: str, message_id: str) -> BegunReply:
+    async def get_partial_reply(self, user_id: str, message_id: str) -> PartialReply:
         """The reply ``message_id``, where it can go on.
 
         Raises:
@@ -112,13 +112,13 @@ class TurnContexts:
             InvalidInput: it is no reply, has ended by itself, has no text, or something follows it.
         """
 
-        def work(session: Session) -> BegunReply:
+        def work(session: Session) -> PartialReply:
             message = owned_message(session, user_id, message_id)
             turn = resumable_turn(session, message)
-            return BegunReply(
+            return PartialReply(
                 turn_id=turn.id,
                 message_id=message.id,
-                asked=_asked(session, _question_of(session, message)),
+                user_message=_user_message(session, _question_of(session, message)),
                 text=message.content,
                 token_ids=message.token_ids or (),
                 num_tokens=turn.completion_tokens or 0,
@@ -165,9 +165,9 @@ def _context(connection: Connection, conversation_id: str, settings: dict[str, A
     )
 
 
-def _asked(session: Session, message: Message) -> AskedMessage:
+def _user_message(session: Session, message: Message) -> UserMessage:
     conversation = session.get_one(Conversation, message.conversation_id)
-    return AskedMessage(
+    return UserMessage(
         id=message.id,
         conversation_id=conversation.id,
         text=message.content,

@@ -17,7 +17,7 @@ from app.domain.views import MessageStatus, ReplyStats, Role
 from app.errors import Conflict, NotFound
 from app.store.chat.conversations import settings_row
 from app.store.chat.leases import lease_until
-from app.store.chat.reply_writes import ReplyWrites, Standing, TurnOutcome, Write
+from app.store.chat.reply_writes import LeaseStatus, ReplyWrite, ReplyWriter, TurnOutcome
 from app.store.chat.turn_contexts import BUSY, MOVED_ON, is_running, resumable_turn
 from app.store.db.database import Database, is_postgres
 from app.store.db.models import Conversation, Message, Turn, table_of
@@ -38,7 +38,7 @@ class NewTurn:
     parent_id: str | None  #: what the message follows
     parent_is_tip: bool  #: refuse if the conversation has moved on meanwhile
     text: str | None  #: None where the message is there already, and gets one more reply
-    begun_text: str | None = None  #: what a reply that goes on goes on from
+    partial_reply_text: str | None = None  #: what a reply that goes on goes on from
     settings: ChatSettings
     save_settings: bool
     model: str
@@ -98,7 +98,7 @@ class TurnRecords:
         self._database = database
         self._owner = owner
         self._lease_seconds = lease_seconds
-        self._writes = ReplyWrites(database, owner, lease_seconds)
+        self._writes = ReplyWriter(database, owner, lease_seconds)
 
     async def resume(self, user_id: str, new: NewTurn) -> None:
         """Let the turn ``new.turn_id`` run again, to write the rest of its reply.
@@ -116,7 +116,7 @@ class TurnRecords:
                 raise Conflict(BUSY)
             message = owned_message(session, user_id, new.message_id)
             turn = resumable_turn(session, message)
-            if message.content != new.begun_text:
+            if message.content != new.partial_reply_text:
                 raise Conflict("This reply has gone on elsewhere meanwhile. Look at it again, then continue it.")
             message.status, message.indexed = MessageStatus.STREAMING, False
             turn.status, turn.owner, turn.heartbeat_at = "running", self._owner, now
@@ -182,13 +182,13 @@ class TurnRecords:
 
         await self._start(self._database.write_rows(work))
 
-    async def checkpoint(self, user_id: str, turn_id: str, text: str | None) -> Standing:
+    async def checkpoint(self, user_id: str, turn_id: str, text: str | None) -> LeaseStatus:
         """Write what there is of the reply, or None where nothing is new, and renew the lease."""
-        return await self._writes.write(Write(user_id, turn_id, text=text))
+        return await self._writes.write(ReplyWrite(user_id, turn_id, text=text))
 
     async def finish(self, user_id: str, turn_id: str, outcome: TurnOutcome) -> bool:
         """Write the end of the reply. False when the turn is no longer this process's: deleted, or taken."""
-        return await self._writes.write(Write(user_id, turn_id, outcome=outcome)) is not Standing.LOST
+        return await self._writes.write(ReplyWrite(user_id, turn_id, outcome=outcome)) is not LeaseStatus.LOST
 
     async def request_stop(self, user_id: str, turn_id: str) -> None:
         """Ask the process that writes the reply to stop it; nothing where it has ended, or is another user's."""
@@ -202,7 +202,7 @@ class TurnRecords:
                 .execution_options(synchronize_session=False)
             )
             if asked.one_or_none() is not None:
-                notify(session, Channel.ASKED, turn_id)
+                notify(session, Channel.STOP_REQUESTED, turn_id)
 
         await self._database.write(work)
 
@@ -266,7 +266,7 @@ class TurnRecords:
             for turn_id, owner in running:
                 notify(session, Channel.CHANGED, turn_id)
                 if owner != self._owner:
-                    notify(session, Channel.ASKED, turn_id)
+                    notify(session, Channel.STOP_REQUESTED, turn_id)
             owned_conversation(session, user_id, conversation_id, lock=True)
             session.execute(delete(Conversation).where(Conversation.id == conversation_id))
 

@@ -12,11 +12,11 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
-from app.concurrency.cpu_affinity import step_back
+from app.concurrency.cpu_affinity import lower_thread_priority
 from app.errors import StorageUnavailable
 from app.store.db import driver
 from app.store.db.group_commit import GroupCommit
-from app.store.db.transaction import WITH_OBJECTS, WITH_ROWS, Way, Work, run_alone
+from app.store.db.transaction import CORE_MODE, ORM_MODE, TransactionMode, Work, run_transaction
 
 Result = TypeVar("Result")
 
@@ -72,12 +72,12 @@ class Database:
         Raises:
             StorageUnavailable: the database cannot be reached or read.
         """
-        result: Result = await self._read(WITH_OBJECTS, work)
+        result: Result = await self._read(ORM_MODE, work)
         return result
 
     async def read_rows(self, work: Callable[[Connection], Result]) -> Result:
         """As :meth:`read`, without objects."""
-        result: Result = await self._read(WITH_ROWS, work)
+        result: Result = await self._read(CORE_MODE, work)
         return result
 
     async def write(self, work: Callable[[Session], Result]) -> Result:
@@ -86,12 +86,12 @@ class Database:
         Raises:
             StorageUnavailable: the database cannot be reached, is locked, or its disk is full.
         """
-        result: Result = await self._write(WITH_OBJECTS, work)
+        result: Result = await self._write(ORM_MODE, work)
         return result
 
     async def write_rows(self, work: Callable[[Connection], Result]) -> Result:
         """As :meth:`write`, without objects."""
-        result: Result = await self._write(WITH_ROWS, work)
+        result: Result = await self._write(CORE_MODE, work)
         return result
 
     async def ping(self) -> None:
@@ -108,18 +108,18 @@ class Database:
         for engine in {self._writer, self._reader}:
             engine.dispose()
 
-    async def _read(self, way: Way, work: Work) -> Any:
+    async def _read(self, way: TransactionMode, work: Work) -> Any:
         self._refuse_when_closed()
         return await self._run(self._read_threads, self._reader, way, work)
 
-    async def _write(self, way: Way, work: Work) -> Any:
+    async def _write(self, way: TransactionMode, work: Work) -> Any:
         self._refuse_when_closed()
         if self._commits is not None:
             return await self._commits.run(way, work)
         return await self._run(self._write_threads, self._writer, way, work)
 
-    async def _run(self, threads: ThreadPoolExecutor, engine: Engine, way: Way, work: Work) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(threads, run_alone, engine, way, work)
+    async def _run(self, threads: ThreadPoolExecutor, engine: Engine, way: TransactionMode, work: Work) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(threads, run_transaction, engine, way, work)
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
@@ -128,7 +128,7 @@ class Database:
 
 def _threads(number: int, name: str) -> ThreadPoolExecutor:
     """Whoever serves the page goes first: many wait for text there while one writes."""
-    return ThreadPoolExecutor(number, thread_name_prefix=name, initializer=step_back)
+    return ThreadPoolExecutor(number, thread_name_prefix=name, initializer=lower_thread_priority)
 
 
 def is_postgres(session: Session | Connection) -> bool:
@@ -138,7 +138,7 @@ def is_postgres(session: Session | Connection) -> bool:
 
 
 @contextmanager
-def reading(url: str) -> Iterator[Connection]:
+def open_snapshot(url: str) -> Iterator[Connection]:
     """A connection of its own in a transaction that sees one moment of the database, however long the block takes.
 
     Raises:

@@ -19,16 +19,16 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from app.store.db.transaction import OURS, Way, Work, run_alone, unavailable
+from app.store.db.transaction import OURS, TransactionMode, Work, run_transaction, unavailable
 
-MOST_TOGETHER = 64
-LONGEST_SECONDS = 0.05
+MAX_BATCH_WRITES = 64
+MAX_TRANSACTION_SECONDS = 0.05
 """A transaction takes no more writes in after so long: those that are done wait for its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    way: Way
+    way: TransactionMode
     work: Work
     done: Future[Any] = field(default_factory=Future)
 
@@ -55,7 +55,7 @@ class GroupCommit:
         self._waiting: deque[_Write] = deque()
         self._writing = False
 
-    async def run(self, way: Way, work: Work) -> Any:
+    async def run(self, way: TransactionMode, work: Work) -> Any:
         """Run ``work``, and return once it is committed. A cancelled caller's is not begun, or comes to its end.
 
         Raises:
@@ -74,7 +74,7 @@ class GroupCommit:
         begun: list[_Write] = []  # they come first: the transaction before had no time left for them
         while True:
             with self._lock:
-                taken = [self._waiting.popleft() for _ in range(min(MOST_TOGETHER, len(self._waiting)))]
+                taken = [self._waiting.popleft() for _ in range(min(MAX_BATCH_WRITES, len(self._waiting)))]
                 self._writing = bool(begun or taken)
                 if not self._writing:
                     return
@@ -104,13 +104,13 @@ class GroupCommit:
             Exception: what a write without company raised.
         """
         if len(writes) < 2:
-            return [run_alone(self._engine, write.way, write.work) for write in writes]
+            return [run_transaction(self._engine, write.way, write.work) for write in writes]
         began = monotonic()
         outcomes: list[Any] = []
         try:
             with self._engine.begin() as connection:
                 for write in writes:
-                    if outcomes and monotonic() - began >= LONGEST_SECONDS:
+                    if outcomes and monotonic() - began >= MAX_TRANSACTION_SECONDS:
                         break
                     outcomes.append(_outcome(connection, write))
         except (DBAPIError, PoolTimeout) as error:

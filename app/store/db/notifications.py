@@ -32,7 +32,7 @@ class Channel(StrEnum):
     """What a hint is about; its payload is the id of a turn."""
 
     CHANGED = "deskmate_turn_changed"  #: for who reads it: it has grown, or ended
-    ASKED = "deskmate_turn_asked"  #: for who writes it: it is to stop, or was deleted
+    STOP_REQUESTED = "deskmate_turn_asked"  #: for who writes it: it is to stop, or was deleted
 
 
 def notify(session: Session, channel: Channel, turn_id: str) -> None:

@@ -20,17 +20,17 @@ _log = logging.getLogger(__name__)
 OURS = IntegrityError, ProgrammingError, DataError
 
 Work = Callable[[Any], Any]
-"""What is done in a transaction; gets what its :class:`Way` says."""
+"""What is done in a transaction; gets what its :class:`TransactionMode` says."""
 
 
-class Way(NamedTuple):
+class TransactionMode(NamedTuple):
     """How work is given a transaction: what it does is kept, or nothing of it where it raises."""
 
     alone: Callable[[Engine, Work], Any]
     nested: Callable[[Connection, Work], Any]  #: in a transaction that others share, which goes on behind it
 
 
-def run_alone(engine: Engine, way: Way, work: Work) -> Any:
+def run_transaction(engine: Engine, way: TransactionMode, work: Work) -> Any:
     """Commit what ``work`` does, or roll it back where it raises.
 
     Raises:
@@ -87,6 +87,6 @@ def _behind_savepoint(connection: Connection, work: Work) -> Any:
 
 
 #: Work with SQLAlchemy's objects; gets a :class:`~sqlalchemy.orm.Session`.
-WITH_OBJECTS = Way(_in_session, _in_nested_session)
+ORM_MODE = TransactionMode(_in_session, _in_nested_session)
 #: Work with nothing but prepared statements; gets a :class:`~sqlalchemy.Connection`. It takes half the time.
-WITH_ROWS = Way(_on_connection, _behind_savepoint)
+CORE_MODE = TransactionMode(_on_connection, _behind_savepoint)

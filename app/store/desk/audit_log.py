@@ -23,7 +23,7 @@ MAX_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class AuditEntry:
     """One that was done."""
 
     id: str
@@ -48,7 +48,7 @@ class AuditLog:
         actor: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
-    ) -> Page[Deed]:
+    ) -> Page[AuditEntry]:
         """What was done in a span of time, the latest first.
 
         Args:
@@ -84,10 +84,10 @@ class AuditLog:
         if cursor is not None:
             query = query.where(AuditEvent.id < cursor)
 
-        def work(session: Session) -> Page[Deed]:
+        def work(session: Session) -> Page[AuditEntry]:
             rows = session.execute(query).all()
             deeds = tuple(
-                Deed(event.id, event.at, name or event.actor_id, event.action, on or event.target, event.details)
+                AuditEntry(event.id, event.at, name or event.actor_id, event.action, on or event.target, event.details)
                 for event, name, on in rows[:limit]
             )
             return Page(deeds, deeds[-1].id if len(rows) > limit else None)
@@ -96,7 +96,7 @@ class AuditLog:
 
     async def all(
         self, span: Span, *, action: AuditAction | None = None, actor: str | None = None
-    ) -> AsyncIterator[Deed]:
+    ) -> AsyncIterator[AuditEntry]:
         """The same without pages."""
         cursor: str | None = None
         while True:

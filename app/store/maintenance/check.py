@@ -13,7 +13,7 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import StartupError
-from app.store.db.database import reading
+from app.store.db.database import open_snapshot
 from app.store.maintenance.integrity import broken_rules
 from app.store.maintenance.migrate import alembic_config, known_revisions, sqlite_file
 from app.store.maintenance.writable_folder import file_exists
@@ -57,7 +57,7 @@ def inspect_database(url: str, *, whole: bool = True) -> DatabaseState:
     return DatabaseState(revision, wanted, revision is None or revision in known_revisions(), damage)
 
 
-def database_state(url: str) -> str:
+def describe_database(url: str) -> str:
     """The database in one sentence.
 
     Raises:
@@ -94,7 +94,7 @@ def inspect_history(url: str) -> list[str]:
 @contextmanager
 def _read(url: str) -> Iterator[Connection]:
     try:
-        with reading(url) as connection:
+        with open_snapshot(url) as connection:
             yield connection
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]

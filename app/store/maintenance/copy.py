@@ -12,16 +12,16 @@ from sqlalchemy import Connection, String, column, func, insert, make_url, selec
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import MaintenanceError
-from app.store.db.database import SERVER_NAME, postgres_engine, reading, sqlite_engine
+from app.store.db.database import SERVER_NAME, open_snapshot, postgres_engine, sqlite_engine
 from app.store.maintenance.check import inspect_database
 from app.store.maintenance.integrity import broken_rules
 from app.store.maintenance.migrate import migrate, sqlite_file
-from app.store.maintenance.process_lock import claimed
+from app.store.maintenance.process_lock import claim_database
 from app.store.maintenance.row_comparison import (
     ROWS_AT_ONCE,
-    Kind,
+    ComparedTable,
     Row,
-    kinds,
+    compared_tables,
     rows,
     side_by_side,
 )
@@ -35,18 +35,18 @@ _ID = column("id", String())
 _CONVERSATIONS = table("conversation", _ID)
 
 #: Told what is being done and which share of it is, 0 to 1.
-StageProgress = Callable[[str, float], None]
+StageCallback = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopyResult:
     """What :func:`copy_history` found equal in both databases at the end."""
 
     rows: dict[str, int]  #: how many, by table
     resumed: bool  #: an earlier copy had left a part of it there
 
 
-def copy_history(source_url: str, target_url: str, progress: StageProgress) -> Copied:
+def copy_history(source_url: str, target_url: str, progress: StageCallback) -> CopyResult:
     """Copy everything from one database into another that holds nothing else, and compare every row.
 
     A copy that was cut short is resumed by doing it again. Nothing in the target is ever overwritten, and nothing in
@@ -59,15 +59,15 @@ def copy_history(source_url: str, target_url: str, progress: StageProgress) -> C
         MaintenanceError: one of them is in use or not as it must be, the copy stopped, or the two are not the same.
         StartupError: one of them cannot be opened, or is claimed by another process.
     """
-    source_name, target_name = named(source_url), named(target_url)
+    source_name, target_name = redact_url(source_url), redact_url(target_url)
     if _place(source_url) == _place(target_url):
         raise MaintenanceError(f"{source_name} is the database itself. Name another one with --to.")
-    with claimed(source_url), claimed(target_url):
+    with claim_database(source_url), claim_database(target_url):
         _require_current(source_url, source_name)
         migrate(target_url)
         try:
             with (
-                reading(source_url) as source,
+                open_snapshot(source_url) as source,
                 _connected(target_url) as target,
                 _connected(target_url, read_only=True) as seen,
             ):
@@ -79,7 +79,7 @@ def copy_history(source_url: str, target_url: str, progress: StageProgress) -> C
             ) from error
 
 
-def named(url: str) -> str:
+def redact_url(url: str) -> str:
     """The database as people are told of it, without its password."""
     file = sqlite_file(url)
     return str(file) if file else make_url(url).set(drivername="postgresql").render_as_string(hide_password=True)
@@ -128,15 +128,15 @@ class _Copy:
     """
 
     def __init__(
-        self, source: Connection, target: Connection, seen: Connection, names: tuple[str, str], progress: StageProgress
+        self, source: Connection, target: Connection, seen: Connection, names: tuple[str, str], progress: StageCallback
     ) -> None:
         self._source, self._target, self._seen = source, target, seen
         self._from, self._to = names
         self._progress = progress
-        self._kinds = tuple(kind for kind in kinds() if kind.group)
-        self._ungrouped = tuple(kind for kind in kinds() if not kind.group)
+        self._kinds = tuple(kind for kind in compared_tables() if kind.group)
+        self._ungrouped = tuple(kind for kind in compared_tables() if not kind.group)
 
-    def run(self) -> Copied:
+    def run(self) -> CopyResult:
         self._require_alone()
         broken = broken_rules(self._source)
         if broken:
@@ -152,9 +152,9 @@ class _Copy:
         counts = self._compare()
         if self._target.dialect.name == "postgresql":
             with self._target.begin():  # its planner knows nothing of the new rows
-                for kind in kinds():
+                for kind in compared_tables():
                     self._target.execute(text(f"ANALYZE {kind.name}"))
-        return Copied(counts, resumed)
+        return CopyResult(counts, resumed)
 
     def _require_alone(self) -> None:
         _require_no_server(self._source, self._from)
@@ -187,7 +187,7 @@ class _Copy:
                 self._insert_missing(kind, None)
         return resumed
 
-    def _overwrite(self, kind: Kind) -> None:
+    def _overwrite(self, kind: ComparedTable) -> None:
         for mine, theirs in side_by_side(kind, rows(self._source, kind), rows(self._seen, kind)):
             if mine is not None and theirs is not None and mine != theirs:
                 here = update(kind.clause)
@@ -195,7 +195,7 @@ class _Copy:
                     here = here.where(kind.clause.c[name] == mine[kind.names.index(name)])
                 self._target.execute(here.values(dict(zip(kind.names, mine, strict=True))))
 
-    def _insert_missing(self, kind: Kind, ids: Sequence[str] | None) -> None:
+    def _insert_missing(self, kind: ComparedTable, ids: Sequence[str] | None) -> None:
         missing: list[dict[str, object]] = []
         for mine, theirs in self._pairs(kind, ids):
             if theirs is None and mine is not None:
@@ -222,9 +222,9 @@ class _Copy:
                 for kind in self._kinds:
                     self._count_same(kind, ids, counts)
                 self._progress("Comparing every row", share)
-        return {kind.name: counts[kind.name] for kind in kinds()}
+        return {kind.name: counts[kind.name] for kind in compared_tables()}
 
-    def _count_same(self, kind: Kind, ids: Sequence[str] | None, counts: Counter[str]) -> None:
+    def _count_same(self, kind: ComparedTable, ids: Sequence[str] | None, counts: Counter[str]) -> None:
         for mine, theirs in self._pairs(kind, ids):
             if (difference := _difference(kind, mine, theirs)) is not None:
                 raise MaintenanceError(
@@ -233,7 +233,7 @@ class _Copy:
                 )
             counts[kind.name] += 1
 
-    def _pairs(self, kind: Kind, ids: Sequence[str] | None) -> Iterator[tuple[Row | None, Row | None]]:
+    def _pairs(self, kind: ComparedTable, ids: Sequence[str] | None) -> Iterator[tuple[Row | None, Row | None]]:
         return side_by_side(kind, rows(self._source, kind, ids, unindexed=True), rows(self._seen, kind, ids))
 
     def _parts(self) -> Iterator[tuple[list[str], float]]:
@@ -254,7 +254,7 @@ def _conversations(connection: Connection) -> Iterator[list[str]]:
         ids = list(connection.scalars(some.where(ids[-1] < _ID)))
 
 
-def _difference(kind: Kind, mine: Row | None, theirs: Row | None) -> str | None:
+def _difference(kind: ComparedTable, mine: Row | None, theirs: Row | None) -> str | None:
     """What is not the same, without anything that people wrote; None where all is."""
     if mine is not None and theirs is not None and kind.same(mine, theirs):
         return None

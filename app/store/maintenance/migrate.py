@@ -29,7 +29,7 @@ MIGRATION_LOCK = 0x6465736B  # "desk": any number that nobody else on the server
 
 
 @dataclass(frozen=True, slots=True)
-class Migrated:
+class MigrationResult:
     """What :func:`migrate` did."""
 
     before: str | None  #: the revision found; None for a new database
@@ -37,7 +37,7 @@ class Migrated:
     backup: Path | None  #: the copy made first, where there was something to lose
 
 
-def migrate(url: str, *, backup: bool = True) -> Migrated:
+def migrate(url: str, *, backup: bool = True) -> MigrationResult:
     """Create the database at ``url`` or bring it to this version. Blocks; run it before serving.
 
     Two processes that start together migrate one after the other. A migration that fails or is
@@ -110,14 +110,14 @@ def alembic_config(connection: Connection | None = None) -> Config:
     return config
 
 
-def _upgrade(connection: Connection, file: Path | None, wanted: bool) -> Migrated:
+def _upgrade(connection: Connection, file: Path | None, wanted: bool) -> MigrationResult:
     config = alembic_config(connection)
     script = ScriptDirectory.from_config(config)
     head = script.get_current_head()
     assert head is not None
     before = MigrationContext.configure(connection).get_current_revision()
     if before == head:
-        return Migrated(before, head, None)
+        return MigrationResult(before, head, None)
     where = file or "this database"
     if before is None and set(inspect(connection).get_table_names()) - {"alembic_version"}:
         raise StartupError(
@@ -134,7 +134,7 @@ def _upgrade(connection: Connection, file: Path | None, wanted: bool) -> Migrate
         _log.info("database backed up to %s", backup)
     command.upgrade(config, "head")
     _log.info("database migrated from %s to %s", before or "nothing", head)
-    return Migrated(before, head, backup)
+    return MigrationResult(before, head, backup)
 
 
 def _back_up(file: Path, revision: str) -> Path:

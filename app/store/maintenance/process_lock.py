@@ -13,7 +13,9 @@ from app.store.maintenance.writable_folder import cannot_write
 
 
 @contextmanager
-def claimed(url: str, *, otherwise: str = "give this one a folder of its own with APP_DATA_DIR") -> Iterator[None]:
+def claim_database(
+    url: str, *, otherwise: str = "give this one a folder of its own with APP_DATA_DIR"
+) -> Iterator[None]:
     """Hold the database at ``url`` for this process. The system lets go of it when the process dies, however it dies.
 
     PostgreSQL needs no claim; for SQLite the folder is made where it is missing.

@@ -35,7 +35,7 @@ _BESIDE = ("-wal", "-shm", "-journal")
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreResult:
     """What :func:`restore` did."""
 
     revision: str  #: the backup's schema
@@ -43,7 +43,7 @@ class Restored:
     aside: Path | None  #: where the database from before is; None where there was none
 
 
-def restore(url: str, backup: Path, progress: Progress = nothing_shown) -> Restored:
+def restore(url: str, backup: Path, progress: Progress = nothing_shown) -> RestoreResult:
     """Make the database at ``url`` what ``backup`` holds, brought to this version.
 
     Args:
@@ -81,7 +81,7 @@ def restore(url: str, backup: Path, progress: Progress = nothing_shown) -> Resto
         ) from error
 
 
-def _into_file(file: Path, backup: Path, progress: Progress) -> Restored:
+def _into_file(file: Path, backup: Path, progress: Progress) -> RestoreResult:
     if file.exists() and file.samefile(backup):
         raise MaintenanceError(f"{backup} is the present database itself, not a backup of it.")
     with whole_file(file) as unfinished:
@@ -95,7 +95,7 @@ def _into_file(file: Path, backup: Path, progress: Progress) -> Restored:
             ) from error
         now = _upgraded(unfinished)
         aside = _keep(file, unfinished)
-    return Restored(revision, now, aside)
+    return RestoreResult(revision, now, aside)
 
 
 def _upgraded(unfinished: Path) -> str:
@@ -163,7 +163,7 @@ def _close(file: Path) -> None:
         # Damaged: that may be why it is replaced. It is kept as it lies there.
 
 
-def _into_postgres(url: str, backup: Path) -> Restored:
+def _into_postgres(url: str, backup: Path) -> RestoreResult:
     version = postgres_tools.contents(backup, "alembic_version") if postgres_tools.tables(backup) >= OURS else []
     revision = _known(backup, version[0] if version else None)
     name = make_url(url).database
@@ -183,4 +183,4 @@ def _into_postgres(url: str, backup: Path) -> Restored:
         raise MaintenanceError(f"The database {name} cannot be reached: {reason}. Check APP_DATABASE_URL.") from error
     finally:
         engine.dispose()
-    return Restored(revision, migrate(url).after, None)
+    return RestoreResult(revision, migrate(url).after, None)

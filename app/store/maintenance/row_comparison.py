@@ -37,7 +37,7 @@ Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ComparedTable:
     """A table as it is copied and compared: its values as they are stored, in an order that puts parents first."""
 
     name: str
@@ -64,12 +64,12 @@ class Kind:
         ]
 
 
-def kinds() -> tuple[Kind, ...]:
+def compared_tables() -> tuple[ComparedTable, ...]:
     """Every table that holds something of its own, those that others point at first."""
     return tuple(_kind(one) for one in METADATA.sorted_tables if one.name not in DERIVED)
 
 
-def _kind(made: Table) -> Kind:
+def _kind(made: Table) -> ComparedTable:
     # Token ids as they lie there: they need not be understood to be the same.
     # What the database computes by itself cannot be written, and is the same where the rest is.
     columns = tuple(
@@ -82,7 +82,7 @@ def _kind(made: Table) -> Kind:
     identity = [one.name for one in made.primary_key]
     key = (*leading, *(name for name in identity if name not in leading))
     names = tuple(one.name for one in columns)
-    return Kind(
+    return ComparedTable(
         name=made.name,
         clause=table(made.name, *columns),
         columns=columns,
@@ -96,7 +96,7 @@ def _kind(made: Table) -> Kind:
 
 
 def rows(
-    connection: Connection, kind: Kind, conversations: Sequence[str] | None = None, *, unindexed: bool = False
+    connection: Connection, kind: ComparedTable, conversations: Sequence[str] | None = None, *, unindexed: bool = False
 ) -> Iterator[Row]:
     """The rows of these conversations, or all, by key.
 
@@ -119,7 +119,9 @@ def rows(
         yield row._tuple()
 
 
-def side_by_side(kind: Kind, mine: Iterator[Row], theirs: Iterator[Row]) -> Iterator[tuple[Row | None, Row | None]]:
+def side_by_side(
+    kind: ComparedTable, mine: Iterator[Row], theirs: Iterator[Row]
+) -> Iterator[tuple[Row | None, Row | None]]:
     """The rows of both in the order of their keys, those of one key together; None where one side has no such row."""
     ours, other = next(mine, None), next(theirs, None)
     while ours is not None and other is not None:

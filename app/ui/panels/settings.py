@@ -127,6 +127,6 @@ def _controls() -> dict[str, Component]:
     }
 
 
-def _slider(field: str, lowest: float, highest: float, step: float, label: str, info: str) -> gr.Slider:
+def _slider(field: str, min_value: float, max_value: float, step: float, label: str, info: str) -> gr.Slider:
     """A slider whose range ``settings.js`` can find: Gradio reports what was typed, also beyond it."""
-    return gr.Slider(lowest, highest, step=step, label=label, info=info, elem_id=f"dm-control-{field}")
+    return gr.Slider(min_value, max_value, step=step, label=label, info=info, elem_id=f"dm-control-{field}")

@@ -17,7 +17,7 @@ from app.errors import StartupError
 from app.settings import AppSettings
 from tests.app.api.test_doors import path_of
 from tests.app.desk import SECRET
-from tests.app.live_server import Live, forget, live_server
+from tests.app.live_server import RunningApp, live_server, reset_engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -26,14 +26,14 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningApp]:
     async with live_server(tmp_path_factory.mktemp("data"), gradio=False, api_key=KEY) as running:
         yield running
 
 
 @pytest.fixture
-def live(server: Live) -> Live:
-    forget(server.engine)
+def live(server: RunningApp) -> RunningApp:
+    reset_engine(server.engine)
     return server
 
 
@@ -55,7 +55,7 @@ async def test_every_route_that_keys_open_is_behind_the_key() -> None:
     [{}, bearer("x"), bearer(KEY[:-1]), bearer(KEY + "x"), {"Authorization": f"Basic {KEY}"}, {"X-Api-Key": KEY}],
 )
 async def test_without_the_key_programs_get_401_in_openais_shape(
-    live: Live, method: str, path: str, headers: dict[str, str]
+    live: RunningApp, method: str, path: str, headers: dict[str, str]
 ) -> None:
     slashed = await live.http.request(method, f"{path}/", headers=headers)
     assert slashed.status_code == 401
@@ -71,12 +71,12 @@ async def test_without_the_key_programs_get_401_in_openais_shape(
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-async def test_a_key_of_other_bytes_than_ascii_is_refused_and_breaks_nothing(live: Live) -> None:
+async def test_a_key_of_other_bytes_than_ascii_is_refused_and_breaks_nothing(live: RunningApp) -> None:
     answer = await live.http.get("/v1/models", headers={"Authorization": "Bearer kéy".encode("latin-1")})
     assert answer.status_code == 401
 
 
-async def test_with_the_key_the_official_client_works(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+async def test_with_the_key_the_official_client_works(live: RunningApp, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with openai.AsyncOpenAI(base_url=f"{live.url}/v1", api_key=KEY, max_retries=0) as client:
         assert [model.id async for model in client.models.list()] == ["fake"]
@@ -90,7 +90,7 @@ async def test_with_the_key_the_official_client_works(live: Live, caplog: pytest
     assert all(KEY not in record.getMessage() for record in caplog.records if record.name != "httpcore.http11")
 
 
-async def test_the_page_and_its_own_api_need_no_key(live: Live) -> None:
+async def test_the_page_and_its_own_api_need_no_key(live: RunningApp) -> None:
     assert (await live.http.get("/api/conversations")).status_code == 200
     assert (await live.http.get("/health")).status_code == 200
     own = {"Origin": live.url, "Sec-Fetch-Site": "same-origin"}

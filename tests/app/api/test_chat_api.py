@@ -18,20 +18,20 @@ from app.main import create_app, wind_down
 from app.settings import AppSettings
 from engine import EngineError, EngineOverloadedError, PrefillProgress
 from testing.waiting import eventually
-from tests.app.live_server import Live, forget, live_server
+from tests.app.live_server import RunningApp, live_server, reset_engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningApp]:
     async with live_server(tmp_path_factory.mktemp("data")) as running:
         yield running
 
 
 @pytest.fixture
-def live(server: Live) -> Live:
-    forget(server.engine)
+def live(server: RunningApp) -> RunningApp:
+    reset_engine(server.engine)
     return server
 
 
@@ -46,7 +46,11 @@ class Event:
 
 
 async def events(
-    live: Live, path: str, last_event_id: str | None = None, limit: int | None = None, into: list[Event] | None = None
+    live: RunningApp,
+    path: str,
+    last_event_id: str | None = None,
+    limit: int | None = None,
+    into: list[Event] | None = None,
 ) -> list[Event]:
     """Read a stream to its end, or leave after ``limit`` events. ``into`` gets them as they come."""
     headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
@@ -69,7 +73,7 @@ def text_of(found: list[Event]) -> str:
     return "".join(event.data["text"] for event in found if event.name == "text")
 
 
-async def start(live: Live, text: str = "hello", **fields: Any) -> dict[str, str]:
+async def start(live: RunningApp, text: str = "hello", **fields: Any) -> dict[str, str]:
     response = await live.http.post("/api/turns", json={"text": text, **fields})
     assert response.status_code == 201, response.text
     ids: dict[str, Any] = response.json()
@@ -80,7 +84,7 @@ async def start(live: Live, text: str = "hello", **fields: Any) -> dict[str, str
     return ids
 
 
-async def test_a_turn_from_first_word_to_last(live: Live) -> None:
+async def test_a_turn_from_first_word_to_last(live: RunningApp) -> None:
     live.engine.say("Hello", " you", progress=[PrefillProgress(3, 9)])
     turn = await start(live)
     found = await events(live, f"/api/turns/{turn['turn_id']}/events")
@@ -96,7 +100,7 @@ async def test_a_turn_from_first_word_to_last(live: Live) -> None:
     assert shown["active_turn_id"] is None
 
 
-async def test_how_far_the_prompt_is_read_is_told_on_the_way(live: Live) -> None:
+async def test_how_far_the_prompt_is_read_is_told_on_the_way(live: RunningApp) -> None:
     gate = asyncio.Event()
     live.engine.say("Hello", gates={0: gate}, progress=[PrefillProgress(3, 9)])
     turn = await start(live)
@@ -106,7 +110,7 @@ async def test_how_far_the_prompt_is_read_is_told_on_the_way(live: Live) -> None
     assert text_of(await events(live, f"/api/turns/{turn['turn_id']}/events")) == "Hello"
 
 
-async def test_a_reader_that_was_cut_off_goes_on_where_it_was(live: Live) -> None:
+async def test_a_reader_that_was_cut_off_goes_on_where_it_was(live: RunningApp) -> None:
     gate = asyncio.Event()
     live.engine.say("The first half, ", "the second half.", gates={1: gate})
     turn = await start(live)
@@ -121,7 +125,7 @@ async def test_a_reader_that_was_cut_off_goes_on_where_it_was(live: Live) -> Non
     assert text_of(middle) == "first half, the second half."
 
 
-async def test_the_end_is_told_again_to_whoever_comes_late(live: Live) -> None:
+async def test_the_end_is_told_again_to_whoever_comes_late(live: RunningApp) -> None:
     turn = await start(live)
     path = f"/api/turns/{turn['turn_id']}/events"
     end = (await events(live, path))[-1]
@@ -129,7 +133,7 @@ async def test_the_end_is_told_again_to_whoever_comes_late(live: Live) -> None:
     assert [event.name for event in again] == ["end"]
 
 
-async def test_leaving_the_stream_leaves_the_reply_alone(live: Live) -> None:
+async def test_leaving_the_stream_leaves_the_reply_alone(live: RunningApp) -> None:
     gate = asyncio.Event()
     live.engine.say("kept ", "whole", gates={1: gate})
     turn = await start(live)
@@ -140,7 +144,7 @@ async def test_leaving_the_stream_leaves_the_reply_alone(live: Live) -> None:
     assert live.engine.aborted == 0
 
 
-async def test_several_turns_in_one_stream(live: Live) -> None:
+async def test_several_turns_in_one_stream(live: RunningApp) -> None:
     gate = asyncio.Event()
     live.engine.say("slow ", "one", gates={1: gate})
     live.engine.say("quick")
@@ -169,7 +173,7 @@ async def test_several_turns_in_one_stream(live: Live) -> None:
     )
 
 
-async def test_messages_are_answered_in_a_stream_that_is_open(live: Live) -> None:
+async def test_messages_are_answered_in_a_stream_that_is_open(live: RunningApp) -> None:
     found: list[Event] = []
     reading = asyncio.create_task(events(live, "/api/events?stream_id=mine", into=found))
     await eventually(lambda: live.app.state.open_streams.find(LOCAL_USER_ID, "mine"))
@@ -204,7 +208,7 @@ async def test_messages_are_answered_in_a_stream_that_is_open(live: Live) -> Non
     await asyncio.gather(reading, return_exceptions=True)
 
 
-async def test_stop_keeps_what_was_said(live: Live) -> None:
+async def test_stop_keeps_what_was_said(live: RunningApp) -> None:
     live.engine.say("kept", "never said", gates={1: asyncio.Event()})
     turn = await start(live)
     path = f"/api/turns/{turn['turn_id']}"
@@ -217,7 +221,7 @@ async def test_stop_keeps_what_was_said(live: Live) -> None:
     assert live.engine.aborted == 1
 
 
-async def test_conversations_from_list_to_delete(live: Live) -> None:
+async def test_conversations_from_list_to_delete(live: RunningApp) -> None:
     turn = await start(live, "a question about marmots", settings={"temperature": 0.25, "seed": 7})
     await events(live, f"/api/turns/{turn['turn_id']}/events")
     path = f"/api/conversations/{turn['conversation_id']}"
@@ -265,7 +269,9 @@ async def test_conversations_from_list_to_delete(live: Live) -> None:
         ([1], 422, "."),
     ],
 )
-async def test_a_turn_that_cannot_be_is_refused_with_a_sentence(live: Live, body: Any, status: int, words: str) -> None:
+async def test_a_turn_that_cannot_be_is_refused_with_a_sentence(
+    live: RunningApp, body: Any, status: int, words: str
+) -> None:
     before = (await live.http.get("/api/conversations?limit=200")).json()["items"]
     response = await live.http.post("/api/turns", json=body)
     assert response.status_code == status, response.text
@@ -276,7 +282,7 @@ async def test_a_turn_that_cannot_be_is_refused_with_a_sentence(live: Live, body
     assert (await live.http.get("/api/conversations?limit=200")).json()["items"] == before
 
 
-async def test_a_full_engine_refuses_and_saves_nothing(live: Live) -> None:
+async def test_a_full_engine_refuses_and_saves_nothing(live: RunningApp) -> None:
     before = (await live.http.get("/api/conversations?limit=200")).json()["items"]
     live.engine.refuse = EngineOverloadedError("The engine is full.")
     response = await live.http.post("/api/turns", json={"text": "hi"})
@@ -286,7 +292,7 @@ async def test_a_full_engine_refuses_and_saves_nothing(live: Live) -> None:
     assert (await live.http.get("/api/conversations?limit=200")).json()["items"] == before
 
 
-async def test_one_reply_at_a_time_in_a_conversation(live: Live) -> None:
+async def test_one_reply_at_a_time_in_a_conversation(live: RunningApp) -> None:
     gate = asyncio.Event()
     live.engine.say("one", gates={0: gate})
     turn = await start(live)
@@ -298,7 +304,7 @@ async def test_one_reply_at_a_time_in_a_conversation(live: Live) -> None:
     await start(live, **again)
 
 
-async def test_an_engine_failure_ends_the_turn_and_keeps_the_text(live: Live) -> None:
+async def test_an_engine_failure_ends_the_turn_and_keeps_the_text(live: RunningApp) -> None:
     live.engine.say("half", "never", fail_at=1, error=EngineError("The engine ran out of memory."))
     turn = await start(live)
     found = await events(live, f"/api/turns/{turn['turn_id']}/events")
@@ -327,7 +333,7 @@ async def test_an_engine_failure_ends_the_turn_and_keeps_the_text(live: Live) ->
     ],
 )
 async def test_wrong_reads_are_refused_with_a_sentence(
-    live: Live, path: str, last_event_id: str | None, status: int
+    live: RunningApp, path: str, last_event_id: str | None, status: int
 ) -> None:
     headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
     response = await live.http.get(path, headers=headers)
@@ -335,7 +341,7 @@ async def test_wrong_reads_are_refused_with_a_sentence(
     assert response.json()["error"]["message"]
 
 
-async def test_an_idle_stream_is_kept_alive(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_stream_is_kept_alive(live: RunningApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "PING_SECONDS", 0.02)
     gate = asyncio.Event()
     live.engine.say("late", gates={0: gate})
@@ -349,7 +355,7 @@ async def test_an_idle_stream_is_kept_alive(live: Live, monkeypatch: pytest.Monk
     assert pings >= 3
 
 
-async def test_readers_are_counted_and_let_go(live: Live) -> None:
+async def test_readers_are_counted_and_let_go(live: RunningApp) -> None:
     gate = asyncio.Event()
     live.engine.say("a", "b", gates={1: gate})
     turn = await start(live)
@@ -365,7 +371,7 @@ async def test_readers_are_counted_and_let_go(live: Live) -> None:
     await events(live, f"/api/turns/{turn['turn_id']}/events")
 
 
-async def test_health_and_readiness(live: Live) -> None:
+async def test_health_and_readiness(live: RunningApp) -> None:
     assert (await live.http.get("/health")).json() == {"status": "ok"}
     assert (await live.http.get("/ready")).json() == {"status": "ready", "model": "fake"}
     live.engine.ready = False
@@ -375,7 +381,7 @@ async def test_health_and_readiness(live: Live) -> None:
     assert (await live.http.get("/health")).status_code == 200
 
 
-async def test_metrics_parse(live: Live) -> None:
+async def test_metrics_parse(live: RunningApp) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
     response = await live.http.get("/metrics")
@@ -383,14 +389,16 @@ async def test_metrics_parse(live: Live) -> None:
     assert {"deskmate_http_requests", "deskmate_event_streams"} <= names
 
 
-async def test_the_openapi_page_is_data_alone(live: Live) -> None:
+async def test_the_openapi_page_is_data_alone(live: RunningApp) -> None:
     described = (await live.http.get("/api/openapi.json")).json()["paths"]
     assert {"/api/turns", "/api/events", "/v1/chat/completions", "/health"} <= set(described)
     assert (await live.http.get("/docs")).status_code == 404
     assert (await live.http.get("/redoc")).status_code == 404
 
 
-async def test_a_mistake_of_ours_shows_an_id_and_nothing_else(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_mistake_of_ours_shows_an_id_and_nothing_else(
+    live: RunningApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("the secret of the house")
 
@@ -408,7 +416,7 @@ async def test_a_mistake_of_ours_shows_an_id_and_nothing_else(live: Live, monkey
     assert "typed" not in str(logged)
 
 
-async def test_another_user_finds_nothing(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_user_finds_nothing(live: RunningApp, monkeypatch: pytest.MonkeyPatch) -> None:
     turn = await start(live, "mine alone")
     await events(live, f"/api/turns/{turn['turn_id']}/events")
     monkeypatch.setattr("app.main.LOCAL_USER_ID", "00000000-0000-7000-8000-0000000000ff")

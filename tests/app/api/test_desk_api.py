@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from tests.app.desk import Desk, desk
 
 SECRET_WORDS = "the turbot is overcooked"
@@ -22,7 +22,7 @@ SECRET_WORDS = "the turbot is overcooked"
 @pytest.fixture
 async def here(tmp_path: Path) -> AsyncIterator[Desk]:
     async with desk(tmp_path / "data", gradio=False) as opened:
-        for name, role in (("ada", Role.ADMIN), ("gus", Role.AGENT), ("vera", Role.VIEWER)):
+        for name, role in (("ada", UserRole.ADMIN), ("gus", UserRole.AGENT), ("vera", UserRole.VIEWER)):
             await opened.add(name, role)
         yield opened
 
@@ -107,7 +107,7 @@ async def test_usage_and_its_table_agree(here: Desk) -> None:
 
 
 async def test_a_file_for_spreadsheets_holds_no_formula(here: Desk) -> None:
-    await here.people.accounts.rename(here.ids["ada"], '=HYPERLINK("https://evil.example")')
+    await here.accounts.records.rename(here.ids["ada"], '=HYPERLINK("https://evil.example")')
     log = (await here.clients["ada"].get("/api/desk/audit/csv", params=days())).text
     [line] = [row for row in csv.reader(io.StringIO(log)) if row[2] == "signed_in" and "HYPERLINK" in row[1]]
     assert line[1].startswith("'=")
@@ -148,5 +148,5 @@ async def test_a_reply_that_is_being_written_goes_with_its_person(here: Desk) ->
     assert (await ada.delete(f"/api/desk/people/{here.ids['gus']}")).status_code == 200
     gate.set()
     assert here.live.engine.running == 0
-    assert await here.services.temporary.holding(quietly.json()["conversation_id"]) is None
+    assert await here.services.temporary.find(quietly.json()["conversation_id"]) is None
     assert (await ada.get(f"/api/turns/{turn['turn_id']}/events")).status_code == 404

@@ -17,7 +17,7 @@ from app.auth.guard import Guard
 from app.auth.identity import Identity
 from app.auth.policy import RULES, Access, Rule
 from app.domain.accounts import Scope as KeyScope
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from app.error_format import is_openai_path
 from tests.app.auth.test_policy import routes_of
 from tests.app.desk import Desk, desk
@@ -25,12 +25,12 @@ from tests.app.desk import Desk, desk
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 #: Who may, by what a rule asks for. None is nobody in particular.
-ENOUGH: dict[Access, set[Role | None]] = {
-    Access.OPEN: {None, *Role},
-    Access.USER: {*Role},
-    Access.WRITER: {Role.ADMIN, Role.AGENT},
-    Access.OVERSEER: {Role.ADMIN, Role.VIEWER},
-    Access.ADMIN: {Role.ADMIN},
+ENOUGH: dict[Access, set[UserRole | None]] = {
+    Access.OPEN: {None, *UserRole},
+    Access.USER: {*UserRole},
+    Access.WRITER: {UserRole.ADMIN, UserRole.AGENT},
+    Access.OVERSEER: {UserRole.ADMIN, UserRole.VIEWER},
+    Access.ADMIN: {UserRole.ADMIN},
     Access.METRICS: set(),
     Access.DENIED: set(),
 }
@@ -85,8 +85,8 @@ async def reached(identity: Identity | None) -> set[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("role", [None, *Role])
-async def test_each_role_gets_to_what_the_table_says_and_no_further(role: Role | None) -> None:
+@pytest.mark.parametrize("role", [None, *UserRole])
+async def test_each_role_gets_to_what_the_table_says_and_no_further(role: UserRole | None) -> None:
     identity = Identity("someone", role, session_id="s1") if role is not None else None
     allowed = {(method, path_of(rule)) for rule, method in EVERY if role in ENOUGH[rule.access]}
     assert await reached(identity) == allowed
@@ -95,7 +95,7 @@ async def test_each_role_gets_to_what_the_table_says_and_no_further(role: Role |
 @pytest.mark.parametrize("scope", [None, *KeyScope])
 async def test_a_key_gets_to_what_it_was_made_for_and_no_further(scope: KeyScope | None) -> None:
     scopes = frozenset([scope.value]) if scope is not None else frozenset[str]()
-    identity = Identity("someone", Role.ADMIN, key_id="k1", scopes=scopes)
+    identity = Identity("someone", UserRole.ADMIN, key_id="k1", scopes=scopes)
     opened = {(method, path_of(rule)) for rule, method in EVERY if rule.scope is not None and rule.scope == scope}
     to_all = {(method, path_of(rule)) for rule, method in EVERY if rule.access is Access.OPEN}
     assert await reached(identity) == opened | to_all
@@ -105,7 +105,7 @@ async def test_a_key_gets_to_what_it_was_made_for_and_no_further(scope: KeyScope
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Desk]:
     async with desk(tmp_path_factory.mktemp("data")) as running:
-        for name, role in (("ada", Role.ADMIN), ("ben", Role.AGENT), ("cyd", Role.VIEWER)):
+        for name, role in (("ada", UserRole.ADMIN), ("ben", UserRole.AGENT), ("cyd", UserRole.VIEWER)):
             await running.add(name, role)
         yield running
 
@@ -230,7 +230,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(here: Desk) -> None:
     async def inner(scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError("it has no body")
 
-    guard = Guard(inner, authenticator=AsTold(Identity("someone", Role.ADMIN)), body_seconds=0.05)
+    guard = Guard(inner, authenticator=AsTold(Identity("someone", UserRole.ADMIN)), body_seconds=0.05)
 
     async def pieces() -> AsyncIterator[bytes]:
         yield b"{"

@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from engine import Engine, EngineSettings
 from testing.models import make_model
 from tests.app.desk import METRICS_TOKEN, PASSWORD, SECRET, sign_in
-from tests.app.live_server import serving
+from tests.app.live_server import serve_app
 
 BYSTANDERS = 10
 #: As JSON: numbers that 32, 53, 63, 64 bits and a float do not hold, and what is none. Python writes NaN so, too.
@@ -61,10 +61,10 @@ async def running(folder: Path) -> AsyncIterator[tuple[Engine, str, dict[str, st
     )
     options: dict[str, Any] = {"accounts": True, "secret_key": SECRET, "metrics_token": METRICS_TOKEN}
     limits: dict[str, Any] = {"messages_per_minute": None, "concurrent_replies": None}
-    async with serving(folder / "data", engine, gradio=False, **options, **limits) as (url, app, _http):
+    async with serve_app(folder / "data", engine, gradio=False, **options, **limits) as (url, app, _http):
         cookies = {}
         for name in ("attacker", "victim"):
-            await app.state.services.people.create(name, None, Role.ADMIN, PASSWORD)
+            await app.state.services.accounts.create(name, None, UserRole.ADMIN, PASSWORD)
             async with httpx.AsyncClient(base_url=url) as http:
                 assert (await sign_in(http, name)).status_code == 204
                 cookies[name] = http.cookies["deskmate_session"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from tests.app.desk import desk
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
@@ -35,7 +35,7 @@ def running(data_dir: Path) -> Iterator[tuple[str, str]]:
 
     async def serve() -> None:
         async with desk(data_dir, messages_per_minute=None, concurrent_replies=None) as here:
-            http = await here.add("ada", Role.ADMIN)
+            http = await here.add("ada", UserRole.ADMIN)
             told.extend((here.live.url, f"deskmate_session={http.cookies['deskmate_session']}"))
             ready.set()
             await asyncio.to_thread(over.wait)

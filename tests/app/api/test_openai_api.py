@@ -15,7 +15,7 @@ import pytest_asyncio
 from engine import EngineError, EngineOverloadedError, FinishReason, SamplingParams
 from testing.fake_engine import CACHED_PROMPT_TOKENS
 from testing.waiting import eventually
-from tests.app.live_server import Live, forget, live_server
+from tests.app.live_server import RunningApp, live_server, reset_engine
 
 HELLO: list[Any] = [{"role": "user", "content": "hello there"}]
 
@@ -24,19 +24,19 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningApp]:
     async with live_server(tmp_path_factory.mktemp("data")) as running:
         yield running
 
 
 @pytest.fixture
-def live(server: Live) -> Live:
-    forget(server.engine)
+def live(server: RunningApp) -> RunningApp:
+    reset_engine(server.engine)
     return server
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def client(live: Live) -> AsyncIterator[openai.AsyncOpenAI]:
+async def client(live: RunningApp) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(base_url=f"{live.url}/v1", api_key="unused", max_retries=0) as client:
         yield client
 
@@ -50,7 +50,7 @@ async def test_models(client: openai.AsyncOpenAI) -> None:
     assert caught.value.code == "model_not_found"
 
 
-async def test_chat(live: Live, client: openai.AsyncOpenAI) -> None:
+async def test_chat(live: RunningApp, client: openai.AsyncOpenAI) -> None:
     reply = await client.chat.completions.create(
         model="fake",
         messages=[{"role": "developer", "content": "Be brief."}, *HELLO],
@@ -87,7 +87,7 @@ async def test_chat(live: Live, client: openai.AsyncOpenAI) -> None:
     )
 
 
-async def test_nothing_is_stored(live: Live, client: openai.AsyncOpenAI) -> None:
+async def test_nothing_is_stored(live: RunningApp, client: openai.AsyncOpenAI) -> None:
     await client.chat.completions.create(model="fake", messages=HELLO)
     assert (await live.http.get("/api/conversations")).json()["items"] == []
 
@@ -117,7 +117,7 @@ async def test_a_stream_without_usage_has_none(client: openai.AsyncOpenAI) -> No
     assert all(chunk.choices and chunk.usage is None for chunk in chunks)
 
 
-async def test_the_stream_arrives_while_the_engine_writes(live: Live, client: openai.AsyncOpenAI) -> None:
+async def test_the_stream_arrives_while_the_engine_writes(live: RunningApp, client: openai.AsyncOpenAI) -> None:
     gate = asyncio.Event()
     live.engine.say("early", "late", gates={1: gate})
     stream = await client.chat.completions.create(model="fake", messages=HELLO, stream=True)
@@ -140,7 +140,7 @@ async def test_completions(client: openai.AsyncOpenAI, stream: bool) -> None:
         assert stream or answer.usage.prompt_tokens == 3
 
 
-async def test_a_reply_can_be_sent_back_as_it_came(live: Live, client: openai.AsyncOpenAI) -> None:
+async def test_a_reply_can_be_sent_back_as_it_came(live: RunningApp, client: openai.AsyncOpenAI) -> None:
     reply = await client.chat.completions.create(model="fake", messages=HELLO)
     parts = {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
     again: list[Any] = [*HELLO, reply.choices[0].message.model_dump(), parts]
@@ -195,7 +195,7 @@ async def test_a_reply_can_be_sent_back_as_it_came(live: Live, client: openai.As
     ],
 )
 async def test_what_cannot_be_done_is_refused_by_name(
-    live: Live, client: openai.AsyncOpenAI, options: dict[str, Any], param: str | None
+    live: RunningApp, client: openai.AsyncOpenAI, options: dict[str, Any], param: str | None
 ) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         await client.chat.completions.create(**{"model": "fake", "messages": HELLO, **options})
@@ -213,7 +213,7 @@ async def test_what_cannot_be_done_is_refused_by_name(
         {"store": False, "parallel_tool_calls": True, "user": "u", "metadata": {"a": "b"}, "logprobs": None},
     ],
 )
-async def test_values_that_ask_for_nothing_are_taken(live: Live, neutral: dict[str, Any]) -> None:
+async def test_values_that_ask_for_nothing_are_taken(live: RunningApp, neutral: dict[str, Any]) -> None:
     body = {"model": "fake", "messages": HELLO, **neutral}
     assert (await live.http.post("/v1/chat/completions", json=body)).status_code == 200
 
@@ -226,7 +226,7 @@ async def test_unknown_model(client: openai.AsyncOpenAI) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_refusals_have_their_own_status(live: Live, client: openai.AsyncOpenAI, stream: bool) -> None:
+async def test_refusals_have_their_own_status(live: RunningApp, client: openai.AsyncOpenAI, stream: bool) -> None:
     long: list[Any] = [{"role": "user", "content": "word " * 5000}]
     with pytest.raises(openai.BadRequestError) as too_long:
         await client.chat.completions.create(model="fake", messages=long, stream=stream)
@@ -240,7 +240,7 @@ async def test_refusals_have_their_own_status(live: Live, client: openai.AsyncOp
     assert full.value.response.headers["retry-after"] == "1"
 
 
-async def test_an_error_in_the_middle_of_a_stream_is_an_event(live: Live, client: openai.AsyncOpenAI) -> None:
+async def test_an_error_in_the_middle_of_a_stream_is_an_event(live: RunningApp, client: openai.AsyncOpenAI) -> None:
     live.engine.say("some", "more", fail_at=1, error=EngineError("The engine ran out of memory."))
     stream = await client.chat.completions.create(model="fake", messages=HELLO, stream=True)
     texts: list[str | None] = []
@@ -254,7 +254,9 @@ async def test_an_error_in_the_middle_of_a_stream_is_an_event(live: Live, client
     assert "some" in texts
 
 
-async def test_an_error_in_the_middle_of_a_whole_reply_is_an_error(live: Live, client: openai.AsyncOpenAI) -> None:
+async def test_an_error_in_the_middle_of_a_whole_reply_is_an_error(
+    live: RunningApp, client: openai.AsyncOpenAI
+) -> None:
     live.engine.say("some", "more", fail_at=1, error=EngineError("The engine ran out of memory."))
     with pytest.raises(openai.InternalServerError, match="ran out of memory"):
         await client.chat.completions.create(model="fake", messages=HELLO)
@@ -262,7 +264,7 @@ async def test_an_error_in_the_middle_of_a_whole_reply_is_an_error(live: Live, c
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("held_at", [0, 1])
-async def test_a_client_that_leaves_aborts_its_request(live: Live, stream: bool, held_at: int) -> None:
+async def test_a_client_that_leaves_aborts_its_request(live: RunningApp, stream: bool, held_at: int) -> None:
     live.engine.say("one", "two", gates={held_at: asyncio.Event()})
     body = {"model": "fake", "messages": HELLO, "stream": stream}
 
@@ -280,14 +282,14 @@ async def test_a_client_that_leaves_aborts_its_request(live: Live, stream: bool,
     assert live.engine.aborted == 1
 
 
-async def test_finish_reason_length(live: Live, client: openai.AsyncOpenAI) -> None:
+async def test_finish_reason_length(live: RunningApp, client: openai.AsyncOpenAI) -> None:
     live.engine.say("a", finish_reason=FinishReason.LENGTH)
     reply = await client.chat.completions.create(model="fake", messages=HELLO)
     assert reply.choices[0].finish_reason == "length"
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'"x"', b"", b'{"model": "fake"}', b"\xff"])
-async def test_bodies_that_are_no_request(live: Live, content: bytes) -> None:
+async def test_bodies_that_are_no_request(live: RunningApp, content: bytes) -> None:
     response = await live.http.post(
         "/v1/chat/completions", content=content, headers={"Content-Type": "application/json"}
     )
@@ -295,7 +297,7 @@ async def test_bodies_that_are_no_request(live: Live, content: bytes) -> None:
     assert response.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_every_line_of_a_stream_is_an_event(live: Live) -> None:
+async def test_every_line_of_a_stream_is_an_event(live: RunningApp) -> None:
     live.engine.say("line one\nline two\r\n", " ", "é\u2028")
     body = {"model": "fake", "messages": HELLO, "stream": True}
     async with live.http.stream("POST", "/v1/chat/completions", json=body) as response:
@@ -308,7 +310,7 @@ async def test_every_line_of_a_stream_is_an_event(live: Live) -> None:
     assert "".join(said) == "line one\nline two\r\n \u00e9\u2028"
 
 
-async def test_the_plain_client_works_too(live: Live) -> None:
+async def test_the_plain_client_works_too(live: RunningApp) -> None:
     """The synchronous client, as most people use it, from a thread."""
 
     def ask() -> str | None:

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from app.api.openai.logprobs import TextLogprobs, chat_logprobs
 from engine import Engine, EngineSettings, Logprob, TokenLogprobs
 from testing.models import make_model
-from tests.app.live_server import serving
+from tests.app.live_server import serve_app
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -57,7 +57,7 @@ async def door(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Door]:
     path = make_model(tmp_path_factory.mktemp("models") / MODEL, "qwen3", seed=3)
     settings = EngineSettings(model=str(path), dtype="float32", max_model_len=128, kv_block_size=4, num_kv_blocks=200)
     async with (
-        serving(tmp_path_factory.mktemp("data"), Engine(settings)) as (url, _app, http),
+        serve_app(tmp_path_factory.mktemp("data"), Engine(settings)) as (url, _app, http),
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client,
     ):
         yield Door(url, http, client, Reference(str(path)))
@@ -162,15 +162,15 @@ async def test_a_logprob_that_json_cannot_hold() -> None:
     scores = [TokenLogprobs(never, 2, (never,))]
     chat = chat_logprobs(scores)["content"][0]
     assert (chat["logprob"], chat["top_logprobs"][0]["logprob"]) == (-9999.0, -9999.0)
-    assert TextLogprobs().told(scores)["token_logprobs"] == [-9999.0]
+    assert TextLogprobs().append(scores)["token_logprobs"] == [-9999.0]
 
 
 async def test_offsets_where_the_text_drops_the_first_space() -> None:
     """As SentencePiece's decoders do; tokens that share a character share its offset."""
     pieces = [b" The", b" fox", b"\xe6\x97", b"\xa5", b"!"]
     scores = [TokenLogprobs(Logprob(0, -1.0, piece.decode(errors="replace"), piece), 1, ()) for piece in pieces]
-    assert TextLogprobs().told(scores, begins="The fox\u65e5!")["text_offset"] == [0, 3, 7, 7, 8]
-    assert TextLogprobs().told(scores, begins=" The fox\u65e5!")["text_offset"] == [0, 4, 8, 8, 9]
+    assert TextLogprobs().append(scores, begins="The fox\u65e5!")["text_offset"] == [0, 3, 7, 7, 8]
+    assert TextLogprobs().append(scores, begins=" The fox\u65e5!")["text_offset"] == [0, 4, 8, 8, 9]
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from app.api.openai.errors import IGNORED_FIELDS, MAX_LISTED
 from app.api.openai.fields import REQUEST_FIELDS
-from app.api.openai.requests import ChatRequest, TextRequest
+from app.api.openai.requests import ChatCompletionRequest, CompletionRequest
 from testing.waiting import eventually
-from tests.app.live_server import Live, forget, live_server
+from tests.app.live_server import RunningApp, live_server, reset_engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -72,18 +72,18 @@ NEUTRAL_CHAT: dict[str, Any] = {"chat_template_kwargs": {}, "chat_template": Non
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningApp]:
     async with live_server(tmp_path_factory.mktemp("data"), gradio=False) as running:
         yield running
 
 
 @pytest.fixture
-def live(server: Live) -> Live:
-    forget(server.engine)
+def live(server: RunningApp) -> RunningApp:
+    reset_engine(server.engine)
     return server
 
 
-async def ask(live: Live, body: dict[str, Any]) -> Any:
+async def ask(live: RunningApp, body: dict[str, Any]) -> Any:
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     return await live.http.post(path, json=body)
 
@@ -91,15 +91,15 @@ async def ask(live: Live, body: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     "body", [CHAT | NEUTRAL | NEUTRAL_CHAT, TEXT | NEUTRAL | {"suffix": "", "best_of": 1}], ids=["chat", "text"]
 )
-async def test_fields_that_ask_for_nothing_are_accepted(live: Live, body: dict[str, Any]) -> None:
+async def test_fields_that_ask_for_nothing_are_accepted(live: RunningApp, body: dict[str, Any]) -> None:
     answer = await ask(live, body)
     assert answer.status_code == 200, answer.text
     assert IGNORED_FIELDS not in answer.headers
 
 
-@pytest.mark.parametrize("kind", [ChatRequest, TextRequest])
+@pytest.mark.parametrize("kind", [ChatCompletionRequest, CompletionRequest])
 async def test_every_known_field_is_taken_at_its_neutral_values_and_refused_by_name_at_others(kind: Any) -> None:
-    start = CHAT if kind is ChatRequest else TEXT
+    start = CHAT if kind is ChatCompletionRequest else TEXT
     refused = 0
     for name, field in REQUEST_FIELDS.items():
         if name in kind.model_fields:
@@ -117,14 +117,14 @@ async def test_every_known_field_is_taken_at_its_neutral_values_and_refused_by_n
     assert refused > 70
 
 
-async def test_true_is_not_one_and_one_is_not_true(live: Live) -> None:
+async def test_true_is_not_one_and_one_is_not_true(live: RunningApp) -> None:
     for asked in ({"use_beam_search": 0}, {"best_of": True}, {"cache_prompt": 1}):
         answer = await ask(live, CHAT | asked)
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == next(iter(asked))
 
 
-async def test_unknown_fields_are_ignored_and_listed(live: Live) -> None:
+async def test_unknown_fields_are_ignored_and_listed(live: RunningApp) -> None:
     message = {"role": "user", "content": [{"type": "text", "text": "hi", "shade": 1}], "mood": "good"}
     for stream in (False, True):
         body = {"model": "fake", "messages": [message], "stream": stream, "top_n_magic": {"deep": [1]}}
@@ -133,7 +133,7 @@ async def test_unknown_fields_are_ignored_and_listed(live: Live) -> None:
         assert answer.headers[IGNORED_FIELDS] == "top_n_magic, messages[0].mood, messages[0].content[0].shade"
 
 
-async def test_names_of_unknown_fields_cannot_forge_a_header(live: Live) -> None:
+async def test_names_of_unknown_fields_cannot_forge_a_header(live: RunningApp) -> None:
     body: dict[str, Any] = CHAT | {"a\r\nSet-Cookie: b=c": 1, "é" * 500: 2}
     answer = await ask(live, body)
     assert answer.status_code == 200
@@ -144,7 +144,7 @@ async def test_names_of_unknown_fields_cannot_forge_a_header(live: Live) -> None
 
 
 async def test_unknown_fields_are_refused_where_that_is_set(
-    live: Live, tmp_path_factory: pytest.TempPathFactory
+    live: RunningApp, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     async with live_server(tmp_path_factory.mktemp("strict"), gradio=False, strict_fields=True) as strict:
         answer = await ask(strict, CHAT | {"top_n_magic": 1})
@@ -166,7 +166,7 @@ async def test_unknown_fields_are_refused_where_that_is_set(
         ([{"type": "refusal", "refusal": "No."}], "No."),
     ],
 )
-async def test_contents(live: Live, content: Any, text: str) -> None:
+async def test_contents(live: RunningApp, content: Any, text: str) -> None:
     message = {"role": "user", "content": content, "cache_control": {"type": "ephemeral"}}
     answer = await ask(live, CHAT | {"messages": [message]})
     assert answer.status_code == 200, answer.text
@@ -193,7 +193,7 @@ async def test_contents(live: Live, content: Any, text: str) -> None:
         {HALF: 1},
     ],
 )
-async def test_half_a_surrogate_pair_is_no_text(live: Live, asked: dict[str, Any]) -> None:
+async def test_half_a_surrogate_pair_is_no_text(live: RunningApp, asked: dict[str, Any]) -> None:
     """JSON can write it, and no answer could repeat it."""
     body = json.dumps((TEXT if "prompt" in asked else CHAT) | asked)
     path = "/v1/completions" if "prompt" in asked else "/v1/chat/completions"
@@ -202,7 +202,7 @@ async def test_half_a_surrogate_pair_is_no_text(live: Live, asked: dict[str, Any
     assert live.engine.calls == []
 
 
-async def test_names_reach_the_model_and_a_reply_may_lack_its_content(live: Live) -> None:
+async def test_names_reach_the_model_and_a_reply_may_lack_its_content(live: RunningApp) -> None:
     messages = [{"role": "user", "content": "hi", "name": "Ann-1"}, {"role": "assistant"}, *CHAT["messages"]]
     assert (await ask(live, CHAT | {"messages": messages})).status_code == 200
     assert live.engine.calls[0][0][0] == {"role": "user", "content": "hi", "name": "Ann-1"}
@@ -225,7 +225,7 @@ async def test_names_reach_the_model_and_a_reply_may_lack_its_content(live: Live
     ],
 )
 async def test_what_a_message_cannot_hold_is_said_exactly(
-    live: Live, message: dict[str, Any], param: str, says: str
+    live: RunningApp, message: dict[str, Any], param: str, says: str
 ) -> None:
     answer = await ask(live, CHAT | {"messages": [{"role": "user", **message}]})
     error = answer.json()["error"]
@@ -234,7 +234,7 @@ async def test_what_a_message_cannot_hold_is_said_exactly(
     assert says in error["message"]
 
 
-async def test_every_answer_has_what_openai_gives(live: Live) -> None:
+async def test_every_answer_has_what_openai_gives(live: RunningApp) -> None:
     async with openai.AsyncOpenAI(base_url=f"{live.url}/v1", api_key="unused") as client:
         reply = await client.chat.completions.create(**CHAT, extra_headers={"X-Request-Id": "mine-1"})
         assert reply._request_id == "mine-1"
@@ -251,13 +251,13 @@ async def test_every_answer_has_what_openai_gives(live: Live) -> None:
 
 
 @pytest.mark.parametrize("sent", ["", "a b", "x" * 129, "né", "a\tb"])
-async def test_an_id_that_is_no_word_gives_way_to_one_of_ours(live: Live, sent: str) -> None:
+async def test_an_id_that_is_no_word_gives_way_to_one_of_ours(live: RunningApp, sent: str) -> None:
     answer = await live.http.get("/v1/models", headers={"X-Request-Id": sent.encode("latin-1")})
     assert answer.headers["x-request-id"] != sent
     assert len(answer.headers["x-request-id"]) == 32
 
 
-async def test_usage_with_every_chunk(live: Live) -> None:
+async def test_usage_with_every_chunk(live: RunningApp) -> None:
     """As guidellm asks for it."""
     options = {"include_usage": True, "continuous_usage_stats": True}
     for body in (CHAT, TEXT):
@@ -270,7 +270,7 @@ async def test_usage_with_every_chunk(live: Live) -> None:
         assert {event["usage"]["prompt_tokens"] for event in events} == {events[-1]["usage"]["prompt_tokens"]}
 
 
-async def test_several_prompts_each_with_its_choices(live: Live) -> None:
+async def test_several_prompts_each_with_its_choices(live: RunningApp) -> None:
     prompts = [["one two"], ["one", "two three", "four five six"], [[1, 2], [3]], [5, 6, 7]]
     for prompt, count, tokens in zip(prompts, (1, 3, 2, 1), (2, 6, 3, 3), strict=True):
         answer = (await ask(live, TEXT | {"prompt": prompt})).json()
@@ -301,20 +301,20 @@ async def test_several_prompts_each_with_its_choices(live: Live) -> None:
         ({"max_tokens": 0}, "max_tokens"),
     ],
 )
-async def test_prompts_that_cannot_be_taken(live: Live, asked: dict[str, Any], param: str) -> None:
+async def test_prompts_that_cannot_be_taken(live: RunningApp, asked: dict[str, Any], param: str) -> None:
     answer = await ask(live, TEXT | asked)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
     assert live.engine.running == 0
 
 
-async def test_one_prompt_that_fails_ends_the_others(live: Live) -> None:
+async def test_one_prompt_that_fails_ends_the_others(live: RunningApp) -> None:
     answer = await ask(live, TEXT | {"prompt": ["a", "word " * 5000, "b"]})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
     assert live.engine.running == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_ends_the_replies_to_all_its_prompts(live: Live, stream: bool) -> None:
+async def test_a_client_that_leaves_ends_the_replies_to_all_its_prompts(live: RunningApp, stream: bool) -> None:
     live.engine.default.gates = gates = {1: asyncio.Event()}  # type: ignore[assignment]
     asking = asyncio.create_task(ask(live, TEXT | {"prompt": ["a", "b", "c"], "n": 1, "stream": stream}))
     try:
@@ -327,7 +327,7 @@ async def test_a_client_that_leaves_ends_the_replies_to_all_its_prompts(live: Li
         live.engine.default.gates = {}
 
 
-async def test_tokens_as_vllm_tells_them(live: Live) -> None:
+async def test_tokens_as_vllm_tells_them(live: RunningApp) -> None:
     told = (await live.http.post("/tokenize", json={"prompt": "hi"})).json()
     assert told == {"count": 3, "max_model_len": 4096, "tokens": [0, 104, 105], "token_strs": None}
     bare = {"prompt": "hi", "add_special_tokens": False, "return_token_strs": True, "model": "fake"}
@@ -353,7 +353,7 @@ async def test_tokens_as_vllm_tells_them(live: Live) -> None:
     assert other.json()["error"]["code"] == "model_not_found"
 
 
-async def test_a_text_too_long_to_be_tokenized_at_once_is_refused(live: Live) -> None:
+async def test_a_text_too_long_to_be_tokenized_at_once_is_refused(live: RunningApp) -> None:
     """The one tokenizer would be busy with it for half a minute."""
     long = "a b " * 50_001
     for path, body in (
@@ -376,7 +376,7 @@ async def test_the_version_is_the_projects() -> None:
     assert __version__ == project["project"]["version"]
 
 
-async def test_an_alias_names_the_model(live: Live) -> None:
+async def test_an_alias_names_the_model(live: RunningApp) -> None:
     live.engine.serve_as("gpt-4o", "other")
     async with openai.AsyncOpenAI(base_url=f"{live.url}/v1", api_key="unused") as client:
         assert [model.id async for model in client.models.list()] == ["gpt-4o", "other"]

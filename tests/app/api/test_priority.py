@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from tests.app.desk import Desk, desk
 
 
@@ -19,7 +19,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Desk]:
 
 async def test_a_priority_below_0_is_for_admins(here: Desk) -> None:
     body = {"model": "fake", "prompt": "hi", "priority": -1000}
-    agent, admin = await here.add("ann", Role.AGENT), await here.add("ada", Role.ADMIN)
+    agent, admin = await here.add("ann", UserRole.AGENT), await here.add("ada", UserRole.ADMIN)
     answer = await agent.post("/v1/completions", json=body)
     assert answer.status_code == 403
     assert "is for admins" in answer.json()["error"]["message"]
@@ -28,7 +28,7 @@ async def test_a_priority_below_0_is_for_admins(here: Desk) -> None:
 
 
 async def test_n_replies_count_as_n(here: Desk) -> None:
-    agent = await here.add("ann", Role.AGENT)
+    agent = await here.add("ann", UserRole.AGENT)
     answer = await agent.post("/v1/completions", json={"model": "fake", "prompt": "hi", "n": 4})
     assert answer.status_code in (400, 422)
     assert "asks for 4 replies at a time; you may have 3" in answer.json()["error"]["message"]

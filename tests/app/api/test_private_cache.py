@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from app.auth.passwords import Passwords
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from engine import Engine, EngineSettings
 from testing.models import make_model
-from tests.app.desk import PASSWORD, QUICK, SECRET, sign_in
-from tests.app.live_server import serving
+from tests.app.desk import FAST_HASH, PASSWORD, SECRET, sign_in
+from tests.app.live_server import serve_app
 
 MESSAGE = "My account number is 4711 and my dog is called Rex, please cancel everything."
 NOBODYS = "The weather is grey again; which of the printers on the second floor is broken?"
@@ -27,11 +27,11 @@ async def people(tmp_path: Path) -> AsyncIterator[dict[str, httpx.AsyncClient]]:
     settings = EngineSettings(model=str(model), dtype="float32", native=False, kv_block_size=4, num_kv_blocks=400)
     data = tmp_path / "data"
     data.mkdir()
-    async with serving(data, Engine(settings), gradio=False, accounts=True, secret_key=SECRET) as (url, app, _):
-        app.state.services.people._passwords = Passwords(QUICK)
+    async with serve_app(data, Engine(settings), gradio=False, accounts=True, secret_key=SECRET) as (url, app, _):
+        app.state.services.accounts._passwords = Passwords(FAST_HASH)
         async with httpx.AsyncClient(base_url=url, timeout=30) as ann, httpx.AsyncClient(base_url=url) as bob:
             for name, http in (("ann", ann), ("bob", bob)):
-                await app.state.services.people.create(name, None, Role.AGENT, PASSWORD)
+                await app.state.services.accounts.create(name, None, UserRole.AGENT, PASSWORD)
                 assert (await sign_in(http, name)).status_code == 204
             yield {"ann": ann, "bob": bob}
 

@@ -13,14 +13,14 @@ import pytest
 from starlette.types import Message
 
 from app.api.chat import turn_events
-from app.api.chat.turn_events import MAX_TURNS_PER_STREAM, OpenStreams, TurnStream, opening
+from app.api.chat.turn_events import MAX_TURNS_PER_STREAM, OpenStreams, TurnStream, reader_factory
 from app.api.request_middleware import HttpMetrics
 from app.api.sse import LAST_WORDS_SECONDS, EventStream, sse_event
 from app.domain.views import MessageStatus
 from app.errors import NotFound
 from app.turns.buffer import BufferReader, ReplyBuffer
 from app.turns.events import TurnEnd
-from app.turns.readers import Changed
+from app.turns.readers import ChangeCallback
 from app.turns.service import Turns
 
 
@@ -134,9 +134,9 @@ class Buffers:
         return stream.events()
 
     def add_to(self, stream: TurnStream, turn_id: str, offset: int = 0) -> bool:
-        return stream.add(turn_id, offset, opening(cast(Turns, self), "me", turn_id, offset))
+        return stream.add(turn_id, offset, reader_factory(cast(Turns, self), "me", turn_id, offset))
 
-    def reader(self, user_id: str, turn_id: str, offset: int, changed: Changed) -> BufferReader:
+    def reader(self, user_id: str, turn_id: str, offset: int, changed: ChangeCallback) -> BufferReader:
         return self.buffers[turn_id].reader(offset, changed)
 
     def end(self, turn_id: str) -> None:
@@ -157,7 +157,7 @@ def delivered(metrics: HttpMetrics) -> float | None:
 
 
 async def test_text_waits_for_company_but_the_first_words_and_the_end_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_events, "COMPANY_SECONDS", 3600.0)
+    monkeypatch.setattr(turn_events, "SSE_COALESCE_SECONDS", 3600.0)
     turns, metrics = Buffers("a", "b"), HttpMetrics()
     a, b = turns.buffers["a"], turns.buffers["b"]
     async with asyncio.timeout(60), aclosing(turns.follow(metrics, a=0, b=6)) as stream:
@@ -197,7 +197,7 @@ async def test_a_stream_that_stays_open_tells_of_what_is_added_to_it() -> None:
     turns, metrics, streams = Buffers("a", "b"), HttpMetrics(), OpenStreams()
     stream = TurnStream(metrics, stays_open=True)
     assert streams.find("me", "mine") is None
-    async with asyncio.timeout(60), aclosing(stream.events(streams.holding("me", "mine", stream))) as events:
+    async with asyncio.timeout(60), aclosing(stream.events(streams.register("me", "mine", stream))) as events:
         for turn_id in ("a", "b"):
             following = asyncio.ensure_future(anext(events))
             assert not (await asyncio.wait([following], timeout=0.02))[0]  # with nothing to tell, it waits
@@ -220,7 +220,7 @@ async def test_of_two_streams_with_one_name_the_newer_counts() -> None:
     older, newer = (TurnStream(metrics, stays_open=True) for _ in range(2))
     iterating = []
     for stream in (older, newer):
-        events = stream.events(streams.holding("me", "mine", stream))
+        events = stream.events(streams.register("me", "mine", stream))
         iterating.append((events, asyncio.ensure_future(anext(events))))
         await asyncio.sleep(0)
         assert streams.find("me", "mine") is stream

@@ -17,14 +17,14 @@ import sqlalchemy as sa
 import structlog
 
 from app.auth import rate_limits
-from app.auth.rate_limits import Rate
+from app.auth.rate_limits import RateLimit
 from app.domain.audit import AuditAction
 from app.domain.ids import LOCAL_USER_ID
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from app.store.db.models import ApiKey, AuditEvent, Conversation, Invitation, LoginSession
 from testing.waiting import eventually
 from tests.app.desk import METRICS_TOKEN, PASSWORD, Desk, desk, sign_in
-from tests.app.live_server import forget
+from tests.app.live_server import reset_engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -34,16 +34,16 @@ OTHER = "another four words here"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def opened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Desk]:
     async with desk(tmp_path_factory.mktemp("data")) as running:
-        await running.add("ada", Role.ADMIN)
-        await running.add("ben", Role.AGENT)
-        await running.add("cyd", Role.VIEWER)
+        await running.add("ada", UserRole.ADMIN)
+        await running.add("ben", UserRole.AGENT)
+        await running.add("cyd", UserRole.VIEWER)
         yield running
 
 
 @pytest.fixture
 def here(opened: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    forget(opened.live.engine)
-    opened.people._throttle = rate_limits.Throttle()
+    reset_engine(opened.live.engine)
+    opened.accounts._rate_limiter = rate_limits.RateLimiter()
     return opened
 
 
@@ -86,8 +86,8 @@ async def test_the_cookie_is_the_browsers_alone_and_the_token_is_nowhere(here: D
 
 
 async def test_what_is_wrong_is_not_said(here: Desk) -> None:
-    await here.people.create("shut", None, Role.AGENT, PASSWORD)
-    await here.people.set_disabled((await here.people.accounts.credentials("shut")).user_id, True, actor_id=None)  # type: ignore[union-attr]
+    await here.accounts.create("shut", None, UserRole.AGENT, PASSWORD)
+    await here.accounts.set_disabled((await here.accounts.records.credentials("shut")).user_id, True, actor_id=None)  # type: ignore[union-attr]
     answers = []
     for name, password in (("ben", "wrong words here"), ("nobody", PASSWORD), ("shut", PASSWORD), ("local", "")):
         async with here.client() as http:
@@ -101,7 +101,7 @@ async def test_what_is_wrong_is_not_said(here: Desk) -> None:
 async def test_whoever_is_meant_a_password_is_verified(here: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time it takes is that of argon2, and argon2 runs once for each of them."""
     runs: list[str] = []
-    hasher = here.people._passwords._hasher
+    hasher = here.accounts._passwords._hasher
     verify, update = hasher.verify, hasher.verify_and_update
     monkeypatch.setattr(hasher, "verify", lambda *given: runs.append("verify") or verify(*given))
     monkeypatch.setattr(hasher, "verify_and_update", lambda *given: runs.append("verify") or update(*given))
@@ -116,7 +116,7 @@ async def test_whoever_is_meant_a_password_is_verified(here: Desk, monkeypatch: 
 async def test_too_many_tries_are_refused_before_the_password_is_looked_at(
     here: Desk, monkeypatch: pytest.MonkeyPatch, rates: str
 ) -> None:
-    monkeypatch.setattr(f"app.auth.accounts.{rates}", (Rate(3, 60, rates),))
+    monkeypatch.setattr(f"app.auth.accounts.{rates}", (RateLimit(3, 60, rates),))
     async with here.client() as http:
         for _ in range(3):
             assert (await sign_in(http, "ben", "wrong words here")).status_code == 401
@@ -177,7 +177,7 @@ async def test_a_page_leads_to_the_way_in_and_back(here: Desk) -> None:
 
 async def test_sessions_outlive_the_server(tmp_path: Path) -> None:
     async with desk(tmp_path, gradio=False) as first:
-        http = await first.add("ada", Role.ADMIN)
+        http = await first.add("ada", UserRole.ADMIN)
         token = http.cookies["deskmate_session"]
     for secret, status in (({}, 200), ({"secret_key": "b8Yq2mVbT9rLw4ZpYs8NdGhJ3fCeA6uQ1oRi5"}, 401)):
         async with desk(tmp_path, gradio=False, **secret) as second, second.client() as http:
@@ -186,7 +186,7 @@ async def test_sessions_outlive_the_server(tmp_path: Path) -> None:
 
 
 async def test_sessions_are_listed_and_ended_one_by_one_and_all_at_once(here: Desk) -> None:
-    await here.add("many", Role.AGENT)
+    await here.add("many", UserRole.AGENT)
     here.clients["many"].headers["User-Agent"] = "first"
     other, third = await here.signed_in("many"), await here.signed_in("many")
     mine = here.clients["many"]
@@ -216,7 +216,7 @@ async def test_signing_out_ends_the_session_and_not_only_the_cookie(here: Desk) 
 
 
 async def test_a_session_ends_by_itself_and_lasts_longer_with_each_visit(here: Desk) -> None:
-    http = await here.add("away", Role.AGENT)
+    http = await here.add("away", UserRole.AGENT)
     mine = LoginSession.user_id == here.ids["away"]
     long_ago = datetime.now(UTC) - timedelta(days=10)
     await here.services.database.write(
@@ -238,14 +238,14 @@ async def test_a_session_ends_by_itself_and_lasts_longer_with_each_visit(here: D
     await here.services.database.write(
         lambda session: session.execute(sa.update(LoginSession).where(mine).values(expires_at=datetime.now(UTC)))
     )
-    here.people.known_sessions.forget()  # nobody waits for it here
+    here.accounts.session_cache.invalidate()  # nobody waits for it here
     assert (await http.get("/api/account")).status_code == 401
-    await here.people.sessions.purge()
+    await here.accounts.sessions.purge()
     assert await rows(here, sa.select(LoginSession).where(mine)) == []
 
 
 async def test_a_new_password_ends_every_other_session(here: Desk) -> None:
-    http = await here.add("turn", Role.AGENT)
+    http = await here.add("turn", UserRole.AGENT)
     other = await here.signed_in("turn")
     wrong = await http.post("/api/account/password", json={"present": "not it at all", "new": OTHER})
     assert wrong.status_code == 422
@@ -274,7 +274,7 @@ async def begun(here: Desk, http: httpx.AsyncClient) -> tuple[asyncio.Event, str
 @pytest.mark.parametrize("how", ["revoked", "disabled", "signed out everywhere", "another password"])
 async def test_a_live_stream_ends_with_its_session(here: Desk, how: str) -> None:
     name = f"live-{how.replace(' ', '-')}"
-    http = await here.add(name, Role.AGENT)
+    http = await here.add(name, UserRole.AGENT)
     reader = await here.signed_in(name)
     user_id = here.ids[name]
     gate, turn = await begun(here, http)
@@ -301,9 +301,9 @@ async def test_a_live_stream_ends_with_its_session(here: Desk, how: str) -> None
 async def test_a_session_that_another_process_ended_ends_its_stream_here(
     here: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.auth.revocation_watcher.LOOK_SECONDS", 0.05)
-    here.people.watch.look()  # from now on often
-    http = await here.add("far", Role.AGENT)
+    monkeypatch.setattr("app.auth.revocation_watcher.POLL_SECONDS", 0.05)
+    here.accounts.revocation_watcher.check_now()  # from now on often
+    http = await here.add("far", UserRole.AGENT)
     gate, turn = await begun(here, http)
     async with http.stream("GET", f"/api/turns/{turn}/events") as response:
         lines = response.aiter_lines()
@@ -367,11 +367,11 @@ async def test_a_link_that_does_not_work(here: Desk, how: str) -> None:
             answer = await http.post(f"/api/links/{path}", json={"token": token, **body})
             assert answer.status_code == 404
             assert "link" in error_of(answer)["message"]
-    assert await here.people.accounts.credentials("late") is None
+    assert await here.accounts.records.credentials("late") is None
 
 
 async def test_a_reset_link_changes_the_password_and_signs_out(here: Desk) -> None:
-    http = await here.add("lost", Role.AGENT)
+    http = await here.add("lost", UserRole.AGENT)
     path = f"/api/people/{here.ids['lost']}/reset-link"
     first = (await here.clients["ada"].post(path)).json()["link"].rpartition("/")[2]
     second = (await here.clients["ada"].post(path)).json()["link"].rpartition("/")[2]
@@ -390,7 +390,7 @@ async def test_a_reset_link_changes_the_password_and_signs_out(here: Desk) -> No
 
 
 async def test_a_disabled_account_is_out_at_once_whatever_it_holds(here: Desk) -> None:
-    http = await here.add("gone", Role.AGENT)
+    http = await here.add("gone", UserRole.AGENT)
     key = (await http.post("/api/account/keys", json={"name": "tool"})).json()["key"]
     bearer = {"Authorization": f"Bearer {key}"}
     async with here.client() as program:
@@ -410,14 +410,14 @@ async def test_a_disabled_account_is_out_at_once_whatever_it_holds(here: Desk) -
 
 
 async def test_a_role_holds_from_the_next_request_on(here: Desk) -> None:
-    http = await here.add("step", Role.AGENT)
+    http = await here.add("step", UserRole.AGENT)
     path = f"/api/people/{here.ids['step']}"
     for role, status in (("viewer", 403), ("agent", 404), ("admin", 404)):
         assert (await here.clients["ada"].patch(path, json={"role": role})).status_code == 204
         assert (await http.delete("/api/conversations/none")).status_code == status
     assert (await http.get("/api/people")).status_code == 200
     assert (await actions(here, here.ids["step"])).count(AuditAction.ROLE_CHANGED) == 3
-    await here.people.set_disabled(here.ids["step"], True, actor_id=None)
+    await here.accounts.set_disabled(here.ids["step"], True, actor_id=None)
 
 
 @pytest.mark.parametrize("change", [{"role": "agent"}, {"disabled": True}])
@@ -441,7 +441,7 @@ async def test_the_first_admin_is_offered_what_was_said_before(tmp_path: Path, t
             id="c1", user_id=LOCAL_USER_ID, title="Old words", settings={}, created_at=now, updated_at=now
         )
         await first.services.database.write(lambda session: session.add(kept))
-        token = await first.people.setup_token()
+        token = await first.accounts.setup_token()
         async with first.client() as http:
             looked = (await http.post("/api/links/look", json={"token": token})).json()
             assert (looked["purpose"], looked["role"], looked["local_conversations"]) == ("setup", "admin", 1)
@@ -453,29 +453,29 @@ async def test_the_first_admin_is_offered_what_was_said_before(tmp_path: Path, t
             if not taken:
                 assert (await http.post("/api/people/local-history")).json() == {"conversations": 1}
                 assert len((await http.get("/api/conversations")).json()["items"]) == 1
-            assert await first.people.setup_token() is None
+            assert await first.accounts.setup_token() is None
 
 
 @pytest.mark.full
 async def test_two_setup_links_make_one_admin(tmp_path: Path) -> None:
     """As two servers print them that start at the same moment."""
     async with desk(tmp_path, gradio=False) as first, first.client() as http:
-        tokens = [await first.people.setup_token() for _ in range(2)]
+        tokens = [await first.accounts.setup_token() for _ in range(2)]
         uses = [
             http.post("/api/links/use", json={"token": token, "name": f"boss{number}", "password": PASSWORD})
             for number, token in enumerate(tokens)
         ]
         answers = await asyncio.gather(*uses)
         assert sorted(answer.status_code for answer in answers) == [204, 409]
-        [admin] = await first.people.accounts.list()
-        assert admin.role is Role.ADMIN
+        [admin] = await first.accounts.records.list()
+        assert admin.role is UserRole.ADMIN
 
 
 # ---- keys
 
 
 async def test_a_key_opens_v1_alone_and_what_it_was_made_for(here: Desk) -> None:
-    http = await here.add("maker", Role.AGENT)
+    http = await here.add("maker", UserRole.AGENT)
     both = (await http.post("/api/account/keys", json={"name": "both", "days": None})).json()
     models = (await http.post("/api/account/keys", json={"name": "models", "scopes": ["models"]})).json()
     assert both["key"].startswith("dmk_")
@@ -529,7 +529,7 @@ async def test_a_key_ends_and_a_viewers_key_writes_nothing(here: Desk) -> None:
         await here.services.database.write(
             lambda session: session.execute(sa.update(ApiKey).where(ApiKey.id == made["id"]).values(expires_at=past))
         )
-        here.people.known_keys.forget()
+        here.accounts.key_cache.invalidate()
         assert (await program.get("/v1/models", headers=bearer)).status_code == 401
 
 

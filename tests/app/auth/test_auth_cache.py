@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from app.auth import auth_cache
-from app.auth.auth_cache import KNOWN_SECONDS, Known
+from app.auth.auth_cache import AUTH_CACHE_SECONDS, AuthCache
 from app.errors import StorageUnavailable
 
 
@@ -20,7 +20,7 @@ class Table:
         self.now = 100.0
         self.gate = asyncio.Event()
         self.gate.set()
-        self.known = Known(self.find, KNOWN_SECONDS, lambda: self.now)
+        self.known = AuthCache(self.find, AUTH_CACHE_SECONDS, lambda: self.now)
 
     async def find(self, token_hash: str) -> str | None:
         self.looks.append(token_hash)
@@ -34,7 +34,7 @@ async def test_many_requests_are_one_look_and_for_a_short_time() -> None:
     assert [await table.known.find("a") for _ in range(5)] == ["ann"] * 5
     assert table.looks == ["a"]
     del table.rows["a"]  # another process did
-    table.now += KNOWN_SECONDS - 0.01
+    table.now += AUTH_CACHE_SECONDS - 0.01
     assert await table.known.find("a") == "ann"
     table.now += 0.01
     assert await table.known.find("a") is None
@@ -46,7 +46,7 @@ async def test_what_is_forgotten_is_looked_for_at_once() -> None:
     table = Table()
     await table.known.find("a")
     del table.rows["a"]
-    table.known.forget()
+    table.known.invalidate()
     assert await table.known.find("a") is None
 
 
@@ -56,14 +56,14 @@ async def test_what_was_read_before_somebody_was_shut_out_is_not_remembered_afte
     late = asyncio.create_task(table.known.find("a"))
     await asyncio.sleep(0)
     del table.rows["a"]
-    table.known.forget()
+    table.known.invalidate()
     table.gate.set()
     assert await late == "ann"  # it came before
     assert await table.known.find("a") is None
 
 
 async def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth_cache, "_MOST", 1)
+    monkeypatch.setattr(auth_cache, "MAX_ENTRIES", 1)
     table = Table()
     for token_hash in ("a", "b", "b", "a"):
         assert await table.known.find(token_hash) == table.rows[token_hash]
@@ -75,4 +75,4 @@ async def test_a_database_that_is_away_is_not_taken_for_nobody() -> None:
         raise StorageUnavailable("away")
 
     with pytest.raises(StorageUnavailable):
-        await Known(find, KNOWN_SECONDS).find("a")
+        await AuthCache(find, AUTH_CACHE_SECONDS).find("a")

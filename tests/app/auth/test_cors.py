@@ -9,11 +9,11 @@ import pytest
 import pytest_asyncio
 
 from app.cli.flags import read_settings
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from app.errors import StartupError
 from app.settings import AppSettings
 from tests.app.desk import Desk, desk
-from tests.app.live_server import Live, forget, live_server
+from tests.app.live_server import RunningApp, live_server, reset_engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -36,21 +36,21 @@ def cors_of(answer: Any) -> dict[str, str]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningApp]:
     origins = f"{LISTED}, http://localhost:3000"
     async with live_server(tmp_path_factory.mktemp("data"), gradio=False, cors_origins=origins) as running:
         yield running
 
 
 @pytest.fixture
-def live(server: Live) -> Live:
-    forget(server.engine)
+def live(server: RunningApp) -> RunningApp:
+    reset_engine(server.engine)
     return server
 
 
 @pytest.mark.parametrize("origin", [LISTED, "http://localhost:3000"])
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-async def test_a_listed_page_may_ask_and_read(live: Live, origin: str, site: str) -> None:
+async def test_a_listed_page_may_ask_and_read(live: RunningApp, origin: str, site: str) -> None:
     answer = await live.http.post("/v1/chat/completions", json=BODY, headers=from_page(origin, site))
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == origin
@@ -61,7 +61,7 @@ async def test_a_listed_page_may_ask_and_read(live: Live, origin: str, site: str
     assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (400, origin)
 
 
-async def test_its_preflight_is_answered(live: Live) -> None:
+async def test_its_preflight_is_answered(live: RunningApp) -> None:
     headers = "authorization,content-type,x-stainless-os,x-stainless-lang"
     for path in PATHS:
         answer = await live.http.options(path, headers=asking(LISTED, headers=headers))
@@ -91,7 +91,7 @@ async def test_its_preflight_is_answered(live: Live) -> None:
         "",
     ],
 )
-async def test_any_other_page_is_refused_and_reads_nothing(live: Live, origin: str) -> None:
+async def test_any_other_page_is_refused_and_reads_nothing(live: RunningApp, origin: str) -> None:
     for path in PATHS:
         for answer in (
             await live.http.post(path, json=BODY, headers=from_page(origin)),
@@ -116,7 +116,7 @@ async def test_any_other_page_is_refused_and_reads_nothing(live: Live, origin: s
         ("GET", "/v1x/models"),
     ],
 )
-async def test_nothing_but_v1_opens_to_a_listed_page(live: Live, method: str, path: str) -> None:
+async def test_nothing_but_v1_opens_to_a_listed_page(live: RunningApp, method: str, path: str) -> None:
     for answer in (
         await live.http.request(method, path, headers=from_page(LISTED)),
         await live.http.options(path, headers=asking(LISTED, method)),
@@ -125,7 +125,7 @@ async def test_nothing_but_v1_opens_to_a_listed_page(live: Live, method: str, pa
         assert cors_of(answer) == {}
 
 
-async def test_the_host_is_checked_first(live: Live) -> None:
+async def test_the_host_is_checked_first(live: RunningApp) -> None:
     headers = {**asking(LISTED), "Host": "evil.example"}
     assert (await live.http.options("/v1/models", headers=headers)).status_code == 421
 
@@ -145,7 +145,7 @@ async def test_a_cookie_that_comes_along_opens_nothing(tmp_path_factory: pytest.
     """With accounts: a listed page acts by an API key that it was given, never as the person at the browser."""
     here: Desk
     async with desk(tmp_path_factory.mktemp("desk"), gradio=False, cors_origins=LISTED) as here:
-        http = await here.add("ann", Role.ADMIN)
+        http = await here.add("ann", UserRole.ADMIN)
         assert (await http.get("/v1/models")).status_code == 200
         answer = await http.get("/v1/models", headers=from_page(LISTED))
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (401, LISTED)

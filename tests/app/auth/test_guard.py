@@ -20,8 +20,8 @@ from app.auth.headers import SecurityHeaders
 from app.auth.identity import Authenticator, Identity, LocalUser, user_id_of
 from app.auth.origins import own_addresses
 from app.auth.policy import Access, rule_on
-from app.auth.revocable import LastingRequests
-from app.domain.roles import Role
+from app.auth.revocable import RevocableRequests
+from app.domain.roles import UserRole
 from app.errors import TooLarge
 
 OWN = "http://127.0.0.1:7860"
@@ -326,7 +326,7 @@ class Known:
 
     async def identify(self, scope: Mapping[str, Any]) -> Identity | None:
         role = dict(scope["headers"]).get(b"x-role")
-        return Identity("someone", Role(role.decode())) if role else None
+        return Identity("someone", UserRole(role.decode())) if role else None
 
     def may_read_metrics(self, scope: Mapping[str, Any]) -> bool:
         return False
@@ -346,18 +346,18 @@ NEEDS = [
 ]
 
 
-@pytest.mark.parametrize("role", [None, *Role])
+@pytest.mark.parametrize("role", [None, *UserRole])
 @pytest.mark.parametrize(("access", "method", "path"), NEEDS)
 async def test_roles_open_what_the_table_says(
-    inner: Permissive, access: Access, method: str, path: str, role: Role | None
+    inner: Permissive, access: Access, method: str, path: str, role: UserRole | None
 ) -> None:
     authenticator: Authenticator = Known()
     guard = Guard(inner, authenticator=authenticator)
     enough = {
-        Access.OPEN: {None, *Role},
-        Access.USER: {*Role},
-        Access.WRITER: {Role.ADMIN, Role.AGENT},
-        Access.ADMIN: {Role.ADMIN},
+        Access.OPEN: {None, *UserRole},
+        Access.USER: {*UserRole},
+        Access.WRITER: {UserRole.ADMIN, UserRole.AGENT},
+        Access.ADMIN: {UserRole.ADMIN},
     }[access]
     headers = {"X-Role": role.value} if role else {}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guard), base_url=OWN) as http:
@@ -416,14 +416,14 @@ async def test_a_user_has_so_many_streams_and_takes_none_of_anothers() -> None:
             await over.wait()
         await send({"type": "http.response.body"})
 
-    def guard_of(user_id: str, lasting: LastingRequests) -> Guard:
+    def guard_of(user_id: str, revocable: RevocableRequests) -> Guard:
         guard = Guard(streams, authenticator=LocalUser(user_id))
-        guard._lasting = lasting
+        guard._revocable = revocable
         return guard
 
-    lasting = LastingRequests(2)
+    revocable = RevocableRequests(2)
     ben, ada = (
-        httpx.AsyncClient(transport=httpx.ASGITransport(app=guard_of(name, lasting)), base_url=OWN)
+        httpx.AsyncClient(transport=httpx.ASGITransport(app=guard_of(name, revocable)), base_url=OWN)
         for name in ("ben", "ada")
     )
     async with ben, ada:

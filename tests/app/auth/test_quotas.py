@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from app.store.accounts import token_use
-from app.store.accounts.token_use import TokenUses
+from app.store.accounts.token_use import TokenUsageRecords
 from testing.waiting import eventually
 from tests.app.desk import Desk, desk
 
@@ -41,13 +41,13 @@ async def ended(here: Desk) -> None:
 
 
 async def under_way(here: Desk, user_id: str) -> int:
-    saved = await TokenUses(here.services.database).replies_under_way(user_id)
-    return saved + here.services.turns.writing_for(user_id) + here.services.temporary.writing_for(user_id)
+    saved = await TokenUsageRecords(here.services.database).replies_under_way(user_id)
+    return saved + here.services.turns.count_running(user_id) + here.services.temporary.count_running(user_id)
 
 
 async def test_each_person_has_so_many_messages_a_minute_by_whatever_door(tmp_path: Path) -> None:
     async with desk(tmp_path, gradio=False, messages_per_minute=3, concurrent_replies=None) as here:
-        ben, ada = await here.add("ben", Role.AGENT), await here.add("ada", Role.ADMIN)
+        ben, ada = await here.add("ben", UserRole.AGENT), await here.add("ada", UserRole.ADMIN)
         assert (await send(ben)).status_code == 201
         assert (await send(ben, temporary=True)).status_code == 201
         assert (await ben.post("/v1/chat/completions", json=CHAT)).status_code == 200
@@ -60,7 +60,7 @@ async def test_each_person_has_so_many_messages_a_minute_by_whatever_door(tmp_pa
 
 async def test_replies_at_a_time_are_counted_in_chats_and_programs_together(tmp_path: Path) -> None:
     async with desk(tmp_path, gradio=False, concurrent_replies=3, messages_per_minute=None) as here:
-        ben, ada = await here.add("ben", Role.AGENT), await here.add("ada", Role.ADMIN)
+        ben, ada = await here.add("ben", UserRole.AGENT), await here.add("ada", UserRole.ADMIN)
         gates = [asyncio.Event() for _ in range(3)]
         for gate in gates:
             here.live.engine.say("a", "b", gates={1: gate})
@@ -94,7 +94,7 @@ async def test_replies_at_a_time_are_counted_in_chats_and_programs_together(tmp_
 
 async def test_a_repeated_request_is_not_refused_for_its_own_reply(tmp_path: Path) -> None:
     async with desk(tmp_path, gradio=False, concurrent_replies=1, messages_per_minute=1) as here:
-        ben = await here.add("ben", Role.AGENT)
+        ben = await here.add("ben", UserRole.AGENT)
         gate = asyncio.Event()
         here.live.engine.say("a", "b", gates={1: gate})
         first, again = await send(ben, request_id="r1"), await send(ben, request_id="r1")
@@ -109,14 +109,14 @@ async def test_tokens_of_a_day_are_kept_through_a_restart_and_a_deletion(
 ) -> None:
     monkeypatch.setattr(token_use, "today", lambda: "2026-03-01")  # midnight does not come in between
     async with desk(tmp_path, gradio=False) as here:
-        ben = await here.add("ben", Role.AGENT)
+        ben = await here.add("ben", UserRole.AGENT)
         here.live.engine.say("some", "words")
         sent = (await send(ben)).json()
         await ended(here)
         assert (await ben.post("/v1/chat/completions", json=CHAT)).status_code == 200
         assert (await ben.delete(f"/api/conversations/{sent['conversation_id']}")).status_code == 204
         await here.services._quotas.close()  # type: ignore[union-attr]  # until it is written
-        used = await TokenUses(here.services.database).of_today(here.ids["ben"])
+        used = await TokenUsageRecords(here.services.database).of_today(here.ids["ben"])
         assert used > 2
     async with desk(tmp_path, gradio=False, tokens_per_day=used) as again:
         ben = await again.signed_in("ben")
@@ -129,11 +129,11 @@ async def test_tokens_of_a_day_are_kept_through_a_restart_and_a_deletion(
 
 async def test_every_prompt_of_a_request_is_a_reply_and_its_tokens_are_counted(tmp_path: Path) -> None:
     async with desk(tmp_path, gradio=False, concurrent_replies=4) as here:
-        ben = await here.add("ben", Role.AGENT)
+        ben = await here.add("ben", UserRole.AGENT)
         asked = {"prompt": ["one two", [1, 2, 3]], "n": 1}
         assert (await ben.post("/v1/completions", json=asked)).status_code == 200
         await here.services._quotas.close()  # type: ignore[union-attr]  # until it is written
-        assert await TokenUses(here.services.database).of_today(here.ids["ben"]) == 2 + 3 + 2 * 4
+        assert await TokenUsageRecords(here.services.database).of_today(here.ids["ben"]) == 2 + 3 + 2 * 4
         many = await ben.post("/v1/completions", json={"prompt": ["a"] * 3, "n": 2})
         assert many.status_code in (400, 422)
         assert "6 replies" in many.json()["error"]["message"]

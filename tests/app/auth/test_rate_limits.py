@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from app.auth import rate_limits
-from app.auth.rate_limits import Rate, Throttle
+from app.auth.rate_limits import RateLimit, RateLimiter
 from app.errors import TooManyRequests
 
-SHORT, LONG = Rate(2, 10, "short"), Rate(3, 100, "long")
+SHORT, LONG = RateLimit(2, 10, "short"), RateLimit(3, 100, "long")
 
 
 class Clock:
@@ -24,17 +24,17 @@ def clock() -> Clock:
     return Clock()
 
 
-def tries(counting: Throttle, whose: str = "ann", rates: tuple[Rate, ...] = (SHORT, LONG)) -> int | None:
+def tries(counting: RateLimiter, whose: str = "ann", rates: tuple[RateLimit, ...] = (SHORT, LONG)) -> int | None:
     """One try: None where it is let through, otherwise in how many seconds it would be."""
     try:
-        counting.count(rates, whose, "Too often.")
+        counting.hit(rates, whose, "Too often.")
     except TooManyRequests as refused:
         return refused.retry_after
     return None
 
 
 def test_the_window_moves_and_who_is_refused_is_not_counted(clock: Clock) -> None:
-    counting = Throttle(clock)
+    counting = RateLimiter(clock)
     assert tries(counting) is None
     clock.now += 9
     assert tries(counting) is None
@@ -49,21 +49,21 @@ def test_the_window_moves_and_who_is_refused_is_not_counted(clock: Clock) -> Non
 
 
 def test_each_counts_by_themselves_until_they_got_in(clock: Clock) -> None:
-    counting = Throttle(clock)
+    counting = RateLimiter(clock)
     assert [tries(counting, "ann"), tries(counting, "ann"), tries(counting, "ann")] == [None, None, 10]
     assert tries(counting, "bob") is None
-    assert tries(counting, "ann", (Rate(2, 10, "another"),)) is None
-    counting.forget((SHORT, LONG), "ann")
-    counting.forget((SHORT, LONG), "nobody")
+    assert tries(counting, "ann", (RateLimit(2, 10, "another"),)) is None
+    counting.reset((SHORT, LONG), "ann")
+    counting.reset((SHORT, LONG), "nobody")
     assert tries(counting, "ann") is None
 
 
 def test_those_who_have_gone_are_let_go_of(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limits, "_FEW", 10)
-    counting = Throttle(clock)
+    monkeypatch.setattr(rate_limits, "_MIN_SWEEP_SIZE", 10)
+    counting = RateLimiter(clock)
     for number in range(1000):
         clock.now += 1
         assert tries(counting, f"visitor {number}", (SHORT,)) is None
-        assert len(counting._tries) <= 21
+        assert len(counting._hits) <= 21
     assert tries(counting, "visitor 999", (SHORT,)) is None
     assert tries(counting, "visitor 999", (SHORT,)) == 10  # those of now are remembered

@@ -17,7 +17,7 @@ from app.errors import StartupError
 from app.server.serving import bind
 from app.settings import AppSettings
 from app.store.maintenance.migrate import migrate
-from app.store.maintenance.process_lock import claimed
+from app.store.maintenance.process_lock import claim_database
 from engine import EngineSettings, ModelLoadError, find_model
 from testing.models import make_model
 
@@ -82,7 +82,7 @@ def test_a_folder_that_cannot_be_is_not_called_ok(tmp_path: Path, make: Callable
         assert reason in finding.text
         assert "APP_DATA_DIR" in finding.text
     assert str(folder) in found["data folder"].text
-    with pytest.raises(StartupError, match="cannot be written"), claimed(f"sqlite:///{folder / 'deskmate.db'}"):
+    with pytest.raises(StartupError, match="cannot be written"), claim_database(f"sqlite:///{folder / 'deskmate.db'}"):
         pass  # the same as ``serve`` finds
 
 
@@ -161,7 +161,7 @@ def test_a_database_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "This cannot be checked" not in finding.text
     assert "secret" not in finding.text
     resolved = AppSettings(database_url=url).resolved_database_url
-    with pytest.raises(StartupError), claimed(resolved):  # what ``serve`` does first
+    with pytest.raises(StartupError), claim_database(resolved):  # what ``serve`` does first
         migrate(resolved)
 
 
@@ -195,7 +195,7 @@ def test_a_check_that_fails_itself_is_reported_with_the_others(tmp_path: Path, m
     def fail(_url: str) -> str:
         raise RuntimeError("something\nunforeseen")
 
-    monkeypatch.setattr(doctor, "database_state", fail)
+    monkeypatch.setattr(doctor, "describe_database", fail)
     found = _findings(tmp_path)
     assert found["database"].text == "This cannot be checked: something unforeseen."
     assert found["database"].serious

@@ -14,7 +14,7 @@ from app.cli import main
 from app.domain.secret_strength import weakness_of
 from app.server.serving import require_loopback
 from app.settings import AppSettings
-from app.store.accounts.accounts import Accounts
+from app.store.accounts.accounts import AccountRecords
 from app.store.db.database import Database
 from testing.import_files import document, message, talk
 from tests.app.desk import PASSWORD, SECRET
@@ -58,7 +58,7 @@ def test_people_are_made_listed_changed_and_shut_out(run: Run, tmp_path: Path) -
 
     async def hash_of(name: str) -> str | None:
         database = Database(f"sqlite:///{tmp_path / 'deskmate.db'}")
-        known = await Accounts(database).credentials(name)
+        known = await AccountRecords(database).credentials(name)
         await database.close()
         return known.password_hash if known else None
 

@@ -13,7 +13,7 @@ PROGRAM = """
 import asyncio, json, os, sys, threading
 allowed = sorted(os.sched_getaffinity(0))[: int(sys.argv[1])]
 os.sched_setaffinity(0, allowed)
-from app.concurrency.cpu_affinity import keep_to_one, step_back
+from app.concurrency.cpu_affinity import pin_to_first_cpu, lower_thread_priority
 from engine.runtime.background import run_in_daemon_thread
 
 def mine():
@@ -27,10 +27,10 @@ def from_thread(work):
     return told[0]
 
 def nice():
-    step_back()
+    lower_thread_priority()
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
-keep_to_one()
+pin_to_first_cpu()
 print(json.dumps({
     "main": mine(),
     "threads of it": from_thread(mine),
@@ -42,7 +42,7 @@ print(json.dumps({
 """
 
 
-def told(processors: int) -> dict[str, object]:
+def run_program(processors: int) -> dict[str, object]:
     if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < processors:
         pytest.skip(f"{processors} processors are needed")
     command = [sys.executable, "-c", PROGRAM, str(processors)]
@@ -55,7 +55,7 @@ NICE = os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def test_of_two_processors_one_is_left_to_the_engine() -> None:
-    assert told(2) == {
+    assert run_program(2) == {
         "main": [0],
         "threads of it": [0],
         "the engine's": [0, 1],
@@ -67,6 +67,6 @@ def test_of_two_processors_one_is_left_to_the_engine() -> None:
 
 @pytest.mark.parametrize("processors", [1, 3])
 def test_with_one_or_many_nothing_changes(processors: int) -> None:
-    found = told(processors)
+    found = run_program(processors)
     assert found["main"] == found["threads of it"] == found["the engine's"] == list(range(processors))
     assert found["nice of another"] == NICE

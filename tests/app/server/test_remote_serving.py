@@ -26,10 +26,10 @@ from engine import (
     SamplingParams,
 )
 from testing.models import make_model
-from testing.upstream import DONE, ScriptedServer, chunk, reply, usage
+from testing.scripted_server import DONE, ScriptedServer, chunk, reply, usage
 from testing.waiting import eventually
 from tests.app.api.test_openai_fields import NEUTRAL, NEUTRAL_CHAT
-from tests.app.live_server import Live, live_server, serving
+from tests.app.live_server import RunningApp, live_server, serve_app
 
 ROOT = Path(__file__).parents[3]
 HI: list[Any] = [{"role": "user", "content": "hello there"}]
@@ -49,7 +49,7 @@ def without_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
 class Pair:
     """A server with the model, and one without that asks it."""
 
-    back: Live
+    back: RunningApp
     front: httpx.AsyncClient
     engine: RemoteEngine
 
@@ -59,7 +59,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
         back = await stack.enter_async_context(live_server(tmp_path / "back", gradio=False))
         engine = remote(back.url)
-        _url, _app, front = await stack.enter_async_context(serving(tmp_path / "front", engine, gradio=False))
+        _url, _app, front = await stack.enter_async_context(serve_app(tmp_path / "front", engine, gradio=False))
         yield Pair(back, front, engine)
 
 
@@ -87,7 +87,7 @@ async def test_a_chat_whose_model_is_elsewhere(pair: Pair) -> None:
 async def test_only_what_a_model_server_can_and_tells_is_said_of_a_reply(tmp_path: Path) -> None:
     async with ScriptedServer(owned_by="somebody") as back:
         engine = remote(back.url)
-        async with serving(tmp_path, engine, gradio=False) as (_url, _app, front):
+        async with serve_app(tmp_path, engine, gradio=False) as (_url, _app, front):
             assert not engine.info.can_continue
             back.say(reply(chunk(), chunk("Hello"), chunk(None, "stop", stop_reason="END"), usage(7, 1), DONE))
             asked = {"text": "hi", "settings": {"stop": ["END"]}}
@@ -196,7 +196,7 @@ async def test_continuing_what_is_no_reply(pair: Pair, asked: dict[str, Any], sa
 async def test_a_server_that_is_away_leaves_the_history(tmp_path: Path) -> None:
     async with (
         ScriptedServer() as back,
-        serving(tmp_path / "front", remote(back.url), gradio=False) as (_url, _app, front),
+        serve_app(tmp_path / "front", remote(back.url), gradio=False) as (_url, _app, front),
     ):
         turn = (await front.post("/api/turns", json={"text": "hi"})).json()
         assert (await ended(front, turn))["content"] == "Hello world"
@@ -217,7 +217,7 @@ async def test_the_real_engine_elsewhere_says_the_same(tmp_path: Path) -> None:
     params = SamplingParams(temperature=1.5, seed=4, max_tokens=24, logprobs=2, ignore_eos=True, min_p=0.01)
     here = Engine(settings)
     async with AsyncExitStack() as stack:
-        url, _app, _http = await stack.enter_async_context(serving(tmp_path / "back", here, gradio=False))
+        url, _app, _http = await stack.enter_async_context(serve_app(tmp_path / "back", here, gradio=False))
         there = await stack.enter_async_context(remote(url))
         assert there.info.max_model_len == 128
         assert await there.check_chat(HI) == await here.check_chat(HI)
@@ -249,7 +249,7 @@ async def test_a_reply_goes_on_as_if_it_had_not_been_cut(tmp_path: Path) -> None
     question = {"role": "user", "content": "What does top-p do?"}
     here = Engine(EngineSettings(_env_file=None, model=str(guide), dtype="float32"))
     async with AsyncExitStack() as stack:
-        url, _app, _http = await stack.enter_async_context(serving(tmp_path / "back", here, gradio=False))
+        url, _app, _http = await stack.enter_async_context(serve_app(tmp_path / "back", here, gradio=False))
         there = await stack.enter_async_context(remote(url))
 
         async def said(messages: list[Any], params: SamplingParams) -> str:

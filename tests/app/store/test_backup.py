@@ -23,9 +23,9 @@ from app.errors import MaintenanceError, StartupError
 from app.store.maintenance import snapshot
 from app.store.maintenance.backup import back_up
 from app.store.maintenance.migrate import alembic_config
-from app.store.maintenance.process_lock import claimed
+from app.store.maintenance.process_lock import claim_database
 from app.store.maintenance.restore import restore
-from testing.databases import PostgresServer, migrated_file
+from testing.databases import PostgresServer, create_migrated_file
 from tests.app.store.test_migrations import FIRST_VERSION, HEAD, connected
 
 NOW = "2026-10-01 12:00:00"
@@ -61,7 +61,7 @@ def file(tmp_path: Path) -> Path:
     """A database with the conversation "kept", as a server that was killed has left it."""
     folder = tmp_path / "data"
     made = folder / "deskmate.db"
-    migrated_file(made)
+    create_migrated_file(made)
     with closing(snapshot.open_live(made)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
@@ -100,7 +100,7 @@ def test_while_a_server_writes(file: Path, tmp_path: Path, monkeypatch: pytest.M
                 written.append(f"{len(written):05}")
                 once_more.release()
 
-    with claimed(url_of(file)):
+    with claim_database(url_of(file)):
         writer = threading.Thread(target=write)
         writer.start()
         try:
@@ -187,7 +187,7 @@ def test_restoring_keeps_what_was_there(file: Path, tmp_path: Path) -> None:
     for suffix in ("", "-wal"):
         snapshot.beside(tmp_path / "two", suffix).rename(snapshot.beside(file, suffix))
     file.chmod(0o640)
-    with claimed(url_of(file)):
+    with claim_database(url_of(file)):
         done = restore(url_of(file), backup)
     assert (done.revision, done.now) == (HEAD, HEAD)
     assert done.aside is not None
@@ -205,7 +205,7 @@ def test_restoring_where_there_is_no_database(file: Path, tmp_path: Path) -> Non
     done = restore(url_of(file), backup)
     assert titles(file) == ["kept"]
     new = tmp_path / "new" / "deskmate.db"
-    with claimed(url_of(new)):
+    with claim_database(url_of(new)):
         assert restore(url_of(new), backup).aside is None
     assert titles(new) == ["kept"]
     assert done.aside is not None
@@ -226,7 +226,7 @@ def test_a_damaged_database_is_replaced_and_kept_as_it_lies_there(file: Path, tm
 def test_a_backup_in_two_files_is_restored_from_both(file: Path, tmp_path: Path) -> None:
     """Such as another server's database, copied by hand."""
     target = tmp_path / "new" / "deskmate.db"
-    with claimed(url_of(target)):
+    with claim_database(url_of(target)):
         restore(url_of(target), file)
     assert titles(target) == ["kept"]
 
@@ -256,7 +256,7 @@ def test_an_older_backup_is_upgraded(tmp_path: Path) -> None:
         for statement in FIRST_VERSION:
             connection.execute(sa.text(statement))
     target = tmp_path / "data" / "deskmate.db"
-    with claimed(url_of(target)):
+    with claim_database(url_of(target)):
         done = restore(url_of(target), old)
     assert (done.revision, done.now) == ("0001", HEAD)
     assert titles(target) == ["Old"]
@@ -333,13 +333,13 @@ def test_a_restore_that_is_killed_changes_nothing(file: Path, tmp_path: Path, ow
 def test_a_database_that_is_open_is_not_replaced(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a server's, which has claimed it, nor another program's that reads it."""
     backup = back_up(url_of(file), tmp_path)
-    holder = "from app.store.maintenance.process_lock import claimed\nimport sys\nwith claimed(sys.argv[1]): print(1, flush=True); input()"
+    holder = "from app.store.maintenance.process_lock import claim_database\nimport sys\nwith claim_database(sys.argv[1]): print(1, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", holder, url_of(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == "1\n"
-        with pytest.raises(StartupError, match="Another Deskmate"), claimed(url_of(file)):
+        with pytest.raises(StartupError, match="Another Deskmate"), claim_database(url_of(file)):
             pass
         server.communicate("\n")
     monkeypatch.setattr(snapshot, "BUSY_TIMEOUT_MS", 10)
@@ -494,7 +494,7 @@ def test_the_commands(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
         assert "Traceback" not in captured.err
         return int(ended.value.code or 0), said
 
-    with claimed(url_of(file)):  # as a server does
+    with claim_database(url_of(file)):  # as a server does
         code, said = run("backup")
         assert code == 0
         [backup] = file.parent.glob(f"deskmate.db.{HEAD}.*.backup")

@@ -15,7 +15,7 @@ import pytest
 from app.errors import MaintenanceError
 from app.store.maintenance import snapshot
 from app.store.maintenance.backup_streams import back_up_into, backup_from
-from testing.databases import migrated_file
+from testing.databases import create_migrated_file
 from tests.app.store.test_backup import add_conversation, left_in, titles, url_of
 
 
@@ -23,7 +23,7 @@ from tests.app.store.test_backup import add_conversation, left_in, titles, url_o
 def file(tmp_path: Path) -> Path:
     """A database with the conversation "kept"."""
     made = tmp_path / "data" / "deskmate.db"
-    migrated_file(made)
+    create_migrated_file(made)
     with closing(snapshot.open_live(made)) as connection:
         add_conversation(connection, "kept")
     return made

@@ -111,7 +111,7 @@ async def test_a_persons_title_stays(entitling: Services, engine: FakeEngine) ->
     await entitling.conversations.rename(ME, conversation_id, "Mine")
     hold.set()
     await eventually(lambda: engine.running == 0)
-    assert not await entitling.conversations.entitle(ME, conversation_id, "Why The Sky Is Blue")
+    assert not await entitling.conversations.set_generated_title(ME, conversation_id, "Why The Sky Is Blue")
     assert await listed(entitling) == ["Mine"]
 
 

@@ -319,11 +319,11 @@ async def test_nobody_meets_another_users_conversations(services: Services, engi
     classified = {name.split(" ")[0] for name in attempts} | {
         "conversations.list",
         "conversations.tags",
-        "conversations.entitle",
+        "conversations.set_generated_title",
         "deletions.purge",
         "turns.close",
-        "turns.being_written",  # for the sweeper, which takes nobody's
-        "turns.writing_for",  # counts one's own
+        "turns.running_turn_ids",  # for the sweeper, which takes nobody's
+        "turns.count_running",  # counts one's own
     }
     assert methods == classified, "a method that this test does not know"
 
@@ -335,7 +335,7 @@ async def test_nobody_meets_another_users_conversations(services: Services, engi
         assert (await conversations.list(stranger, query=query)).items == ()
     assert (await conversations.list(stranger, tag="private")).items == ()
     assert await conversations.tags(stranger) == {}
-    assert not await conversations.entitle(stranger, done_id, "Taken over")
+    assert not await conversations.set_generated_title(stranger, done_id, "Taken over")
     # A parent in another's conversation, and a stranger's message there, are no more reachable.
     own = await turns.start(stranger, text="own")
     async for _ in turns.events(stranger, own.turn_id):

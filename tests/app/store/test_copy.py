@@ -39,11 +39,11 @@ from app.store.db.models import (
 )
 from app.store.maintenance import copy as copying
 from app.store.maintenance import row_comparison
-from app.store.maintenance.copy import Copied, copy_history
+from app.store.maintenance.copy import CopyResult, copy_history
 from app.store.maintenance.migrate import migrate
-from app.store.maintenance.process_lock import claimed
-from app.store.maintenance.row_comparison import DERIVED, kinds
-from testing.databases import PostgresServer, migrated_file
+from app.store.maintenance.process_lock import claim_database
+from app.store.maintenance.row_comparison import DERIVED, compared_tables
+from testing.databases import PostgresServer, create_migrated_file
 from tests.app.store.test_migrations import connected
 
 #: Their rows belong to no conversation.
@@ -73,7 +73,7 @@ def targets(request: pytest.FixtureRequest, tmp_path: Path) -> Databases:
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
-    url = migrated_file(tmp_path / "deskmate.db")
+    url = create_migrated_file(tmp_path / "deskmate.db")
     fill(url)
     return url
 
@@ -256,13 +256,13 @@ def unindexed(rows: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[str,
     return rows
 
 
-def copied(source: str, target: str) -> Copied:
+def copied(source: str, target: str) -> CopyResult:
     return copy_history(source, target, lambda stage, share: None)
 
 
 def test_every_table_is_copied_or_derived() -> None:
-    assert {kind.name for kind in kinds()} | DERIVED == set(Base.metadata.tables)
-    for kind in kinds():
+    assert {kind.name for kind in compared_tables()} | DERIVED == set(Base.metadata.tables)
+    for kind in compared_tables():
         columns = Base.metadata.tables[kind.name].columns
         assert set(kind.names) == {name for name, one in columns.items() if one.computed is None}
         if kind.name not in {model.__tablename__ for model in NO_CONVERSATIONS}:
@@ -285,7 +285,7 @@ def test_everything_arrives(source: str, targets: Databases, tmp_path: Path) -> 
     for shares in stages.values():
         assert shares == sorted(shares)
         assert shares[-1] == 1.0
-    assert copied(source, target) == Copied(done.rows, resumed=True)  # again: nothing to do
+    assert copied(source, target) == CopyResult(done.rows, resumed=True)  # again: nothing to do
     # And back, from either database.
     back = f"sqlite:///{tmp_path / 'back.db'}"
     copied(target, back)
@@ -389,7 +389,7 @@ def test_the_comparison_sees_a_change_in_postgresql(source: str, postgres: Postg
 
 
 def test_a_number_is_not_a_truth_value() -> None:
-    (kind,) = (kind for kind in kinds() if kind.name == "conversation")
+    (kind,) = (kind for kind in compared_tables() if kind.name == "conversation")
     rows = [tuple({"on": value} if name == "settings" else name for name in kind.names) for value in (1, 1.0, True)]
     assert kind.same(rows[0], rows[0])
     assert not kind.same(rows[0], rows[1])
@@ -445,9 +445,9 @@ def test_what_cannot_be_copied(source: str, tmp_path: Path) -> None:
         copied(f"sqlite:///{tmp_path / 'missing.db'}", target)
     with pytest.raises(MaintenanceError, match="the database itself"):
         copied(source, f"sqlite:///{tmp_path}/./deskmate.db")
-    with claimed(source), pytest.raises(StartupError, match="Another Deskmate"):
+    with claim_database(source), pytest.raises(StartupError, match="Another Deskmate"):
         copied(source, target)
-    with claimed(target), pytest.raises(StartupError, match="Another Deskmate"):
+    with claim_database(target), pytest.raises(StartupError, match="Another Deskmate"):
         copied(source, target)
     for change, words in (
         ("UPDATE conversation SET tip_message_id = 'gone' WHERE pinned", r"damaged\. 1 of the conversations"),

@@ -21,13 +21,13 @@ from app.store.db import group_commit
 from app.store.db.database import Database
 from app.store.db.models import Account, Base
 from app.store.db.prepared_statements import Prepared
-from testing.databases import PostgresServer, migrated_file
+from testing.databases import PostgresServer, create_migrated_file
 from tests.app.conftest import add_user
 
 
 @pytest.fixture
 async def database(database_url: str | None, tmp_path: Path) -> AsyncIterator[Database]:
-    opened = Database(database_url or migrated_file(tmp_path / "deskmate.db"))
+    opened = Database(database_url or create_migrated_file(tmp_path / "deskmate.db"))
     yield opened
     await opened.close()
 
@@ -122,7 +122,7 @@ class TestWritesThatShareATransaction:
     @pytest.fixture(autouse=True)
     def no_hurry(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Or a machine that is busy enough would share them out over more transactions."""
-        monkeypatch.setattr(group_commit, "LONGEST_SECONDS", 60.0)
+        monkeypatch.setattr(group_commit, "MAX_TRANSACTION_SECONDS", 60.0)
 
     @staticmethod
     async def together(database: Database, *works: Callable[[Session], object] | WithRows) -> list[object]:
@@ -240,7 +240,7 @@ class TestWritesThatShareATransaction:
         assert await name_of(database, LOCAL_USER_ID) == "whole"
 
     async def test_a_long_one_is_not_waited_for(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(group_commit, "LONGEST_SECONDS", 0.0)
+        monkeypatch.setattr(group_commit, "MAX_TRANSACTION_SECONDS", 0.0)
         begins: list[object] = []
         event.listen(database._writer, "begin", begins.append)
         assert await self.together(database, *[ask] * 3) == [1] * 3

@@ -14,7 +14,7 @@ from app.cli import main
 from app.domain.ids import LOCAL_USER_ID
 from app.settings import AppSettings
 from app.store.maintenance.integrity import broken_rules
-from testing.databases import migrated_file
+from testing.databases import create_migrated_file
 from tests.app.store.test_copy import fill
 from tests.app.store.test_migrations import (
     CONVERSATION,
@@ -69,7 +69,7 @@ def test_every_kind_of_damage_is_seen(url: str) -> None:
 
 def test_rows_whose_owner_is_gone(tmp_path: Path) -> None:
     """PostgreSQL does not let that happen; SQLite's foreign keys bind only who asks for them."""
-    url = migrated_file(tmp_path / "deskmate.db")
+    url = create_migrated_file(tmp_path / "deskmate.db")
     fill(url, 3)
     with closing(sqlite3.connect(tmp_path / "deskmate.db")) as connection, connection:
         connection.execute("DELETE FROM account WHERE name = 'Someone'")

@@ -21,7 +21,7 @@ from app.settings import AppSettings
 from app.store.db.database import postgres_engine, sqlite_engine
 from app.store.maintenance import migrate as migration
 from app.store.maintenance.migrate import alembic_config, migrate, sqlite_file
-from app.store.maintenance.process_lock import claimed
+from app.store.maintenance.process_lock import claim_database
 from testing.databases import PostgresServer
 from testing.fake_engine import FakeEngine
 
@@ -241,8 +241,8 @@ def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import sys\nfrom app.store.maintenance.process_lock import claimed\n"
-            "with claimed(sys.argv[1]):\n    print('held', flush=True)\n    sys.stdin.read()",
+            "import sys\nfrom app.store.maintenance.process_lock import claim_database\n"
+            "with claim_database(sys.argv[1]):\n    print('held', flush=True)\n    sys.stdin.read()",
             url,
         ],
         stdin=subprocess.PIPE,
@@ -250,9 +250,9 @@ def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
-    with pytest.raises(StartupError, match=f"process {holder.pid}"), claimed(url):
+    with pytest.raises(StartupError, match=f"process {holder.pid}"), claim_database(url):
         pytest.fail("claimed twice")
     holder.kill()
     holder.communicate()
-    with claimed(url):
+    with claim_database(url):
         pass

@@ -15,16 +15,16 @@ from app.auth.cookies import SessionCookie
 from app.auth.headers import SecurityHeaders
 from app.domain.accounts import Purpose, Scope
 from app.domain.ids import LOCAL_USER_ID, new_id
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from app.errors import Conflict, NotFound
 from app.services.container import Services
 from app.store.accounts import api_keys, login_sessions
 from app.store.accounts import invitations as invitations_module
-from app.store.accounts.accounts import Accounts
+from app.store.accounts.accounts import AccountRecords
 from app.store.accounts.api_keys import ApiKeys
 from app.store.accounts.invitations import Invitations
 from app.store.accounts.login_sessions import LoginSessions
-from app.store.accounts.token_use import TokenUses
+from app.store.accounts.token_use import TokenUsageRecords
 from app.store.db.models import Conversation, LoginSession
 
 HOUR = timedelta(hours=1)
@@ -35,35 +35,35 @@ async def use(invitations: Invitations, token: str, name: str, *, history: bool 
 
 
 async def test_the_first_admin_is_one_though_two_come_at_once(services: Services) -> None:
-    invitations, accounts = Invitations(services.database), Accounts(services.database)
-    assert await invitations.let_set_up("a", lasting=HOUR)
-    assert await invitations.let_set_up("b", lasting=HOUR)
+    invitations, accounts = Invitations(services.database), AccountRecords(services.database)
+    assert await invitations.let_set_up("a", lifetime=HOUR)
+    assert await invitations.let_set_up("b", lifetime=HOUR)
     link = await invitations.look("a")
-    assert (link.purpose, link.role) == (Purpose.SETUP, Role.ADMIN)
+    assert (link.purpose, link.role) == (Purpose.SETUP, UserRole.ADMIN)
     made = await asyncio.gather(use(invitations, "a", "one"), use(invitations, "b", "two"), return_exceptions=True)
     assert sorted(isinstance(one, Conflict) for one in made) == [False, True]
-    assert [person.role for person in await accounts.list()] == [Role.ADMIN]
-    assert not await invitations.let_set_up("c", lasting=HOUR)
+    assert [person.role for person in await accounts.list()] == [UserRole.ADMIN]
+    assert not await invitations.let_set_up("c", lifetime=HOUR)
 
 
 async def test_a_link_is_used_once_though_two_use_it_at_once(services: Services) -> None:
-    invitations, accounts = Invitations(services.database), Accounts(services.database)
-    await invitations.let_set_up("a", lasting=HOUR)
+    invitations, accounts = Invitations(services.database), AccountRecords(services.database)
+    await invitations.let_set_up("a", lifetime=HOUR)
     admin = await use(invitations, "a", "admin")
-    await invitations.invite("b", Role.VIEWER, actor_id=admin.id, lasting=HOUR)
+    await invitations.invite("b", UserRole.VIEWER, actor_id=admin.id, lifetime=HOUR)
     made = await asyncio.gather(use(invitations, "b", "one"), use(invitations, "b", "two"), return_exceptions=True)
     assert sorted(isinstance(one, NotFound) for one in made) == [False, True]
-    assert sorted(person.role for person in await accounts.list()) == [Role.ADMIN, Role.VIEWER]
-    await invitations.invite("d", Role.AGENT, actor_id=admin.id, lasting=-HOUR)
+    assert sorted(person.role for person in await accounts.list()) == [UserRole.ADMIN, UserRole.VIEWER]
+    await invitations.invite("d", UserRole.AGENT, actor_id=admin.id, lifetime=-HOUR)
     with pytest.raises(NotFound):
         await use(invitations, "d", "late")
     with pytest.raises(Conflict):
-        await accounts.create("admin", "Admin", Role.AGENT, "hash")
+        await accounts.create("admin", "Admin", UserRole.AGENT, "hash")
 
 
 async def test_what_was_said_before_changes_hands(services: Services) -> None:
-    invitations, accounts = Invitations(services.database), Accounts(services.database)
-    admin = await accounts.create("admin", "Admin", Role.ADMIN, "hash")
+    invitations, accounts = Invitations(services.database), AccountRecords(services.database)
+    admin = await accounts.create("admin", "Admin", UserRole.ADMIN, "hash")
     now = datetime.now(UTC)
 
     def conversation(user_id: str, origin: str | None) -> Conversation:
@@ -84,9 +84,9 @@ async def test_what_was_said_before_changes_hands(services: Services) -> None:
 
 
 async def test_two_admins_do_not_disable_each_other(services: Services) -> None:
-    accounts = Accounts(services.database)
-    one = await accounts.create("one", "One", Role.ADMIN, "hash")
-    two = await accounts.create("two", "Two", Role.ADMIN, "hash")
+    accounts = AccountRecords(services.database)
+    one = await accounts.create("one", "One", UserRole.ADMIN, "hash")
+    two = await accounts.create("two", "Two", UserRole.ADMIN, "hash")
     done = await asyncio.gather(
         accounts.set_disabled(one.id, True, actor_id=two.id),
         accounts.set_disabled(two.id, True, actor_id=one.id),
@@ -97,24 +97,24 @@ async def test_two_admins_do_not_disable_each_other(services: Services) -> None:
 
 
 async def test_sessions_hold_until_they_end(services: Services) -> None:
-    accounts, sessions = Accounts(services.database), LoginSessions(services.database, days=14)
-    person = await accounts.create("one", "One", Role.AGENT, "hash")
+    accounts, sessions = AccountRecords(services.database), LoginSessions(services.database, days=14)
+    person = await accounts.create("one", "One", UserRole.AGENT, "hash")
     ids = [await sessions.create(person.id, token, user_agent="x" * 500, address="::1") for token in "abc"]
     known = await sessions.find("a")
     assert known is not None
-    assert (known.id, known.user_id, known.role) == (ids[0], person.id, Role.AGENT)
+    assert (known.id, known.user_id, known.role) == (ids[0], person.id, UserRole.AGENT)
     assert await sessions.find("d") is None
     await services.database.write(
         lambda session: session.execute(
             sa.update(LoginSession).where(LoginSession.id == ids[1]).values(expires_at=datetime.now(UTC))
         )
     )
-    assert await sessions.holding(ids) == {ids[0], ids[2]}
+    assert await sessions.find_valid(ids) == {ids[0], ids[2]}
     await accounts.set_password(person.id, "other", except_session=ids[2])
-    assert await sessions.holding(ids) == {ids[2]}
+    assert await sessions.find_valid(ids) == {ids[2]}
     await accounts.set_disabled(person.id, True, actor_id=None)
     await accounts.set_disabled(person.id, False, actor_id=None)
-    assert await sessions.holding(ids) == set()
+    assert await sessions.find_valid(ids) == set()
 
 
 async def test_keys_sessions_and_invitations_have_a_number(
@@ -124,9 +124,9 @@ async def test_keys_sessions_and_invitations_have_a_number(
     for module in (api_keys, login_sessions, invitations_module):
         for name in ("MAX_KEYS", "MAX_SESSIONS", "MAX_INVITATIONS"):
             monkeypatch.setattr(module, name, 3, raising=False)
-    accounts, keys = Accounts(services.database), ApiKeys(services.database)
+    accounts, keys = AccountRecords(services.database), ApiKeys(services.database)
     sessions, invitations = LoginSessions(services.database, days=14), Invitations(services.database)
-    person = await accounts.create("one", "One", Role.ADMIN, "hash")
+    person = await accounts.create("one", "One", UserRole.ADMIN, "hash")
 
     async def key(user_id: str, token: str) -> None:
         await keys.create(user_id, token, name="k", beginning="dmk_", scopes={Scope.CHAT}, expires_at=None)
@@ -139,17 +139,19 @@ async def test_keys_sessions_and_invitations_have_a_number(
 
     theirs = await sessions.create(stranger, "theirs", user_agent="x", address="::1")
     ids = [await sessions.create(person.id, f"session {n}", user_agent="x", address="::1") for n in range(5)]
-    assert await sessions.holding([*ids, theirs]) == {*ids[2:], theirs}
+    assert await sessions.find_valid([*ids, theirs]) == {*ids[2:], theirs}
 
-    open_ones = [await invitations.invite(f"link {n}", Role.AGENT, actor_id=person.id, lasting=HOUR) for n in range(3)]
+    open_ones = [
+        await invitations.invite(f"link {n}", UserRole.AGENT, actor_id=person.id, lifetime=HOUR) for n in range(3)
+    ]
     with pytest.raises(Conflict, match="There are 3 open invitations"):
-        await invitations.invite("one more", Role.AGENT, actor_id=person.id, lasting=HOUR)
+        await invitations.invite("one more", UserRole.AGENT, actor_id=person.id, lifetime=HOUR)
     await invitations.take_back(open_ones[0].id, actor_id=person.id)
-    await invitations.invite("one more", Role.AGENT, actor_id=person.id, lasting=HOUR)
+    await invitations.invite("one more", UserRole.AGENT, actor_id=person.id, lifetime=HOUR)
 
 
 async def test_tokens_add_up_though_many_are_counted_at_once(services: Services, stranger: str) -> None:
-    uses = TokenUses(services.database)
+    uses = TokenUsageRecords(services.database)
     several = {LOCAL_USER_ID: 100, "deleted meanwhile": 5, stranger: 1}
     await asyncio.gather(*(uses.add({stranger: 3}) for _ in range(7)), uses.add(several))
     assert await uses.of_today(stranger) == 22
@@ -176,7 +178,7 @@ def test_whose_address_counts(client: str | None, forwarded: str, address: str) 
     headers = [(b"x-forwarded-for", forwarded.encode()), (b"x-forwarded-proto", b"https")]
     scope = {"type": "http", "client": (client, 1) if client else None, "headers": headers}
     assert proxies.client_address(scope) == address
-    assert proxies.by_https(scope) is bool(client and client.startswith(("10.", "::ffff:10.")))
+    assert proxies.is_https(scope) is bool(client and client.startswith(("10.", "::ffff:10.")))
 
 
 async def test_by_https_the_cookie_is_bound_to_it() -> None:

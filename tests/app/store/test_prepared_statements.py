@@ -17,7 +17,7 @@ from app.errors import StorageUnavailable
 from app.store.db.database import Database
 from app.store.db.models import Account, Conversation, Message, table_of
 from app.store.db.prepared_statements import Prepared, insert_into, update_of
-from testing.databases import PostgresServer, migrated_file
+from testing.databases import PostgresServer, create_migrated_file
 
 CONVERSATION, MESSAGE = table_of(Conversation), table_of(Message)
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -31,7 +31,7 @@ BY_ID = Prepared(
 
 @pytest.fixture
 async def database(database_url: str | None, tmp_path: Path) -> AsyncIterator[Database]:
-    opened = Database(database_url or migrated_file(tmp_path / "deskmate.db"))
+    opened = Database(database_url or create_migrated_file(tmp_path / "deskmate.db"))
     yield opened
     await opened.close()
 

@@ -15,7 +15,7 @@ from app.domain.ids import new_id
 from app.domain.views import MessageStatus
 from app.errors import StorageUnavailable
 from app.services.container import Services
-from app.store.chat.reply_writes import Standing, TurnOutcome
+from app.store.chat.reply_writes import LeaseStatus, TurnOutcome
 from app.store.chat.turn_records import NewTurn, TurnRecords
 from app.store.db.database import Database
 from testing.turns import new_turn
@@ -73,7 +73,7 @@ async def test_many_at_once_are_few_transactions(
     written = await asyncio.gather(
         *(records.checkpoint(ME, turn.turn_id, f"{number} words") for number, turn in enumerate(turns))
     )
-    assert written == [Standing.RUNNING] * REPLIES
+    assert written == [LeaseStatus.RUNNING] * REPLIES
     assert await texts(records, turns) == [(f"{number} words", "streaming") for number in range(REPLIES)]
     # Some end while others go on, and one has nothing new.
     assert (
@@ -82,7 +82,7 @@ async def test_many_at_once_are_few_transactions(
             records.checkpoint(ME, turns[0].turn_id, None),
             *(records.checkpoint(ME, turn.turn_id, "more") for turn in turns[30:]),
         )
-        == [True] * 29 + [Standing.RUNNING] * 21
+        == [True] * 29 + [LeaseStatus.RUNNING] * 21
     )
     assert transactions.count <= 4
     expected = [("0 words", "streaming"), *((turn.turn_id, "complete") for turn in turns[1:30])]
@@ -108,7 +108,7 @@ async def test_what_is_not_to_be_written_keeps_nothing_else_back(
     )
     await asyncio.sleep(0)
     leaving.cancel()
-    assert await written == [Standing.LOST, Standing.LOST, Standing.RUNNING, Standing.STOP_REQUESTED]
+    assert await written == [LeaseStatus.LOST, LeaseStatus.LOST, LeaseStatus.RUNNING, LeaseStatus.STOP_REQUESTED]
     assert leaving.cancelled()
     assert await texts(records, [mine, another, stopped]) == [
         ("mine", "streaming"),

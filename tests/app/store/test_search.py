@@ -16,7 +16,7 @@ from sqlalchemy import Select, Subquery, Text, func, literal, select
 from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID as ME
-from app.domain.words import SNIPPET_AFTER, SNIPPET_BEFORE, folded, literal_snippet, phrases, snippet, words
+from app.domain.words import SNIPPET_AFTER, SNIPPET_BEFORE, fold_words, literal_snippet, phrases, snippet, words
 from app.errors import InvalidInput, TooManyRequests
 from app.services.container import Services
 from app.store.chat import conversations, search_index, search_queue
@@ -210,7 +210,7 @@ def words_of(text: str) -> list[str]:
 @given(st.text())
 @example("a_b  c'd é 漢字 \u0300 Ⅻ ß")
 def test_what_is_stored_of_a_text_are_the_words_that_are_looked_for(text: str) -> None:
-    assert folded(text) == words_of(text)
+    assert fold_words(text) == words_of(text)
 
 
 @given(st.text())

@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session
 from app.domain import storage
 from app.domain.chat_settings import MAX_SYSTEM_PROMPT_CHARS, ChatSettings
 from app.domain.ids import LOCAL_USER_ID as ME
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from app.domain.storage import MIB, StorageLimits, StorageUse
 from app.errors import InvalidInput, LimitReached
 from app.services.container import Services
 from app.settings import AppSettings
 from app.store.chat.conversations import Conversations
-from app.store.chat.storage_use import StorageUses
+from app.store.chat.storage_use import StorageUsageRecords
 from app.store.db.database import sqlite_engine
 from app.store.db.models import Conversation, Message
 from app.store.maintenance.migrate import alembic_config, migrate
@@ -48,7 +48,7 @@ def counted(session: Session, user_id: str) -> int:
 async def test_what_is_stored_is_counted_through_all_that_happens_to_it(
     services: Services, engine: FakeEngine, stranger: str
 ) -> None:
-    uses = StorageUses(services.database)
+    uses = StorageUsageRecords(services.database)
 
     async def use_of(user_id: str = ME) -> StorageUse:
         use = await uses.of(user_id)
@@ -89,7 +89,7 @@ async def test_what_is_stored_is_counted_through_all_that_happens_to_it(
 
 
 async def _ended(services: Services) -> None:
-    while services.turns.being_written():
+    while services.turns.running_turn_ids():
         await asyncio.gather(*services.turns._tasks, return_exceptions=True)
 
 
@@ -135,7 +135,7 @@ async def test_a_database_from_before_is_counted_too(tmp_path: Path) -> None:
 
 async def test_who_has_no_room_is_told_and_loses_nothing(tmp_path: Path) -> None:
     async with desk(tmp_path, gradio=False, storage_mb_per_user=1) as here:
-        ben, ada = await here.add("ben", Role.AGENT), await here.add("ada", Role.ADMIN)
+        ben, ada = await here.add("ben", UserRole.AGENT), await here.add("ada", UserRole.ADMIN)
         gate = asyncio.Event()
         here.live.engine.say("a", "b" * 200_000, gates={1: gate})
         sent = (await send(ben, "x" * 150_000)).json()
@@ -175,7 +175,7 @@ async def _fill_up(here: Desk, http: httpx.AsyncClient) -> None:
 
 async def test_conversations_have_a_number(tmp_path: Path) -> None:
     async with desk(tmp_path, gradio=False, conversations_per_user=2) as here:
-        ben = await here.add("ben", Role.AGENT)
+        ben = await here.add("ben", UserRole.AGENT)
         first = (await send(ben)).json()
         assert (await send(ben)).status_code == 201
         await ended(here)
@@ -232,21 +232,21 @@ async def test_a_count_is_used_again_only_where_there_is_much_room(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
-    of = StorageUses.of
+    of = StorageUsageRecords.of
 
-    async def noted(self: StorageUses, user_id: str) -> StorageUse:
+    async def noted(self: StorageUsageRecords, user_id: str) -> StorageUse:
         nonlocal looks
         looks += 1
         return await of(self, user_id)
 
-    monkeypatch.setattr(StorageUses, "of", noted)
+    monkeypatch.setattr(StorageUsageRecords, "of", noted)
     services.storage.limits = StorageLimits(max_bytes=1000 * MIB, max_conversations=1000)
     for _ in range(3):
-        await services.storage.require_for(ME, None)
+        await services.storage.check(ME, None)
     assert looks == 1
     services.storage.limits = StorageLimits(max_bytes=10 * MIB)
     for _ in range(3):
-        await services.storage.require_for(ME, None)
+        await services.storage.check(ME, None)
     assert looks == 4
 
 
@@ -260,8 +260,8 @@ def test_limits_are_for_accounts_and_zero_is_none() -> None:
 
 async def test_every_role_sees_its_own_storage(tmp_path: Path) -> None:
     async with desk(tmp_path, gradio=False) as here:
-        people = {role: await here.add(role.value, role) for role in Role}
-        assert (await send(people[Role.AGENT], "x" * 5000)).status_code == 201
+        people = {role: await here.add(role.value, role) for role in UserRole}
+        assert (await send(people[UserRole.AGENT], "x" * 5000)).status_code == 201
         await ended(here)
         used = {}
         for role, http in people.items():
@@ -269,8 +269,8 @@ async def test_every_role_sees_its_own_storage(tmp_path: Path) -> None:
             assert answer.status_code == 200
             used[role] = answer.json()["used_bytes"]
             assert answer.json()["max_bytes"] == 1024 * MIB
-        assert used[Role.AGENT] > 5000
-        assert used[Role.ADMIN] == used[Role.VIEWER] == 0
+        assert used[UserRole.AGENT] > 5000
+        assert used[UserRole.ADMIN] == used[UserRole.VIEWER] == 0
         async with here.client() as nobody:
             assert (await nobody.get("/api/account/storage")).status_code == 401
 
@@ -305,7 +305,7 @@ async def test_branches_of_a_temporary_chat_count_against_what_temporary_chats_m
     monkeypatch.setattr("app.services.chats.TEMPORARY_BYTES", 18_000)
     chats = await services.temporary.begin(ME)
     sent = await chats.turns.start(ME, text="x" * 5000)
-    while chats.turns.being_written():
+    while chats.turns.running_turn_ids():
         await asyncio.gather(*chats.turns._tasks, return_exceptions=True)
     await chats.conversations.branch(ME, sent.message_id)
     with pytest.raises(LimitReached, match="temporary chats would hold"):

@@ -17,7 +17,7 @@ from app.domain.conversation_document import ConversationDocument
 from app.domain.document_tree import positions
 from app.domain.views import Role
 from app.errors import BrokenFile
-from app.transfer.foreign import ForeignConversation, Said, converted, moment
+from app.transfer.foreign import ForeignConversation, ForeignMessage, converted, moment
 from app.transfer.reading import read_conversations
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -322,11 +322,11 @@ _said = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(_said, st.integers(0, 12))
 def test_no_way_through_a_conversation_is_lost(shape: list[tuple[int, Role | None, str]], shown: int) -> None:
-    said: list[Said] = []
+    said: list[ForeignMessage] = []
     for index, (parent, role, text) in enumerate(shape):
         key = str(parent % (index + 1) - 1)
         said.append(
-            Said(
+            ForeignMessage(
                 key=str(index),
                 parent=None if key == "-1" else key,
                 role=role,
@@ -358,15 +358,17 @@ def test_no_way_through_a_conversation_is_lost(shape: list[tuple[int, Role | Non
 
 
 def test_forks_do_not_make_text_grow_without_end() -> None:
-    said = [Said(key="0", parent=None, role=Role.USER, text="x" * 1000)]
-    said += [Said(key=str(n), parent="0", role=Role.USER, text="y") for n in range(1, 100)]
+    said = [ForeignMessage(key="0", parent=None, role=Role.USER, text="x" * 1000)]
+    said += [ForeignMessage(key=str(n), parent="0", role=Role.USER, text="y") for n in range(1, 100)]
     with pytest.raises(BrokenConversation, match="fork too often"):
         converted(ForeignConversation(program="x", id="1", said=said), NOW)
 
 
 def test_a_long_chain_is_no_deep_recursion() -> None:
     said = [
-        Said(key=str(n), parent=str(n - 1) if n else None, role=(Role.USER, Role.ASSISTANT)[n // 2 % 2], text="x")
+        ForeignMessage(
+            key=str(n), parent=str(n - 1) if n else None, role=(Role.USER, Role.ASSISTANT)[n // 2 % 2], text="x"
+        )
         for n in range(20_000)
     ]
     conversation = converted(ForeignConversation(program="x", id="1", said=said), NOW)

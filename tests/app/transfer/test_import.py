@@ -31,7 +31,7 @@ from app.store.chat import transfer as store
 from app.store.chat.transfer import ImportCounts, TransferRecords
 from app.store.db.models import Conversation, ConversationTag, Message, Turn
 from app.store.maintenance.integrity import broken_rules
-from app.store.maintenance.process_lock import claimed
+from app.store.maintenance.process_lock import claim_database
 from app.transfer import service
 from app.transfer.reading import read_conversations
 from testing.conversations import document_bytes
@@ -295,7 +295,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "cannot be read: No such file" in fails("import", str(tmp_path / "nowhere.json"))
     assert run("import", str(file)) == 0
     assert capsys.readouterr().out == "2 conversations were imported; 0 were there already.\n"
-    with claimed(AppSettings(_env_file=None).resolved_database_url):  # a server runs
+    with claim_database(AppSettings(_env_file=None).resolved_database_url):  # a server runs
         sentence = fails("import", str(file))
         assert "Another Deskmate" in sentence
         assert sentence.endswith("Stop it first, or import the file through its page.")

@@ -22,7 +22,7 @@ from app.errors import Conflict, StorageUnavailable
 from app.services.container import Services
 from app.settings import AppSettings
 from app.store.chat.leases import SWEPT, Leases
-from app.store.chat.reply_writes import Standing, TurnOutcome
+from app.store.chat.reply_writes import LeaseStatus, TurnOutcome
 from app.store.chat.turn_records import TurnRecords
 from app.store.db import database as database_module
 from app.store.db.database import Database
@@ -44,7 +44,7 @@ async def start(postgres: PostgresServer, tmp_path: Path) -> AsyncIterator[Start
     url = postgres.migrated()
     async with processes(url, tmp_path) as start:
         yield start
-    postgres.give_back(url)
+    postgres.recycle(url)
 
 
 async def set_turn(process: Process, turn_id: str, **values: object) -> None:
@@ -67,7 +67,7 @@ class Paused:
         monkeypatch.setattr(records, "checkpoint", self.checkpoint)
         monkeypatch.setattr(records, "finish", self.finish)
 
-    async def checkpoint(self, user_id: str, turn_id: str, text: str | None) -> Standing:
+    async def checkpoint(self, user_id: str, turn_id: str, text: str | None) -> LeaseStatus:
         await self._pause()
         return await self._checkpoint(user_id, turn_id, text)
 
@@ -219,9 +219,9 @@ async def test_what_was_read_before_somebody_else_went_on_is_no_place_to_go_on_f
     await records.begin(ME, turn)
     await records.finish(ME, turn.turn_id, TurnOutcome(text="one two", status=MessageStatus.STOPPED))
     with pytest.raises(Conflict, match="gone on elsewhere"):
-        await records.resume(ME, replace(turn, title=None, text=None, begun_text="one"))
-    await records.resume(ME, replace(turn, title=None, text=None, begun_text="one two"))
-    assert await records.checkpoint(ME, turn.turn_id, "one two three") is Standing.RUNNING
+        await records.resume(ME, replace(turn, title=None, text=None, partial_reply_text="one"))
+    await records.resume(ME, replace(turn, title=None, text=None, partial_reply_text="one two"))
+    assert await records.checkpoint(ME, turn.turn_id, "one two three") is LeaseStatus.RUNNING
 
 
 async def test_only_leases_that_are_over_are_swept_at_the_start(start: Start) -> None:
@@ -302,7 +302,7 @@ async def test_a_transaction_that_stands_still_does_not_hold_up_other_processes(
             await standing
         await stopped.close()
         await other.close()
-        postgres.give_back(url)
+        postgres.recycle(url)
 
 
 class FailingLeases(Leases):

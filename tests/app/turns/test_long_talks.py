@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from app.domain.chat_settings import ChatSettings
 from app.domain.ids import LOCAL_USER_ID as ME
-from app.domain.long_talks import ContextRoom, turns_to_leave_out
+from app.domain.long_talks import ContextBudget, count_turns_to_omit
 from app.domain.views import MessageView
 from app.errors import ContextTooLong
 from app.services.container import Services
@@ -32,12 +32,12 @@ def prompt_tokens(sizes: list[int], newest: int, system: int, left_out: int) -> 
     return system + sum(sizes[left_out:]) + newest
 
 
-def leave_out(sizes: list[int], newest: int, system: int, already: int, room: ContextRoom) -> int:
+def leave_out(sizes: list[int], newest: int, system: int, already: int, room: ContextBudget) -> int:
     async def count(left_out: int) -> int:
         assert 0 <= left_out <= len(sizes)
         return prompt_tokens(sizes, newest, system, left_out)
 
-    return asyncio.run(turns_to_leave_out(count, len(sizes), already=already, room=room))
+    return asyncio.run(count_turns_to_omit(count, len(sizes), already=already, room=room))
 
 
 @given(
@@ -45,10 +45,10 @@ def leave_out(sizes: list[int], newest: int, system: int, already: int, room: Co
     newest=st.integers(1, 250),
     system=st.integers(0, 250),
     already=st.integers(0, 14),
-    room=st.builds(ContextRoom, st.integers(8, 200), st.none() | st.integers(1, 300)),
+    room=st.builds(ContextBudget, st.integers(8, 200), st.none() | st.integers(1, 300)),
 )
 def test_what_is_sent_fits_unless_the_message_alone_does_not(
-    sizes: list[int], newest: int, system: int, already: int, room: ContextRoom
+    sizes: list[int], newest: int, system: int, already: int, room: ContextBudget
 ) -> None:
     left_out = leave_out(sizes, newest, system, already, room)
     tokens = prompt_tokens(sizes, newest, system, left_out)
@@ -64,7 +64,7 @@ def test_what_is_sent_fits_unless_the_message_alone_does_not(
 @given(sizes=st.lists(st.integers(5, 20), min_size=40, max_size=60))
 def test_the_beginning_stays_the_same_for_several_turns(sizes: list[int]) -> None:
     """Each time something is left out, turns for half of the room come before the next time."""
-    room = ContextRoom(200, 50)
+    room = ContextBudget(200, 50)
     already, sent_since = 0, 0
     for turn in range(len(sizes)):
         left_out = leave_out(sizes[:turn], 5, 10, already, room)

@@ -15,7 +15,7 @@ from app.errors import NotFound
 from app.services.container import Services
 from app.store.db.models import Conversation, Message, Turn
 from testing.fake_engine import FakeEngine
-from tests.app.live_server import Live, live_server
+from tests.app.live_server import RunningApp, live_server
 from tests.app.store.test_conversations import chat
 
 SECRET = "a secret that no disk may hold"
@@ -50,7 +50,7 @@ async def test_it_is_forgotten_after_a_day_and_not_before(services: Services) ->
     await database.write(
         lambda session: session.execute(update(Conversation).where(Conversation.id == old).values(updated_at=long_ago))
     )
-    await services.temporary.forget_old()
+    await services.temporary.delete_expired()
     assert await services.chats_with(old) is services.chats
     assert await services.chats_with(young) is chats
 
@@ -80,7 +80,7 @@ def files_with(text: str, folder: Path) -> list[Path]:
     return [file for file in folder.rglob("*") if file.is_file() and text.encode() in file.read_bytes()]
 
 
-async def _whole_chat(live: Live) -> httpx.Response:
+async def _whole_chat(live: RunningApp) -> httpx.Response:
     http = live.http
     turn = (await http.post("/api/turns", json={"text": SECRET, "temporary": True})).json()
     conversation_id, reply_id = turn["conversation_id"], turn["message_id"]

@@ -20,7 +20,7 @@ from app.errors import EngineUnavailable, StartupError, StorageUnavailable
 from app.services.container import Services
 from app.settings import AppSettings
 from app.store.chat.leases import SWEPT
-from app.store.chat.reply_writes import Standing, TurnOutcome
+from app.store.chat.reply_writes import LeaseStatus, TurnOutcome
 from app.store.chat.turn_records import NewTurn, TurnRecords
 from app.store.db.models import Turn
 from app.turns import live
@@ -213,9 +213,9 @@ async def test_what_a_dead_process_left_running_is_interrupted(
         model="fake",
     )
     await dead.begin(ME, left)
-    assert await dead.checkpoint(ME, left.turn_id, "half") is Standing.RUNNING
+    assert await dead.checkpoint(ME, left.turn_id, "half") is LeaseStatus.RUNNING
     other = TurnRecords(services.database, owner=new_id(), lease_seconds=60)
-    assert await other.checkpoint(ME, left.turn_id, "not mine") is Standing.LOST
+    assert await other.checkpoint(ME, left.turn_id, "not mine") is LeaseStatus.LOST
     gate = asyncio.Event()
     engine.say("alive", gates={0: gate})
     alive = await services.turns.start(ME, text="go")
@@ -229,7 +229,7 @@ async def test_what_a_dead_process_left_running_is_interrupted(
     assert (message.status, message.content, message.error) == (MessageStatus.INTERRUPTED, "half", SWEPT)
     assert (await reopened.conversations.get(ME, left.conversation_id)).active_turn_id is None
     late = TurnRecords(reopened.database, owner=dead._owner, lease_seconds=60)
-    assert await late.checkpoint(ME, left.turn_id, "half and more") is Standing.LOST
+    assert await late.checkpoint(ME, left.turn_id, "half and more") is LeaseStatus.LOST
     assert not await late.finish(ME, left.turn_id, TurnOutcome(text="all", status=MessageStatus.COMPLETE))
     assert (await reopened.conversations.get_message(ME, left.message_id)).content == "half"
     assert (await reopened.conversations.get_message(ME, alive.message_id)).error == live.SHUT_DOWN

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from app.auth import revocation_watcher
-from app.domain.roles import Role
+from app.domain.roles import UserRole
 from testing.databases import PostgresServer
 from testing.waiting import eventually
 from tests.app.desk import Desk, desk, sign_in
@@ -24,7 +24,7 @@ COOKIE = "deskmate_session"
 async def desks(
     postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Desk, Desk]]:
-    monkeypatch.setattr(revocation_watcher, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(revocation_watcher, "POLL_SECONDS", 0.05)
     url = postgres.migrated()
     quick: dict[str, Any] = {
         "gradio": False,
@@ -35,7 +35,7 @@ async def desks(
     }
     async with desk(tmp_path / "a", **quick) as a, desk(tmp_path / "b", **quick) as b:
         yield a, b
-    postgres.give_back(url)
+    postgres.recycle(url)
 
 
 @asynccontextmanager
@@ -53,8 +53,8 @@ async def lines_of(http: httpx.AsyncClient, turn: dict[str, Any]) -> list[str]:
 
 async def test_a_reply_is_followed_stopped_and_continued_at_the_other_server(desks: tuple[Desk, Desk]) -> None:
     a, b = desks
-    at_a = await a.add("ben", Role.AGENT)
-    await a.add("eve", Role.AGENT)
+    at_a = await a.add("ben", UserRole.AGENT)
+    await a.add("eve", UserRole.AGENT)
     async with same_browser(at_a, b) as at_b, b.client() as eve:
         assert (await at_b.get("/api/account")).json()["name"] == "ben"
         a.live.engine.say("one", " two", " three").gates = {1: asyncio.Event()}
@@ -80,7 +80,7 @@ async def test_a_reply_is_followed_stopped_and_continued_at_the_other_server(des
 
 async def test_signing_out_at_one_is_signing_out_at_all(desks: tuple[Desk, Desk]) -> None:
     a, b = desks
-    at_a = await a.add("ben", Role.AGENT)
+    at_a = await a.add("ben", UserRole.AGENT)
     async with same_browser(at_a, b) as at_b:
         a.live.engine.say("one", " two").gates = {1: asyncio.Event()}
         turn = (await at_a.post("/api/turns", json={"text": "count"})).json()
@@ -95,10 +95,10 @@ async def test_signing_out_at_one_is_signing_out_at_all(desks: tuple[Desk, Desk]
 
 async def test_a_role_that_is_taken_at_one_is_gone_at_the_other(desks: tuple[Desk, Desk]) -> None:
     a, b = desks
-    at_a = await a.add("ben", Role.AGENT)
+    at_a = await a.add("ben", UserRole.AGENT)
     async with same_browser(at_a, b) as at_b:
         assert (await at_b.post("/api/turns", json={"text": "hi"})).status_code == 201
-        await a.people.set_role(a.ids["ben"], Role.VIEWER, actor_id=None)
+        await a.accounts.set_role(a.ids["ben"], UserRole.VIEWER, actor_id=None)
         assert (await at_b.post("/api/turns", json={"text": "hi"})).status_code == 403
-        await a.people.set_disabled(a.ids["ben"], True, actor_id=None)
+        await a.accounts.set_disabled(a.ids["ben"], True, actor_id=None)
         assert (await at_b.get("/api/conversations")).status_code == 401

@@ -32,7 +32,7 @@ async def start(postgres: PostgresServer, tmp_path: Path) -> AsyncIterator[Start
     url = postgres.migrated()
     async with processes(url, tmp_path) as start:
         yield start
-    postgres.give_back(url)
+    postgres.recycle(url)
 
 
 async def begun(owner: Process, *gates: asyncio.Event) -> TurnRef:

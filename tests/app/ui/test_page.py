@@ -10,7 +10,7 @@ import gradio.routes
 import pytest
 from jinja2 import DictLoader, Environment
 
-from app.ui.html_head import EARLY_HEAD, _WithEarlyHead, install_early_head, modules_of
+from app.ui.html_head import HTML_HEAD, _HtmlHeadLoader, find_modules, install_html_head
 from app.ui.page import QUEUE_SECONDS, _page
 from app.ui.static_files import STATIC_DIR
 
@@ -31,16 +31,16 @@ def test_its_sources_are_not_read_for_type_stubs() -> None:
 
 def test_gradios_html_ends_its_head_with_ours_once() -> None:
     for _ in range(2):  # as for a second application in this process
-        install_early_head()
+        install_html_head()
     environment = gradio.routes.templates.env
     assert environment.loader is not None
     source, _, _ = environment.loader.get_source(environment, "frontend/index.html")
-    assert source.count(EARLY_HEAD + "</head>") == 1
+    assert source.count(HTML_HEAD + "</head>") == 1
     assert source.count("gradio_clock.js") == 1
 
 
 def test_a_gradio_whose_html_is_another_is_not_guessed_at() -> None:
-    environment = Environment(loader=_WithEarlyHead(DictLoader({"frontend/index.html": "<body>", "other": "<p>"})))
+    environment = Environment(loader=_HtmlHeadLoader(DictLoader({"frontend/index.html": "<body>", "other": "<p>"})))
     assert environment.get_template("other").render() == "<p>"
     with pytest.raises(RuntimeError, match="no end of a head"):
         environment.get_template("frontend/index.html")
@@ -48,4 +48,4 @@ def test_a_gradio_whose_html_is_another_is_not_guessed_at() -> None:
 
 def test_all_modules_of_the_page_are_known() -> None:
     there = {file.name for file in STATIC_DIR.glob("*.js")}
-    assert there - set(modules_of("app.js")) == {"gradio_clock.js"}, "one is not reached, or not seen to be"
+    assert there - set(find_modules("app.js")) == {"gradio_clock.js"}, "one is not reached, or not seen to be"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.compose.desk import Desk
+from tests.e2e.compose.desk import ComposeProject
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,17 +31,17 @@ def _missing() -> str | None:
 
 
 @pytest.fixture(scope="package")
-def new_desk(tmp_path_factory: pytest.TempPathFactory, endless_model: Path) -> Desk:
+def new_desk(tmp_path_factory: pytest.TempPathFactory, endless_model: Path) -> ComposeProject:
     """The folder as it was copied: no secrets yet, nothing built."""
     if missing := _missing():
         pytest.skip(f"no Docker engine with Compose here ({missing})")
     for file in endless_model.iterdir():
         file.chmod(0o644)  # the application's user in the container is another one
-    return Desk(tmp_path_factory.mktemp("desk"), endless_model)
+    return ComposeProject(tmp_path_factory.mktemp("desk"), endless_model)
 
 
 @pytest.fixture(scope="package")
-def desk(new_desk: Desk) -> Iterator[Desk]:
+def desk(new_desk: ComposeProject) -> Iterator[ComposeProject]:
     """Built from its folder and up for the first time."""
     new_desk.set_up()
     new_desk.build()

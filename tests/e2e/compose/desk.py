@@ -33,7 +33,7 @@ services:
 """
 
 
-class Desk:
+class ComposeProject:
     """The folder, and ``docker compose`` in it."""
 
     def __init__(self, folder: Path, endless_model: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import BrowserContext, expect
 
 from tests.e2e.chat_page import ChatPage, letters
-from tests.e2e.compose.desk import IMAGE, Desk, docker
+from tests.e2e.compose.desk import IMAGE, ComposeProject, docker
 from tests.e2e.conftest import NewBrowser
 
 PASSWORD = secrets.token_urlsafe(24)
@@ -21,7 +21,7 @@ SECRETS = {"POSTGRES_PASSWORD", "APP_SECRET_KEY", "APP_METRICS_TOKEN"}
 PROFILES = ("gpu", "monitoring", "cluster", "proxy")
 
 
-def test_nothing_starts_without_secrets(new_desk: Desk) -> None:
+def test_nothing_starts_without_secrets(new_desk: ComposeProject) -> None:
     assert new_desk.try_compose("--env-file", ".env.example", "config", "--quiet").returncode
     for name in SECRETS:
         (new_desk.folder / "two.env").write_text("\n".join(f"{other}=x" for other in SECRETS - {name}))
@@ -33,11 +33,11 @@ def test_nothing_starts_without_secrets(new_desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_profiles_are_valid(desk: Desk, profile: str) -> None:
+def test_profiles_are_valid(desk: ComposeProject, profile: str) -> None:
     desk.compose("--profile", profile, "config", "--quiet")
 
 
-def test_every_container_is_confined(desk: Desk) -> None:
+def test_every_container_is_confined(desk: ComposeProject) -> None:
     for service, port in (("app", str(desk.port)), ("db", None)):
         container = desk.inspect(service)
         host = container["HostConfig"]
@@ -55,7 +55,7 @@ def test_every_container_is_confined(desk: Desk) -> None:
     assert b"Read-only file system" in refused.stderr
 
 
-def test_the_image_needs_no_network(desk: Desk) -> None:
+def test_the_image_needs_no_network(desk: ComposeProject) -> None:
     """Alone, without a database beside it or a way out, it serves the model in its box."""
     name = f"deskmate-test-{secrets.token_hex(4)}"
     docker("run", "--detach", "--network", "none", "--name", name, IMAGE)
@@ -68,7 +68,7 @@ def test_the_image_needs_no_network(desk: Desk) -> None:
         docker("rm", "--force", "--volumes", name)
 
 
-def test_metrics_are_for_those_with_the_token(desk: Desk, new_browser: NewBrowser) -> None:
+def test_metrics_are_for_those_with_the_token(desk: ComposeProject, new_browser: NewBrowser) -> None:
     request = new_browser(desk).request
     assert request.get(f"{desk.url}/metrics").status == 401
     token = {"Authorization": f"Bearer {desk.secret('APP_METRICS_TOKEN')}"}
@@ -81,7 +81,7 @@ def test_metrics_are_for_those_with_the_token(desk: Desk, new_browser: NewBrowse
     assert request.get(f"http://{address}:7860/metrics", headers=token).status == 200
 
 
-def test_a_desk_keeps_everything(desk: Desk, new_browser: NewBrowser, tmp_path: Path) -> None:
+def test_a_desk_keeps_everything(desk: ComposeProject, new_browser: NewBrowser, tmp_path: Path) -> None:
     assert "/setup" in desk.compose("logs", "app"), "the first start offers a link to make the admin with"
     create = ("exec", "-T", "app", "deskmate", "user", "create", "ann", "--role", "admin", "--password-stdin")
     desk.compose(*create, given=PASSWORD.encode())
@@ -130,7 +130,7 @@ def test_a_desk_keeps_everything(desk: Desk, new_browser: NewBrowser, tmp_path: 
     assert everything(other, desk) == before
 
 
-def sign_in(browser: BrowserContext, desk: Desk) -> ChatPage:
+def sign_in(browser: BrowserContext, desk: ComposeProject) -> ChatPage:
     """As the admin, by the door that every address leads to."""
     page = browser.new_page()
     page.goto(desk.url)
@@ -141,7 +141,7 @@ def sign_in(browser: BrowserContext, desk: Desk) -> ChatPage:
     return ChatPage(page, desk.url).ready()
 
 
-def everything(browser: BrowserContext, desk: Desk) -> dict[str, Any]:
+def everything(browser: BrowserContext, desk: ComposeProject) -> dict[str, Any]:
     """Every conversation with all that was said in it."""
     conversations = browser.request.get(f"{desk.url}/api/conversations").json()["items"]
     found = {}
@@ -154,7 +154,7 @@ def everything(browser: BrowserContext, desk: Desk) -> dict[str, Any]:
     return found
 
 
-def kill_the_server(desk: Desk) -> None:
+def kill_the_server(desk: ComposeProject) -> None:
     """As a crash would: Docker starts it again by itself. Returns once it is ready again."""
     restarts = desk.inspect("app")["RestartCount"]
     desk.try_compose("exec", "-T", "app", "sh", "-c", "kill -9 $(cat /proc/1/task/1/children)")
@@ -167,7 +167,7 @@ def kill_the_server(desk: Desk) -> None:
         time.sleep(1)
 
 
-def test_two_replicas_begin_together(desk: Desk) -> None:
+def test_two_replicas_begin_together(desk: ComposeProject) -> None:
     """On an empty database: one of them makes the tables, the other one waits for it."""
     desk.destroy()
     desk.configure(DESKMATE_REPLICAS=2, DESKMATE_PORT=desk.two_ports(), APP_PUBLIC_URL="http://127.0.0.1:7860")

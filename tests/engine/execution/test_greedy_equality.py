@@ -28,7 +28,7 @@ from engine.scheduling.block_pool import NULL_BLOCK
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
 from testing.models import FAMILIES, WINDOW, make_model
 from testing.native import needs_compiler
-from testing.reference import TIE, Comparison, Reference, Reply
+from testing.reference import TIE_MARGIN, Comparison, Reference, ReferenceReply
 
 MAX_LEN = 96
 LONGEST = 20  #: reply
@@ -403,7 +403,7 @@ def test_rows_beyond_the_window_do_not_matter_any_more(pair: Pair) -> None:
 
 
 def test_the_tie_rule_excuses_ties_and_nothing_else() -> None:
-    expected = Reply(token_ids=(1, 2, 3), leads=(0.5, TIE / 2, 0.5))
+    expected = ReferenceReply(token_ids=(1, 2, 3), leads=(0.5, TIE_MARGIN / 2, 0.5))
     comparison = Comparison()
     comparison.check([1, 2, 3], expected)
     comparison.check([1, 9, 9], expected)

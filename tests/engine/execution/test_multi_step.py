@@ -21,19 +21,19 @@ from engine.execution.steps.multi_step import MultiStep
 from engine.model.load import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
-from testing.models import make_model
-from testing.native import needs_compiler
-from testing.replies import (
-    DRAWN,
+from testing.core_requests import (
     GREEDY,
     MAX_LEN,
     ON_HOST,
-    Clock,
-    Told,
+    SAMPLED,
+    AdjustableClock,
+    ReaderRecord,
     add,
     finish,
     run_scenario,
 )
+from testing.models import make_model
+from testing.native import needs_compiler
 
 BLOCK = 4
 
@@ -85,7 +85,7 @@ def make_core(model: LoadedModel, **chosen: Any) -> EngineCore:
     return core
 
 
-def alone(model: LoadedModel, prompt: Sequence[int], params: SamplingParams) -> Told:
+def alone(model: LoadedModel, prompt: Sequence[int], params: SamplingParams) -> ReaderRecord:
     """The reply of an engine that computes one step at a time, to nobody else."""
     core = make_core(model)
     core._multi_step = None
@@ -100,12 +100,12 @@ def alone(model: LoadedModel, prompt: Sequence[int], params: SamplingParams) -> 
 def test_whatever_happens_the_replies_are_the_same(
     model: LoadedModel, seeds: range, several: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, seen = Clock(), Counter[str]()
+    clock, seen = AdjustableClock(), Counter[str]()
     for module in ("runtime.engine_core", "runtime.request_processor", "runtime.output_processor"):
         monkeypatch.setattr(f"engine.{module}.monotonic", clock)
-    expected: dict[Any, Told] = {}
+    expected: dict[Any, ReaderRecord] = {}
 
-    def expect(prompt: list[int], params: SamplingParams) -> Told:
+    def expect(prompt: list[int], params: SamplingParams) -> ReaderRecord:
         key = tuple(prompt), repr(params)
         if key not in expected:
             expected[key] = alone(model, prompt, params)
@@ -132,7 +132,7 @@ def test_whatever_happens_the_replies_are_the_same(
 @needs_compiler
 def test_replies_of_all_lengths_end_where_they_must(llama: LoadedModel, several: list[int]) -> None:
     core = make_core(llama, max_batched_tokens=32)
-    asked = {f"r{length}": replace(DRAWN, max_tokens=length, seed=length) for length in range(1, 7)}
+    asked = {f"r{length}": replace(SAMPLED, max_tokens=length, seed=length) for length in range(1, 7)}
     for name, params in asked.items():
         add(core, name, [5, 6, 7], params)
     told = finish(core)
@@ -167,19 +167,19 @@ def test_a_stop_string_ends_a_reply_that_has_gone_on(llama: LoadedModel, several
 
 
 @needs_compiler
-@pytest.mark.parametrize("params", [*ON_HOST, replace(DRAWN, typical_p=0.7)], ids=lambda params: repr(params)[-60:])
+@pytest.mark.parametrize("params", [*ON_HOST, replace(SAMPLED, typical_p=0.7)], ids=lambda params: repr(params)[-60:])
 def test_who_needs_each_token_looked_at_has_it_so_and_only_while_it_writes(
     llama: LoadedModel, several: list[int], params: SamplingParams
 ) -> None:
     core = make_core(llama)
     add(core, "a", [5, 6, 7], replace(GREEDY, max_tokens=40))
-    told = Told()
-    told.hear(core.step())  # the prompt
-    told.hear(core.step())
+    told = ReaderRecord()
+    told.record(core.step())  # the prompt
+    told.record(core.step())
     assert several == [4]
     add(core, "b", [9, 8, 7], params)
     while ("b", params.n - 1) not in told.reasons:
-        told.hear(core.step())
+        told.record(core.step())
         core.check()
     between = len(several)
     finish(core, told)

@@ -25,21 +25,21 @@ from engine.sampling import async_sampler, gpu
 from engine.sampling.sampler import Sampler
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
 from engine.scheduling.in_flight import InFlight
-from testing.delayed_device import DelayedDevice, DelayedReading, ReadTooEarlyError
-from testing.models import make_model
-from testing.recorded_ops import OpRecorder
-from testing.replies import (
-    DRAWN,
+from testing.core_requests import (
     GREEDY,
-    LONGEST,
     MAX_LEN,
+    MAX_REPLY_TOKENS,
     ON_HOST,
-    Clock,
-    Told,
+    SAMPLED,
+    AdjustableClock,
+    ReaderRecord,
     add,
     finish,
     run_scenario,
 )
+from testing.delayed_device import DelayedDevice, DelayedReading, ReadTooEarlyError
+from testing.models import make_model
+from testing.recorded_ops import OpRecorder
 from tests.engine.execution.test_graphs import RecordableKernel
 
 BLOCK = 4
@@ -90,9 +90,9 @@ def make_core(
     return core
 
 
-def alone(device: DelayedDevice, model: LoadedModel, prompt: Sequence[int], params: SamplingParams) -> Told:
+def alone(device: DelayedDevice, model: LoadedModel, prompt: Sequence[int], params: SamplingParams) -> ReaderRecord:
     """The reply of an engine whose steps do not overlap, to nobody else."""
-    with device.set_aside():
+    with device.reads_allowed():
         core = make_core(model)
         add(core, "r", prompt, params)
         return finish(core)
@@ -102,7 +102,7 @@ def alone(device: DelayedDevice, model: LoadedModel, prompt: Sequence[int], para
 
 
 def run_one(
-    model: LoadedModel, seed: int, device: DelayedDevice, clock: Clock, expected: dict[Any, Told]
+    model: LoadedModel, seed: int, device: DelayedDevice, clock: AdjustableClock, expected: dict[Any, ReaderRecord]
 ) -> Counter[str]:
     rng = random.Random(seed)
     max_num_seqs = rng.choice([1, 3, 6])
@@ -125,8 +125,12 @@ def run_one(
 
 
 def expect(
-    device: DelayedDevice, model: LoadedModel, prompt: list[int], params: SamplingParams, expected: dict[Any, Told]
-) -> Told:
+    device: DelayedDevice,
+    model: LoadedModel,
+    prompt: list[int],
+    params: SamplingParams,
+    expected: dict[Any, ReaderRecord],
+) -> ReaderRecord:
     key = tuple(prompt), repr(params)
     if key not in expected:
         expected[key] = alone(device, model, prompt, params)
@@ -139,11 +143,11 @@ def expect(
 def test_whatever_happens_the_replies_are_the_same(
     model: LoadedModel, seeds: range, device: DelayedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock()
+    clock = AdjustableClock()
     for module in ("runtime.engine_core", "runtime.request_processor", "runtime.output_processor"):
         monkeypatch.setattr(f"engine.{module}.monotonic", clock)
     monkeypatch.setattr(gpu, "FIRST_CANDIDATES", 3)  # so that draws turn out to be wrong
-    expected: dict[Any, Told] = {}
+    expected: dict[Any, ReaderRecord] = {}
     seen = Counter[str]()
     for seed in seeds:
         seen += run_one(model, seed, device, clock, expected)
@@ -158,7 +162,7 @@ def test_whatever_happens_the_replies_are_the_same(
 def test_each_step_begins_before_the_one_before_it_is_read(llama: LoadedModel, device: DelayedDevice) -> None:
     core = make_core(llama, device)
     add(core, "a", list(range(5, 9)), GREEDY)
-    add(core, "b", list(range(5, 39)), replace(DRAWN, top_p=0.9))  # in chunks, beside the first
+    add(core, "b", list(range(5, 39)), replace(SAMPLED, top_p=0.9))  # in chunks, beside the first
     told = finish(core)
     assert told.tokens["a", 0] == alone(device, llama, list(range(5, 9)), GREEDY).tokens["r", 0]
     assert device.num_overlapped == core.stats().num_steps - 1
@@ -179,14 +183,14 @@ def test_who_needs_the_host_stops_the_overlap_only_while_it_writes(
     prompts = [list(range(5, 12)), list(range(40, 50))]
     core = make_core(llama, device)
     add(core, "a", prompts[0], replace(GREEDY, max_tokens=40))
-    told = Told()
+    told = ReaderRecord()
     for _ in range(3):
-        told.hear(core.step())
+        told.record(core.step())
     before = device.num_overlapped
     assert before > 0
     add(core, "b", prompts[1], params)
     while ("b", params.n - 1) not in told.reasons:
-        told.hear(core.step())
+        told.record(core.step())
         core.check()
     between = device.num_overlapped
     finish(core, told)
@@ -210,7 +214,7 @@ def test_draws_from_too_few_candidates_are_put_right(
         InFlight, "invalidate", lambda self, chunk: invalidations.append(chunk.request.id) or void(self, chunk)
     )
     core = make_core(llama, device)
-    asked = {f"r{seed}": replace(DRAWN, seed=seed, temperature=1.5, top_p=0.95) for seed in range(4)}
+    asked = {f"r{seed}": replace(SAMPLED, seed=seed, temperature=1.5, top_p=0.95) for seed in range(4)}
     asked["greedy"] = GREEDY
     for name, params in asked.items():
         add(core, name, [9, 8, 7], params)
@@ -226,7 +230,7 @@ def test_candidates_grow_with_those_that_were_too_few(
 ) -> None:
     monkeypatch.setattr(gpu, "FIRST_CANDIDATES", 2)
     core = make_core(llama, device)
-    add(core, "a", [9, 8, 7], replace(DRAWN, temperature=1.5, top_p=0.95, max_tokens=40))
+    add(core, "a", [9, 8, 7], replace(SAMPLED, temperature=1.5, top_p=0.95, max_tokens=40))
     told = finish(core)
     assert len(told.tokens["a", 0]) == 40
     assert core.stats().num_steps <= 40 + 4
@@ -241,9 +245,9 @@ def test_who_has_ended_keeps_its_blocks_until_its_last_row_is_computed(
     whole = alone(device, llama, [5, 6, 7], GREEDY).tokens["r", 0]
     core = make_core(llama, device)
     add(core, "a", [5, 6, 7], replace(GREEDY, stop_token_ids=(whole[3],)))
-    told = Told()
+    told = ReaderRecord()
     while ("a", 0) not in told.reasons:
-        told.hear(core.step())
+        told.record(core.step())
     assert told.reasons["a", 0] is FinishReason.STOP
     assert core.stats().kv_cache_usage > 0
     assert core.has_work
@@ -276,9 +280,9 @@ def test_an_abort_in_the_middle_of_a_step(llama: LoadedModel, device: DelayedDev
     core = make_core(llama, device)
     add(core, "a", [5, 6, 7], GREEDY)
     add(core, "b", [8, 9], replace(GREEDY, max_tokens=30))
-    told = Told()
+    told = ReaderRecord()
     for _ in range(4):
-        told.hear(core.step())
+        told.record(core.step())
     heard = len(told.tokens["a", 0])
     assert core.abort("a")
     core.check()
@@ -312,7 +316,7 @@ def poisoned(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, lis
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.runtime.engine_core, "select_kernel", lambda *_: (RecordableKernel(), BLOCK))
         whole = alone(DelayedDevice(), model, [5, 6, 7], GREEDY).tokens["r", 0]
-    first_seen = (index for index in range(3, LONGEST) if whole[index] not in {5, 6, 7, *whole[:index]})
+    first_seen = (index for index in range(3, MAX_REPLY_TOKENS) if whole[index] not in {5, 6, 7, *whole[:index]})
     at = next(index for index in first_seen if (3 + index) % BLOCK > 1)  # behind rows that others write before
     with torch.inference_mode():
         model.module.get_input_embeddings().weight[whole[at]] = torch.nan
@@ -357,12 +361,12 @@ def test_nan_in_a_row_too_many_harms_nobody(
     # Others wait until it has ended: then they get blocks that it has written to, and a graph reads whole blocks.
     core = make_core(model, device, OpRecorder(), num_kv_blocks=MAX_LEN // BLOCK + 1, max_num_seqs=1)
     others = harmless(device, model, 4)
-    told = Told()
+    told = ReaderRecord()
     add(core, "bad", prompt, params)
     for name, (tokens, _expected) in others.items():
         add(core, name, tokens, replace(GREEDY, max_tokens=24))
     while len(told.tokens.get(("bad", 0), ())) <= at:
-        told.hear(core.step())
+        told.record(core.step())
     if ends == "is aborted":
         assert core.abort("bad")
     finish(core, told)
@@ -401,12 +405,12 @@ def test_a_failed_step_takes_those_that_were_computed_and_the_others_go_on(
 def test_replies_that_are_taken_over_go_on_where_they_were(llama: LoadedModel, device: DelayedDevice) -> None:
     """What was on its way is forgotten, and computed again."""
     core = make_core(llama, device)
-    asked = {"a": GREEDY, "b": replace(DRAWN, top_k=9), "c": replace(GREEDY, max_tokens=4)}
+    asked = {"a": GREEDY, "b": replace(SAMPLED, top_k=9), "c": replace(GREEDY, max_tokens=4)}
     for name, params in asked.items():
         add(core, name, [20, 21, 22], params)
-    told = Told()
+    told = ReaderRecord()
     for _ in range(4):
-        told.hear(core.step())
+        told.record(core.step())
     core._step_request_ids = ()  # nobody is to blame
     failed, waiting = core.evacuate()
     device.unread = 0

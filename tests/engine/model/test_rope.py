@@ -15,7 +15,7 @@ from engine.execution.load import load_model
 from engine.model.load import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from testing.models import make_model
-from testing.reference import Comparison, Reference, Reply
+from testing.reference import Comparison, Reference, ReferenceReply
 
 ORIGINAL = 40
 HALF_HEAD_DIM = 8
@@ -48,13 +48,13 @@ def make(path: Path, kind: str, family: str = "llama") -> tuple[LoadedModel, Ref
     return load_model(settings, lambda _stage, _fraction: None), Reference(path)
 
 
-def alone(reference: Reference, prompt: list[int], max_tokens: int) -> Reply:
+def alone(reference: Reference, prompt: list[int], max_tokens: int) -> ReferenceReply:
     """What transformers says of a model that has seen nothing before: ``dynamic`` remembers the longest sequence."""
     return _alone(reference.path, tuple(prompt), max_tokens)
 
 
 @cache
-def _alone(path: Path, prompt: tuple[int, ...], max_tokens: int) -> Reply:
+def _alone(path: Path, prompt: tuple[int, ...], max_tokens: int) -> ReferenceReply:
     return Reference(path).greedy(prompt, max_tokens)
 
 

@@ -34,10 +34,10 @@ from engine import (
 )
 from engine.remote import dispatcher, upstreams
 from engine.remote.dispatcher import MAX_BACKOFF_SECONDS
-from testing.upstream import (
-    BREAK,
+from testing.scripted_server import (
+    DISCONNECT,
     DONE,
-    Answer,
+    ScriptedResponse,
     ScriptedServer,
     chunk,
     event,
@@ -46,7 +46,7 @@ from testing.upstream import (
     usage,
     words,
 )
-from testing.waiting import Clock, eventually
+from testing.waiting import LoopClock, eventually
 
 HI: list[ChatMessage] = [{"role": "user", "content": "hi"}]
 NEVER = asyncio.Event
@@ -161,7 +161,7 @@ async def test_the_end_may_come_without_done(server: ScriptedServer, connect: Co
 
 async def test_what_breaks_behind_the_end_of_a_reply_is_no_loss(server: ScriptedServer, connect: Connect) -> None:
     engine = await connect(server)
-    server.say(reply(chunk("a"), chunk("b", "length"), BREAK))
+    server.say(reply(chunk("a"), chunk("b", "length"), DISCONNECT))
     deltas = await read(engine.chat(HI))
     assert (text_of(deltas), deltas[-1].finish_reason) == ("ab", FinishReason.LENGTH)
 
@@ -228,9 +228,9 @@ async def test_leaving_closes_the_connection(server: ScriptedServer, connect: Co
 
 #: What a server does instead of going on with its reply.
 FAULTS: dict[str, list[Any]] = {
-    "hangs up": [BREAK],
+    "hangs up": [DISCONNECT],
     "ends without an end": [],
-    "half an event": [chunk("never seen")[:20], BREAK],
+    "half an event": [chunk("never seen")[:20], DISCONNECT],
     "half an event, and an end": [chunk("never seen")[:20]],
     "no JSON": [b"data: {oops\n\n"],
     "JSON of another shape": [event({"choices": [{"index": "one"}]})],
@@ -240,14 +240,14 @@ FAULTS: dict[str, list[Any]] = {
 #: What it answers in the place of a reply.
 ANSWERS = {
     "status 500": refusal(500, {"error": {"message": "boom"}}),
-    "status 502 of a proxy": Answer([b"<html>Bad Gateway</html>"], 502, {"Content-Type": "text/html"}),
+    "status 502 of a proxy": ScriptedResponse([b"<html>Bad Gateway</html>"], 502, {"Content-Type": "text/html"}),
     "status 503": refusal(503, {"error": "loading"}),
-    "a page": Answer([b"<html>Welcome</html>"], 200, {"Content-Type": "text/html"}),
+    "a page": ScriptedResponse([b"<html>Welcome</html>"], 200, {"Content-Type": "text/html"}),
     "an error as the first event": reply(chunk(), event({"error": {"message": "out of memory", "code": 500}})),
 }
 BEFORE = {
     **{name: reply(chunk(), *pieces) for name, pieces in FAULTS.items()},
-    "hangs up without a word": reply(BREAK),
+    "hangs up without a word": reply(DISCONNECT),
     **ANSWERS,
 }
 
@@ -304,34 +304,34 @@ async def test_the_word_error_in_a_reply_is_none(server: ScriptedServer, connect
 
 async def test_a_server_that_says_nothing(server: ScriptedServer, connect: Connect) -> None:
     engine = await connect(server, remote_timeout=100, remote_retries=0)
-    clock = Clock()
+    clock = LoopClock()
     server.say(reply(NEVER()), reply(chunk("a"), NEVER()))
     waiting = asyncio.create_task(said(engine))
     await eventually(lambda: server.running == 1)
-    await clock.runs_until(waiting.done, 101)
+    await clock.advance_until(waiting.done, 101)
     with pytest.raises(EngineStoppedError, match="does not answer in time"):
         await waiting
     stream = engine.chat(HI)
     assert (await anext(stream)).text == "a"
     reading = asyncio.create_task(read(stream))
-    await clock.runs_until(reading.done, 101)
+    await clock.advance_until(reading.done, 101)
     with pytest.raises(ReplyInterruptedError, match="does not answer in time"):
         await reading
 
 
 async def test_deadlines(server: ScriptedServer, connect: Connect) -> None:
     engine = await connect(server, remote_timeout=3600)
-    clock = Clock()
+    clock = LoopClock()
     server.say(reply(NEVER()), reply(chunk("a"), NEVER()))
     waiting = asyncio.create_task(read(engine.chat(HI, deadline=500)))
     await eventually(lambda: server.running == 1)
-    await clock.runs_until(waiting.done, 501)
+    await clock.advance_until(waiting.done, 501)
     with pytest.raises(DeadlineError):
         await waiting
     stream = engine.chat(HI, deadline=500)
     first = await anext(stream)
     reading = asyncio.create_task(read(stream))
-    await clock.runs_until(reading.done, 501)
+    await clock.advance_until(reading.done, 501)
     deltas = [first, *await reading]
     assert (text_of(deltas), deltas[-1].finish_reason) == ("a", FinishReason.DEADLINE)
     await eventually(lambda: server.left == 2)
@@ -360,7 +360,7 @@ async def test_a_busy_server_is_given_the_time_it_asks_for(
     ],
 )
 async def test_what_trying_again_does_not_help(
-    server: ScriptedServer, connect: Connect, answer: Answer, kind: type[EngineError], match: str
+    server: ScriptedServer, connect: Connect, answer: ScriptedResponse, kind: type[EngineError], match: str
 ) -> None:
     engine = await connect(server)
     server.say(answer)
@@ -642,7 +642,7 @@ async def test_a_server_whose_replies_break_off_rests(
 ) -> None:
     """Though it says that it is well."""
     engine = await connect(server, other)
-    server.default = reply(chunk("a"), BREAK)
+    server.default = reply(chunk("a"), DISCONNECT)
     failures = 0
     for number in range(40):
         try:
@@ -654,7 +654,7 @@ async def test_a_server_whose_replies_break_off_rests(
 
 async def test_the_only_server_is_asked_whatever_it_did(server: ScriptedServer, connect: Connect) -> None:
     engine = await connect(server, remote_retries=0)
-    server.say(*[reply(BREAK)] * 5)
+    server.say(*[reply(DISCONNECT)] * 5)
     for _ in range(5):
         with pytest.raises(EngineStoppedError):
             await said(engine)
@@ -695,14 +695,14 @@ async def test_a_server_that_is_not_there_yet(connect: Connect, monkeypatch: pyt
         (refusal(401, {}), {}, "ENGINE_REMOTE_API_KEY"),
         (refusal(404, {}), {}, "404"),
         (refusal(200, {"hello": 1}), {}, "does not list its models"),
-        (Answer([b"<html>"], 200, {"Content-Type": "text/html"}), {}, "does not list its models"),
+        (ScriptedResponse([b"<html>"], 200, {"Content-Type": "text/html"}), {}, "does not list its models"),
         (refusal(200, {"data": [{"id": "a"}, {"id": "b"}]}), {}, "a, b.*ENGINE_REMOTE_MODEL"),
         (refusal(200, {"data": [{"id": "a"}]}), {"remote_model": "x"}, "does not serve x but a"),
         (refusal(307, {}, Location="http://elsewhere/v1"), {}, "http://elsewhere/v1"),
     ],
 )
 async def test_what_can_never_work_is_said_at_the_start(
-    server: ScriptedServer, connect: Connect, answer: Answer, settings: dict[str, Any], match: str
+    server: ScriptedServer, connect: Connect, answer: ScriptedResponse, settings: dict[str, Any], match: str
 ) -> None:
     server.on["/v1/models"] = answer
     with pytest.raises(ModelLoadError, match=match):

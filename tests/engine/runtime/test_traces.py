@@ -27,8 +27,8 @@ from engine.sampling import gpu
 from engine.sampling.sampler import Sampler
 from engine.scheduling import coalescing
 from engine.scheduling.scheduler import StepPlan
+from testing.core_requests import GREEDY, MAX_LEN, ON_DEVICE, ON_HOST, prompts_for
 from testing.models import make_model
-from testing.replies import GREEDY, MAX_LEN, ON_DEVICE, ON_HOST, prompts_for
 from testing.scripted_runner import Script, ScriptedClock, ScriptedDevice
 from tests.engine.execution.test_graphs import RecordableKernel
 

@@ -50,7 +50,7 @@ class Tmpfs:
         self._ballast.unlink()
 
 
-class Quota:
+class FileSizeLimit:
     """The same for who may not mount: the system lets no file of the server's grow any more."""
 
     def __init__(self, folder: Path) -> None:
@@ -71,7 +71,7 @@ def small_disk(folder: Path) -> Iterator[SmallDisk]:
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        yield Quota(folder)
+        yield FileSizeLimit(folder)
         return
     try:
         yield Tmpfs(folder)
@@ -79,7 +79,7 @@ def small_disk(folder: Path) -> Iterator[SmallDisk]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-class MortalPostgres:
+class StoppablePostgres:
     """A PostgreSQL server that a test may stop and start."""
 
     def __init__(self, folder: Path) -> None:
@@ -100,10 +100,10 @@ class MortalPostgres:
 
 
 @contextmanager
-def mortal_postgres() -> Iterator[MortalPostgres]:
+def stoppable_postgres() -> Iterator[StoppablePostgres]:
     # A short path: the server's socket lies in it, and those are limited to about 100 characters.
     with tempfile.TemporaryDirectory(prefix="pg", dir="/tmp") as folder:
-        server = MortalPostgres(Path(folder) / "data")
+        server = StoppablePostgres(Path(folder) / "data")
         try:
             yield server
         finally:

@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from benchmarks.peers.protocol import MARGIN, Chat, Reply
+from benchmarks.peers.protocol import MARGIN, Chat, TimedReply
 from benchmarks.quantiles import quantile
 
-Run = Callable[[Sequence[Chat]], list[Reply]]
+RunChats = Callable[[Sequence[Chat]], list[TimedReply]]
 """Has an engine answer chats."""
-Figures = dict[str, float]
+MetricValues = dict[str, float]
 DEEP = "context of 3,900"
 
 
 @dataclass(frozen=True)
-class Figure:
+class Metric:
     """One line of the table."""
 
     key: str
@@ -32,7 +32,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """One thing to do.
 
     Args:
@@ -45,8 +45,8 @@ class Work:
     """
 
     name: str
-    measure: Callable[[Run, int], Figures]
-    figures: tuple[Figure, ...]
+    measure: Callable[[RunChats, int], MetricValues]
+    figures: tuple[Metric, ...]
     context: int
     chats: int = 1
     read_at: float | None = None
@@ -57,15 +57,15 @@ def fresh(chats: Sequence[Chat], turn: int) -> list[Chat]:
     return [replace(chat, prompt=(MARGIN + turn, *chat.prompt[1:])) for chat in chats]
 
 
-def works(vocab_size: int, *, quick: bool = False) -> dict[str, Work]:
+def make_workloads(vocab_size: int, *, quick: bool = False) -> dict[str, Workload]:
     """All of them, for models with that many tokens. The order of the draws fixes the prompts."""
     rng = random.Random(7)
 
     def prompt(length: int) -> tuple[int, ...]:
         return tuple(rng.randrange(MARGIN, vocab_size - MARGIN) for _ in range(length))
 
-    def chat(shortest: int, longest: int, fewest: int, most: int) -> Chat:
-        return Chat(prompt(rng.randint(shortest, longest)), rng.randint(fewest, most))
+    def chat(min_prompt: int, max_prompt: int, min_reply: int, max_reply: int) -> Chat:
+        return Chat(prompt(rng.randint(min_prompt, max_prompt)), rng.randint(min_reply, max_reply))
 
     short, long = prompt(128), prompt(1024)
     eight = [chat(32, 256, 64, 128) for _ in range(8)]
@@ -84,41 +84,41 @@ def works(vocab_size: int, *, quick: bool = False) -> dict[str, Work]:
         _many_chats("32 chats", many),
         _one_chat(DEEP, deep, 8 if quick else 48, ttft=False),
         _second_turn(talk, question),
-        _newcomer(streaming, newcomer, 48 if quick else 160),
+        _long_prompt_arrives(streaming, newcomer, 48 if quick else 160),
     ]
     return {work.name: work for work in found}
 
 
-def _one_chat(name: str, prompt: tuple[int, ...], new_tokens: int, *, ttft: bool = True) -> Work:
-    def measure(run: Run, turn: int) -> Figures:
+def _one_chat(name: str, prompt: tuple[int, ...], new_tokens: int, *, ttft: bool = True) -> Workload:
+    def measure(run: RunChats, turn: int) -> MetricValues:
         (reply,) = run(fresh([Chat(prompt, new_tokens)], turn))
         span = reply.times[-1] - reply.times[0]
         return {"ttft": 1000 * reply.first, "decode": (new_tokens - 1) / span}
 
-    figures = [Figure("decode", "decode", "tok/s", True)]
+    figures = [Metric("decode", "decode", "tok/s", True)]
     if ttft:
-        figures.append(Figure("ttft", "first token", "ms", False))
+        figures.append(Metric("ttft", "first token", "ms", False))
     length = len(prompt) + new_tokens
-    return Work(name, measure, tuple(figures), length, read_at=len(prompt) + new_tokens / 2)
+    return Workload(name, measure, tuple(figures), length, read_at=len(prompt) + new_tokens / 2)
 
 
-def _many_chats(name: str, chats: Sequence[Chat]) -> Work:
-    def measure(run: Run, turn: int) -> Figures:
+def _many_chats(name: str, chats: Sequence[Chat]) -> Workload:
+    def measure(run: RunChats, turn: int) -> MetricValues:
         replies = run(fresh(chats, turn))
         return {
             "throughput": sum(chat.new_tokens for chat in chats) / max(reply.times[-1] for reply in replies),
             "ttft": 1000 * median(reply.first for reply in replies),
         }
 
-    figures = (Figure("throughput", "all", "tok/s", True), Figure("ttft", "first token, median", "ms", False))
-    return Work(name, measure, figures, max(len(chat.prompt) + chat.new_tokens for chat in chats), chats=len(chats))
+    figures = (Metric("throughput", "all", "tok/s", True), Metric("ttft", "first token, median", "ms", False))
+    return Workload(name, measure, figures, max(len(chat.prompt) + chat.new_tokens for chat in chats), chats=len(chats))
 
 
-def _second_turn(talk: tuple[int, ...], question: tuple[int, ...]) -> Work:
+def _second_turn(talk: tuple[int, ...], question: tuple[int, ...]) -> Workload:
     """A chat of 2,000 tokens is asked something more: all but the question is known already."""
     new_tokens = 16
 
-    def measure(run: Run, turn: int) -> Figures:
+    def measure(run: RunChats, turn: int) -> MetricValues:
         (begun,) = fresh([Chat(talk, new_tokens)], turn)
         (cold,) = run([begun])
         reply = tuple(cold.tokens)
@@ -130,29 +130,29 @@ def _second_turn(talk: tuple[int, ...], question: tuple[int, ...]) -> Work:
         }
 
     figures = (
-        Figure("ttft", "first token", "ms", False),
-        Figure("share", "the same, of the first turn's", "%", False),
+        Metric("ttft", "first token", "ms", False),
+        Metric("share", "the same, of the first turn's", "%", False),
     )
-    return Work("second turn after 2,000", measure, figures, len(talk) + len(question) + 2 * new_tokens)
+    return Workload("second turn after 2,000", measure, figures, len(talk) + len(question) + 2 * new_tokens)
 
 
-def _newcomer(streaming: Sequence[tuple[int, ...]], newcomer: tuple[int, ...], new_tokens: int) -> Work:
+def _long_prompt_arrives(streaming: Sequence[tuple[int, ...]], newcomer: tuple[int, ...], new_tokens: int) -> Workload:
     """Chats are being written when a prompt of 4,000 tokens comes."""
 
-    def measure(run: Run, turn: int) -> Figures:
+    def measure(run: RunChats, turn: int) -> MetricValues:
         chats = [Chat(prompt, new_tokens) for prompt in streaming] + [Chat(newcomer, 4, after=new_tokens // 3)]
         *replies, late = run(fresh(chats, turn))
         return interruption(replies, late)
 
     figures = (
-        Figure("gap", "95th percentile of the gaps", "ms", False),
-        Figure("share", "the same, of those alone", "%", False),
-        Figure("ttft", "first token of the long one", "ms", False),
+        Metric("gap", "95th percentile of the gaps", "ms", False),
+        Metric("share", "the same, of those alone", "%", False),
+        Metric("ttft", "first token of the long one", "ms", False),
     )
-    return Work("a prompt of 4,000 comes", measure, figures, len(newcomer) + 4, chats=len(streaming) + 1)
+    return Workload("a prompt of 4,000 comes", measure, figures, len(newcomer) + 4, chats=len(streaming) + 1)
 
 
-def interruption(replies: Sequence[Reply], late: Reply) -> Figures:
+def interruption(replies: Sequence[TimedReply], late: TimedReply) -> MetricValues:
     """How much longer others wait for a token while a long prompt is read. Gaps that touch that time count to it."""
     # While some still read their prompts, the others are not undisturbed.
     begun = max(reply.times[0] for reply in replies)

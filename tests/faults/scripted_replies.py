@@ -9,12 +9,12 @@ from hashlib import sha256
 _VOCABULARY = ("one", "zwei", "trois", "четыре", "五", "sechs\n", "سبعة", "🙂", "nine,", "ten. ")
 
 
-def ask(number: int, words: int) -> str:
+def make_question(number: int, words: int) -> str:
     """A question that nobody else asks, for a reply of so many words."""
     return f"Question {number}: please ({words} words)"
 
 
-def reply_to(question: str) -> list[str]:
+def reply_pieces(question: str) -> list[str]:
     """The pieces of the reply. No reply begins as another one does."""
     asked = re.search(r"\((\d+) words\)", question)
     count = int(asked[1]) if asked else 5
@@ -24,4 +24,4 @@ def reply_to(question: str) -> list[str]:
 
 
 def whole_reply(question: str) -> str:
-    return "".join(reply_to(question))
+    return "".join(reply_pieces(question))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.works import Figure
+from benchmarks.workloads import Metric
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,13 @@ class Cell:
     def __str__(self) -> str:
         if self.value is None:
             return self.note or "–"
-        return number(self.value) + ("!" if self.disturbed else "")
+        return format_number(self.value) + ("!" if self.disturbed else "")
 
 
 @dataclass(frozen=True)
-class Line:
+class TableRow:
     work: str
-    figure: Figure
+    figure: Metric
     cells: Mapping[str, Cell]  #: by engine
     bandwidth: float | None = None  #: share of what the memory allows, ours
 
@@ -39,7 +39,7 @@ class Line:
         return (own / value if self.figure.higher_is_better else value / own), name
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Three digits that count."""
     if value == 0:
         return "0"
@@ -51,7 +51,7 @@ def _magnitude(value: float) -> int:
     return int(f"{value:.2e}".partition("e")[2])
 
 
-def table(lines: Sequence[Line], engines: Sequence[str], titles: Mapping[str, str]) -> list[str]:
+def format_table(lines: Sequence[TableRow], engines: Sequence[str], titles: Mapping[str, str]) -> list[str]:
     """In Markdown, its columns aligned for those who read it as it is. Engines without a figure have no column."""
     ours = engines[0]
     said = {name for line in lines for name, cell in line.cells.items() if str(cell) != "–"}

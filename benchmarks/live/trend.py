@@ -34,7 +34,7 @@ class Trend:
     bound: float  #: most that it may have grown
 
     @property
-    def flat(self) -> bool:
+    def is_flat(self) -> bool:
         return self.grown <= self.bound
 
     @classmethod

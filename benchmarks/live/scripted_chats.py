@@ -1,4 +1,4 @@
-"""What people say: the same questions with the same seeds, whoever answers."""
+"""What users say: the same questions with the same seeds, whoever answers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-MESSAGES = 4
-"""Of a conversation, then the person begins another one."""
-LONGEST_REPLY = 256
+MESSAGES_PER_CONVERSATION = 4
+"""Of a conversation, then the user begins another one."""
+MAX_REPLY_TOKENS = 256
 """In tokens; the bundled model rarely writes that much."""
 QUESTIONS = (
     "What can Deskmate do?",
@@ -29,30 +29,30 @@ QUESTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ScriptedQuestion:
     text: str
     seed: int
-    begins: bool  #: a conversation
+    starts_conversation: bool
 
 
-def questions(person: int, turn: int) -> Iterator[Question]:
-    """One person's, without an end. They differ from turn to turn, so that no cache knows a turn by the one before."""
+def questions(user: int, turn: int) -> Iterator[ScriptedQuestion]:
+    """One user's, without an end. They differ from turn to turn, so that no cache knows a turn by the one before."""
     number = 0
     while True:
-        text = QUESTIONS[(5 * person + 3 * turn + number) % len(QUESTIONS)]
-        begins = number % MESSAGES == 0
-        if begins:
-            text = f"Hello, I am number {100 * turn + person}. {text}"
-        yield Question(text, seed=number + 1000 * (100 * turn + person), begins=begins)
+        text = QUESTIONS[(5 * user + 3 * turn + number) % len(QUESTIONS)]
+        starts_conversation = number % MESSAGES_PER_CONVERSATION == 0
+        if starts_conversation:
+            text = f"Hello, I am number {100 * turn + user}. {text}"
+        yield ScriptedQuestion(text, seed=number + 1000 * (100 * turn + user), starts_conversation=starts_conversation)
         number += 1
 
 
-Answer = Callable[[Question], Awaitable[object]]
+AskFunction = Callable[[ScriptedQuestion], Awaitable[object]]
 """Asks a question and reads the reply to its end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TokenWindow:
     """What was generated while everybody was chatting."""
 
     tokens: float
@@ -60,40 +60,40 @@ class Window:
 
 
 async def chat(
-    people: Sequence[Answer],
+    users: Sequence[AskFunction],
     turn: int,
     *,
     settle: float,
     seconds: float,
     count: Callable[[], Awaitable[tuple[float, float]]],
-) -> Window:
+) -> TokenWindow:
     """Let all chat at once, each sending the next message as soon as a reply has ended, and count for ``seconds``.
 
     Args:
-        people: how each of them asks.
+        users: how each of them asks.
         settle: seconds before the counting begins.
         count: tokens generated so far, and the moment they were counted in seconds.
     """
-    over = asyncio.Event()
+    stop_event = asyncio.Event()
 
-    async def one(number: int, answer: Answer) -> None:
+    async def one(number: int, answer: AskFunction) -> None:
         for question in questions(number, turn):
-            if over.is_set():
+            if stop_event.is_set():
                 return
             await answer(question)
 
-    async def measured() -> Window:
+    async def measured() -> TokenWindow:
         await asyncio.sleep(settle)
         tokens, moment = await count()
         await asyncio.sleep(seconds)
         later_tokens, later = await count()
-        over.set()
-        return Window(later_tokens - tokens, later - moment)
+        stop_event.set()
+        return TokenWindow(later_tokens - tokens, later - moment)
 
     with contextlib.ExitStack() as cleaning:
-        cleaning.callback(over.set)
+        cleaning.callback(stop_event.set)
         async with asyncio.TaskGroup() as group:
             window = group.create_task(measured())
-            for number, answer in enumerate(people):
+            for number, answer in enumerate(users):
                 group.create_task(one(number, answer))
     return window.result()

@@ -13,30 +13,30 @@ from engine import FinishReason, SamplingParams
 from engine.runtime.engine_core import EngineCore, StepResult
 
 MAX_LEN = 64
-LONGEST = 16  #: reply
-GREEDY = SamplingParams(temperature=0.0, max_tokens=LONGEST, ignore_eos=True)
-DRAWN = SamplingParams(temperature=1.0, max_tokens=LONGEST, ignore_eos=True, seed=5)
+MAX_REPLY_TOKENS = 16  #: reply
+GREEDY = SamplingParams(temperature=0.0, max_tokens=MAX_REPLY_TOKENS, ignore_eos=True)
+SAMPLED = SamplingParams(temperature=1.0, max_tokens=MAX_REPLY_TOKENS, ignore_eos=True, seed=5)
 
 #: What the device samples alone.
 ON_DEVICE = (
     GREEDY,
-    DRAWN,
-    replace(DRAWN, top_p=0.8),
-    replace(DRAWN, top_k=7),
-    replace(DRAWN, top_k=40, top_p=0.9, min_p=0.01),
-    replace(DRAWN, typical_p=0.7),
+    SAMPLED,
+    replace(SAMPLED, top_p=0.8),
+    replace(SAMPLED, top_k=7),
+    replace(SAMPLED, top_k=40, top_p=0.9, min_p=0.01),
+    replace(SAMPLED, typical_p=0.7),
     replace(GREEDY, max_tokens=1),
-    replace(DRAWN, max_tokens=2, top_p=0.5),
+    replace(SAMPLED, max_tokens=2, top_p=0.5),
 )
 #: What needs the tokens before it, or scores, on the host.
 ON_HOST = (
     replace(GREEDY, repetition_penalty=1.3),
-    replace(DRAWN, presence_penalty=0.5),
-    replace(DRAWN, logit_bias={7: 3.0}),
+    replace(SAMPLED, presence_penalty=0.5),
+    replace(SAMPLED, logit_bias={7: 3.0}),
     replace(GREEDY, min_tokens=4, stop_token_ids=tuple(range(200))),
     replace(GREEDY, logprobs=2),
     replace(GREEDY, prompt_logprobs=1),
-    replace(DRAWN, n=3),
+    replace(SAMPLED, n=3),
 )
 
 
@@ -45,7 +45,7 @@ def add(core: EngineCore, name: str, prompt: Sequence[int], params: SamplingPara
 
 
 @dataclass
-class Told:
+class ReaderRecord:
     """What the readers were told."""
 
     tokens: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # by request and reply
@@ -53,7 +53,7 @@ class Told:
     failures: dict[str, str] = field(default_factory=dict)
     text: str = ""  # of all together
 
-    def hear(self, result: StepResult) -> None:
+    def record(self, result: StepResult) -> None:
         for delta in result.deltas:
             assert delta.request_id not in self.failures
             key = (delta.request_id, delta.index)
@@ -67,16 +67,16 @@ class Told:
             self.failures[request_id] = type(error).__name__
 
 
-def finish(core: EngineCore, told: Told | None = None) -> Told:
-    told = told or Told()
+def finish(core: EngineCore, told: ReaderRecord | None = None) -> ReaderRecord:
+    told = told or ReaderRecord()
     while core.has_work:
-        told.hear(core.step())
+        told.record(core.step())
         core.check()
     assert core.stats().kv_cache_usage == 0
     return told
 
 
-class Clock:
+class AdjustableClock:
     def __init__(self) -> None:
         self.ahead = 0.0
 
@@ -92,7 +92,10 @@ def prompts_for(rng: random.Random) -> list[list[int]]:
 
 
 def run_scenario(
-    rng: random.Random, core: EngineCore, clock: Clock, expect: Callable[[list[int], SamplingParams], Told]
+    rng: random.Random,
+    core: EngineCore,
+    clock: AdjustableClock,
+    expect: Callable[[list[int], SamplingParams], ReaderRecord],
 ) -> Counter[str]:
     """Requests come, are aborted, run out of time, stop, and put each other out, all at random.
 
@@ -105,14 +108,14 @@ def run_scenario(
     """
     prompts = prompts_for(rng)
     asked: dict[str, tuple[list[int], SamplingParams]] = {}
-    told, seen = Told(), Counter[str]()
+    told, seen = ReaderRecord(), Counter[str]()
     to_come = 14
     while to_come or core.has_work:
         while to_come and (not core.has_work or rng.random() < 0.3):
             to_come -= 1
             name, prompt = f"r{to_come}", rng.choice(prompts)
             params = rng.choice(ON_DEVICE if rng.random() < 0.8 else ON_HOST)
-            if params.max_tokens == LONGEST and params.n == 1 and rng.random() < 0.4:
+            if params.max_tokens == MAX_REPLY_TOKENS and params.n == 1 and rng.random() < 0.4:
                 whole = expect(prompt, params).tokens["r", 0]
                 params = replace(params, stop_token_ids=(*params.stop_token_ids, rng.choice(whole)))
             asked[name] = prompt, params
@@ -125,7 +128,7 @@ def run_scenario(
                 seen["aborts"] += 1
                 del asked[name]
                 core.check()
-        told.hear(core.step())
+        told.record(core.step())
         core.check()
     assert core.stats().kv_cache_usage == 0
     for name, (prompt, params) in asked.items():

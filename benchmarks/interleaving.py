@@ -6,22 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-BUSY = 0.08
+MAX_OTHERS_CPU_SHARE = 0.08
 """Above this share of the CPU for others, a figure says more about them."""
 
 
-class OutOfTurnError(Exception):
+class CannotContinueError(Exception):
     """One of those who take turns cannot go on; says why."""
 
 
 @dataclass(frozen=True)
 class Repetition:
     figures: dict[str, float]
-    others: float  #: share of the CPU that others used meanwhile, 0 to 1
+    others_cpu_share: float  #: share of the CPU that others used meanwhile, 0 to 1
 
     @property
-    def counts(self) -> bool:
-        return self.others <= BUSY
+    def is_valid(self) -> bool:
+        return self.others_cpu_share <= MAX_OTHERS_CPU_SHARE
 
 
 @dataclass
@@ -34,26 +34,26 @@ class Series:
     @property
     def dropped(self) -> int:
         """Others were busy."""
-        return sum(not repetition.counts for repetition in self.repetitions)
+        return sum(not repetition.is_valid for repetition in self.repetitions)
 
     @property
-    def disturbed(self) -> bool:
+    def is_disturbed(self) -> bool:
         """Others were busy in all of them, so that they count for want of better ones."""
         return bool(self.repetitions) and self.dropped == len(self.repetitions)
 
     @property
     def figures(self) -> dict[str, float]:
         """Medians of those that count."""
-        counted = [one.figures for one in self.repetitions if one.counts or self.disturbed]
+        counted = [one.figures for one in self.repetitions if one.is_valid or self.is_disturbed]
         keys = counted[0].keys() if counted else ()
         return {key: median(figures[key] for figures in counted) for key in keys}
 
 
-Measure = Callable[[str, int], Repetition]
-"""One repetition of who is named, in this turn; raises :class:`OutOfTurnError`."""
+MeasureFunction = Callable[[str, int], Repetition]
+"""One repetition of who is named, in this turn; raises :class:`CannotContinueError`."""
 
 
-def take_turns(names: Sequence[str], repeats: int, measure: Measure) -> dict[str, Series]:
+def run_interleaved(names: Sequence[str], repeats: int, measure: MeasureFunction) -> dict[str, Series]:
     """``repeats`` repetitions of each that count, in at most twice as many rounds. Turn 0 warms up and is thrown away.
 
     Who raises is out, and keeps what it has.
@@ -66,7 +66,7 @@ def take_turns(names: Sequence[str], repeats: int, measure: Measure) -> dict[str
                 continue
             try:
                 repetition = measure(name, turn)
-            except OutOfTurnError as error:
+            except CannotContinueError as error:
                 one.problem = str(error)
                 continue
             if turn:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 SSE = {"Content-Type": "text/event-stream"}
-BREAK = "break"  #: hang up in the middle
+DISCONNECT = "break"  #: hang up in the middle
 DONE = b"data: [DONE]\n\n"
 
 Piece = bytes | asyncio.Event | str
@@ -34,31 +34,31 @@ def usage(prompt: int, completion: int, cached: int | None = None) -> bytes:
 
 
 @dataclass
-class Answer:
-    """Pieces are sent one by one; an event is waited for; :data:`BREAK` hangs up."""
+class ScriptedResponse:
+    """Pieces are sent one by one; an event is waited for; :data:`DISCONNECT` hangs up."""
 
     pieces: Iterable[Piece] = ()
     status: int = 200
     headers: dict[str, str] = field(default_factory=lambda: dict(SSE))
 
 
-def reply(*pieces: Piece) -> Answer:
-    return Answer(pieces)
+def reply(*pieces: Piece) -> ScriptedResponse:
+    return ScriptedResponse(pieces)
 
 
-def words(*texts: str) -> Answer:
+def words(*texts: str) -> ScriptedResponse:
     """A reply as vLLM sends one."""
-    return Answer([chunk(), *map(chunk, texts), chunk(None, "stop"), usage(7, len(texts)), DONE])
+    return ScriptedResponse([chunk(), *map(chunk, texts), chunk(None, "stop"), usage(7, len(texts)), DONE])
 
 
-def refusal(status: int, body: object, **headers: str) -> Answer:
+def refusal(status: int, body: object, **headers: str) -> ScriptedResponse:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer([data], status, {"Content-Type": "application/json", **named})
+    return ScriptedResponse([data], status, {"Content-Type": "application/json", **named})
 
 
 @dataclass
-class Asked:
+class ReceivedRequest:
     path: str
     headers: dict[str, str]
     body: Any
@@ -72,15 +72,15 @@ class ScriptedServer:
 
     def __init__(self, model: str = "m", owned_by: str = "vllm", max_model_len: int | None = 100) -> None:
         card = {"id": model, "object": "model", "owned_by": owned_by, "max_model_len": max_model_len}
-        self.on: dict[str, Answer] = {"/v1/models": refusal(200, {"object": "list", "data": [card]})}
+        self.on: dict[str, ScriptedResponse] = {"/v1/models": refusal(200, {"object": "list", "data": [card]})}
         if owned_by == "me":
             self.on["/openapi.json"] = refusal(200, {"info": {"title": "🦙 llama.cpp Python API"}})
         self.default = words("Hello", " world")
-        self.asked: list[Asked] = []  #: for a reply
-        self.counted: list[Asked] = []  #: anything else
+        self.asked: list[ReceivedRequest] = []  #: for a reply
+        self.counted: list[ReceivedRequest] = []  #: anything else
         self.left = 0  #: replies whose reader hung up before their end
         self.running = 0
-        self._answers: deque[Answer] = deque()
+        self._answers: deque[ScriptedResponse] = deque()
         self._server: asyncio.Server | None = None
         self._port = 0
         self._connections: set[asyncio.Task[None]] = set()
@@ -93,7 +93,7 @@ class ScriptedServer:
     def label(self) -> str:
         return f"127.0.0.1:{self._port}"
 
-    def say(self, *answers: Answer) -> None:
+    def say(self, *answers: ScriptedResponse) -> None:
         self._answers.extend(answers)
 
     async def __aenter__(self) -> ScriptedServer:
@@ -138,7 +138,7 @@ class ScriptedServer:
         _method, path, _ = head[0].split(" ")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        asked = Asked(path, headers, json.loads(body) if body else None)
+        asked = ReceivedRequest(path, headers, json.loads(body) if body else None)
         if path in ("/v1/chat/completions", "/v1/completions"):
             self.asked.append(asked)
             answer = self._answers.popleft() if self._answers else self.default
@@ -150,7 +150,9 @@ class ScriptedServer:
         self.counted.append(asked)
         return await self._answer(self.on.get(path, refusal(404, {"detail": "Not Found"})), reader, writer)
 
-    async def _answer(self, answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _answer(
+        self, answer: ScriptedResponse, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
         """Whether the connection can be used again."""
         head = [f"HTTP/1.1 {answer.status} X", *(f"{name}: {value}" for name, value in answer.headers.items())]
         sent_head = False
@@ -161,7 +163,7 @@ class ScriptedServer:
                     self.left += 1
                     return False
                 continue
-            if not sent_head and piece != BREAK:
+            if not sent_head and piece != DISCONNECT:
                 writer.write("\r\n".join([*head, "Transfer-Encoding: chunked", "", ""]).encode())
                 sent_head = True
             if isinstance(piece, str):

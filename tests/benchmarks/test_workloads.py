@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.peers.protocol import Chat, Reply
-from benchmarks.works import Work, interruption, works
+from benchmarks.peers.protocol import Chat, TimedReply
+from benchmarks.workloads import Workload, interruption, make_workloads
 
 
-def asked(work: Work, turn: int) -> list[list[Chat]]:
+def asked(work: Workload, turn: int) -> list[list[Chat]]:
     """The chats of a repetition, answered by a token each tenth of a second: 5, 6, 7 and so on."""
     seen: list[list[Chat]] = []
 
-    def run(chats: Sequence[Chat]) -> list[Reply]:
+    def run(chats: Sequence[Chat]) -> list[TimedReply]:
         seen.append(list(chats))
         return [
-            Reply(0.0, [0.5 + step / 10 for step in range(chat.new_tokens)], list(range(5, 5 + chat.new_tokens)))
+            TimedReply(0.0, [0.5 + step / 10 for step in range(chat.new_tokens)], list(range(5, 5 + chat.new_tokens)))
             for chat in chats
         ]
 
@@ -36,7 +36,7 @@ def _forget() -> None:
 
 
 def test_the_prompts_are_those_of_the_published_figures() -> None:
-    found = works(32_000)
+    found = make_workloads(32_000)
     (eight,), (many,) = asked(found["8 chats"], 1), asked(found["32 chats"], 1)
     assert [sum(chat.new_tokens for chat in chats) for chats in (eight, many)] == [704, 3032]
     assert all(32 <= len(chat.prompt) <= 256 for chat in (*eight, *many))
@@ -44,22 +44,22 @@ def test_the_prompts_are_those_of_the_published_figures() -> None:
 
 
 def test_no_repetition_finds_the_prompts_of_another_in_a_cache() -> None:
-    (first,), (second,) = (asked(works(3072)["8 chats"], turn)[:1] for turn in (0, 1))
+    (first,), (second,) = (asked(make_workloads(3072)["8 chats"], turn)[:1] for turn in (0, 1))
     assert {chat.prompt[0] for chat in first}.isdisjoint(chat.prompt[0] for chat in second)
     assert [chat.prompt[1:] for chat in first] == [chat.prompt[1:] for chat in second]
 
 
 def test_rates_and_delays_of_one_chat_and_of_many() -> None:
-    asked(works(3072)["1 chat"], 1)
+    asked(make_workloads(3072)["1 chat"], 1)
     assert seen_figures == {"ttft": pytest.approx(500), "decode": pytest.approx(10)}
-    (chats,) = asked(works(3072)["8 chats"], 1)
+    (chats,) = asked(make_workloads(3072)["8 chats"], 1)
     longest = max(chat.new_tokens for chat in chats)
     rate = sum(chat.new_tokens for chat in chats) / (0.5 + (longest - 1) / 10)
     assert seen_figures["throughput"] == pytest.approx(rate)
 
 
 def test_the_second_turn_goes_on_from_the_reply_to_the_first() -> None:
-    (cold,), (warm,) = asked(works(3072)["second turn after 2,000"], 4)
+    (cold,), (warm,) = asked(make_workloads(3072)["second turn after 2,000"], 4)
     assert warm.prompt[: len(cold.prompt)] == cold.prompt
     assert warm.prompt[2000:2016] == tuple(range(5, 21))
     assert len(warm.prompt) == 2064
@@ -67,12 +67,12 @@ def test_the_second_turn_goes_on_from_the_reply_to_the_first() -> None:
 
 
 def test_only_gaps_while_the_long_prompt_is_read_are_called_interrupted() -> None:
-    early = Reply(0.0, [1.0, 1.8, 3.0, 9.0, 10.0, 11.0])
-    settled_late = Reply(0.0, [2.0, 3.0, 8.0, 10.0])
-    found = interruption([early, settled_late], Reply(asked=4.0, times=[9.5, 9.6]))
+    early = TimedReply(0.0, [1.0, 1.8, 3.0, 9.0, 10.0, 11.0])
+    settled_late = TimedReply(0.0, [2.0, 3.0, 8.0, 10.0])
+    found = interruption([early, settled_late], TimedReply(asked=4.0, times=[9.5, 9.6]))
     # alone: 2-3 of the other; what begins before 2 is from before it had begun. Meanwhile: 3-9, 9-10, 3-8, 8-10.
     assert found["alone"] == 1000
     assert found["gap"] == pytest.approx(1000 * (5 + 0.85))
     assert found["ttft"] == pytest.approx(5500)
     with pytest.raises(RuntimeError, match="were done before"):
-        interruption([Reply(0.0, [1.0, 2.0])], Reply(asked=4.0, times=[9.5]))
+        interruption([TimedReply(0.0, [1.0, 2.0])], TimedReply(asked=4.0, times=[9.5]))

@@ -18,14 +18,14 @@ from time import perf_counter
 from types import TracebackType
 
 from app.domain.chat_settings import ChatSettings
-from benchmarks.live.talk import LONGEST_REPLY, Answer, Question, Window, chat
+from benchmarks.live.scripted_chats import MAX_REPLY_TOKENS, AskFunction, ScriptedQuestion, TokenWindow, chat
 from benchmarks.peers.protocol import die_with_parent
 from engine import ChatMessage, Delta, Engine, EngineSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class EngineAlone:
+class EngineProcess:
     """The process, from outside; ended with its ``with`` block.
 
     Args:
@@ -35,11 +35,11 @@ class EngineAlone:
     def __init__(self, folder: Path) -> None:
         self._log = folder / "engine.log"
 
-    def __enter__(self) -> EngineAlone:
+    def __enter__(self) -> EngineProcess:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("APP_", "ENGINE_"))}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.live.engine_alone"],
+                [sys.executable, "-m", "benchmarks.live.engine_process"],
                 cwd=self._log.parent,
                 env=environment | {"PYTHONPATH": str(ROOT)},
                 stdin=subprocess.PIPE,
@@ -62,12 +62,12 @@ class EngineAlone:
         """Also the id of the session that it leads."""
         return self._process.pid
 
-    def chat(self, people: int, turn: int, settle: float, seconds: float) -> Window:
+    def chat(self, people: int, turn: int, settle: float, seconds: float) -> TokenWindow:
         assert self._process.stdin is not None
         asked = {"people": people, "turn": turn, "settle": settle, "seconds": seconds}
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
-        return Window(**json.loads(self._read()))
+        return TokenWindow(**json.loads(self._read()))
 
     def _read(self) -> str:
         assert self._process.stdout is not None
@@ -86,7 +86,7 @@ async def serve() -> None:
         while line := await asyncio.to_thread(sys.stdin.readline):
             asked = json.loads(line)
             window = await chat(
-                [asking(engine) for _ in range(asked["people"])],
+                [make_ask(engine) for _ in range(asked["people"])],
                 asked["turn"],
                 settle=asked["settle"],
                 seconds=asked["seconds"],
@@ -95,15 +95,15 @@ async def serve() -> None:
             print(json.dumps({"tokens": window.tokens, "seconds": window.seconds}), file=answers, flush=True)
 
 
-def asking(engine: Engine) -> Answer:
+def make_ask(engine: Engine) -> AskFunction:
     """How one person asks the engine, with the conversation so far."""
     messages: list[ChatMessage] = []
 
-    async def answer(question: Question) -> None:
-        if question.begins:
+    async def answer(question: ScriptedQuestion) -> None:
+        if question.starts_conversation:
             messages.clear()
         messages.append({"role": "user", "content": question.text})
-        params = ChatSettings(seed=question.seed, max_tokens=LONGEST_REPLY).sampling_params()
+        params = ChatSettings(seed=question.seed, max_tokens=MAX_REPLY_TOKENS).sampling_params()
         text, token_ids = "", list[int]()
         deltas: AsyncGenerator[Delta] = engine.chat(messages, params)
         async with aclosing(deltas):

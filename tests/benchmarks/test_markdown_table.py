@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.markdown_table import Cell, TableRow, format_number, format_table
 from benchmarks.quantiles import quantile
-from benchmarks.table import Cell, Line, number, table
-from benchmarks.works import Figure
+from benchmarks.workloads import Metric
 
-RATE = Figure("decode", "decode", "tok/s", True)
-DELAY = Figure("ttft", "first token", "ms", False)
+RATE = Metric("decode", "decode", "tok/s", True)
+DELAY = Metric("ttft", "first token", "ms", False)
 TITLES = {"ours": "Ours", "a": "Peer A", "b": "Peer B", "c": "Peer C"}
 
 
-def line(figure: Figure, ours: float | None, **others: float | None) -> Line:
+def line(figure: Metric, ours: float | None, **others: float | None) -> TableRow:
     cells = {name: Cell(value) for name, value in {"ours": ours, **others}.items()}
-    return Line("1 chat", figure, cells, 0.5 if figure is RATE else None)
+    return TableRow("1 chat", figure, cells, 0.5 if figure is RATE else None)
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,15 @@ def line(figure: Figure, ours: float | None, **others: float | None) -> Line:
         (line(RATE, 1.0, a=None), None),
     ],
 )
-def test_above_one_ours_is_ahead_of_the_best_other(asked: Line, ratio: tuple[float, str] | None) -> None:
+def test_above_one_ours_is_ahead_of_the_best_other(asked: TableRow, ratio: tuple[float, str] | None) -> None:
     assert asked.ratio("ours") == ratio
 
 
 def test_the_table_says_what_is_missing_and_what_was_disturbed() -> None:
     cells = {"ours": Cell(note="not built"), "a": Cell(1234.5, disturbed=True), "b": Cell()}
-    heading, rule, first, second = table([line(RATE, 30.0, a=20.0), Line("8 chats", RATE, cells)], list(TITLES), TITLES)
+    heading, rule, first, second = format_table(
+        [line(RATE, 30.0, a=20.0), TableRow("8 chats", RATE, cells)], list(TITLES), TITLES
+    )
 
     def cells_of(row: str) -> list[str]:
         return [cell.strip() for cell in row.split("|")[1:-1]]
@@ -47,7 +49,7 @@ def test_the_table_says_what_is_missing_and_what_was_disturbed() -> None:
 
 
 def test_numbers_have_three_digits_that_count() -> None:
-    assert [number(value) for value in (0.01234, 1.005, 9.999, 99.96, 123.4, 1_234_567, 0)] == [
+    assert [format_number(value) for value in (0.01234, 1.005, 9.999, 99.96, 123.4, 1_234_567, 0)] == [
         "0.0123",
         "1.00",
         "10.0",
