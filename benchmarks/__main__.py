@@ -19,6 +19,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from benchmarks import machine
 from benchmarks.model_files import ROOT, bench_model
@@ -46,7 +47,7 @@ def main() -> None:
     args = _arguments()
     missing = {entry.name: why for entry in CATALOGUE if entry.name in args.engines and (why := entry.missing())}
     entries = [entry for entry in CATALOGUE if entry.name in args.engines and entry.name not in missing]
-    about = machine.describe() | {"threads": args.threads, "repeats": args.repeats, "quick": args.quick}
+    about: dict[str, Any] = machine.describe() | {"threads": args.threads, "repeats": args.repeats, "quick": args.quick}
     plan = _plan(args)
     models = {name: bench_model(name) for name in dict.fromkeys(name for name, _ in plan)}
     bandwidth = _bandwidth(Bandwidth.sizes(list(models.values())), args.threads)

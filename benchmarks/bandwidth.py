@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import mmap
+from collections.abc import Callable
 from time import perf_counter
 
 import torch
@@ -32,7 +33,8 @@ def read_bandwidth(num_bytes: int, threads: int) -> float:
     vector = torch.ones(COLUMNS)
     best = 0.0
     for _ in range(ROUNDS):
-        for way in (matrix.sum, lambda: torch.mv(matrix, vector)):
+        ways: tuple[Callable[[], torch.Tensor], ...] = (matrix.sum, lambda: torch.mv(matrix, vector))
+        for way in ways:
             way()
             end = perf_counter() + SECONDS
             while (begin := perf_counter()) < end:

@@ -173,7 +173,7 @@ class FairnessBench:
 
 
 async def run(names: Sequence[str], seconds: float) -> dict[str, Any]:
-    engine_core.Scheduler = StepCountingScheduler  # type: ignore[misc,attr-defined]
+    engine_core.Scheduler = StepCountingScheduler  # type: ignore[attr-defined]
     async with Engine(EngineSettings(model="models/guide")) as engine:
         bench = FairnessBench(engine)
         await bench.ask()

@@ -46,7 +46,7 @@ TOKENS = 200
 class FixedLengthEngine(Engine):
     """Goes on until it is told to stop: every reply has the same length."""
 
-    async def chat(
+    async def chat(  # type: ignore[override]  # the options are passed on
         self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, **options: Any
     ) -> AsyncGenerator[Delta]:
         assert params is not None

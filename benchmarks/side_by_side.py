@@ -178,7 +178,7 @@ class PeerBench:
             except (PeerError, RuntimeError) as error:
                 raise CannotContinueError(_reason(error)) from error
             finally:
-                loaded.bar.total = max(loaded.bar.total, loaded.bar.n + 1)  # what is dropped is done again
+                loaded.bar.total = max(loaded.bar.total or 0, loaded.bar.n + 1)  # what is dropped is done again
                 loaded.bar.update(not (work is START and turn == 0))
 
         return measure

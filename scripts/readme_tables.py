@@ -9,10 +9,11 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import typer.main
 from pydantic_settings import BaseSettings
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
@@ -68,7 +69,7 @@ def commands_table() -> str:
     return _table(("Command", "What it does"), _commands(typer.main.get_command(cli), "deskmate"))
 
 
-def _commands(command: TyperCommand | TyperGroup, name: str) -> Iterable[tuple[str, str]]:
+def _commands(command: Any, name: str) -> Iterable[tuple[str, str]]:
     if isinstance(command, TyperGroup):
         for child in command.commands.values():
             yield from _commands(child, f"{name} {child.name}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,7 +69,7 @@ class AttentionCase:
     ) -> list[Tensor]:
         """What a kernel makes of it in each of several layers; what was prepared once must serve them all."""
         prepared = kernel.prepare(self.sequences, self.query.device)
-        options = {"scale": SCALE, "sliding_window": window, "softcap": softcap, "sinks": sinks}
+        options: dict[str, Any] = {"scale": SCALE, "sliding_window": window, "softcap": softcap, "sinks": sinks}
         return [
             kernel.forward(self.query, self.key_cache, self.value_cache, prepared, **options)
             for _layer in range(num_layers)

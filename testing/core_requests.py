@@ -135,16 +135,16 @@ def run_scenario(
         if name in told.failures:
             assert told.failures[name] == "DeadlineError"
             continue
-        whole = expect(prompt, params)
+        alone = expect(prompt, params)
         for index in range(params.n):
             tokens, context = told.tokens.get((name, index), []), f"{name}, {params}"
             if told.reasons[name, index] is FinishReason.DEADLINE:
                 seen["deadlines"] += 1
-                assert tokens == whole.tokens["r", index][: len(tokens)], context
+                assert tokens == alone.tokens["r", index][: len(tokens)], context
             else:
                 seen["stops"] += told.reasons[name, index] is FinishReason.STOP
-                assert tokens == whole.tokens["r", index], context
-                assert told.reasons[name, index] == whole.reasons["r", index], context
+                assert tokens == alone.tokens["r", index], context
+                assert told.reasons[name, index] == alone.reasons["r", index], context
     seen["preemptions"] += core.stats().num_preemptions
     seen["prefix hits"] += core.stats().cached_prompt_tokens
     return seen

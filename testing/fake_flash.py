@@ -19,14 +19,14 @@ HALF = (torch.float16, torch.bfloat16)
 def flash_attn_2() -> ModuleType:
     """The package ``flash_attn``."""
     module = ModuleType("flash_attn")
-    module.flash_attn_varlen_func = _flash_attn_varlen_func
+    vars(module)["flash_attn_varlen_func"] = _flash_attn_varlen_func
     return module
 
 
 def flash_attn_3() -> ModuleType:
     """The module ``flash_attn_interface``."""
     module = ModuleType("flash_attn_interface")
-    module.flash_attn_with_kvcache = _flash_attn_with_kvcache
+    vars(module)["flash_attn_with_kvcache"] = _flash_attn_with_kvcache
     return module
 
 

@@ -39,7 +39,7 @@ def _tensors(tree: Any) -> tuple[Tensor, ...]:
 
 class _Recording(TorchDispatchMode):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[_Operation] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]

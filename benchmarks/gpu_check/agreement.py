@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,9 @@ MAX_RELATIVE_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 
 def agreement(check: StageContext) -> None:
     """Every attention kernel that runs here, products of 8-bit weights, recorded decodes, greedy replies."""
     for kernel in KERNELS:
-        check.part(f"attention {kernel.name}", lambda kernel=kernel: attention_kernel(check, kernel))
+        check.part(f"attention {kernel.name}", partial(attention_kernel, check, kernel))
     for kind in (GpuInt8Linear, GpuFp8Linear):
-        check.part(f"products of {kind.__name__}", lambda kind=kind: products(check, kind))
+        check.part(f"products of {kind.__name__}", partial(products, check, kind))
     check.part("recorded decodes", lambda: graphs_equal_eager(check, check.tiny("llama")))
     check.part("greedy llama", lambda: greedy_equality(check, "llama"))
 
@@ -42,7 +43,7 @@ def more_agreement(check: StageContext) -> None:
     """Recorded decodes of a real shape, other families, log-probabilities in bfloat16, batch invariance."""
     check.part("recorded decodes", lambda: graphs_equal_eager(check, check.model("qwen3-0.6b")))
     for family in () if check.rehearse else ("gemma2", "mistral", "qwen3-moe"):
-        check.part(f"greedy {family}", lambda family=family: greedy_equality(check, family))
+        check.part(f"greedy {family}", partial(greedy_equality, check, family))
     check.part("bf16", lambda: half_precision(check))
     check.part("batch invariance", lambda: batch_invariance(check))
 
@@ -154,7 +155,7 @@ def graphs_equal_eager(check: StageContext, path: Path) -> dict[str, Any]:
         compared += 1
         return recorded
 
-    graphs.logits = both  # type: ignore[method-assign]
+    graphs.logits = both  # type: ignore[method-assign, assignment]
     for index in range(9):
         prompt = list(range(3, 9 + 7 * index))
         params = core.request_processor.resolve(prompt, replace(GREEDY, max_tokens=4 + 2 * index))

@@ -54,5 +54,6 @@ class SimulatedUser:
             body["stream_id"] = self.browser.stream_id
         turn: dict[str, Any] = await self.browser.post("/api/turns", body)
         self.conversation_id, self.last_reply_id = turn["conversation_id"], turn["message_id"]
-        told = expected is not None and turn["in_stream"]
-        return turn, expected if told else await self.browser.follow(turn["turn_id"])
+        if expected is not None and turn["in_stream"]:
+            return turn, expected
+        return turn, await self.browser.follow(turn["turn_id"])

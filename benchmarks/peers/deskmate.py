@@ -37,6 +37,7 @@ class StepClock:
         self._ended = 0.0
 
     def __enter__(self) -> StepClock:
+        forwards: list[Any]
         self._originals = step, *forwards = EngineCore.step, LoadedModel.logits, Decoder.logits
 
         def timed_step(core: EngineCore) -> Any:
@@ -55,8 +56,8 @@ class StepClock:
 
             return timed_forward
 
-        EngineCore.step = timed_step  # type: ignore[method-assign]
-        LoadedModel.logits, Decoder.logits = map(timed, forwards)  # type: ignore[method-assign]
+        EngineCore.step = timed_step  # type: ignore[method-assign, assignment]
+        LoadedModel.logits, Decoder.logits = (timed(forward) for forward in forwards)  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -14,7 +14,7 @@ from transformers.utils import logging
 from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, arriving_late, installed_versions, serve
 
 
-class _Clock(StoppingCriteria):
+class _Clock(StoppingCriteria):  # type: ignore[misc]
     """Notes when each step is done; never stops."""
 
     def __init__(self) -> None:

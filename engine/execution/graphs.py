@@ -48,7 +48,7 @@ class CudaRecorder:
 
     def record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
         # Lazy set-up of libraries and kernels must be over: it cannot be recorded.
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):

@@ -56,7 +56,7 @@ class GpuLinear(FusedLinear):
         tile = row_tile(num_inputs) if num_rows == 1 else rows_tile(num_rows, num_inputs, rows.dtype)
         operands = (product, rows, self._weight, self._scales, product if self._bias is None else self._bias)
         programs = (-(-num_outputs // tile["OUTPUTS"]),)
-        with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
+        with torch.cuda.device_of(rows):
             if num_rows == 1:
                 self._kernels.multiply_row[programs](
                     *operands, num_outputs, num_inputs, **tile, BIASED=self._bias is not None

@@ -146,8 +146,8 @@ def opposite_cases(data: GuideData, seed: int) -> Iterator[EvaluationCase]:
                 yield EvaluationCase("Follow-up that points one way answered", (*before, question), topic, own)
     topics = {topic.name: topic for topic in data.topics}
     for name, questions in data.held_out["negated"].items():
-        for question in questions:
-            yield EvaluationCase("Negated question answered", (user(question),), topics[name])
+        for negated in questions:
+            yield EvaluationCase("Negated question answered", (user(negated),), topics[name])
 
 
 def unrelated_talk(rng: random.Random, data: GuideData, topic: Topic) -> list[Message]:
@@ -227,8 +227,8 @@ def main() -> None:
 
     # As the page draws before anybody moves a control (generation_config.json).
     for group in ("Greeting or ability question in mid-chat answered", "Follow-up that points one way answered"):
-        of_group = [case for case in asked if case.group == group]
-        drawn = ask(engine, tokenizer, of_group, 0.6, top_p=0.9, top_k=40)
+        drawn_cases = [case for case in asked if case.group == group]
+        drawn = ask(engine, tokenizer, drawn_cases, 0.6, top_p=0.9, top_k=40)
         row(f"{group}, drawn at temperature 0.6", sum(map(judge.right, drawn)), len(drawn))
     known = frozenset().union(*(words(text) for text in data.texts()))
     single = [case for case in asked if len(case.messages) == 1]

@@ -99,8 +99,10 @@ class GuideData:
 
     def kept(self) -> Iterator[str]:
         """Every question for the evaluation alone."""
-        for item in (*self.topics, *self.follow_ups):
-            yield from item.held_out
+        for topic in self.topics:
+            yield from topic.held_out
+        for follow_up in self.follow_ups:
+            yield from follow_up.held_out
         for by_topic in (self.strangers, *self.held_out.values()):
             for questions in by_topic.values():
                 yield from questions
@@ -292,9 +294,9 @@ def _refuse_duplicates(topics: Sequence[Topic], follow_ups: Sequence[FollowUp], 
     owner: dict[str, str] = {}
     for question, name in literals:
         known = [owner.get(question), *(phrases.get(found) for found in patterns.find(question))]
-        for other in known:
-            if other not in (None, name):
-                raise _stands_twice(question, other, name)
+        for found in known:
+            if found not in (None, name):
+                raise _stands_twice(question, found, name)
         owner[question] = name
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gradio
 import httpx
 import pytest
 import uvicorn
@@ -77,7 +78,7 @@ async def serve_app(
 def _no_chat_page() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(page, "_page", lambda: None)
-        patched.setattr(page.gr, "mount_gradio_app", lambda app, *_, **__: app)
+        patched.setattr(gradio, "mount_gradio_app", lambda app, *_, **__: app)
         yield
 
 

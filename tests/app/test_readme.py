@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,26 +13,28 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "readme_tables.py"
 
 
 @pytest.fixture(scope="module")
-def readme_tables():
+def readme_tables() -> Any:
     spec = spec_from_file_location("readme_tables", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
     module = module_from_spec(spec)
     sys.modules["readme_tables"] = module
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_tables_are_those_of_the_code(readme_tables):
+def test_the_tables_are_those_of_the_code(readme_tables: Any) -> None:
     readme = readme_tables.README.read_text(encoding="utf-8")
     assert readme == readme_tables.with_tables(readme), "run: make readme"
 
 
-def test_every_table_says_something_about_everything(readme_tables):
+def test_every_table_says_something_about_everything(readme_tables: Any) -> None:
     for name, build in readme_tables.TABLES.items():
         for row in build().splitlines()[2:]:
             assert row.split(" | ")[-1].strip(" |"), f"{name}: nothing said about {row}"
 
 
-def test_a_table_without_its_place_is_not_lost_silently(readme_tables):
+def test_a_table_without_its_place_is_not_lost_silently(readme_tables: Any) -> None:
     with pytest.raises(ValueError, match="no place for the table of routes"):
         readme_tables.with_tables(
             "<!-- begin application settings --><!-- end application settings -->"

@@ -65,7 +65,9 @@ async def processes(url: str, folder: Path) -> AsyncIterator[Start]:
     async def start(**settings: Any) -> Process:
         name = f"deskmate-{len(started)}"
         opening = f"{url}{'&' if '?' in url else '?'}application_name={name}"
-        values = QUICK | {"data_dir": folder / name, "shutdown_seconds": 0, "auto_titles": False} | settings
+        values: dict[str, Any] = (
+            QUICK | {"data_dir": folder / name, "shutdown_seconds": 0, "auto_titles": False} | settings
+        )
         engine = FakeEngine()
         services = await Services.open(AppSettings(_env_file=None, database_url=opening, **values), engine)
         started.append(Process(services, engine))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +17,7 @@ from benchmarks.gpu_check import agreement, speed
 from benchmarks.gpu_check.check import Results, Stage, StageContext
 from benchmarks.gpu_check.workload import NEW_TOKENS, requests
 from benchmarks.overlap import idle_share
+from engine.execution.attention.selection import KERNELS
 
 
 @pytest.mark.full
@@ -47,12 +49,12 @@ def test_a_part_that_fails_hides_no_other(tmp_path: Path, monkeypatch: pytest.Mo
     output = tmp_path / "result.json"
 
     def some(check: StageContext) -> None:
-        for kernel in agreement.KERNELS[-2:]:
-            check.part(kernel.name, lambda kernel=kernel: agreement.attention_kernel(check, kernel))
+        for kernel in KERNELS[-2:]:
+            check.part(kernel.name, partial(agreement.attention_kernel, check, kernel))
         check.part("last", lambda: {"number": 1})
 
     monkeypatch.setattr(script, "STAGES", (Stage("some", 1, "", some),))
-    monkeypatch.setattr(script.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert script.main(["--rehearse", "--output", str(output), "--folder", str(tmp_path)]) == 1
     parts = json.loads(output.read_text())["stages"]["some"]["parts"]
     assert [part["ok"] for part in parts.values()] == [False, False, True]
@@ -79,8 +81,8 @@ def test_a_call_goes_on_where_the_last_one_ended(tmp_path: Path, monkeypatch: py
     )
     monkeypatch.setattr(script, "STAGES", stages)
     monkeypatch.setattr(script, "about", lambda _device: {})
-    monkeypatch.setattr(script.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(script.subprocess, "run", process)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(subprocess, "run", process)
     monkeypatch.setattr("benchmarks.gpu_check.check.torch.cuda.empty_cache", lambda: None)
     call = ["--minutes", "8", "--output", str(output), "--folder", str(tmp_path)]
     assert script.main(call) == 1
@@ -108,7 +110,7 @@ def test_only_a_rehearsal_leaves_out_what_a_machine_lacks(tmp_path: Path, quanti
 
 
 def test_without_a_gpu_it_says_what_to_do(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit):
         script.main([])
     assert "--rehearse" in capsys.readouterr().err

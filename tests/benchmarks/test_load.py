@@ -18,7 +18,7 @@ from benchmarks.load.client import RequestOutcome, Target, run
 from benchmarks.load.summary import GoodputSLO, summarize
 
 LIMITS = GoodputSLO(first_token=1.0, per_token=0.1)
-Answer = Callable[[dict[str, Any], Callable[[Any], Awaitable[None]]], Awaitable[None]]
+Answer = Callable[[dict[str, Any], Callable[[Any], Awaitable[None]]], Awaitable[bool]]
 
 
 @asynccontextmanager
@@ -67,7 +67,7 @@ async def all_of(target: Target, count: int, **options: Any) -> list[RequestOutc
 
 
 def test_a_seed_fixes_the_arrivals_and_a_rate_only_scales_them() -> None:
-    options = {"prompt_lengths": lengths("5-9"), "reply_lengths": lengths("exp:50"), "vocab_size": 300}
+    options: dict[str, Any] = {"prompt_lengths": lengths("5-9"), "reply_lengths": lengths("exp:50"), "vocab_size": 300}
     slow, again, quick = (plan(rate, 2000, 3, **options) for rate in (2.0, 2.0, 8.0))
     other = plan(2.0, 2000, 4, **options)
     assert slow == again

@@ -180,7 +180,7 @@ def _stop_replies(context: BrowserContext, server: Server) -> list[str]:
 
     def request(method: str, url: str) -> APIResponse:
         # A connection that was not used for some seconds is closed by the server, perhaps just now.
-        data = None if method == "GET" else {}
+        data: dict[str, object] | None = None if method == "GET" else {}
         return context.request.fetch(url, method=method, data=data, max_retries=3)
 
     running = [item for item in request("GET", conversations).json()["items"] if item["streaming"]]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Dialog, Page, expect
 
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.server import Server
@@ -111,7 +111,12 @@ def test_what_is_not_saved_is_there_after_a_look_at_another_section(desk: Page) 
     expect(desk.get_by_label("Text", exact=True)).to_have_value("You are")
     expect(desk.locator(".dk-said-by-editor")).to_contain_text("not saved yet")
     asked: list[str] = []
-    desk.once("dialog", lambda dialog: (asked.append(dialog.type), dialog.dismiss()))
+
+    def dismiss(dialog: Dialog) -> None:
+        asked.append(dialog.type)
+        dialog.dismiss()
+
+    desk.once("dialog", dismiss)
     desk.evaluate("location.reload()")
     expect(desk.get_by_label("Text", exact=True)).to_have_value("You are")
     assert asked == ["beforeunload"]

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, Route, expect
+from playwright.sync_api import BrowserContext, Page, Response, Route, expect
 
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewBrowser, _started
@@ -180,9 +180,12 @@ def test_nobody_is_offered_what_their_role_may_not_do(people_server: Server, new
 
     for role, page in pages.items():
         refused: list[str] = []
-        page.on(
-            "response", lambda answer, refused=refused: refused.append(answer.url) if answer.status == 403 else None
-        )
+
+        def note(answer: Response, refused: list[str] = refused) -> None:
+            if answer.status == 403:
+                refused.append(answer.url)
+
+        page.on("response", note)
         page.locator("#dm-toggle-settings").click()
         expect(page.locator("#dm-model-about")).to_contain_text("parameters")
         may_change = role == "admin"

@@ -291,7 +291,7 @@ def test_lost_connection_is_said_and_made_good(chat: ChatPage) -> None:
 def test_failed_reply_says_why_and_keeps_its_text(chat: ChatPage) -> None:
     def fail(route: Route) -> None:
         turn_id = parse_qs(urlsplit(route.request.url).query)["turn"][0].rpartition(":")[0]
-        events = [
+        events: list[tuple[str, dict[str, object]]] = [
             ("text", {"turn_id": turn_id, "text": "Half a sen", "offset": 10}),
             ("end", {"turn_id": turn_id, "status": "error", "stats": None, "error": "The engine ran out of memory."}),
         ]

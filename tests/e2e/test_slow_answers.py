@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from playwright.sync_api import APIResponse, Page, Response, Route, expect
@@ -169,7 +170,8 @@ def test_settings_are_saved_in_their_order_however_slow_the_first(short: ChatPag
 
     def note(response: Response) -> None:
         if response.request.method == "PATCH" and "seed" in (response.request.post_data or ""):
-            seeds.append(response.request.post_data_json["settings"]["seed"])
+            body: Any = response.request.post_data_json
+            seeds.append(body["settings"]["seed"])
 
     short.page.on("response", note)
     short.ask("somewhere else")

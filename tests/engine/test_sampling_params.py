@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any, cast
 
 import pytest
 from transformers import GenerationConfig
@@ -78,7 +79,7 @@ NAN = float("nan")
 )
 def test_a_wrong_value_is_refused_with_field_value_and_range(field: str, value: object, allowed: str) -> None:
     with pytest.raises(ValueError, match=field) as caught:
-        SamplingParams(**{field: value})
+        SamplingParams(**cast(Any, {field: value}))
     assert allowed in str(caught.value)
     assert "got" in str(caught.value)
 
@@ -91,7 +92,7 @@ def test_a_wrong_value_is_refused_with_field_value_and_range(field: str, value: 
 )
 def test_what_is_not_built_is_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(UnsupportedParameterError, match=f"{field} is not supported yet"):
-        SamplingParams(**{field: value})
+        SamplingParams(**cast(Any, {field: value}))
 
 
 def test_asking_for_nothing_of_what_is_not_built_is_fine() -> None:
@@ -127,7 +128,7 @@ def test_log_probabilities_are_limited_by_the_server() -> None:
     SamplingParams(logprobs=25, prompt_logprobs=25).check_logprobs(25)
     for name in ("logprobs", "prompt_logprobs"):
         with pytest.raises(InvalidRequestError, match=f"{name} must be between 0 and 24, the ENGINE_MAX_LOGPROBS"):
-            SamplingParams(**{name: 25}).check_logprobs(24)
+            SamplingParams(**cast(Any, {name: 25})).check_logprobs(24)
 
 
 def test_min_tokens_fit_in_max_tokens() -> None:
@@ -158,7 +159,7 @@ def test_defaults_fill_only_what_was_left_open() -> None:
         ({"max_new_tokens": 32}, {"max_tokens": 32}),
     ],
 )
-def test_the_models_own_defaults_are_what_its_file_states(stated: dict, expected: dict) -> None:
+def test_the_models_own_defaults_are_what_its_file_states(stated: dict[str, Any], expected: dict[str, Any]) -> None:
     params = SamplingParams.from_generation_config(GenerationConfig(**stated))
     for name, value in expected.items():
         assert getattr(params, name) == value

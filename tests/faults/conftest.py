@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
@@ -27,7 +28,7 @@ def launch(server_host: ServerHost, database_url: str | None, tmp_path: Path) ->
     """Makes servers on the test's database begin to start; what the test leaves running is killed."""
     launched: list[ServerProcess] = []
 
-    def launch_(**options: object) -> ServerProcess:
+    def launch_(**options: Any) -> ServerProcess:
         launched.append(server_host.launch(tmp_path / "data", database_url, **options))
         return launched[-1]
 
@@ -40,7 +41,7 @@ def launch(server_host: ServerHost, database_url: str | None, tmp_path: Path) ->
 def start(launch: Start) -> Start:
     """The same, and they are ready."""
 
-    def start_(**options: object) -> ServerProcess:
+    def start_(**options: Any) -> ServerProcess:
         server = launch(**options)
         server.wait_until_ready()
         return server

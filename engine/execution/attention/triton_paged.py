@@ -153,7 +153,7 @@ class TritonKernel(AttentionKernel):
         block_size, num_kv_heads, value_dim = value_cache.shape[1:]
         group = num_heads // num_kv_heads
         output = query.new_empty(num_tokens, num_heads, value_dim)
-        with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
+        with torch.cuda.device_of(query):
             for tiles in prepared.tiles(queries_per_tile(group, query.dtype)):
                 num_tiles = len(tiles.sequence)
                 num_splits = self._num_splits or splits_for(

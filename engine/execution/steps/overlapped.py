@@ -72,7 +72,7 @@ class CudaReadback:
     def start(self, numbers: Tensor) -> _CudaPendingReadback:
         on_host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
         on_host.copy_(numbers, non_blocking=True)
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event()
         event.record()
         return _CudaPendingReadback(on_host, event)
 

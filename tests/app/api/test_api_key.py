@@ -72,7 +72,7 @@ async def test_without_the_key_programs_get_401_in_openais_shape(
 
 
 async def test_a_key_of_other_bytes_than_ascii_is_refused_and_breaks_nothing(live: RunningApp) -> None:
-    answer = await live.http.get("/v1/models", headers={"Authorization": "Bearer kéy".encode("latin-1")})
+    answer = await live.http.get("/v1/models", headers={b"Authorization": "Bearer kéy".encode("latin-1")})
     assert answer.status_code == 401
 
 
@@ -107,10 +107,10 @@ async def test_a_key_that_can_be_guessed_is_refused_and_not_shown(key: str) -> N
 
 async def test_with_accounts_people_make_their_own_keys() -> None:
     with pytest.raises(ValidationError, match="APP_API_KEY is for a server without accounts"):
-        AppSettings(accounts=True, secret_key=SECRET, api_key=KEY, _env_file=None)  # type: ignore[call-arg, arg-type]
+        AppSettings(accounts=True, secret_key=SECRET, api_key=KEY, _env_file=None)
 
 
 async def test_the_settings_do_not_show_it() -> None:
-    settings = AppSettings(api_key=KEY, _env_file=None)  # type: ignore[call-arg, arg-type]
+    settings = AppSettings(api_key=KEY, _env_file=None)
     assert KEY not in repr(settings) + str(settings) + settings.model_dump_json()
     assert all(rule.access is not Access.OPEN for rule in RULES if rule.scope is not None)

@@ -314,7 +314,8 @@ async def test_the_plain_client_works_too(live: RunningApp) -> None:
     """The synchronous client, as most people use it, from a thread."""
 
     def ask() -> str | None:
-        with openai.OpenAI(base_url=f"{live.url}/v1", api_key="unused", http_client=httpx.Client()) as client:
+        plain: Any = httpx.Client()
+        with openai.OpenAI(base_url=f"{live.url}/v1", api_key="unused", http_client=plain) as client:
             return client.chat.completions.create(model="fake", messages=HELLO).choices[0].message.content
 
     assert await asyncio.to_thread(ask) == "Hello, world."

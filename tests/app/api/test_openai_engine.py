@@ -238,15 +238,16 @@ async def test_ends_and_token_ids_as_vllm_spells_them(door: Door) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_several_choices(door: Door, stream: bool) -> None:
-    asked = {"messages": HELLO, "model": MODEL, "max_tokens": 12, "seed": 1, "temperature": 1.5}
+    asked: dict[str, Any] = {"messages": HELLO, "model": MODEL, "max_tokens": 12, "seed": 1, "temperature": 1.5}
     alone = await door.client.chat.completions.create(**asked, extra_body={"ignore_eos": True})
-    answer: Any = await door.client.chat.completions.create(
-        **asked, n=3, stream=stream, extra_body={"ignore_eos": True, "priority": -1},
-        **({"stream_options": {"include_usage": True}} if stream else {}),
-    )  # fmt: skip
+    asked |= {"n": 3, "stream": stream}
+    if stream:
+        asked["stream_options"] = {"include_usage": True}
+    answer: Any = await door.client.chat.completions.create(**asked, extra_body={"ignore_eos": True, "priority": -1})
+    usage: Any = None
     texts = {0: "", 1: "", 2: ""}
     if stream:
-        roles, ends, usage = [], [], None
+        roles, ends = [], []
         async for chunk in answer:
             usage = chunk.usage or usage
             for choice in chunk.choices:
@@ -259,6 +260,7 @@ async def test_several_choices(door: Door, stream: bool) -> None:
         texts = {choice.index: choice.message.content for choice in answer.choices}
     assert texts[0] == alone.choices[0].message.content
     assert len(set(texts.values())) == 3
+    assert alone.usage is not None
     assert usage.prompt_tokens == alone.usage.prompt_tokens
     assert usage.completion_tokens == 36
 
@@ -271,6 +273,7 @@ async def test_several_choices_of_a_text_each_with_its_prompt(door: Door) -> Non
     for choice in answer.choices:
         assert choice.text.startswith("hello")
         assert choice.logprobs is not None
+        assert choice.logprobs.token_logprobs is not None
         assert choice.logprobs.token_logprobs[0] is None
 
 

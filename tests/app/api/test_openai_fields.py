@@ -252,7 +252,7 @@ async def test_every_answer_has_what_openai_gives(live: RunningApp) -> None:
 
 @pytest.mark.parametrize("sent", ["", "a b", "x" * 129, "né", "a\tb"])
 async def test_an_id_that_is_no_word_gives_way_to_one_of_ours(live: RunningApp, sent: str) -> None:
-    answer = await live.http.get("/v1/models", headers={"X-Request-Id": sent.encode("latin-1")})
+    answer = await live.http.get("/v1/models", headers={b"X-Request-Id": sent.encode("latin-1")})
     assert answer.headers["x-request-id"] != sent
     assert len(answer.headers["x-request-id"]) == 32
 
@@ -315,7 +315,7 @@ async def test_one_prompt_that_fails_ends_the_others(live: RunningApp) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_leaves_ends_the_replies_to_all_its_prompts(live: RunningApp, stream: bool) -> None:
-    live.engine.default.gates = gates = {1: asyncio.Event()}  # type: ignore[assignment]
+    live.engine.default.gates = gates = {1: asyncio.Event()}
     asking = asyncio.create_task(ask(live, TEXT | {"prompt": ["a", "b", "c"], "n": 1, "stream": stream}))
     try:
         await eventually(lambda: live.engine.running == 3)

@@ -145,14 +145,14 @@ async def test_a_session_that_was_planted_is_not_the_one_that_begins(here: Desk)
 @pytest.mark.parametrize("cookie", ["", "x", "é", "a" * 5000, "' OR 1=1 --", '"quoted"', "a b"])
 async def test_a_cookie_of_nobodys_opens_nothing(here: Desk, cookie: str) -> None:
     async with here.client() as http:
-        answer = await http.get("/api/account", headers={"Cookie": f"deskmate_session={cookie}".encode()})
+        answer = await http.get("/api/account", headers={b"Cookie": f"deskmate_session={cookie}".encode()})
         assert answer.status_code == 401
         assert error_of(answer)["code"] == "not_signed_in"
 
 
 async def test_a_cookie_that_no_header_may_hold_opens_nothing(here: Desk) -> None:
     async with here.client() as http:
-        assert (await http.get("/api/account", headers={"Cookie": b"deskmate_session=\x7f"})).status_code == 400
+        assert (await http.get("/api/account", headers={b"Cookie": b"deskmate_session=\x7f"})).status_code == 400
 
 
 async def test_a_page_leads_to_the_way_in_and_back(here: Desk) -> None:
@@ -491,7 +491,7 @@ async def test_a_key_opens_v1_alone_and_what_it_was_made_for(here: Desk) -> None
             for path in ("/api/account", "/api/conversations", "/", "/config", "/api/people"):
                 assert (await program.get(path, headers=bearer)).status_code in (303, 401)
         for wrong in ("x", "", both["key"][:-1], both["key"] + "x", "é"):
-            answer = await program.get("/v1/models", headers={"Authorization": f"Bearer {wrong}".strip().encode()})
+            answer = await program.get("/v1/models", headers={b"Authorization": f"Bearer {wrong}".strip().encode()})
             assert answer.status_code == 401
             assert ("Incorrect API key" in error_of(answer)["message"]) == bool(wrong)
             assert error_of(answer)["code"] == "invalid_api_key"

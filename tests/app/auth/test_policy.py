@@ -37,7 +37,7 @@ def routes_of(routes: list[BaseRoute], prefix: str = "") -> Iterator[tuple[str, 
 
 @pytest.fixture(scope="module")
 def routes(tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str]]:
-    settings = AppSettings(data_dir=tmp_path_factory.mktemp("data"), _env_file=None)  # type: ignore[call-arg]
+    settings = AppSettings(data_dir=tmp_path_factory.mktemp("data"), _env_file=None)
     found = set(routes_of(create_app(settings, FakeEngine()).routes))
     assert ("POST", "/api/turns") in found
     assert ("POST", "/gradio_api/queue/join") in found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from app.cli import console
 from app.cli.console import StageProgress
 
 
@@ -12,7 +13,7 @@ def test_a_log_hears_of_each_stage_once_and_again_where_it_takes_long(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     with StageProgress() as progress:
         for second in range(26):
             now = 100.0 + second

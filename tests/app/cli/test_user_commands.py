@@ -149,6 +149,6 @@ def test_a_public_url_that_is_none_is_refused(run: Run, url: str) -> None:
 def test_settings_left_empty_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SECRET_KEY", "PUBLIC_URL", "METRICS_TOKEN", "TRUSTED_PROXIES", "MESSAGES_PER_MINUTE"):
         monkeypatch.setenv(f"APP_{name}", "")
-    settings = AppSettings(_env_file=None)  # type: ignore[call-arg]
+    settings = AppSettings(_env_file=None)
     assert (settings.secret_key, settings.public_url, settings.metrics_token) == (None, None, None)
     assert (settings.trusted_proxies, settings.messages_per_minute) == ((), 30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -283,7 +284,7 @@ async def test_nobody_meets_another_users_conversations(services: Services, engi
         finally:
             await reader.close()
 
-    attempts = {
+    attempts: dict[str, Callable[[], Awaitable[object]]] = {
         "conversations.get": lambda: conversations.get(stranger, ref.conversation_id),
         "conversations.get_message": lambda: conversations.get_message(stranger, ref.message_id),
         "conversations.rename": lambda: conversations.rename(stranger, ref.conversation_id, "mine"),

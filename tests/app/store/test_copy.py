@@ -7,7 +7,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -360,7 +359,7 @@ CHANGES = (
 
 
 @pytest.fixture
-def spoiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def spoiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Statements that are done to the target after everything was copied and before it is compared."""
     statements: list[str] = []
     compare = copying._Copy._compare

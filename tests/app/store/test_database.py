@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, bindparam, event, text, update
@@ -183,7 +184,14 @@ class TestWritesThatShareATransaction:
             session.get_one(Account, LOCAL_USER_ID).name += " twice"
             return "by objects"
 
-        works = [WithRows(renamed), WithRows(refused), WithRows(seen), added, WithRows(broken), WithRows(seen)]
+        works: list[Any] = [
+            WithRows(renamed),
+            WithRows(refused),
+            WithRows(seen),
+            added,
+            WithRows(broken),
+            WithRows(seen),
+        ]
         told, error, name, by_objects, constraint, last = await self.together(database, *works)
         assert (told, name, by_objects, last) == ("told", "renamed", "by objects", "renamed twice")
         assert isinstance(error, ValueError)
@@ -233,7 +241,11 @@ class TestWritesThatShareATransaction:
 
         armed: list[bool] = []
         event.listen(database._writer, "commit", fail)
-        rename_then_arm: Callable[[Session], object] = lambda session: (rename(session), armed.append(True))  # noqa: E731
+
+        def rename_then_arm(session: Session) -> None:
+            rename(session)
+            armed.append(True)
+
         outcomes = await self.together(database, rename, rename_then_arm)
         assert [type(outcome) for outcome in outcomes] == [StorageUnavailable] * 2
         armed.clear()

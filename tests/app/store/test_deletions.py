@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.ids import first_id_of, new_id
@@ -125,7 +127,7 @@ async def test_after_a_while_it_is_final_and_leaves_nothing(services: Services) 
         await services.deletions.undo(ME, deletion.deletion_id)
     for table in (Message, Turn):
         counted = select(func.count()).select_from(table)
-        assert await services.database.read(lambda session, counted=counted: session.scalar(counted)) == 0
+        assert await services.database.read(partial(Session.scalar, statement=counted)) == 0
     assert await shown(services, conversation_id) == []
 
 

@@ -74,8 +74,8 @@ def test_rows_whose_owner_is_gone(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "deskmate.db")) as connection, connection:
         connection.execute("DELETE FROM account WHERE name = 'Someone'")
         connection.execute("DELETE FROM conversation WHERE archived")
-    with connected(url) as connection:
-        sentences = broken_rules(connection)
+    with connected(url) as opened:
+        sentences = broken_rules(opened)
     assert len(sentences) == 2
     assert "1 of the conversations that messages belong to are missing" in sentences[0]
     assert "2 of the conversations belong to nobody" in sentences[1]

@@ -229,10 +229,11 @@ async def test_two_that_ask_again_at_once_get_one_reply(talk: Talk, services: Se
 
 async def test_the_same_request_twice_makes_one_reply(talk: Talk, services: Services) -> None:
     first = await talk.ask("one", "1")
-    for call in (
+    calls: tuple[Callable[[], Awaitable[TurnRef]], ...] = (
         lambda: services.turns.regenerate(ME, first.message_id, request_id="r1"),
         lambda: services.turns.edit(ME, first.user_message_id, text="uno", request_id="r2"),
-    ):
+    )
+    for call in calls:
         answer = await talk.hear(call(), "again")
         assert await call() == answer
     assert await num_messages(services) == 5

@@ -108,7 +108,7 @@ async def test_what_is_not_to_be_written_keeps_nothing_else_back(
     )
     await asyncio.sleep(0)
     leaving.cancel()
-    assert await written == [LeaseStatus.LOST, LeaseStatus.LOST, LeaseStatus.RUNNING, LeaseStatus.STOP_REQUESTED]
+    assert list(await written) == [LeaseStatus.LOST, LeaseStatus.LOST, LeaseStatus.RUNNING, LeaseStatus.STOP_REQUESTED]
     assert leaving.cancelled()
     assert await texts(records, [mine, another, stopped]) == [
         ("mine", "streaming"),

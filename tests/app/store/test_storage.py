@@ -6,6 +6,7 @@ import asyncio
 import io
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -252,7 +253,7 @@ async def test_a_count_is_used_again_only_where_there_is_much_room(
 
 def test_limits_are_for_accounts_and_zero_is_none() -> None:
     assert AppSettings(_env_file=None).storage_limits == StorageLimits()
-    with_accounts = {"accounts": True, "secret_key": SECRET, "_env_file": None}
+    with_accounts: dict[str, Any] = {"accounts": True, "secret_key": SECRET, "_env_file": None}
     assert AppSettings(**with_accounts).storage_limits.max_bytes == 1024 * MIB
     free = AppSettings(**with_accounts, storage_mb_per_user=0, conversations_per_user=0).storage_limits
     assert (free.max_bytes, free.max_conversations) == (None, None)

@@ -20,7 +20,7 @@ PROMPT, CANNED = TemplateKind.PROMPT, TemplateKind.CANNED
 
 def template(body: str, *names: str, default: str | None = "somebody", **fields: object) -> Template:
     variables = tuple(Variable(name=name, description="who", default=default) for name in names)
-    return Template(title="T", description="d", body=body, variables=variables, **fields)  # type: ignore[arg-type]
+    return Template(title="T", description="d", body=body, variables=variables, **fields)
 
 
 def test_variables_are_filled_in() -> None:
@@ -134,7 +134,7 @@ async def test_what_is_removed_can_be_brought_back(services: Services) -> None:
 
 async def test_a_chat_is_told_the_latest_version_with_its_variables(services: Services, engine: FakeEngine) -> None:
     async def told(**settings: object) -> str:
-        ref = await services.turns.start(ME, text="hi", settings=ChatSettings(**settings))  # type: ignore[arg-type]
+        ref = await services.turns.start(ME, text="hi", settings=ChatSettings(**settings))
         async for _ in services.turns.events(ME, ref.turn_id):
             pass
         return str(engine.calls[-1][0][0]["content"])

@@ -270,7 +270,7 @@ def test_no_message_breaks_out_of_its_place(contents: list[str], title: str) -> 
         *["heading_open", "heading_close", "blockquote_open", "blockquote_close"] * len(contents),
     ]
     lines = text.split("\n")
-    quotes = [token.map for token in tokens if token.level == 0 and token.type == "blockquote_open"]
+    quotes = [token.map or [0, 0] for token in tokens if token.level == 0 and token.type == "blockquote_open"]
     for given_text, (begin, end) in zip(contents, quotes, strict=True):
         quoted = "\n".join(line.removeprefix("> ") for line in lines[begin:end])
         assert quoted.rstrip("\n") == re.sub(r"\r\n?", "\n", given_text).rstrip("\n")

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import io
 import json
+import pickle
 import sys
 import threading
 import zipfile
@@ -24,7 +25,7 @@ from app.domain.storage import StorageLimits
 from app.errors import AppError, BrokenFile, LimitReached, StorageUnavailable, TooLarge, TooManyRequests
 from app.services.container import Services
 from app.settings import AppSettings
-from app.store.chat import staged_import, transfer
+from app.store.chat import transfer
 from app.transfer import reading, service, subprocess_reader
 from app.transfer.subprocess_reader import read_isolated
 from testing.fake_engine import FakeEngine
@@ -106,7 +107,7 @@ def replace_reader(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -
     program = folder / "reader"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o700)
-    monkeypatch.setattr(subprocess_reader.sys, "executable", str(program))
+    monkeypatch.setattr(sys, "executable", str(program))
 
 
 @pytest.mark.parametrize("script", ["kill -9 $$", "echo MemoryError >&2; exit 1"])
@@ -138,7 +139,7 @@ async def test_a_reader_that_fails_is_the_servers_fault_and_logged(
     logged: str,
 ) -> None:
     if script is None:
-        monkeypatch.setattr(subprocess_reader.sys, "executable", str(tmp_path / "nowhere"))
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
     else:
         replace_reader(monkeypatch, tmp_path, script)
     with pytest.raises(AppError, match=r"Nothing was imported\. Try again") as failed:
@@ -161,7 +162,7 @@ async def test_the_reader_runs_no_module_of_the_current_folder(
     (tmp_path / "json.py").write_text("open('ran', 'w').close()")
     monkeypatch.chdir(tmp_path)
     if started_here:  # as `python -m` and `python -c` do
-        monkeypatch.setattr(subprocess_reader.sys, "path", ["", str(tmp_path), *sys.path])
+        monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
     assert await read(document(conversation("x"))) == ["x"]
     assert not (tmp_path / "ran").exists()
 
@@ -357,6 +358,6 @@ async def test_no_room_to_put_an_import_aside_is_said(services: Services, monkey
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(staged_import.pickle, "dump", full)
+    monkeypatch.setattr(pickle, "dump", full)
     with pytest.raises(StorageUnavailable, match=r"No space left on device.*Nothing was imported"):
         await services.transfers.import_file(ME, io.BytesIO(document(conversation())))

@@ -45,9 +45,8 @@ class Page:
         where: dict[str, Any] = {}
         if self.shown is not None:
             where = {"conversation_id": self.shown.conversation_id, "tip_id": self.shown.message_id}
-        return await self.services.turns.start(
-            ME, text=message, **{"settings": SETTINGS, "request_id": new_id()} | where | given
-        )
+        options: dict[str, Any] = {"settings": SETTINGS, "request_id": new_id(), **where, **given}
+        return await self.services.turns.start(ME, text=message, **options)
 
     async def hear(self, ref: TurnRef) -> TurnRef:
         async for _ in self.services.turns.events(ME, ref.turn_id):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
 
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.errors import NotFound
@@ -39,7 +41,7 @@ async def test_nothing_of_it_is_stored_listed_or_found(services: Services) -> No
     assert (await services.conversations.list(ME, query="secret")).items == ()
     for table, count in ((Conversation, 1), (Message, 2), (Turn, 1)):
         counted = select(func.count()).select_from(table)
-        assert await services.database.read(lambda session, counted=counted: session.scalar(counted)) == count
+        assert await services.database.read(partial(Session.scalar, statement=counted)) == count
 
 
 async def test_it_is_forgotten_after_a_day_and_not_before(services: Services) -> None:

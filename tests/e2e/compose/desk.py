@@ -70,7 +70,7 @@ class ComposeProject:
                 return f"{first}-{first + 1}"
 
     def secret(self, name: str) -> str:
-        return re.findall(rf"^{name}=(.*)$", (self.folder / ".env").read_text(), re.MULTILINE)[-1]
+        return str(re.findall(rf"^{name}=(.*)$", (self.folder / ".env").read_text(), re.MULTILINE)[-1])
 
     def try_compose(
         self, *arguments: str, given: bytes | None = None, to: BinaryIO | None = None, seconds: float = COMMAND_SECONDS

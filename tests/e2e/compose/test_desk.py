@@ -115,8 +115,8 @@ def test_a_desk_keeps_everything(desk: ComposeProject, new_browser: NewBrowser, 
     assert desk.inspect("app")["State"]["ExitCode"] == 0, "it ended by itself, before Docker lost patience"
     desk.compose("start", "app")
     desk.up()
-    before = everything(browser, desk)
-    assert len(before) == 3
+    stored = everything(browser, desk)
+    assert len(stored) == 3
 
     # Away with everything, and back.
     backup = tmp_path / "desk.dump"
@@ -127,7 +127,7 @@ def test_a_desk_keeps_everything(desk: ComposeProject, new_browser: NewBrowser, 
     desk.up()
     other = new_browser(desk)
     sign_in(other, desk)
-    assert everything(other, desk) == before
+    assert everything(other, desk) == stored
 
 
 def sign_in(browser: BrowserContext, desk: ComposeProject) -> ChatPage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -49,7 +50,7 @@ def test_bf16_stays_close_to_fp32(kernel: AttentionKernel) -> None:
     query = torch.randn(2, HEADS, DIM)
     sequences = Sequences((1, 1), (9, 6), ((1, 2, 3), (4, 5)), BLOCK)
     prepared = kernel.prepare(sequences, torch.device("cpu"))
-    options = {"scale": 1 / math.sqrt(DIM), "sliding_window": None}
+    options: dict[str, Any] = {"scale": 1 / math.sqrt(DIM), "sliding_window": None}
     exact = kernel.forward(query, cache, cache, prepared, **options)
     rough = kernel.forward(query.bfloat16(), cache.bfloat16(), cache.bfloat16(), prepared, **options)
     assert rough.dtype is torch.bfloat16

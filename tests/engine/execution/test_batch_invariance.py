@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import pytest
 import torch
@@ -41,7 +41,8 @@ def run(model: LoadedModel, prompts: list[list[int]], *, budget: int, invariant:
             batch_invariant=invariant,
         ),
     )
-    execute, seen = core._runner.execute, []
+    runner: Any = core._runner
+    execute, seen = runner.execute, list[Any]()
 
     def watched(plan):  # type: ignore[no-untyped-def]
         logits = execute(plan)
@@ -55,7 +56,7 @@ def run(model: LoadedModel, prompts: list[list[int]], *, budget: int, invariant:
         )
         while core.has_work:
             core.step()
-    core._runner.execute = watched  # type: ignore[method-assign]
+    runner.execute = watched
     for index in reversed(range(len(prompts))):
         core.add(
             core.request_processor.process(

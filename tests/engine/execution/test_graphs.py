@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ class RecordableKernel(FlashKernel):
     device_types = frozenset({"cpu"})
     supports_softcap = True
     page_multiple = 1
-    dtypes = None
+    dtypes = None  # type: ignore[assignment]
 
     def forward(
         self,
@@ -95,7 +96,7 @@ def run(
     graphs: bool = True,
     kernel: type[AttentionKernel] = RecordableKernel,
     prompts: list[list[int]] = PROMPTS,
-    **settings: object,
+    **settings: Any,
 ) -> Run:
     """Greedy replies to several prompts, of different lengths: the number of decodes changes from step to step."""
     monkeypatch.setattr(engine.runtime.engine_core, "select_kernel", lambda *_: (kernel(), 4))
@@ -227,7 +228,7 @@ def _decodes(sequences: Sequences, longest: int | None = None) -> Sequences:
 )
 def test_what_cannot_be_recorded_is_executed_and_the_log_says_why(
     family: str,
-    settings: dict[str, object],
+    settings: dict[str, Any],
     kernel: type[AttentionKernel],
     says: str,
     tmp_path: Path,

@@ -81,7 +81,7 @@ typical_families = pytest.mark.parametrize(
 )
 
 
-def make_core(pair: Pair, *, num_kv_blocks: int | None = None, block_size: int = 4, **settings: int) -> EngineCore:
+def make_core(pair: Pair, *, num_kv_blocks: int | None = None, block_size: int = 4, **settings: Any) -> EngineCore:
     blocks = num_kv_blocks or 4 * MAX_LEN // block_size
     return EngineCore(
         pair.model,

@@ -17,6 +17,7 @@ from engine.execution.batch import Batch
 from engine.execution.load import load_model
 from engine.execution.native import build
 from engine.execution.native.decoder import Decoder
+from engine.execution.native.weights import DecoderWeights
 from engine.model.attention_hook import LayerProbe
 from engine.model.load import LoadedModel
 from testing.models import make_model
@@ -58,7 +59,7 @@ class Sequence:
     """One text in a cache of its own, its blocks in no order."""
 
     def __init__(self, model: LoadedModel, length: int = LENGTH, seed: int = 0) -> None:
-        assert model.decoder is not None
+        assert isinstance(model.decoder, DecoderWeights)
         dice = torch.Generator().manual_seed(seed)
         self.tokens = torch.randint(0, model.vocab_size, (length,), generator=dice)
         self.blocks = torch.randperm(-(-length // BLOCK_SIZE), generator=dice).tolist()
@@ -164,7 +165,7 @@ def test_row_by_row_it_says_what_a_chunk_says(path: Path, settings: dict[str, st
 def test_one_text_beside_others_is_as_it_is_alone(path: Path) -> None:
     """Rows of several texts in one step, each with its own length and its own blocks."""
     model = load(path)
-    assert model.decoder is not None
+    assert isinstance(model.decoder, DecoderWeights)
     texts = [Sequence(model, length=length, seed=length) for length in (5, 70, 17)]
     alone = [text.logits(len(text.tokens) - 1, len(text.tokens))[-1] for text in texts]
     blocks = sum(len(text.blocks) for text in texts)

@@ -25,7 +25,7 @@ from engine.execution.native.decoder import Decoder
 from engine.execution.native.parity_check import check_sample
 from engine.execution.native.parts import check_parts
 from engine.execution.native.structure import Structure, UnsupportedModel
-from engine.execution.native.weights import PackedLinear
+from engine.execution.native.weights import DecoderWeights, PackedLinear
 from engine.model.attention_hook import ATTENTION_NAME
 from engine.model.load import LoadedModel
 from engine.model.position_check import spread_positions
@@ -308,5 +308,6 @@ def test_far_positions_are_turned_in_cpp_as_in_transformers(tmp_path: Path) -> N
         )
         with torch.inference_mode():
             expected = model.logits(batch.input_ids, batch.position_ids, batch.logits_rows, paged)
+        assert isinstance(model.decoder, DecoderWeights)
         found = Decoder(model.decoder, ours, [0] * len(ours)).logits(batch)
         assert float((found - expected).norm() / expected.norm()) < 1e-5

@@ -319,7 +319,8 @@ def poisoned(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, lis
     first_seen = (index for index in range(3, MAX_REPLY_TOKENS) if whole[index] not in {5, 6, 7, *whole[:index]})
     at = next(index for index in first_seen if (3 + index) % BLOCK > 1)  # behind rows that others write before
     with torch.inference_mode():
-        model.module.get_input_embeddings().weight[whole[at]] = torch.nan
+        module: Any = model.module
+        module.get_input_embeddings().weight[whole[at]] = torch.nan
     return model, [5, 6, 7], whole[at], at
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,14 +25,15 @@ def engine_logits(path: Path, dtype: str) -> Tensor:
     core = EngineCore(
         model, EngineSettings(max_model_len=96, num_kv_blocks=400, kv_block_size=4, max_batched_tokens=64)
     )
-    execute, seen = core._runner.execute, {}
+    runner: Any = core._runner
+    execute, seen = runner.execute, dict[str, Any]()
 
     def watched(plan):  # type: ignore[no-untyped-def]
         logits = execute(plan)
         seen.update(zip((chunk.request.id for chunk in plan.sampling), logits.float(), strict=True))
         return logits
 
-    core._runner.execute = watched  # type: ignore[method-assign]
+    runner.execute = watched
     params = SamplingParams(temperature=0, max_tokens=1)
     for index, prompt in enumerate(PROMPTS):
         core.add(core.request_processor.process(str(index), prompt, core.request_processor.resolve(prompt, params)))
@@ -68,7 +70,7 @@ def test_bf16_is_as_close_to_fp32_as_transformers_own(family: str, tmp_path: Pat
 @pytest.mark.parametrize("tied", [True, False])
 def test_tied_embeddings_stay_one_tensor(tied: bool, tmp_path: Path) -> None:
     path = make_model(tmp_path / "model", "qwen3", seed=4, eos=False, tie_word_embeddings=tied)
-    module = load_model(EngineSettings(model=str(path), dtype="float32"), lambda _stage, _fraction: None).module
+    module: Any = load_model(EngineSettings(model=str(path), dtype="float32"), lambda _stage, _fraction: None).module
     embeddings, output = module.get_input_embeddings().weight, module.get_output_embeddings().weight
     assert (embeddings.data_ptr() == output.data_ptr()) == tied
     assert error(engine_logits(path, "float32"), reference_logits(path, torch.float32)) < 1e-5

@@ -168,12 +168,12 @@ def speculate(core: EngineCore, known: dict[str, Reply], lies: Callable[[], bool
 
 def same(got: Reply, expected: Reply) -> bool:
     """But for the rounding of log-probabilities, which follows the shape of a step."""
-    scores = [[one.token.logprob for one in reply.logprobs] for reply in (got, expected)]
+    scores: Any = [[one.token.logprob for one in reply.logprobs] for reply in (got, expected)]
     names = [[(one.token.token_id, one.rank) for one in reply.logprobs] for reply in (got, expected)]
     return (
         replace(got, logprobs=[]) == replace(expected, logprobs=[])
         and names[0] == names[1]
-        and np.allclose(*scores, atol=1e-3)
+        and np.allclose(scores[0], scores[1], atol=1e-3)
     )
 
 
@@ -352,8 +352,9 @@ def test_guesses_take_only_what_the_budget_leaves(llama: LoadedModel) -> None:
     core = make_core(llama, max_num_seqs=3, max_batched_tokens=5)
     speculate(core, known, lambda: False, num_tokens=8)
     lengths = []
-    execute = core._runner.execute
-    core._runner.execute = lambda plan: (lengths.append(plan.num_tokens), execute(plan))[1]  # type: ignore[method-assign]
+    runner: Any = core._runner
+    execute = runner.execute
+    runner.execute = lambda plan: (lengths.append(plan.num_tokens), execute(plan))[1]
     assert run(core, asked) == known
     assert max(lengths) == 5
 
@@ -458,8 +459,9 @@ def test_a_draft_model_reads_the_last_guess_of_a_reply_too(llama: LoadedModel) -
     params = replace(GREEDY, max_tokens=11)  # one from the prompt, and twice four guesses with one behind them
     core = make_core(replace(llama, draft=llama), speculation="a draft model", speculative_tokens=4)
     plans: list[StepPlan] = []
-    execute = core._runner.execute
-    core._runner.execute = lambda plan: (plans.append(plan), execute(plan))[1]  # type: ignore[method-assign]
+    runner: Any = core._runner
+    execute = runner.execute
+    runner.execute = lambda plan: (plans.append(plan), execute(plan))[1]
     run(core, {"r": Asked([5, 6, 7], params)})
     assert core.stats().accepted_draft_tokens == 8
     (chunk,) = plans[-1].chunks
@@ -499,7 +501,7 @@ class TestRefusals:
 
 def test_the_engine_serves_with_a_draft_model_and_wakes_with_it(tmp_path: Path) -> None:
     path = make_model(tmp_path / "llama", "llama", seed=1)
-    chosen = {"model": str(path), "dtype": "float32", "max_model_len": MAX_LEN, "kv_cache_memory": 0.01}
+    chosen: dict[str, Any] = {"model": str(path), "dtype": "float32", "max_model_len": MAX_LEN, "kv_cache_memory": 0.01}
 
     async def replies(**more: Any) -> list[tuple[int, ...]]:
         got = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -47,8 +48,9 @@ class Net(nn.Module):
 
 def products(module: nn.Module) -> list[FusedLinear]:
     """Those that several layers share are in none of them, as a module."""
-    shared = {id(part._shared): part._shared._product for part in module.modules() if hasattr(part, "_shared")}
-    return [*shared.values(), *(part for part in module.modules() if isinstance(part, FusedLinear))]
+    parts: list[Any] = list(module.modules())
+    shared = {id(part._shared): part._shared._product for part in parts if hasattr(part, "_shared")}
+    return [*shared.values(), *(part for part in parts if isinstance(part, FusedLinear))]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_a_layer_whose_weight_other_code_reads_stays_as_it_is() -> None:
     rows = torch.randn(1, 4, 32).bfloat16()
     expected = net(rows)
     assert replace_linears(net, LinearClasses((Int8Linear,), ()), lambda: net(rows)) == {"8 bits": 1}
-    assert (type(net.one), type(net.two)) == (Int8Linear, nn.Linear)
+    assert [type(net.one), type(net.two)] == [Int8Linear, nn.Linear]
     assert net.two.__dict__.keys() == nn.Linear(1, 1).__dict__.keys()
     assert (net(rows) - expected).float().norm() < 0.02 * expected.float().norm()
 
@@ -269,6 +271,6 @@ def test_where_eight_bits_cannot_be_had_it_is_said(
 ) -> None:
     if not change:
         monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    settings = EngineSettings(quantization="int8", device="cpu", **change)
+    settings = EngineSettings(quantization="int8", device="cpu", **cast(Any, change))
     with pytest.raises(ModelLoadError, match=reason):
         load_model(settings, lambda _stage, _fraction: None)

@@ -58,7 +58,7 @@ def _alone(path: Path, prompt: tuple[int, ...], max_tokens: int) -> ReferenceRep
     return Reference(path).greedy(prompt, max_tokens)
 
 
-def make_core(model: LoadedModel, **settings: int) -> EngineCore:
+def make_core(model: LoadedModel, **settings: Any) -> EngineCore:
     return EngineCore(model, EngineSettings(max_model_len=96, num_kv_blocks=200, kv_block_size=4, **settings))
 
 
@@ -116,10 +116,10 @@ def test_a_conversation_that_outgrows_the_original_length(pair: tuple[LoadedMode
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
 def test_what_depends_on_the_length_is_really_told(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, reference = make(tmp_path / "model", kind)
-    logits = LoadedModel.logits
+    untyped: Any = LoadedModel.logits
 
     def untold(self: LoadedModel, *step: Any) -> torch.Tensor:
-        return logits(self, *step[:4], torch.full_like(step[4], 80))
+        return untyped(self, *step[:4], torch.full_like(step[4], 80))
 
     monkeypatch.setattr(LoadedModel, "logits", untold)
     (reply,) = together(make_core(model), [prompt_of(12)], 12)

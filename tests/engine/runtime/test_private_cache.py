@@ -40,7 +40,7 @@ async def cached(engine: Engine, messages: list[ChatMessage], caller: Caller | N
     last = [delta async for delta in engine.chat(messages, SHORT, caller=caller)][-1]
     engine._core.check()
     assert last.timings is not None
-    return last.timings.cached_prompt_tokens
+    return last.timings.cached_prompt_tokens or 0
 
 
 def said(text: str, system: str | None = None, *, shared: bool = False) -> list[ChatMessage]:
@@ -87,7 +87,7 @@ async def test_plain_prompts_are_a_users_from_the_first_token(engine: Engine) ->
     async def asked(caller: Caller | None) -> int:
         last = [delta async for delta in engine.complete(prompt, SHORT, caller=caller)][-1]
         assert last.timings is not None
-        return last.timings.cached_prompt_tokens
+        return last.timings.cached_prompt_tokens or 0
 
     assert await asked(ANN) == 0
     assert await asked(BOB) == 0

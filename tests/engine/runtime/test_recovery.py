@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class Fault:
 
 
 @pytest.fixture
-def fault(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault]:
+def fault(monkeypatch: pytest.MonkeyPatch) -> Fault:
     fault = Fault()
     execute, several = Runner.execute, Runner.execute_steps
 
@@ -225,12 +225,13 @@ async def test_weights_that_cannot_be_used_again_are_read_again(
 ) -> None:
     monkeypatch.setattr("engine.runtime.worker.BACKOFF_SECONDS", (0.0, 0.0, 0.0))
     loaded = []
-    load = supervisor_module.load_model
+    load = load_model
     monkeypatch.setattr(supervisor_module, "load_model", lambda *args: loaded.append(1) or load(*args))
     expected = tokens(await begin(engine, 20, SHORT))
     task = begin(engine, 21)
     await running(engine, 1)
-    weights = engine._core.model.module.model.layers[0].mlp
+    module: Any = engine._core.model.module
+    weights = module.model.layers[0].mlp
     weights.forward = lambda *_: 1 / 0  # stays broken, whoever computes with these weights
     with pytest.raises(EngineFailedError, match="division by zero"):
         await task
@@ -244,7 +245,7 @@ async def test_an_engine_that_cannot_start_again_says_why_and_can_be_woken(
     monkeypatch.setattr("engine.runtime.worker.BACKOFF_SECONDS", (0.0, 0.0))
     task = begin(engine, 20)
     await running(engine, 1)
-    core = supervisor_module.EngineCore
+    core = EngineCore
     monkeypatch.setattr(supervisor_module, "EngineCore", lambda *_: (_ for _ in ()).throw(MemoryError()))
     fault.once = True
     with pytest.raises(EngineFailedError):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,9 @@ from engine import (
     ReplyInterruptedError,
     SamplingParams,
 )
+from engine.execution.load import load_model
 from engine.runtime import supervisor as supervisor_module
+from engine.runtime.engine_core import EngineCore
 from testing.hub import Hub
 from testing.models import make_model
 from testing.waiting import eventually
@@ -187,7 +190,7 @@ async def test_requests_during_a_swap_are_told_and_a_second_swap_waits_for_nobod
     engine: Engine, two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, entered = threading.Event(), threading.Event()
-    load = supervisor_module.load_model
+    load = load_model
 
     def slowly(*args):  # type: ignore[no-untyped-def]
         entered.set()
@@ -230,11 +233,11 @@ def no_room_for_the_cache(two: Path) -> EngineSettings:
 @pytest.mark.parametrize("beside", [True, False], ids=["beside", "one after the other"])
 @pytest.mark.parametrize("fault", [no_such_folder, damaged_weights, no_room_for_the_cache])
 async def test_a_model_that_cannot_be_loaded_leaves_the_old_one_serving(
-    engine: Engine, two: Path, monkeypatch: pytest.MonkeyPatch, fault, beside: bool
+    engine: Engine, two: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[..., Any], beside: bool
 ) -> None:
     monkeypatch.setattr(supervisor_module, "_can_fit", lambda *_: beside)
     loaded = []
-    load = supervisor_module.load_model
+    load = load_model
     monkeypatch.setattr(supervisor_module, "load_model", lambda s, p: loaded.append(Path(s.model).name) or load(s, p))
     expected = await reply(engine)
     with pytest.raises(ModelLoadError, match=r"There is no model folder|cannot be read|Lower max_model_len"):
@@ -250,7 +253,7 @@ async def test_a_model_that_cannot_be_loaded_leaves_the_old_one_serving(
 async def test_a_failure_nobody_foresaw_leaves_the_old_one_too(
     engine: Engine, two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    core = supervisor_module.EngineCore
+    core = EngineCore
 
     def explode(model, settings):  # type: ignore[no-untyped-def]
         if model.name == "two":
@@ -311,7 +314,7 @@ async def test_stopping_in_the_middle_of_a_swap_gives_it_up(
     engine: Engine, two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered = threading.Event()
-    load = supervisor_module.load_model
+    load = load_model
 
     def slowly(settings, progress):  # type: ignore[no-untyped-def]
         entered.set()

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -154,6 +155,7 @@ class Soak:
                     self.outcomes[await self.visit()] += 1
             except TimeoutError:  # starved, or forgotten: the stacks tell
                 print(self.outcomes, self.engine.status, self.engine.stats())
+                assert sys.__stderr__ is not None
                 faulthandler.dump_traceback(sys.__stderr__)
                 raise
             except EngineError as error:
@@ -175,7 +177,7 @@ class Soak:
         )
         deadline = rng.choice([None, None, None, 0.01, 0.5])
         if rng.random() < 0.3:
-            stream = self.engine.chat(
+            stream: Any = self.engine.chat(
                 [{"role": "user", "content": "x" * rng.randint(1, 80)}], params, deadline=deadline
             )
         else:

@@ -20,7 +20,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=80)
 
 async def reply(engine: Engine, messages: list[ChatMessage], params: SamplingParams) -> tuple[str, list[int], int]:
     """Its text, its token ids, and how many tokens of the prompt were cached."""
-    text, token_ids, cached = "", [], 0
+    text, token_ids, cached = "", list[int](), 0
     async for delta in engine.chat(messages, params):
         text += delta.text
         token_ids += delta.token_ids

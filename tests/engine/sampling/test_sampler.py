@@ -4,6 +4,7 @@ NumPy, the one in C++, and the GPU's, which computes here too."""
 from __future__ import annotations
 
 import itertools
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def make_row(
     seed: int = 0,
     stop_token_ids: frozenset[int] = frozenset(),
     name: str = "r",
-    **params: object,
+    **params: Any,
 ) -> SamplingRow:
     prompt, output = prompt or [], output or []
     return SamplingRow(
@@ -77,6 +78,9 @@ def reference_scores(
     logits: np.ndarray, params: SamplingParams, prompt: list[int], output: list[int], banned: frozenset[int]
 ) -> np.ndarray:
     """Bias, penalties and bans by the textbook, in float64, one token at a time."""
+    assert params.repetition_penalty is not None
+    assert params.presence_penalty is not None
+    assert params.frequency_penalty is not None
     x = logits.astype(np.float64).copy()
     for token, bias in (params.logit_bias or {}).items():
         x[token] += bias
@@ -91,6 +95,9 @@ def reference_scores(
 
 def reference_probabilities(x: np.ndarray, params: SamplingParams) -> np.ndarray:
     """Temperature and filters by the textbook. No ties are expected."""
+    assert params.top_p is not None
+    assert params.min_p is not None
+    assert params.typical_p is not None
     if params.temperature == 0:
         return np.eye(x.size)[int(x.argmax())]
     x = x / params.temperature
@@ -100,7 +107,7 @@ def reference_probabilities(x: np.ndarray, params: SamplingParams) -> np.ndarray
     if params.top_k:
         ranking = ranking[: params.top_k]
     mass = p[ranking].sum()
-    nucleus, before = [], 0.0
+    nucleus, before = list[int](), 0.0
     for token in ranking:
         if nucleus and before >= params.top_p * mass and params.top_p < 1:
             break
@@ -159,7 +166,7 @@ TOKENS = st.lists(st.integers(0, 39), max_size=12)
 )
 @settings(max_examples=25)
 def test_the_distribution_is_the_textbooks(
-    sampler: Sampler, seed: int, vocab: int, asked: dict, prompt: list[int], output: list[int]
+    sampler: Sampler, seed: int, vocab: int, asked: dict[str, Any], prompt: list[int], output: list[int]
 ) -> None:
     logits = torch.randn(1, vocab, generator=torch.Generator().manual_seed(seed)) * 3
     banned = frozenset({0, 5})
@@ -227,7 +234,7 @@ def test_draws_are_those_of_a_vocabulary_sorted_in_float64(
 @pytest.mark.parametrize(
     "asked", [{}, {"top_p": 0.9}, {"top_k": 40, "top_p": 0.9}, {"min_p": 0.05}, {"typical_p": 0.8}]
 )
-def test_all_arithmetics_draw_the_same_tokens(sampler: Sampler, asked: dict, spread: float) -> None:
+def test_all_arithmetics_draw_the_same_tokens(sampler: Sampler, asked: dict[str, Any], spread: float) -> None:
     logits = (torch.randn(40, 9000, generator=torch.Generator().manual_seed(4)) * spread).bfloat16()
     rows = [make_row(seed=seed, output=[1] * seed, temperature=0.7, **asked) for seed in range(len(logits))]
     assert sampler.sample(logits, rows) == Sampler(cpu).sample(logits, rows)
@@ -382,11 +389,11 @@ def test_the_repetition_penalty_is_transformers(
 def test_penalties_grow_with_the_reply(sampler: Sampler) -> None:
     """One row lives through a reply: what it counted step by step is what a new row counts at once."""
     logits = torch.randn(1, 300, generator=torch.Generator().manual_seed(1))
-    asked = {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.3}
+    asked: dict[str, Any] = {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.3}
     row = make_row(prompt=[1, 2, 2, 3], **asked)
     reply = np.random.default_rng(0).integers(0, 300, 400).tolist()
     for position, token in enumerate(reply):
-        row.token_ids.append(token)
+        cast(list[int], row.token_ids).append(token)
         if position % 37 == 0 or position == len(reply) - 1:
             fresh = make_row(prompt=[1, 2, 2, 3], output=reply[: position + 1], **asked)
             torch.testing.assert_close(adjusted(sampler, logits, row), adjusted(sampler, logits, fresh))
@@ -441,7 +448,7 @@ def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("asked", [{}, {"top_k": 20, "top_p": 0.9}, {"min_p": 0.05, "temperature": 1.5}])
-def test_draws_follow_the_distribution(sampler: Sampler, asked: dict) -> None:
+def test_draws_follow_the_distribution(sampler: Sampler, asked: dict[str, Any]) -> None:
     logits = torch.randn(1, 60, generator=torch.Generator().manual_seed(9))
     params = SamplingParams(**asked).with_defaults(DEFAULTS)
     expected = reference_probabilities(logits[0].numpy(), params)
@@ -482,7 +489,7 @@ def test_one_token_left_is_taken_whatever_the_noise(sampler: Sampler) -> None:
 @pytest.mark.parametrize("noise", [0.0, 1 - 2**-53])
 @pytest.mark.parametrize("asked", [{}, {"top_k": 3}])
 def test_the_ends_of_the_noise_never_reach_an_impossible_token(
-    sampler: Sampler, noise: float, asked: dict, monkeypatch: pytest.MonkeyPatch
+    sampler: Sampler, noise: float, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.sampling.sampler, "uniform", lambda _seed, _position: noise)
     logits = torch.tensor([[-torch.inf, 0.3, 0.7, 0.1, -torch.inf]])
@@ -512,7 +519,7 @@ def test_the_end_is_banned_before_min_tokens_and_allowed_from_there(sampler: Sam
 
 @pytest.mark.parametrize("broken", [[torch.nan, 0.0], [torch.inf, 0.0], [-torch.inf, -torch.inf]])
 @pytest.mark.parametrize("asked", [{}, {"temperature": 0}, {"top_k": 1}, {"repetition_penalty": 2.0}])
-def test_unusable_logits_name_the_request(sampler: Sampler, broken: list[float], asked: dict) -> None:
+def test_unusable_logits_name_the_request(sampler: Sampler, broken: list[float], asked: dict[str, Any]) -> None:
     logits = torch.tensor([[0.0, 1.0], broken, [1.0, 0.0]])
     rows = [make_row(name=name, **asked) for name in ("req-1", "req-2", "req-3")]
     with pytest.raises(LogitsError, match="req-2") as caught:

@@ -8,6 +8,7 @@ early or never written shows up at once.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from random import Random
 from time import monotonic
 from typing import ClassVar
@@ -124,6 +125,7 @@ class SimulatedCache:
 
 class SchedulerMachine(RuleBasedStateMachine):
     users: ClassVar[tuple[str | None, ...]] = (None,)
+    clock: float
 
     @initialize(
         num_blocks=st.integers(6, 20),
@@ -191,7 +193,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         seconds: float,
     ) -> None:
         # Two tokens only, so that prompts often begin alike; many are the next turn of an earlier one.
-        earlier = data.draw(st.sampled_from(self.known)) if self.known and data.draw(st.booleans()) else []
+        again: bool = bool(self.known) and data.draw(st.booleans())
+        earlier: list[int] = data.draw(st.sampled_from(self.known)) if again else []
         stem = earlier[: data.draw(st.integers(0, min(len(earlier), self.max_len - 2)))] if earlier else []
         rest = st.lists(st.integers(0, 1), min_size=1, max_size=self.max_len - 1 - len(stem))
         prompt = [*stem, *data.draw(rest)]
@@ -229,7 +232,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert victim.is_finished
         assert not victim.tables
 
-    def _step(self, next_token) -> None:
+    def _step(self, next_token: Callable[[], int]) -> None:
         before = list(self.scheduler._running)
         preemptions = {request.id: request.num_preemptions for request in self.scheduler.requests}
         decodes = {request.id for request in before if request.num_uncomputed_tokens == 1}
@@ -316,7 +319,7 @@ TestSeveralUsersMachine.settings = settings(
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-class TestSeveralUsersMachineLong(SeveralUsersMachine.TestCase):
+class TestSeveralUsersMachineLong(SeveralUsersMachine.TestCase):  # type: ignore[misc, valid-type]
     settings = settings(
         max_examples=800, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
     )
@@ -324,7 +327,7 @@ class TestSeveralUsersMachineLong(SeveralUsersMachine.TestCase):
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-class TestSchedulerMachineLong(SchedulerMachine.TestCase):
+class TestSchedulerMachineLong(SchedulerMachine.TestCase):  # type: ignore[misc, valid-type]
     settings = settings(
         max_examples=800, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
     )

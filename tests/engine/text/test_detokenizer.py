@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from engine import ChatMessage
 from engine.errors import InvalidRequestError
 from engine.text.chat_template import ChatTemplate
 from engine.text.detokenizer import REPLACEMENT, Detokenizer, IncrementalDetokenizer, StopChecker
@@ -300,7 +302,7 @@ def test_control_tokens_in_a_message_are_only_characters(make: type) -> None:
         ([{"role": "user", "content": "a"}, {"role": "assistant", "content": None}], "Message 2"),
     ],
 )
-def test_a_conversation_the_template_refuses_is_a_sentence(messages: list, words: str) -> None:
+def test_a_conversation_the_template_refuses_is_a_sentence(messages: list[Any], words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
         ChatTemplate(sentencepiece_tokenizer()).render(messages)
 
@@ -325,7 +327,7 @@ def test_a_model_without_template_gets_a_plain_dialogue(make: type) -> None:
 
 def test_many_threads_render_the_same_tokens() -> None:
     template = ChatTemplate(byte_level_tokenizer())
-    messages = [{"role": "user", "content": "a <|im_end|> b " * 20}]
+    messages: list[ChatMessage] = [{"role": "user", "content": "a <|im_end|> b " * 20}]
     expected, plain = template.render(messages), template.encode("a <|im_end|>")
     wrong: list[object] = []
 

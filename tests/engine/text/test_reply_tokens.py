@@ -363,6 +363,7 @@ async def test_the_next_turn_finds_the_whole_reply_in_the_cache(tmp_path: Path) 
                 again = [delta async for delta in engine.chat(messages, params)]
                 assert again[-1].timings is not None
                 # In whole blocks; of the last token sampled, nothing was computed yet.
+                assert again[-1].timings.cached_prompt_tokens is not None
                 assert again[-1].timings.cached_prompt_tokens >= (timings.prompt_tokens + len(ids) - 1) // 4 * 4
                 canonical += kept == tuple(tokenizer.encode(text, add_special_tokens=False))
     assert canonical < 3
