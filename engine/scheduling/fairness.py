@@ -9,7 +9,10 @@ by its length, so that a short question does not wait until ten long ones are re
 A user's ranks only fall, and priorities below 0 aside, never below the time at which they are given. Once the clock has
 passed a rank, nothing new comes before it, and what stands before it ends one after the other: nobody starves.
 Priority decides which of a user's waiting requests has which of the user's ranks, and makes a new rank later or
-earlier. This is start-time fair queueing (Goyal, Vin, Cheng 1996) with requests as the unit of service.
+earlier. Where a priority of more than an hour puts a waiting request before its own user's running ones, it waits for
+these, and other users' requests pass it.
+
+This is start-time fair queueing (Goyal, Vin, Cheng 1996) with requests as the unit of service.
 """
 
 from __future__ import annotations

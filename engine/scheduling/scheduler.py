@@ -217,7 +217,7 @@ class Scheduler:
         short = False
         is_queue_open = True
         preempted_requests: set[Request] = set()  # who gave way in this step
-        skipped_users: set[str | None] = set()  # users whose next prompt is one too many to score in this step
+        skipped_users: set[str | None] = set()  # users whose next request waits without holding up other users
 
         if self._fair_share.move_up(self._clock()):
             self._sort_queues()
@@ -244,7 +244,10 @@ class Scheduler:
                 preempted_requests |= admission.preempted
                 short |= admission.must_drain
                 if admission.copies is None:
-                    is_queue_open = False
+                    if self._waits_for_own_user(request, room):
+                        skipped_users.add(request.user)
+                    else:
+                        is_queue_open = False
                     continue
                 copies += admission.copies
                 self._waiting.remove(request)
@@ -390,6 +393,19 @@ class Scheduler:
             num_decodes += last.num_uncomputed_tokens == 1
             self._preempt(last)
             preempted.add(last)
+
+    def _waits_for_own_user(self, request: Request, budget: int) -> bool:
+        """Whether a request that found no room would have it without its own user's later ranks.
+
+        A request takes no seat of its own user, but those behind it in the queue may take these seats, so it does not
+        close the queue. It is not overtaken for ever: it closes the queue as soon as those replies have ended, and no
+        request of its user that ranks later starts before it.
+        """
+        later = [other for other in self._running if other.user == request.user and other.rank > request.rank]
+        if not later:
+            return False
+        later += [other for other in self._running if can_preempt(request, other)]
+        return self._tables.can_fit_without(later, request, reusable=self._reusable(request), budget=budget)
 
     def _max_prompt_tokens(self, decodes: int, steps: int) -> int:
         seats = self.max_num_seqs - len(self._running)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from engine.outputs import FinishReason
 from engine.scheduling.fairness import PROMPT_TOKEN_SECONDS, TURN_SECONDS
 from engine.scheduling.request import Request
 from engine.scheduling.scheduler import Scheduler, StepPlan
@@ -28,6 +29,9 @@ class Wish:
     max_tokens: int
     forks: int
     logprobs: int | None
+    priority: int = 0
+    added_at: int = 0  #: step
+    aborted_after: int | None = None  #: steps; None for a request that is never aborted
 
 
 WISHES = st.builds(
@@ -36,6 +40,9 @@ WISHES = st.builds(
     max_tokens=st.integers(1, 24),
     forks=st.integers(0, 15),
     logprobs=st.sampled_from([None, 0]),
+    priority=st.sampled_from([0, 61, 200, 1000]),
+    added_at=st.integers(0, 6),
+    aborted_after=st.none() | st.integers(0, 6),
 )
 
 
@@ -49,6 +56,7 @@ def asked(name: str, user: str | None, wish: Wish, arrival: float) -> Request:
     ]
     for one in family:
         one.user = user
+        one.priority = wish.priority
     family[0].forks = family[1:]
     return family[0]
 
@@ -62,10 +70,16 @@ def run(scheduler: Scheduler, cache: SimulatedCache) -> StepPlan:
     return plan
 
 
-def steps_until_first_token(scheduler: Scheduler, cache: SimulatedCache, request: Request, most: int) -> int:
+def steps_until_first_token(
+    scheduler: Scheduler,
+    cache: SimulatedCache,
+    request: Request,
+    most: int,
+    before_step: Callable[[int], None] = lambda step: None,
+) -> int:
     for step in range(1, most + 1):
+        before_step(step)
         run(scheduler, cache)
-        scheduler.check()
         if request.first_token is not None:
             return step
     return most + 1
@@ -76,11 +90,29 @@ def bound(prompts: Iterable[int]) -> int:
     return sum(-(-prompt // (BUDGET - SEATS)) + 1 for prompt in prompts) + 1
 
 
+def attack(scheduler: Scheduler, attackers: list[list[Wish]], step: int, now: float) -> None:
+    """Add and abort what the attackers have planned for a step."""
+    for number, wishes in enumerate(attackers):
+        for index, wish in enumerate(wishes):
+            name = f"a{number}.{index}"
+            if step == wish.added_at:
+                scheduler.add(asked(name, f"attacker {number}", wish, now))
+            if wish.aborted_after is not None and step == wish.added_at + wish.aborted_after:
+                for fork in range(1 + wish.forks):
+                    scheduler.finish(f"{name}/{fork}", FinishReason.ABORT)
+
+
 @given(
     attackers=st.lists(st.lists(WISHES, min_size=1, max_size=8), min_size=1, max_size=SEATS - 1),
     head_start=st.integers(0, 30),
     prompt=st.integers(1, 60),
     spare_blocks=st.integers(0, 40),
+)
+@example(  # the second waits in front of the first's replies, which hold all seats
+    attackers=[[Wish(1, 24, 5, None, 1000), Wish(1, 24, 0, None, 0, 3), Wish(1, 24, 0, None, 0, 3, 1)]],
+    head_start=6,
+    prompt=1,
+    spare_blocks=0,
 )
 @settings(max_examples=40)
 def test_a_users_first_word_comes_within_a_bound_whatever_others_ask_for(
@@ -90,17 +122,44 @@ def test_a_users_first_word_comes_within_a_bound_whatever_others_ask_for(
     now = 100.0
     scheduler = make_scheduler(blocks, 4, seqs=SEATS, budget=BUDGET, max_len=LONGEST, clock=lambda: now)
     cache = SimulatedCache(4)
-    for number, wishes in enumerate(attackers):
-        for at, wish in enumerate(wishes):
-            scheduler.add(asked(f"a{number}.{at}", f"attacker {number}", wish, float(at)))
-    for _ in range(head_start if scheduler.has_work else 0):
+    for step in range(head_start):
+        now += 1.0
+        attack(scheduler, attackers, step, now)
         run(scheduler, cache)
     now = 1000.0
     victim = asked("victim", "victim", Wish(prompt, 4, 0, None), now)
     scheduler.add(victim)
     now += prompt * PROMPT_TOKEN_SECONDS  # until then shorter prompts that come later are read first
     most = bound([prompt, *(max(wish.prompt + wish.max_tokens for wish in wishes) for wishes in attackers)])
-    assert steps_until_first_token(scheduler, cache, victim, most) <= most
+    steps = steps_until_first_token(
+        scheduler, cache, victim, most, lambda step: attack(scheduler, attackers, head_start + step - 1, now)
+    )
+    assert steps <= most
+
+
+@pytest.mark.parametrize("priority", [61, 200, 1000])
+def test_a_request_that_waits_for_its_own_user_holds_up_no_other(priority: int) -> None:
+    """A low priority puts the replies that run behind a new request of their user, which may not take their seats."""
+    now = 0.0
+    scheduler = make_scheduler(400, 4, seqs=6, budget=32, max_len=LONGEST, clock=lambda: now)
+    cache = SimulatedCache(4)
+    scheduler.add(asked("runs", "ann", Wish(4, 80, 5, None, priority), now))
+    for _ in range(3):
+        now += 0.1
+        run(scheduler, cache)
+    waits = asked("waits", "ann", Wish(4, 80, 0, None), now)
+    scheduler.add(waits)
+    for _ in range(6):  # each time that a request ends, those behind it move up
+        scheduler.add(asked("aborted", "ann", Wish(4, 80, 0, None), now))
+        scheduler.finish("aborted/0", FinishReason.ABORT)
+        now += 0.1
+        run(scheduler, cache)
+    assert waits.rank < now + 1.0 < min(request.rank for request in scheduler.running)
+    now += 1.0
+    bob = asked("bob", "bob", Wish(4, 4, 0, None), now)
+    scheduler.add(bob)
+    assert steps_until_first_token(scheduler, cache, bob, 1) == 1
+    assert waits not in scheduler.running
 
 
 def test_one_user_with_many_replies_keeps_no_other_out_of_the_seats() -> None:
@@ -316,3 +375,29 @@ def test_a_reply_under_way_ends_though_new_users_come_all_the_time() -> None:
         if long.is_finished:
             return
     raise AssertionError(f"{long.num_output_tokens} of 55 tokens, after {long.num_preemptions} preemptions")
+
+
+@pytest.mark.parametrize("own_replies", [0, 1])
+def test_a_large_request_is_not_overtaken_for_ever(own_replies: int) -> None:
+    """Later requests of other users fit at once and it does not, so they wait for it.
+
+    Where a reply of its own user stands in its way, they do not wait before that reply has ended.
+    """
+    now = 0.0
+    scheduler = make_scheduler(33, 4, seqs=8, budget=32, max_len=120, clock=lambda: now)
+    cache = SimulatedCache(4)
+    for number in range(own_replies):
+        scheduler.add(asked(f"own {number}", "ann", Wish(4, 25, 0, None, priority=1000), now))
+    large = asked("large", "ann", Wish(110, 2, 0, None), 9.0)
+    for step in range(150):
+        now += 1.0
+        if step % 4 == 0:  # three at a time, none of which ends when another does
+            scheduler.add(asked(f"small {step}", f"user {step}", Wish(6, 12, 0, None), now))
+        if step == 9:
+            scheduler.add(large)
+            scheduler.add(asked("aborted", "ann", Wish(4, 2, 0, None), now))
+            scheduler.finish("aborted/0", FinishReason.ABORT)  # the others move up
+        run(scheduler, cache)
+        if large.is_finished:
+            return
+    raise AssertionError(f"{large.num_computed_tokens} of 110 tokens are read")

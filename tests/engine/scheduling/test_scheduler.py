@@ -176,7 +176,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         max_tokens=st.integers(1, 12),
-        priority=st.sampled_from([0, 0, 0, -1, 1, 20]),
+        priority=st.sampled_from([0, 0, 0, -1, 1, 20, 200]),
         num_forks=st.sampled_from([0, 0, 0, 1, 3]),
         prompt_logprobs=st.sampled_from([None, None, 0]),
         user_number=st.integers(0, 9),
