@@ -253,15 +253,21 @@ def test_a_turn_that_moves_up_does_not_count_from_its_arrival() -> None:
 
 
 def test_an_urgent_request_takes_no_seat_of_its_own_user() -> None:
-    scheduler, cache = make_scheduler(200, 4, seqs=1, budget=16, max_len=32), SimulatedCache(4)
-    scheduler.add(asked("bob", "bob", Wish(4, 9, 0, None), 0.0))
-    scheduler.add(asked("waits", "ann", Wish(4, 9, 0, None), 0.0))
+    """Though its rank is before, and the other's turn after its own."""
+    now = 0.0
+    scheduler = make_scheduler(200, 4, seqs=1, budget=16, max_len=32, clock=lambda: now)
+    cache = SimulatedCache(4)
+    runs = asked("runs", "bob", Wish(4, 9, 0, None), now)
+    scheduler.add(runs)
+    scheduler.add(asked("waits", "ann", Wish(4, 9, 0, None), now))
     run(scheduler, cache)
-    urgent = asked("urgent", "bob", Wish(4, 9, 0, None), 1.0)
-    urgent.priority = -60
+    now = 1.0
+    urgent = asked("urgent", "bob", Wish(4, 9, 0, None, priority=-120), now)
     scheduler.add(urgent)
     run(scheduler, cache)
-    assert [request.id for request in scheduler.running] == ["bob/0"]
+    assert (urgent.turn, runs.turn) == (0, 1)
+    assert urgent.rank < runs.rank
+    assert scheduler.running == [runs]
 
 
 @pytest.mark.parametrize("priorities", [(20, 15, 10, 5), (0, -1, -2, -3), (0, 0, 0, 0)])
@@ -283,12 +289,15 @@ def test_priorities_give_nobody_more_turns(priorities: tuple[int, ...]) -> None:
 
 def test_the_more_urgent_of_a_users_waiting_requests_comes_first() -> None:
     scheduler, cache = make_scheduler(200, 4, seqs=1, budget=16, max_len=32, clock=lambda: 9.0), SimulatedCache(4)
-    for name, priority in (("runs", 0), ("low", 2), ("normal", 0), ("high", -1)):
-        one = asked(name, "ann", Wish(4, 2, 0, None), 0.0)
-        one.priority = priority
-        scheduler.add(one)
+    runs = asked("runs", "ann", Wish(4, 9, 0, None), 0.0)
+    scheduler.add(runs)
+    rank = runs.rank
+    for name, priority in (("low", 2), ("normal", 0), ("high", -1)):
+        scheduler.add(asked(name, "ann", Wish(4, 2, 0, None, priority), 0.0))
         scheduler.add(asked(f"bob {name}", "bob", Wish(4, 2, 0, None), 0.0))
         run(scheduler, cache)
+    assert scheduler.running == [runs]
+    assert runs.rank == rank  # it runs, so the more urgent ones wait behind it
     order: list[str] = []
     while scheduler.has_work:
         for request in scheduler.running:
@@ -321,7 +330,7 @@ def test_a_prompt_that_is_one_too_many_to_score_is_not_overtaken_by_its_own_user
 
 
 def test_forks_do_not_give_way_in_vain() -> None:
-    """Their blocks are one another's, and count once."""
+    """The blocks of their prompt are one another's, so they count once, and not at all while the first reply stays."""
     scheduler, cache = make_scheduler(40, 4, seqs=8, budget=128, max_len=96), SimulatedCache(4)
     scheduler.add(asked("many", "ann", Wish(60, 20, 5, None), 0.0))
     for _ in range(3):
@@ -329,7 +338,7 @@ def test_forks_do_not_give_way_in_vain() -> None:
     scheduler.add(asked("carl", "carl", Wish(60, 20, 0, None), 0.0))
     run(scheduler, cache)
     before = scheduler.counters.preemptions
-    scheduler.add(asked("bob", "bob", Wish(90, 2, 0, None), 1.0))
+    scheduler.add(asked("bob", "bob", Wish(80, 2, 0, None), 1.0))
     run(scheduler, cache)
     assert scheduler.counters.preemptions == before
 
@@ -401,3 +410,40 @@ def test_a_large_request_is_not_overtaken_for_ever(own_replies: int) -> None:
         if large.is_finished:
             return
     raise AssertionError(f"{large.num_computed_tokens} of 110 tokens are read")
+
+
+def test_a_request_that_waits_for_other_users_too_is_not_overtaken() -> None:
+    """It has no room even without the reply of its own user that ranks behind it."""
+    now = 0.0
+    scheduler = make_scheduler(33, 4, seqs=8, budget=64, max_len=120, clock=lambda: now)
+    cache = SimulatedCache(4)
+    scheduler.add(asked("carl", "carl", Wish(40, 40, 0, None), now))
+    scheduler.add(asked("own", "ann", Wish(4, 25, 0, None, priority=1000), now))
+    run(scheduler, cache)
+    large = asked("large", "ann", Wish(100, 2, 0, None), now)
+    for one in (large, asked("aborted", "ann", Wish(4, 2, 0, None), now)):
+        scheduler.add(one)
+    scheduler.finish("aborted/0", FinishReason.ABORT)  # the others move up
+    run(scheduler, cache)
+    now = 2.0
+    bob = asked("bob", "bob", Wish(4, 2, 0, None), now)
+    scheduler.add(bob)
+    run(scheduler, cache)
+    assert large.rank < bob.rank < scheduler.running[-1].rank
+    assert [request.id for request in scheduler.running] == ["carl/0", "own/0"]
+
+
+def test_a_later_turn_that_waits_for_its_users_earlier_one_is_not_overtaken() -> None:
+    now = 0.0
+    scheduler = make_scheduler(33, 4, seqs=8, budget=64, max_len=120, clock=lambda: now)
+    cache = SimulatedCache(4)
+    scheduler.add(asked("first", "ann", Wish(40, 20, 0, None), now))
+    large = asked("large", "ann", Wish(100, 2, 0, None), now)
+    scheduler.add(large)
+    scheduler.add(asked("bob", "bob", Wish(4, 20, 0, None), now))
+    now = 2.0
+    small = asked("small", "bob", Wish(4, 20, 0, None), now)
+    scheduler.add(small)
+    run(scheduler, cache)
+    assert large.rank < small.rank
+    assert [request.id for request in scheduler.running] == ["bob/0", "first/0"]
