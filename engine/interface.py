@@ -43,7 +43,7 @@ class Caller:
     The prefix cache serves a caller's own text to equal callers only, and users take turns.
 
     Args:
-        user: id of the user.
+        user: id of the user; empty without accounts, where all requests are one user's.
         cache_salt: further separates what one user's requests find in the cache, as vLLM's field of this name.
     """
 

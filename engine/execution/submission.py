@@ -68,7 +68,7 @@ def make_submission(
             cache_salt=cache_salt,
             private_salt=b"" if caller is None else caller.salt,
             num_shared_tokens=num_shared_tokens,
-            user=None if caller is None else caller.user,
+            user=None if caller is None else caller.user or None,
         )
         sampling = SamplingRow(
             request.id,
