@@ -39,7 +39,7 @@ from engine.outputs import (
     Utilisation,
 )
 from engine.runtime.deltas import Deltas
-from engine.sampling_params import MAX_PRIORITY, SamplingParams
+from engine.sampling_params import BACKGROUND_PRIORITY, MAX_PRIORITY, SamplingParams
 from engine.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from engine.remote.client import RemoteEngine
 
 __all__ = [
+    "BACKGROUND_PRIORITY",
     "BYTES_PER_WEIGHT",
     "MAX_PRIORITY",
     "Caller",

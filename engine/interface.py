@@ -90,7 +90,7 @@ class ChatEngine(Protocol):
         Args:
             deadline: seconds; a reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text, one
                 that has not begun by then raises ``DeadlineError``.
-            priority: lower comes first.
+            priority: lower comes first; at ``BACKGROUND_PRIORITY`` all other requests do.
             caller: None shares everything with every other request without one.
         """
         ...

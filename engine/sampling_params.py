@@ -27,6 +27,8 @@ MAX_WORD_LENGTH = 128
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGIT_BIASES = 1024
 MAX_PRIORITY = 1000
+BACKGROUND_PRIORITY = MAX_PRIORITY
+"""Priority of requests that run on what replies leave: they wait for all others and give way to them."""
 MAX_DEADLINE_SECONDS = MAX_WHOLE
 MAX_SHOWN = 100
 """Characters of a refused value that the error message repeats."""

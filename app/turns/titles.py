@@ -1,4 +1,4 @@
-"""A title for a conversation by the model itself, asked for behind everybody else's back."""
+"""Generates a title for a conversation, in the background of replies."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from app.domain.text import as_title
 from app.errors import AppError
 from app.store.chat.conversations import Conversations
 from app.turns.admission import caller_of
-from engine import Caller, ChatEngine, ChatMessage, EngineError, FinishReason, SamplingParams
+from engine import BACKGROUND_PRIORITY, Caller, ChatEngine, ChatMessage, EngineError, FinishReason, SamplingParams
 
 _log = logging.getLogger(__name__)
 
 READ_CHARS = 2000  # of the message and of the reply; a title needs no more
 _PARAMS = SamplingParams(temperature=0.0, max_tokens=24)
-_PRIORITY = 10  # as if it had come ten minutes later: no reply waits for a title
 _DEADLINE_SECONDS = 120.0
 _REQUEST = """Write a title of two to six words for the conversation below, in its own language.
 Answer with the title alone, without quotation marks.
@@ -63,7 +62,7 @@ class Titles:
         text, ended = "", False
         messages = [ChatMessage(role="user", content=request)]
         async for delta in self._engine.chat(
-            messages, _PARAMS, deadline=_DEADLINE_SECONDS, priority=_PRIORITY, caller=caller
+            messages, _PARAMS, deadline=_DEADLINE_SECONDS, priority=BACKGROUND_PRIORITY, caller=caller
         ):
             text += delta.text
             ended = ended or delta.finish_reason is FinishReason.STOP

@@ -12,6 +12,9 @@ Priority decides which of a user's waiting requests has which of the user's rank
 earlier. Where a priority of more than an hour puts a waiting request before its own user's running ones, it waits for
 these, and other users' requests pass it.
 
+Background requests rank behind all others and give way to each of them. They are no turn of their user; among
+themselves they take turns in the same way.
+
 This is start-time fair queueing (Goyal, Vin, Cheng 1996) with requests as the unit of service.
 """
 
@@ -31,20 +34,27 @@ MAX_PROMPT_SECONDS = 60.0
 """By which a prompt ranks a user's request later at most, however long it is."""
 
 
+_Queue = tuple[str | None, bool]  # a user's requests in the foreground, or in the background
+
+
 class FairShare:
     """Who has requests in flight. It alone changes ranks and turns. Requests without a user count as one user's."""
 
     def __init__(self) -> None:
-        self._requests: dict[str | None, list[Request]] = {}  # of each user, by rank
-        self._to_move: set[str] = set()  # users of whom a request has ended
+        self._requests: dict[_Queue, list[Request]] = {}  # by rank
+        self._to_move: set[_Queue] = set()  # of which a request has ended
 
     @property
     def has_several_users(self) -> bool:
-        return len(self._requests) > 1
+        return len({user for user, _is_background in self._requests}) > 1
+
+    @property
+    def has_background(self) -> bool:
+        return any(is_background for _user, is_background in self._requests)
 
     def add(self, request: Request, now: float) -> bool:
         """A request is in flight: give it its rank. Returns whether others' ranks have changed."""
-        own = self._requests.setdefault(request.user, [])
+        own = self._requests.setdefault(_queue(request), [])
         request.turn = len(own) if request.user is not None else 0
         request.rank = _rank(request, max(now, request.arrival) if request.turn else request.arrival)
         insort(own, request, key=_by_rank)
@@ -52,26 +62,27 @@ class FairShare:
 
     def remove(self, request: Request) -> None:
         """A request is in flight no more. Call :meth:`move_up` before the next step is planned."""
-        own = self._requests[request.user]
+        queue = _queue(request)
+        own = self._requests[queue]
         own.remove(request)
         if not own:
-            del self._requests[request.user]
+            del self._requests[queue]
         if request.user is not None:
-            self._to_move.add(request.user)
+            self._to_move.add(queue)
 
     def move_up(self, now: float) -> bool:
         """Let the requests of users of whom one has ended have earlier turns. Returns whether ranks have changed."""
         changed = False
-        for user in self._to_move:
-            for turn, request in enumerate(self._requests.get(user, ())):
+        for queue in self._to_move:
+            for turn, request in enumerate(self._requests.get(queue, ())):
                 request.turn = turn
                 rank = _rank(request, max(now, request.arrival))
                 if rank < request.rank:
                     request.rank = rank
                     changed = True
-            if user in self._requests:
-                self._requests[user].sort(key=_by_rank)
-                _number(self._requests[user])
+            if queue in self._requests:
+                self._requests[queue].sort(key=_by_rank)
+                _number(self._requests[queue])
         self._to_move.clear()
         return changed
 
@@ -82,8 +93,17 @@ class FairShare:
 
 
 def can_preempt(request: Request, other: Request) -> bool:
-    """Whether a waiting request may have the seat and the blocks of a running one: a later turn of another user."""
+    """Whether a waiting request may have the seat and the blocks of a running one.
+
+    That is a later turn of another user, or a background request where the waiting one is none.
+    """
+    if request.is_background != other.is_background:
+        return other.is_background
     return request.user != other.user and other.turn > request.turn and other.rank > request.rank
+
+
+def _queue(request: Request) -> _Queue:
+    return request.user, request.is_background
 
 
 def _rank(request: Request, since: float) -> float:

@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from engine.outputs import FinishReason, Timings
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import BACKGROUND_PRIORITY, SamplingParams
 
 PRIORITY_SECONDS = 60.0
+
+BACKGROUND_SECONDS = 1e9
+"""Later than any other request ranks: 30 years."""
 
 
 class RequestStatus(Enum):
@@ -35,7 +38,7 @@ class Request:
         deadline: on the same clock, when the reply must have ended; None for no limit.
         priority: lower comes first: each step ranks a request later by a minute. So a more urgent one overtakes those
             that came up to a minute earlier for each step, and nobody is overtaken for ever. Among the waiting requests
-            of one user the same holds, whatever their turns.
+            of one user the same holds, whatever their turns. :data:`BACKGROUND_PRIORITY` comes after all others.
         cache_salt: only requests with equal salt share what is cached.
         private_salt: the same for what lies behind the shared tokens; empty shares it with every request without one.
         num_shared_tokens: so many of the first tokens depend on no user's text.
@@ -109,7 +112,12 @@ class Request:
     @property
     def delay(self) -> float:
         """Seconds by which the priority ranks a request later, or earlier."""
-        return self.priority * PRIORITY_SECONDS
+        return self.priority * PRIORITY_SECONDS + (BACKGROUND_SECONDS if self.is_background else 0.0)
+
+    @property
+    def is_background(self) -> bool:
+        """It runs on the seats and blocks that other requests leave, and is no turn of its user."""
+        return self.priority >= BACKGROUND_PRIORITY
 
     @property
     def is_finished(self) -> bool:

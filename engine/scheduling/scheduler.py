@@ -365,11 +365,14 @@ class Scheduler:
     def _order(self) -> Sequence[Request]:
         """Requests in the order in which a step serves them: by rank, where there are several users.
 
-        With one of them those who run come first: the others are the same user's, and take no seat of theirs.
+        With one of them those who run come first: the others are the same user's, and take no seat of theirs. Only
+        background requests give theirs up to the same user's, so they come behind all others.
         """
         order = [*self._running, *self._waiting]
         if self._waiting and self._fair_share.has_several_users:
             order.sort(key=_rank)
+        elif self._waiting and self._fair_share.has_background:
+            order.sort(key=_is_background)
         return order
 
     def _admit_preempting(self, request: Request, budget: int) -> _Admission:
@@ -517,3 +520,7 @@ class _Admission:
 
 def _rank(request: Request) -> float:
     return request.rank
+
+
+def _is_background(request: Request) -> bool:
+    return request.is_background

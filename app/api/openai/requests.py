@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, 
 
 from app.api.openai.fields import REQUEST_FIELDS, STREAM_FIELDS, Lenient, checked_text, unsupported
 from app.api.openai.messages import ChatInput
-from engine import MAX_PRIORITY, SamplingParams
+from engine import BACKGROUND_PRIORITY, MAX_PRIORITY, SamplingParams
 
 MAX_CHOICES = 128
 """Upper bound of the replies to one request, which are its prompts times ``n``."""
@@ -73,7 +73,8 @@ class BaseCompletionRequest(Lenient):
         0,
         ge=-MAX_PRIORITY,
         le=MAX_PRIORITY,
-        description="Lower comes first: each step counts as arriving a minute earlier. Below 0 is for admins.",
+        description="Lower comes first: each step counts as arriving a minute earlier. Below 0 is for admins. "
+        f"{BACKGROUND_PRIORITY} is the background: such a request gives way to every other.",
     )
     cache_salt: str | None = Field(
         None,

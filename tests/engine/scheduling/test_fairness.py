@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.outputs import FinishReason
+from engine.sampling_params import BACKGROUND_PRIORITY
 from engine.scheduling.fairness import PROMPT_TOKEN_SECONDS, TURN_SECONDS
 from engine.scheduling.request import Request
 from engine.scheduling.scheduler import Scheduler, StepPlan
@@ -40,7 +41,7 @@ WISHES = st.builds(
     max_tokens=st.integers(1, 24),
     forks=st.integers(0, 15),
     logprobs=st.sampled_from([None, 0]),
-    priority=st.sampled_from([0, 61, 200, 1000]),
+    priority=st.sampled_from([0, 61, 200, 999, BACKGROUND_PRIORITY]),
     added_at=st.integers(0, 6),
     aborted_after=st.none() | st.integers(0, 6),
 )
@@ -109,7 +110,7 @@ def attack(scheduler: Scheduler, attackers: list[list[Wish]], step: int, now: fl
     spare_blocks=st.integers(0, 40),
 )
 @example(  # the second waits in front of the first's replies, which hold all seats
-    attackers=[[Wish(1, 24, 5, None, 1000), Wish(1, 24, 0, None, 0, 3), Wish(1, 24, 0, None, 0, 3, 1)]],
+    attackers=[[Wish(1, 24, 5, None, 999), Wish(1, 24, 0, None, 0, 3), Wish(1, 24, 0, None, 0, 3, 1)]],
     head_start=6,
     prompt=1,
     spare_blocks=0,
@@ -137,7 +138,7 @@ def test_a_users_first_word_comes_within_a_bound_whatever_others_ask_for(
     assert steps <= most
 
 
-@pytest.mark.parametrize("priority", [61, 200, 1000])
+@pytest.mark.parametrize("priority", [61, 200, 999])
 def test_a_request_that_waits_for_its_own_user_holds_up_no_other(priority: int) -> None:
     """A low priority puts the replies that run behind a new request of their user, which may not take their seats."""
     now = 0.0
@@ -396,7 +397,7 @@ def test_a_large_request_is_not_overtaken_for_ever(own_replies: int) -> None:
     scheduler = make_scheduler(33, 4, seqs=8, budget=32, max_len=120, clock=lambda: now)
     cache = SimulatedCache(4)
     for number in range(own_replies):
-        scheduler.add(asked(f"own {number}", "ann", Wish(4, 25, 0, None, priority=1000), now))
+        scheduler.add(asked(f"own {number}", "ann", Wish(4, 25, 0, None, priority=999), now))
     large = asked("large", "ann", Wish(110, 2, 0, None), 9.0)
     for step in range(150):
         now += 1.0
@@ -418,7 +419,7 @@ def test_a_request_that_waits_for_other_users_too_is_not_overtaken() -> None:
     scheduler = make_scheduler(33, 4, seqs=8, budget=64, max_len=120, clock=lambda: now)
     cache = SimulatedCache(4)
     scheduler.add(asked("carl", "carl", Wish(40, 40, 0, None), now))
-    scheduler.add(asked("own", "ann", Wish(4, 25, 0, None, priority=1000), now))
+    scheduler.add(asked("own", "ann", Wish(4, 25, 0, None, priority=999), now))
     run(scheduler, cache)
     large = asked("large", "ann", Wish(100, 2, 0, None), now)
     for one in (large, asked("aborted", "ann", Wish(4, 2, 0, None), now)):
@@ -447,3 +448,62 @@ def test_a_later_turn_that_waits_for_its_users_earlier_one_is_not_overtaken() ->
     run(scheduler, cache)
     assert large.rank < small.rank
     assert [request.id for request in scheduler.running] == ["bob/0", "first/0"]
+
+
+BACKGROUND = Wish(4, 20, 0, None, BACKGROUND_PRIORITY)
+
+
+def test_a_background_request_takes_no_seat() -> None:
+    """Not even that of the latest turn of a user who has many."""
+    scheduler, cache = make_scheduler(200, 4, seqs=4, budget=16, max_len=32), SimulatedCache(4)
+    scheduler.add(asked("many", "ann", Wish(4, 20, 15, None), 0.0))
+    for _ in range(3):
+        run(scheduler, cache)
+    title = asked("title", "bob", BACKGROUND, 0.0)
+    scheduler.add(title)
+    while any(request.user == "ann" for request in scheduler.requests):
+        run(scheduler, cache)
+        if scheduler.num_waiting > 1:
+            assert title.first_scheduled is None
+    assert scheduler.counters.preemptions == 0
+    run(scheduler, cache)
+    assert title.first_token is not None
+
+
+@pytest.mark.parametrize("user", ["ann", "bob", None])
+def test_a_background_request_gives_its_seat_to_any_reply(user: str | None) -> None:
+    """Also to one of its own user, and where there are no users. It has the seat again when the reply has ended."""
+    scheduler, cache = make_scheduler(200, 4, seqs=1, budget=16, max_len=32), SimulatedCache(4)
+    title = asked("title", None if user is None else "ann", BACKGROUND, 0.0)
+    scheduler.add(title)
+    run(scheduler, cache)
+    reply = asked("reply", user, Wish(4, 4, 0, None, priority=999), 1.0)
+    scheduler.add(reply)
+    assert steps_until_first_token(scheduler, cache, reply, 1) == 1
+    while not title.is_finished:
+        run(scheduler, cache)
+    assert (title.num_output_tokens, title.num_preemptions, reply.num_preemptions) == (20, 1, 0)
+
+
+def test_a_background_request_is_no_turn_of_its_user() -> None:
+    """Bob's reply beside his title ranks as one alone does, before Ann's later turn."""
+    scheduler, cache = make_scheduler(200, 4, seqs=2, budget=16, max_len=32, clock=lambda: 1.0), SimulatedCache(4)
+    scheduler.add(asked("title", "bob", BACKGROUND, 0.0))
+    for number in range(2):
+        scheduler.add(asked(f"a{number}", "ann", Wish(4, 9, 0, None), 0.0))
+    run(scheduler, cache)
+    assert [request.id for request in scheduler.running] == ["a0/0", "a1/0"]
+    bob = asked("bob", "bob", Wish(4, 9, 0, None), 1.0)
+    scheduler.add(bob)
+    assert bob.turn == 0
+    assert steps_until_first_token(scheduler, cache, bob, 1) == 1
+
+
+def test_users_take_turns_in_the_background_too() -> None:
+    scheduler, cache = make_scheduler(200, 4, seqs=2, budget=16, max_len=32, clock=lambda: 1.0), SimulatedCache(4)
+    for number in range(3):
+        scheduler.add(asked(f"a{number}", "ann", BACKGROUND, 0.0))
+    run(scheduler, cache)
+    scheduler.add(asked("bob", "bob", BACKGROUND, 1.0))
+    run(scheduler, cache)
+    assert [request.id for request in scheduler.running] == ["a0/0", "bob/0"]

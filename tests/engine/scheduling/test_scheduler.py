@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.outputs import FinishReason
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import BACKGROUND_PRIORITY, SamplingParams
 from engine.scheduling.block_pool import NULL_BLOCK, BlockPool, IntegrityError
 from engine.scheduling.cache_layout import blocks_for_sequence
 from engine.scheduling.request import Request, RequestStatus
@@ -176,7 +176,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         max_tokens=st.integers(1, 12),
-        priority=st.sampled_from([0, 0, 0, -1, 1, 20, 200]),
+        priority=st.sampled_from([0, 0, 0, -1, 1, 20, 200, BACKGROUND_PRIORITY]),
         num_forks=st.sampled_from([0, 0, 0, 1, 3]),
         prompt_logprobs=st.sampled_from([None, None, 0]),
         user_number=st.integers(0, 9),
@@ -247,7 +247,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         first = min(self.scheduler.requests, key=lambda request: request.rank)
         assert first.num_preemptions == preemptions[first.id], "the earliest gave way"
         planned = {chunk.request.id for chunk in plan.chunks}
-        left_out = [request.id for request in before if request.id not in planned]
+        left_out = [request.id for request in before if request.id not in planned and not request.is_background]
         if left_out and plan.num_tokens < self.scheduler.max_batched_tokens and len(self.users) == 1:
             assert planned <= {request.id for request in before}, f"others came in while {left_out} lacked blocks"
         assert plan.num_tokens <= self.scheduler.max_batched_tokens
