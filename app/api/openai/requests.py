@@ -80,7 +80,7 @@ class BaseCompletionRequest(Lenient):
         None,
         max_length=256,
         description="Only requests with an equal salt find this one's text in the prefix cache. With accounts, another "
-        "user's never do.",
+        "user's never do, not even the same system message's.",
     )
     prompt_logprobs: Whole | None = Field(
         None, description="How many likeliest tokens to tell for each of the prompt's."
