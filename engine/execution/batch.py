@@ -1,4 +1,4 @@
-"""A step's plan turned into tensors: all chunks packed behind one another into one row."""
+"""Turns a step's plan into tensors: all chunks are packed one after another into one row."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from engine.scheduling.scheduler import StepPlan
 
 @dataclass(frozen=True, slots=True)
 class FutureTokens:
-    """Tokens that a step on the device takes from the one before it, before anybody has read them."""
+    """Tokens that a step takes from the previous step on the device, before the host has read them."""
 
-    tokens: Tensor  #: int64 ``[n]``: what the step before sampled
+    tokens: Tensor  #: int64 ``[n]``: what the previous step sampled
     sources: tuple[int, ...]  #: indices into ``tokens``
-    targets: tuple[int, ...]  #: for each of them the packed row where it belongs
+    targets: tuple[int, ...]  #: for each source, the packed row it is written to
 
     def write_to(self, input_ids: Tensor) -> None:
-        """``input_ids``: int64 ``[1, num_tokens]``."""
+        """Writes the tokens into ``input_ids``, int64 ``[1, num_tokens]``."""
         if self.targets:
             index = to_device([self.sources, self.targets], torch.int64, input_ids.device)
             input_ids[0].index_copy_(0, index[1], self.tokens[index[0]])
@@ -35,15 +35,15 @@ class Batch:
     position_ids: Tensor  #: int64 ``[1, num_tokens]``
     slots: tuple[Tensor, ...]  #: for each group int64 ``[num_tokens]``: ``block * block_size + offset`` in the cache
     logits_rows: Tensor  #: int64 ``[n]``: the packed rows whose logits are needed: sampled ones, then scored ones;
-    #: of a chunk with a draft the row before it and those of its guesses, in order
-    sequences: tuple[Sequences, ...]  #: for each group
+    #: for a chunk with draft tokens, the row before the draft and the rows of the draft tokens, in order
+    sequences: tuple[Sequences, ...]  #: one for each group
     lengths: Tensor | None  #: int64 ``[num_tokens]``, see ``LoadedModel.logits``
 
     @classmethod
     def of(
         cls, plan: StepPlan, block_size: int, num_groups: int, device: torch.device, *, with_lengths: bool = False
     ) -> Batch:
-        """Pack a plan. Plain lists first, then one tensor: per-token tensor calls would cost more."""
+        """Packs a plan. Builds plain lists first, then one tensor: a tensor call per token would cost more."""
         input_ids: list[int] = []
         positions: list[int] = []
         slots: list[list[int]] = [[] for _ in range(num_groups)]
@@ -81,7 +81,7 @@ class Batch:
             if chunk.samples:
                 sampled_rows += range(len(input_ids) - 1 - len(chunk.draft), len(input_ids))
 
-        # One tensor, which is cut up: making it is what takes the time, and on a GPU it crosses the bus.
+        # One tensor that is then split: creating it is the expensive part, and on a GPU it crosses the bus.
         parts = [input_ids, positions, sampled_rows + scored_rows, lengths, *slots]
         together = to_device([number for part in parts for number in part], torch.int64, device)
         ids_, positions_, rows_, lengths_, *slots_ = together.split_with_sizes([len(part) for part in parts])

@@ -1,9 +1,9 @@
-"""Batch invariance: what a token's numbers are depends on its own sequence, never on what is computed beside it.
+"""Batch invariance: a token's results depend on its own sequence only, never on the rest of the batch.
 
-Rounding follows shapes: a matrix product picks its kernel by the number of rows, and attention by how many queries
-and sequences share a call. In bf16 that is enough to change a reply. Here every step is cut into tiles of equally
-many rows, the last one filled up, and each token attends alone. Prompt chunks, prefix hits and preemption then make
-no difference either.
+Rounding depends on shapes: a matrix product picks its kernel by the number of rows, and attention by how many queries
+and sequences share a call. In bf16 that is enough to change a reply. Here every step is split into tiles of the same
+number of rows, the last one padded, and attention runs for each token alone. So prompt chunks, prefix hits and
+preemption make no difference either.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from engine.execution.batch import Batch
 from engine.scheduling.block_pool import NULL_BLOCK
 
 TILE_ROWS = 16
-"""A prompt reads the weights once for each tile; a decode alone pays for the rows that stay empty."""
+"""Rows of a tile. A larger tile makes a single decode pay for more padding; a smaller one makes a prompt read the
+weights more often, once per tile."""
 
 
 def tile_rows(module: nn.Module) -> int:
-    """Rows of one tile for a model: a single one for a mixture of experts, which shares the rows out itself."""
+    """Returns the rows of a tile for a model: 1 for a mixture of experts, which distributes the rows itself."""
     experts = any(parameter.ndim == 3 for parameter in module.parameters())
     return 1 if experts else TILE_ROWS
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Equally many rows of a step."""
+    """A slice of a step with a fixed number of rows."""
 
-    batch: Batch  #: each token a sequence of its own; rows behind the last token are filled up
-    outputs: Tensor  #: int64 ``[m]``: which of the step's logits are computed here
-    rows: Tensor  #: int64 ``[m]``: by which of the tile's rows
+    batch: Batch  #: each token is its own sequence; rows after the last token are padding
+    outputs: Tensor  #: int64 ``[m]``: indices of the step's logits that this tile computes
+    rows: Tensor  #: int64 ``[m]``: the tile's row for each of them
 
 
 def tiles(batch: Batch, num_rows: int) -> Iterator[Tile]:
-    """Cut a step into tiles, in order: a token may attend to those of earlier tiles."""
+    """Splits a step into tiles, in order: a token may attend to tokens of earlier tiles."""
     singles = [sequences.token_by_token() for sequences in batch.sequences]
     num_tokens = batch.input_ids.shape[1]
     everything = torch.arange(num_rows, device=batch.input_ids.device)
@@ -52,7 +53,7 @@ def tiles(batch: Batch, num_rows: int) -> Iterator[Tile]:
             input_ids=F.pad(batch.input_ids[:, start:end], (0, empty)),
             position_ids=F.pad(batch.position_ids[:, start:end], (0, empty)),
             slots=tuple(F.pad(slots[start:end], (0, empty), value=NULL_BLOCK) for slots in batch.slots),
-            # All rows go through the output layer, or its shape would tell how many are wanted.
+            # All rows go through the output layer: its shape must not depend on how many are needed.
             logits_rows=everything if len(outputs) else everything[:1],
             sequences=tuple(_cut(sequences, start, end) for sequences in singles),
             lengths=None if batch.lengths is None else F.pad(batch.lengths[start:end], (0, empty), value=1),
@@ -70,7 +71,7 @@ def _cut(sequences: Sequences, start: int, end: int) -> Sequences:
 
 
 class PerSequenceKernel(AttentionKernel):
-    """Another kernel, called for one sequence at a time; rows that belong to none are zero."""
+    """Wraps another kernel and calls it for one sequence at a time; rows of no sequence are zero."""
 
     def __init__(self, kernel: AttentionKernel) -> None:
         self._kernel = kernel

@@ -1,4 +1,4 @@
-"""Finds the requests whose own parameters make a step fail, so that they end alone and the step goes on."""
+"""Finds the requests whose own parameters make a step fail, so that only they end and the step continues."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def find_failing_rows(error: Exception, logits: Tensor, sample: Callable[[int], 
         sample: samples the row of this index alone.
 
     Returns:
-        The error of each row that fails alone. Rows whose scores are unusable (``LogitsError``) are not among them.
+        The error of each row that fails alone, by index. Rows with unusable logits (``LogitsError``) are left out.
 
     Raises:
-        Exception: ``error`` itself, where memory ran out or no row fails alone, and the device's own error where the
-            device is lost: then no request is to blame.
+        Exception: ``error`` itself if memory ran out or no row fails alone, or the device's own error if the device
+            is lost: then no request is to blame.
     """
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         raise error
-    logits[0, 0].item()  # raises where the device is lost, which would make every row fail
+    logits[0, 0].item()  # raises if the device is lost, which would make every row fail
     failing: dict[int, Exception] = {}
     for index in range(len(logits)):
         try:
@@ -44,7 +44,7 @@ def find_failing_rows(error: Exception, logits: Tensor, sample: Callable[[int], 
 
 
 def as_request_error(request_id: str, error: Exception) -> InvalidRequestError:
-    """Returns what the reader of a reply is told when the reply's own parameters failed, and logs the traceback."""
+    """Returns the error to show when a request's own parameters failed, and logs the traceback."""
     log.error("request %s failed by its own parameters", request_id, exc_info=error)
     reason = first_line(error).rstrip(".") or type(error).__name__
     return InvalidRequestError(

@@ -1,11 +1,11 @@
-"""CUDA graphs for steps that only decode: a whole forward is recorded once and launched by one call.
+"""CUDA graphs for decode-only steps: a whole forward pass is recorded once and replayed by one call.
 
-A small model's decode takes longer to launch, kernel by kernel, than to compute. A recorded graph repeats the very
-kernels on the very addresses with the very numbers it was recorded with, so a graph belongs to one number of rows,
-its inputs are tensors that stay where they are, and lengths that are numbers are the longest there can be. A step
-is written into those inputs; rows it does not fill are dummies, one token long, that live in the null block.
+A small model's decode takes longer to launch, kernel by kernel, than to compute. A graph replays the same kernels on
+the same addresses with the same scalar arguments, so each graph serves one number of rows, its inputs are tensors that
+stay in place, and lengths passed as scalars are set to their maximum. A step is copied into those inputs; rows it does
+not fill are dummies, one token long, in the null block.
 
-Whoever compares a graph with eager execution must do so at the same number of rows: rounding follows shapes.
+Compare a graph with eager execution only at the same number of rows: rounding depends on shapes.
 """
 
 from __future__ import annotations
@@ -26,28 +26,30 @@ from engine.scheduling.block_pool import NULL_BLOCK
 from engine.scheduling.scheduler import StepPlan
 
 Forward = Callable[[Batch, Sequence[Any]], Tensor]
-"""Logits of a batch, given what the kernel prepared for each group of layers."""
+"""Returns the logits of a batch, given the kernel's prepared state for each group of layers."""
 
 
 class Recorder(Protocol):
-    """Records what a computation does on the device."""
+    """Records the device work of a computation."""
 
     def record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Run ``compute``, and return what repeats it on the same tensors; the result is good until the next repeat.
+        """Runs ``compute`` and returns a callable that replays it on the same tensors.
+
+        A replay's result is valid until the next replay.
 
         Raises:
-            RuntimeError: it does something that cannot be recorded, such as asking the device for a number.
+            RuntimeError: it does something that cannot be recorded, such as reading a number from the device.
         """
 
 
 class CudaRecorder:
-    """Records CUDA graphs into one pool of memory, which they share: largest first, and only one runs at a time."""
+    """Records CUDA graphs into one shared memory pool: record the largest first, and run only one at a time."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        # Lazy set-up of libraries and kernels must be over: it cannot be recorded.
+        # Warm up: lazy initialisation of libraries and kernels cannot be recorded.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -67,13 +69,13 @@ class CudaRecorder:
 
 
 def graph_sizes(max_rows: int) -> tuple[int, ...]:
-    """Numbers of rows to record: few dummies for few chats, few graphs for many."""
+    """Returns the numbers of rows to record: close together for small batches, so that few rows are dummies."""
     return tuple(sorted({size for size in (1, 2, 4, *range(8, max_rows, 8)) if size < max_rows} | {max_rows}))
 
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """One number of rows. ``sequences`` of the batch are not looked at: what was prepared from them is."""
+    """The graph of one number of rows. It reads ``prepared``, not the batch's ``sequences``."""
 
     batch: Batch
     prepared: tuple[Any, ...]
@@ -81,18 +83,18 @@ class _Graph:
 
 
 class DecodeGraphs:
-    """Recorded decodes.
+    """Recorded decode steps, one graph per size.
 
     Args:
-        forward: what is recorded.
-        kernel: must be able to :meth:`~engine.execution.attention.base.AttentionKernel.refill`.
-        num_groups: of layers, each with block tables of its own.
+        forward: the computation to record.
+        kernel: must support :meth:`~engine.execution.attention.base.AttentionKernel.refill`.
+        num_groups: groups of layers, each with its own block tables.
         block_size: tokens in a KV block.
-        max_model_len: longest sequence.
-        max_rows: most rows.
+        max_model_len: tokens of the longest sequence.
+        max_rows: most rows of a recorded step.
 
     Raises:
-        RuntimeError: the model or the kernel does what cannot be recorded.
+        RuntimeError: the model or the kernel does something that cannot be recorded.
     """
 
     @torch.inference_mode()
@@ -131,13 +133,13 @@ class DecodeGraphs:
         self._graphs = graphs[::-1]
 
     def can_run(self, plan: StepPlan) -> bool:
-        """Every chunk is one token that is sampled from, and guesses, of which each is like one."""
+        """Whether every chunk is a decode: one token that is sampled from, plus draft tokens, which are like one."""
         return plan.num_tokens <= self.sizes[-1] and all(
             len(chunk.token_ids) == 1 and chunk.samples and not chunk.scored for chunk in plan.chunks
         )
 
     def logits(self, batch: Batch, future_tokens: FutureTokens | None = None) -> Tensor:
-        """``[n, vocab_size]`` for a batch of ``n`` decodes on the host. Good until the next call."""
+        """Returns ``[n, vocab_size]`` for a batch of ``n`` decodes on the host. Valid until the next call."""
         rows = batch.input_ids.shape[1]
         at = bisect_left(self.sizes, rows)
         graph, size = self._graphs[at], self.sizes[at]
@@ -149,7 +151,7 @@ class DecodeGraphs:
         for slots, step in zip(graph.batch.slots, batch.slots, strict=True):
             overwrite(slots, F.pad(step, empty, value=NULL_BLOCK))
         for prepared, sequences in zip(graph.prepared, batch.sequences, strict=True):
-            if len(sequences.query_lens) < rows:  # guesses look at what stands before them, which is in the cache first
+            if len(sequences.query_lens) < rows:  # draft tokens attend to earlier rows, whose keys are stored first
                 sequences = sequences.token_by_token()
             self._kernel.refill(prepared, _padded(sequences, size))
         return graph.repeat()[:rows]
@@ -166,7 +168,7 @@ class _Recordable:
 
 
 def _padded(sequences: Sequences, size: int) -> Sequences:
-    """With dummies of one token in the null block."""
+    """Pads to ``size`` sequences with dummies of one token in the null block."""
     missing = size - len(sequences.query_lens)
     return Sequences(
         query_lens=(*sequences.query_lens, *(1,) * missing),

@@ -1,4 +1,4 @@
-"""Loads a model for execution: through transformers, and once more for compiled code where that computes the same."""
+"""Loads a model for execution: through transformers, and also for the C++ decoder if its logits match."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.settings import EngineSettings
 
 
 def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
-    """Loads the model that ``settings`` name.
+    """Loads the model named in ``settings``.
 
     Raises:
         ModelLoadError: see :func:`engine.model.load.load_checkpoint`.

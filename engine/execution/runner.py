@@ -1,4 +1,4 @@
-"""Executes batches on the model, recorded decodes as CUDA graphs: owns the KV tensors, nothing else does."""
+"""Runs the model on batches, and replays recorded decodes as CUDA graphs. The only owner of the KV cache tensors."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from engine.scheduling.scheduler import StepPlan
 
 
 class Runner:
-    """One packed forward per step.
+    """Runs one packed forward pass per step.
 
     Args:
         model: loaded with our attention function.
-        kernel: runs the attention.
+        kernel: computes attention.
         layout: how the model's layers share block tables and memory.
         num_blocks, block_size: size of the cache; must agree with the block pool.
-        batch_invariant: compute each token as if nothing else ran, see :mod:`engine.execution.batch_invariance`.
+        batch_invariant: compute each token as if it ran alone, see :mod:`engine.execution.batch_invariance`.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Runner:
             LayerCache.zeros(layout.shapes[layer], num_blocks, block_size, model.dtype, model.device)
             for layer in group.layers
         )
-        #: where each of them begins, and how many bytes a block of it has
+        #: address and bytes per block of each key and value tensor
         self._blocks_at = [
             (rows.data_ptr(), rows.stride(0) * rows.element_size())
             for tensor in self._tensors
             for rows in (tensor.keys, tensor.values)
         ]
-        #: of each layer; layers of several groups share them
+        #: the cache of each layer; layers of different groups share tensors
         self.layers: Sequence[LayerCache] = tuple(self._tensors[index] for index in layout.tensor_of_layer())
         self._graphs: DecodeGraphs | None = None
         self._decoder: Decoder | None = None
@@ -71,19 +71,19 @@ class Runner:
 
     @property
     def max_native_tokens(self) -> int:
-        """Of a step that runs in C++; 0 where none does."""
+        """Most tokens of a step that runs in C++; 0 if none does."""
         return 0 if self._decoder is None else self._decoder.max_rows
 
     @property
     def max_short_step_tokens(self) -> int | None:
-        """Most tokens of a step that runs in C++; None where none does, or all do."""
+        """Most tokens of a step that runs in C++; None if no step does, or every step does."""
         return self.max_native_tokens if 0 < self.max_native_tokens < sys.maxsize else None
 
     def record_decodes(self, recorder: Recorder, *, max_rows: int, max_model_len: int) -> tuple[int, ...]:
-        """From now on repeat recorded decodes; returns the numbers of rows that were recorded.
+        """Records decodes as CUDA graphs and replays them from now on; returns the recorded numbers of rows.
 
         Raises:
-            RuntimeError: the model does what cannot be recorded; everything is executed as before.
+            RuntimeError: the model does something that cannot be recorded. Steps then run as before.
         """
         self._graphs = DecodeGraphs(
             self._compute,
@@ -99,15 +99,15 @@ class Runner:
 
     @torch.inference_mode()
     def zero_blocks(self, blocks: Sequence[int]) -> None:
-        """Zero blocks in every layer."""
+        """Zeroes blocks in every layer."""
         index = torch.tensor(blocks, dtype=torch.int64, device=self._model.device)
         for tensor in self._tensors:
             tensor.keys.index_fill_(0, index, 0)
             tensor.values.index_fill_(0, index, 0)
 
     def _copy(self, copies: Sequence[BlockCopy]) -> None:
-        """In order: the destination of one may be the source of the next."""
-        if self._model.device.type == "cpu":  # between two views of tensors most of the time is not the copy's
+        """Copies blocks in order: the destination of one copy may be the source of the next."""
+        if self._model.device.type == "cpu":  # a copy between two tensor views is mostly overhead
             for copy in copies:
                 for address, block_bytes in self._blocks_at:
                     size = copy.num_rows * (block_bytes // self._block_size)
@@ -120,13 +120,13 @@ class Runner:
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan, future_tokens: FutureTokens | None = None) -> Tensor:
-        """Compute a plan: fill the cache, and return logits.
+        """Computes a plan: fills the cache and returns logits.
 
         Args:
-            future_tokens: tokens of the plan that only the device knows.
+            future_tokens: tokens of the plan that only the device knows so far.
 
         Returns:
-            ``[m + n, vocab_size]``: a row for each chunk that samples and each guess behind it, ``m`` in all, then
+            ``[m + n, vocab_size]``: ``m`` rows, one for each chunk that samples and each of its draft tokens, then
             one for each of the ``n`` positions that chunks score, both in the order of the chunks.
         """
         self._copy(plan.copies)
@@ -143,11 +143,11 @@ class Runner:
 
     @torch.inference_mode()
     def execute_steps(self, plan: StepPlan, replies: Sequence[MultiStepRow], max_steps: int) -> MultiStepOutput:
-        """Compute a plan of at most :attr:`max_native_tokens`, sample from it, and go on with what was sampled.
+        """Computes a plan of at most :attr:`max_native_tokens`, samples from it, and decodes further in C++.
 
         Args:
             replies: one for each chunk that samples.
-            max_steps: with the plan's own, at least 1.
+            max_steps: including the plan's own step, at least 1.
         """
         assert self._decoder is not None
         self._copy(plan.copies)

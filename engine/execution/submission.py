@@ -1,4 +1,4 @@
-"""What a caller asked for, ready for the engine: a request, its sampling, its text, and its siblings."""
+"""A submission: a caller's request with its sampling state, its detokenizer and its siblings (``n`` > 1)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from engine.text.detokenizer import Detokenizer
 
 @dataclass(slots=True)
 class Submission:
-    """One reply, with what turns its logits into tokens and its tokens into text."""
+    """One reply, with the state that turns its logits into tokens and its tokens into text."""
 
     request: Request
     sampling: SamplingRow
     detokenizer: Detokenizer
-    stream_id: str  #: whose deltas it brings: the id of the first of its siblings
+    stream_id: str  #: the stream its deltas belong to: the id of its first sibling
     index: int  #: which of the ``n`` replies to the prompt
-    forks: list[Submission] = field(default_factory=list)  #: its siblings, until they begin
-    logprobs: tuple[TokenLogprobs, ...] = ()  #: of the newest token, when they were asked for
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  #: of the prompt so far, when asked for
+    forks: list[Submission] = field(default_factory=list)  #: its siblings, until they start
+    logprobs: tuple[TokenLogprobs, ...] = ()  #: of the newest token, if requested
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  #: of the prompt so far, if requested
 
 
 def make_submission(
@@ -45,12 +45,12 @@ def make_submission(
     num_shared_tokens: int = 0,
     caller: Caller | None = None,
 ) -> Submission:
-    """Wrap up ``params.n`` replies to one prompt: the first, which computes it, with the others as its forks.
+    """Makes the submission of ``params.n`` replies to one prompt: the first computes the prompt, the rest fork it.
 
     Args:
-        bans: makes what keeps tokens out of one reply.
-        make_detokenizer: makes what turns the tokens of one reply into text.
-        num_shared_tokens: of the prompt's first tokens, those that depend on no user's text.
+        bans: makes the token bans of one reply.
+        make_detokenizer: makes the detokenizer of one reply.
+        num_shared_tokens: length of the prompt's prefix that depends on no user's text.
     """
     seed = params.seed if params.seed is not None else secrets.randbits(63)
     siblings: list[Submission] = []
@@ -87,7 +87,7 @@ def make_submission(
 
 
 def seed_of(seed: int, index: int) -> int:
-    """The noise of the ``index``-th reply to a prompt; the first has the seed itself."""
+    """Returns the seed of the ``index``-th reply to a prompt; the first reply uses ``seed`` itself."""
     if index == 0:
         return seed
     digest = blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()

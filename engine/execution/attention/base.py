@@ -1,4 +1,4 @@
-"""What an attention kernel is: one file per family, each says what it can do and prepares its own metadata."""
+"""The interface of attention kernels: each declares its capabilities and prepares its own metadata per step."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from engine.scheduling.cache_layout import LayerShape
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """The geometry of one packed step, as plain numbers. Row ``i`` belongs to the i-th chunk of the plan.
+    """The geometry of one packed step, as plain numbers. Index ``i`` is the i-th chunk of the plan.
 
-    Queries of all chunks lie behind one another: chunk ``i`` owns ``query_lens[i]`` rows, the last of which is
-    position ``kv_lens[i] - 1`` of its sequence.
+    The queries of all chunks are packed one after another: chunk ``i`` has ``query_lens[i]`` rows, the last of which
+    is position ``kv_lens[i] - 1`` of its sequence.
     """
 
     query_lens: tuple[int, ...]
-    kv_lens: tuple[int, ...]  #: tokens visible to the last query, itself included
+    kv_lens: tuple[int, ...]  #: tokens up to the last query, itself included
     block_tables: tuple[tuple[int, ...], ...]
     block_size: int
 
     def token_by_token(self) -> Sequences:
-        """Each query as a sequence of its own that ends with it."""
+        """Returns each query as its own sequence that ends with it."""
         kv_lens: list[int] = []
         tables: list[tuple[int, ...]] = []
         for query_len, kv_len, table in zip(self.query_lens, self.kv_lens, self.block_tables, strict=True):
@@ -50,19 +50,19 @@ class AttentionKernel(ABC):
     page_multiple: ClassVar[int]  #: the block size must be a multiple of this
     dtypes: ClassVar[frozenset[torch.dtype] | None] = None  #: None for all
     max_head_dim: ClassVar[int | None] = None  #: None for no limit
-    prefers_contiguous: ClassVar[bool] = False  #: a sequence is read faster when its blocks lie behind one another
+    prefers_contiguous: ClassVar[bool] = False  #: a sequence is read faster if its blocks are contiguous
     supports_graphs: ClassVar[bool] = False  #: decodes can be recorded as a CUDA graph, see :meth:`refill`
 
     @classmethod
     def unavailable_reason(cls, device: torch.device) -> str | None:
-        """Why the kernel cannot run here (missing package, wrong device); None when it can."""
+        """Returns why the kernel cannot run here (missing package, wrong device); None if it can."""
         if device.type not in cls.device_types:
             return f"it runs on {', '.join(sorted(cls.device_types))}, not on {device.type}"
         return None
 
     @classmethod
     def unsupported_reason(cls, needs: AttentionNeeds) -> str | None:
-        """What the model needs and the kernel cannot do; None when it can all."""
+        """Returns what the model needs and the kernel lacks; None if it supports the model."""
         if needs.softcap and not cls.supports_softcap:
             return "the model caps its attention scores (soft-capping), which this kernel cannot do"
         if needs.sinks and not cls.supports_sinks:
@@ -77,12 +77,12 @@ class AttentionKernel(ABC):
 
     @abstractmethod
     def prepare(self, sequences: Sequences, device: torch.device) -> Any:
-        """Whatever the kernel needs in every layer of a step, made once per step."""
+        """Returns the kernel's state for a step, made once and passed to :meth:`forward` in every layer."""
 
     def refill(self, prepared: Any, sequences: Sequences) -> None:
-        """Write another step into what was prepared for as many decodes of the longest length, for a CUDA graph.
+        """Overwrites a prepared state in place with another step of as many decodes, for a CUDA graph.
 
-        Only where :attr:`supports_graphs`.
+        ``prepared`` was made for the longest sequences. Only for kernels with :attr:`supports_graphs`.
         """
         raise NotImplementedError(f"{self.name} cannot be recorded")
 
@@ -99,16 +99,16 @@ class AttentionKernel(ABC):
         softcap: float | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """Causal attention of packed queries over the cache, which already holds this step's keys and values.
+        """Computes causal attention of packed queries over the cache, which already holds the step's keys and values.
 
         Args:
             query: ``[num_tokens, num_heads, head_dim]``.
             key_cache, value_cache: ``[num_blocks, block_size, num_kv_heads, head_dim]``.
             prepared: what :meth:`prepare` returned for this step.
             scale: factor on the scores.
-            sliding_window: a query sees this many positions, itself included; None for all.
+            sliding_window: positions that a query attends to, itself included; None for all.
             softcap: scores ``s`` become ``softcap * tanh(s / softcap)`` (Gemma 2, arXiv 2408.00118).
-            sinks: ``[num_heads]``, one more score per head that takes its share of the softmax and gives no
+            sinks: ``[num_heads]``, one more score per head that takes its share of the softmax and adds no
                 value (gpt-oss; arXiv 2309.17453).
 
         Returns:
@@ -127,7 +127,7 @@ class LayerCache:
     def zeros(
         cls, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> LayerCache:
-        """Zeroed, because kernels may read padding and the NaN of uninitialised memory would spread."""
+        """Allocates a zeroed cache: kernels may read padding, and NaN in uninitialised memory would spread."""
         size = (num_blocks, block_size, shape.num_kv_heads)
         return cls(
             keys=_zeros((*size, shape.head_dim), dtype, device),
@@ -138,25 +138,25 @@ class LayerCache:
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     if device.type != "cpu":
         return torch.zeros(size, dtype=dtype, device=device)
-    # NumPy asks the system for zeroed pages, which take memory only once they are written. torch.zeros writes
-    # them all: seconds of start-up, and gigabytes held for chats that nobody has.
+    # NumPy maps zeroed pages, which take memory only once they are written. torch.zeros writes them all: seconds of
+    # start-up, and gigabytes held for chats that do not exist yet.
     return torch.from_numpy(np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(size)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStep:
-    """One step in the layers of one group, which share block tables."""
+    """One step for the layers of one group, which share block tables."""
 
     slots: Tensor  #: int64 ``[num_tokens]``: where each token's key and value go, ``block * block_size + offset``
-    prepared: Any  #: what the kernel made of the group's block tables
+    prepared: Any  #: the kernel's prepared state for the group's block tables
 
 
 @dataclass(frozen=True, slots=True)
 class PagedMetadata:
-    """One step, as the registered attention function receives it: an explicit forward argument, no globals."""
+    """One step as the registered attention function receives it: an explicit forward argument, no globals."""
 
     kernel: AttentionKernel
     layers: Sequence[LayerCache]
     group_of_layer: Sequence[int]
     groups: Sequence[GroupStep]
-    calls: Iterator[int] | None = None  #: counts calls where each has a layer of the cache, see ``LoadedModel.layers``
+    calls: Iterator[int] | None = None  #: counts attention calls if each has its own cache layer, see ``LoadedModel``

@@ -1,8 +1,8 @@
-"""The processor's kernel: PyTorch's scaled dot-product attention, one sequence after another.
+"""The CPU attention kernel: PyTorch's scaled dot-product attention, one sequence after another.
 
-Where the blocks of a sequence lie behind one another, its keys and values are read in place; others are gathered
-first, which stays in the processor's cache because it is done for one sequence at a time. Memory is what attention
-waits for here, so nothing is padded, and what a sliding window hides is not read.
+If the blocks of a sequence are contiguous, its keys and values are read in place; otherwise they are gathered first,
+which stays in the CPU cache because it is done for one sequence at a time. Attention is memory-bound here, so nothing
+is padded, and keys outside a sliding window are not read.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from engine.execution.attention.sdpa import eager_attention
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The keys that a chunk sees with one sliding window."""
+    """The keys that a chunk attends to under one sliding window."""
 
-    first: int  #: row of the first key; in the flattened cache, or behind the gathered blocks
-    blocks: Tensor | None  #: int64 ``[num_blocks]`` to be gathered; None where they lie behind one another
+    first: int  #: row of the first key, in the flattened cache or in the gathered blocks
+    blocks: Tensor | None  #: int64 ``[num_blocks]``: blocks to gather; None if they are contiguous
     num_keys: int
-    is_causal: bool  #: as many queries as keys, each sees those up to its own
-    mask: Tensor | None  #: boolean ``[query_len, num_keys]`` where that does not say it all
+    is_causal: bool  #: as many queries as keys, and each query sees the keys up to its own
+    mask: Tensor | None  #: boolean ``[query_len, num_keys]``; None if ``is_causal`` or every key is visible
 
     @property
     def visible(self) -> Tensor | None:
-        """Boolean ``[query_len, num_keys]``; None where all is seen."""
+        """Boolean ``[query_len, num_keys]``; None if every key is visible."""
         if self.is_causal:
             return torch.ones(self.num_keys, self.num_keys, dtype=torch.bool).tril()
         return self.mask
 
     def take(self, cache: Tensor) -> Tensor:
-        """``[1, num_kv_heads, num_keys, head_dim]`` of keys or values."""
+        """Returns keys or values, ``[1, num_kv_heads, num_keys, head_dim]``."""
         if self.blocks is not None:
             cache = cache.index_select(0, self.blocks)
         _, row, head, _ = cache.stride()
@@ -48,10 +48,10 @@ class _Chunk:
     """One sequence's share of a step."""
 
     rows: slice  #: of the packed queries
-    num_keys: int  #: visible to the last query, itself included
+    num_keys: int  #: keys up to the last query, itself included
     blocks: tuple[int, ...]
     block_size: int
-    spans: dict[int | None, _Span] = field(default_factory=dict)  #: made once per step and window
+    spans: dict[int | None, _Span] = field(default_factory=dict)  #: by sliding window, made once per step
 
     def span(self, sliding_window: int | None) -> _Span:
         if sliding_window not in self.spans:
@@ -84,7 +84,7 @@ class _Chunk:
 
 
 class CpuKernel(AttentionKernel):
-    """In place where blocks lie together, sequence by sequence."""
+    """Attention sequence by sequence, in place if a sequence's blocks are contiguous."""
 
     name = "cpu"
     device_types = frozenset({"cpu"})

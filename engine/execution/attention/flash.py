@@ -1,4 +1,4 @@
-"""What the FlashAttention kernels have in common: their metadata, and what they ask of a model and a card."""
+"""The base of the FlashAttention kernels: their metadata, and their requirements of a model and a GPU."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from engine.scheduling.block_pool import NULL_BLOCK
 
 @dataclass(frozen=True, slots=True)
 class FlashStep:
-    """One step as FlashAttention takes it: queries packed, keys in pages."""
+    """One step as FlashAttention takes it: packed queries, paged keys."""
 
-    cu_seqlens_q: Tensor  #: int32 ``[batch + 1]``: where each sequence's queries begin, and where all end
-    cu_seqlens_k: Tensor  #: int32 ``[batch + 1]``: the same of the keys, as if they were packed
-    seqused_k: Tensor  #: int32 ``[batch]``: keys of each sequence
+    cu_seqlens_q: Tensor  #: int32 ``[batch + 1]``: start of each sequence's queries, and the end of all
+    cu_seqlens_k: Tensor  #: int32 ``[batch + 1]``: the same for the keys, as if they were packed
+    seqused_k: Tensor  #: int32 ``[batch]``: number of keys of each sequence
     block_table: Tensor  #: int32 ``[batch, pages]``, padded with the null block
     max_seqlen_q: int
     max_seqlen_k: int
 
 
 class FlashKernel(AttentionKernel):
-    """A FlashAttention of some kind. CUDA only, in half precision."""
+    """Base class of the FlashAttention kernels. CUDA only, in half precision."""
 
     device_types = frozenset({"cuda"})
     supports_sliding_window = True
@@ -73,11 +73,11 @@ class FlashKernel(AttentionKernel):
 
 
 def refill_table(block_table: Tensor, step: Tensor) -> None:
-    """Write a step's block table, int32 ``[batch, pages]``, into a wider one, and null blocks behind it."""
+    """Writes a step's block table, int32 ``[batch, pages]``, into a wider one, and null blocks after it."""
     wider = block_table.shape[1] - step.shape[1]
     overwrite(block_table, F.pad(step, (0, wider), value=NULL_BLOCK))
 
 
 def window_size(sliding_window: int | None) -> tuple[int, int]:
-    """How many keys a query sees to its left and right, itself not counted; -1 for all."""
+    """Returns how many keys a query sees to its left and right, itself not counted; -1 for all."""
     return (-1 if sliding_window is None else sliding_window - 1, 0)

@@ -1,4 +1,4 @@
-"""FlashAttention 2 of the ``flash-attn`` package (arXiv 2307.08691). Pages of 256 tokens."""
+"""FlashAttention 2 from the ``flash-attn`` package (arXiv 2307.08691). Pages are multiples of 256 tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Flash2Kernel(FlashKernel):
         reason = super().unavailable_reason(device)
         if reason is not None:
             return reason
-        # flash-attn-4 brings an empty package of the same name.
+        # flash-attn-4 installs an empty package of the same name.
         if importlib.util.find_spec("flash_attn") is None or not hasattr(
             importlib.import_module("flash_attn"), "flash_attn_varlen_func"
         ):

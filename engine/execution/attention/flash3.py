@@ -1,4 +1,4 @@
-"""FlashAttention 3 (arXiv 2407.08608), for Hopper cards, where its package is installed. Pages of any size."""
+"""FlashAttention 3 (arXiv 2407.08608), for Hopper GPUs with its package installed. Pages of any size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Flash3Kernel(FlashKernel):
         if importlib.util.find_spec("flash_attn_interface") is None:
             return "the package flash-attn-3 is not installed"
         major, minor = torch.cuda.get_device_capability(device)
-        return None if major == 9 else f"it runs on Hopper cards, compute capability 9.0 (found {major}.{minor})"
+        return None if major == 9 else f"it runs on Hopper GPUs, compute capability 9.0 (found {major}.{minor})"
 
     def __init__(self) -> None:
         self._attend = importlib.import_module("flash_attn_interface").flash_attn_with_kvcache

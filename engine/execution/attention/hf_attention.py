@@ -1,4 +1,4 @@
-"""The one attention function registered with transformers; every model calls it, whatever its architecture."""
+"""The attention function registered with transformers. Every model calls it, whatever its architecture."""
 
 from __future__ import annotations
 
@@ -25,30 +25,29 @@ def paged_attention(
     s_aux: Tensor | None = None,
     **_kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Store this step's keys and values in their slots, then attend over the blocks.
+    """Stores this step's keys and values in their slots, then attends over the blocks.
 
     Args:
-        module: the attention module; its ``layer_idx`` names the layer.
-        query: ``[1, num_heads, num_tokens, head_dim]``, all requests packed behind one another.
+        module: the attention module; its ``layer_idx`` is the layer's number.
+        query: ``[1, num_heads, num_tokens, head_dim]``, all requests packed one after another.
         key, value: ``[1, num_kv_heads, num_tokens, head_dim]``, rotary positions applied.
-        attention_mask: None, or the model masks in a way of its own.
-        paged: the step; every unknown keyword of ``model.forward`` arrives here.
+        attention_mask: None, unless the model has a custom mask.
+        paged: the step's metadata; transformers passes unknown keywords of ``model.forward`` on to this function.
 
     Returns:
         ``[1, num_tokens, num_heads, value_head_dim]`` and no weights.
 
     Raises:
-        UnsupportedAttention: there is a mask, or no step.
+        UnsupportedAttention: there is a mask, or no step metadata.
     """
     if attention_mask is not None:
         raise UnsupportedAttention(
-            "its attention comes with a mask of its own, and Deskmate's kernels know causal and sliding-window masks "
-            "only."
+            "its attention uses a custom mask, and Deskmate's kernels support only causal and sliding-window masks."
         )
     if paged is None:
         raise UnsupportedAttention(
-            "its code in transformers does not pass the arguments of a step on to its attention, so that the attention "
-            "cannot find the cache."
+            "its code in transformers does not pass keyword arguments on to its attention, so the attention cannot "
+            "find the KV cache."
         )
     layer: int = module.layer_idx  # type: ignore[assignment]
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
@@ -77,5 +76,5 @@ def paged_attention(
 
 
 def register() -> None:
-    """Make the function known to transformers under :data:`ATTENTION_NAME`. Safe to call again."""
+    """Registers the function with transformers under :data:`ATTENTION_NAME`. Safe to call again."""
     AttentionInterface.register(ATTENTION_NAME, paged_attention)

@@ -1,8 +1,7 @@
-"""Blocks gathered into contiguous keys and values, then PyTorch's scaled dot-product attention.
+"""The fallback kernel: gathers blocks into contiguous keys and values, then calls PyTorch's SDPA.
 
-The last resort where no other kernel can serve. Decodes run together, padded to a common length;
-prompt chunks run one by one. What PyTorch's function cannot do (soft-capped scores, attention sinks) is written
-out, with the scores in fp32.
+Used if no other kernel supports the model. Decodes run together, padded to a common length; prompt chunks run one by
+one. Soft-capped scores and attention sinks, which PyTorch's function lacks, are computed eagerly, with fp32 scores.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ from engine.scheduling.block_pool import NULL_BLOCK
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Chunks with equally many queries that run in one call, keys padded to the longest."""
+    """Chunks with the same number of queries that run in one call, keys padded to the longest."""
 
     rows: Tensor | None  #: int64 ``[batch * query_len]``: rows of the packed queries; None for all, in order
-    blocks: Tensor | slice  #: int64 ``[batch, num_blocks]``, padded with the null block; a slice needs no gathering
+    blocks: Tensor | slice  #: int64 ``[batch, num_blocks]``, padded with the null block; a slice needs no gather
     positions: Tensor  #: int64 ``[batch, query_len]``: position of each query in its sequence
     num_keys: int  #: keys of the longest sequence
-    sees_all_keys: bool  #: every query sees all ``num_keys`` keys, but for a sliding window
-    masks: dict[int | None, Tensor | None] = field(default_factory=dict)  #: made once per step and window
+    sees_all_keys: bool  #: every query sees all ``num_keys`` keys, apart from a sliding window
+    masks: dict[int | None, Tensor | None] = field(default_factory=dict)  #: by sliding window, made once per step
 
     def gather(self, cache: Tensor) -> Tensor:
-        """``[batch, num_kv_heads, num_keys, head_dim]`` of keys or values; a view where the blocks lie together."""
+        """Returns keys or values, ``[batch, num_kv_heads, num_keys, head_dim]``; a view if ``blocks`` is a slice."""
         blocks = cache[self.blocks]
         if isinstance(self.blocks, slice):
             blocks = blocks.unsqueeze(0)
         return blocks.flatten(1, 2)[:, : self.num_keys].transpose(1, 2)
 
     def mask(self, sliding_window: int | None) -> Tensor | None:
-        """Boolean ``[batch, 1, query_len, num_keys]``, True where a query may look; None for everywhere."""
+        """Boolean ``[batch, 1, query_len, num_keys]``, True where a query sees a key; None if all keys are seen."""
         if sliding_window not in self.masks:
             self.masks[sliding_window] = self._make_mask(sliding_window)
         return self.masks[sliding_window]
@@ -53,7 +52,7 @@ class _Group:
 
 
 class SdpaKernel(AttentionKernel):
-    """Gather, then ``F.scaled_dot_product_attention`` with grouped heads."""
+    """Gathers blocks, then calls ``F.scaled_dot_product_attention`` with grouped heads."""
 
     name = "sdpa"
     device_types = frozenset({"cpu", "cuda"})
@@ -71,7 +70,7 @@ class SdpaKernel(AttentionKernel):
             first_rows.append(row)
             row += query_len
             if query_len == 1:
-                # Lengths within a factor of two share a call: padding then at most doubles what is read.
+                # Lengths within a factor of two share a call, so padding at most doubles what is read.
                 decodes.setdefault(sequences.kv_lens[index].bit_length(), []).append(index)
             else:
                 prefills.append([index])
@@ -118,7 +117,7 @@ def eager_attention(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Attention with its scores at hand.
+    """Computes attention with explicit scores, which are soft-capped and given sinks if asked for.
 
     Args:
         query: ``[batch, num_heads, query_len, head_dim]``.
@@ -131,7 +130,7 @@ def eager_attention(
     """
     batch, num_heads, query_len, _head_dim = query.shape
     num_kv_heads = keys.shape[1]
-    # Heads that share keys lie behind one another, so the keys need not be repeated for each.
+    # Heads that share keys are adjacent, so the keys need not be repeated for each head.
     grouped = query.reshape(batch, num_kv_heads, num_heads // num_kv_heads * query_len, -1)
     scores = (grouped @ keys.transpose(-1, -2)).float() * scale
     scores = scores.view(batch, num_heads, query_len, -1)

@@ -1,4 +1,4 @@
-"""Which kernel runs: the first of the known ones that the machine has and that can do what the model needs."""
+"""Selects the attention kernel: the first one that can run on this machine and supports the model."""
 
 from __future__ import annotations
 
@@ -30,27 +30,25 @@ KERNELS: Sequence[type[AttentionKernel]] = (
 """All kernels, the fastest first; the last runs everywhere."""
 
 DEFAULT_BLOCK_SIZE = 16
+"""Tokens in a KV block, unless the kernel needs larger pages."""
 
 
 def select_kernel(
     choice: str, needs: AttentionNeeds, device: torch.device, block_size: int | None
 ) -> tuple[AttentionKernel, int]:
-    """The kernel to use: ``choice`` by name, or the first that can serve when it is ``"auto"``.
+    """Returns the kernel named ``choice``, or the first suitable one if it is ``"auto"``, and the block size.
 
     Args:
-        block_size: tokens in a KV block; None for what suits the kernel.
-
-    Returns:
-        The kernel and the block size.
+        block_size: tokens in a KV block; None for the kernel's own choice.
 
     Raises:
-        ModelLoadError: the name is unknown, or no kernel can serve; the message says why for each.
+        ModelLoadError: the name is unknown, or no kernel is suitable; the message says why for each.
     """
     names = [kernel.name for kernel in KERNELS]
     if choice != "auto" and choice not in names:
-        raise ModelLoadError(f"attention={choice!r} is not known here; choose auto or one of: {', '.join(names)}.")
+        raise ModelLoadError(f"attention={choice!r} is unknown. Choose auto or one of: {', '.join(names)}.")
     reasons: list[str] = []
-    worth_telling: list[str] = []  # not that a GPU's kernels need a GPU
+    worth_telling: list[str] = []  # leaves out that GPU kernels need a GPU
     for kernel in KERNELS:
         if choice not in ("auto", kernel.name):
             continue

@@ -1,24 +1,25 @@
-"""The Triton kernels behind :mod:`engine.execution.attention.triton_paged`. Imports triton, which only GPU machines have.
+"""Triton kernels of :mod:`engine.execution.attention.triton_paged`. Imports triton, which only GPU machines have.
 
-``attend`` is FlashAttention (arXiv 2205.14135, algorithm 1) over pages (arXiv 2309.06180, section 4.3): tile after
-tile of keys is read through the block table, and the softmax is kept as a running maximum ``m`` and a running sum
-``l`` (online softmax, arXiv 1805.02867)::
+``attend`` is FlashAttention (arXiv 2205.14135, algorithm 1) over pages (arXiv 2309.06180, section 4.3): it reads tile
+after tile of keys through the block table, and keeps the softmax as a running maximum ``m`` and a running sum ``l``
+(online softmax, arXiv 1805.02867)::
 
     m' = max(m, max_j s_j)        l' = l 2^(m - m') + sum_j 2^(s_j - m')
     o' = o 2^(m - m') + sum_j 2^(s_j - m') v_j              at last  o / l
 
 Scores are in base 2, multiplied by log2(e), because the hardware's exponential is 2^x.
 
-Few queries over many keys leave most of a card idle, so the keys may be split among programs (flash-decoding,
-https://pytorch.org/blog/flash-decoding/). Each leaves its normalised output ``o_i`` and ``L_i = m_i + log2(l_i)``, and
-``merge_splits`` makes of them ``sum_i 2^(L_i - max L) o_i / sum_i 2^(L_i - max L)``. Each sequence's keys are shared
-out on their own; a short one leaves most programs without a share, and those end at once.
+Few queries over many keys leave most of a GPU idle, so the keys may be split among programs (flash-decoding,
+https://pytorch.org/blog/flash-decoding/). Each program stores its normalised output ``o_i`` and
+``L_i = m_i + log2(l_i)``, and ``merge_splits`` combines them into
+``sum_i 2^(L_i - max L) o_i / sum_i 2^(L_i - max L)``. Each sequence's keys are split separately; a short sequence
+leaves most programs without a split, and those return at once.
 """
 
 import triton
 import triton.language as tl
 
-# What varies from step to step. Triton would compile again for a 1, and for multiples of 16.
+# Arguments that vary from step to step. Triton would compile again for a 1, and for multiples of 16.
 _VARYING = ("table_width", "num_splits")
 
 
@@ -35,7 +36,7 @@ def attend(
     kv_lens,  # int32 [batch]
     block_table,  # int32 [batch, table_width]
     tile_sequence,  # int32 [num_tiles]: which sequence a tile belongs to
-    tile_start,  # int32 [num_tiles]: its first query, counted from the sequence's first one in this step
+    tile_start,  # int32 [num_tiles]: its first query, counted from the sequence's first query in this step
     scale,
     softcap,
     query_row_stride,
@@ -51,20 +52,20 @@ def attend(
     GROUP: tl.constexpr,  # query heads that share a kv head
     HEAD_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
-    HEAD_DIM_PADDED: tl.constexpr,  # powers of two, at least 16
-    VALUE_DIM_PADDED: tl.constexpr,
+    HEAD_DIM_PADDED: tl.constexpr,  # a power of two, at least 16
+    VALUE_DIM_PADDED: tl.constexpr,  # likewise
     BLOCK_SIZE: tl.constexpr,
-    QUERIES: tl.constexpr,  # of a tile
-    ROWS: tl.constexpr,  # of a tile: GROUP rows for each query, filled up to a power of two
-    KEYS: tl.constexpr,  # read at once
-    MIN_SHARE: tl.constexpr,  # fewest keys of a share, a multiple of KEYS
+    QUERIES: tl.constexpr,  # queries of a tile
+    ROWS: tl.constexpr,  # rows of a tile: GROUP rows for each query, padded to a power of two
+    KEYS: tl.constexpr,  # keys read at once
+    MIN_SHARE: tl.constexpr,  # fewest keys of a split, a multiple of KEYS
     WINDOW: tl.constexpr,  # 0 for none
     SOFTCAP: tl.constexpr,
     SINKS: tl.constexpr,
     SPLIT: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """One program: a tile of queries of one sequence, all heads that share one kv head, one share of the keys."""
+    """One program: a tile of queries of one sequence, all heads that share one kv head, one split of the keys."""
     LOG2_E: tl.constexpr = 1.4426950408889634
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence = tl.load(tile_sequence + tile).to(tl.int64)
@@ -91,7 +92,7 @@ def attend(
     if UPCAST:
         queries = queries.to(tl.float32)
 
-    # What the tile's queries see between them, then this program's share of it. Tiles outside are never read.
+    # The keys that the tile's queries see together, then this program's split of them. Other keys are never read.
     visible_end = first_position + tl.minimum(first_query + QUERIES, query_len)
     visible_start = 0
     if WINDOW:
@@ -105,7 +106,7 @@ def attend(
     highest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     attended = tl.zeros([ROWS, VALUE_DIM_PADDED], tl.float32)
-    if SINKS:  # one more score, without a value, in one of the shares
+    if SINKS:  # one more score, without a value, in the first split only
         sink = tl.load(sinks + head, mask=is_row, other=0.0).to(tl.float32) * LOG2_E
         highest = tl.where(split == 0, sink, highest)
         total = tl.where(split == 0, 1.0, total)
@@ -136,13 +137,13 @@ def attend(
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         if SOFTCAP:  # tanh(x) = 2 sigmoid(2x) - 1
             scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)
-        visible = key[None, :] <= position[:, None]  # which those behind the end are not
+        visible = key[None, :] <= position[:, None]  # also masks the keys after the sequence's end
         if WINDOW:
             visible &= key[None, :] > position[:, None] - WINDOW
         scores = tl.where(visible, scores * LOG2_E, float("-inf"))
 
         raised = tl.maximum(highest, tl.max(scores, 1))
-        # A row that has seen no key yet: -inf - -inf would be NaN.
+        # For a row that has seen no key yet, -inf - -inf would be NaN.
         reference = tl.where(raised == float("-inf"), 0.0, raised)
         weights = tl.exp2(scores - reference[:, None])
         fade = tl.exp2(highest - reference)
@@ -150,13 +151,13 @@ def attend(
         attended = attended * fade[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
         highest = raised
 
-    total = tl.where(total == 0.0, 1.0, total)  # of a row without keys
+    total = tl.where(total == 0.0, 1.0, total)  # a row without keys
     attended = attended / total[:, None]
     num_heads = tl.num_programs(1) * GROUP
     if SPLIT:
         part = ((tile * QUERIES + row // GROUP) * num_heads + head).to(tl.int64) * num_splits + split
         tl.store(partial_log_sum + part, highest + tl.log2(total), mask=is_row)
-        if (start < end) | (split == 0):  # else nobody asks for it; the first share may have a sink alone
+        if (start < end) | (split == 0):  # otherwise merge_splits skips it; the first split may hold just a sink
             tl.store(
                 partial_output + part[:, None] * VALUE_DIM + value_dim[None, :],
                 attended,
@@ -184,7 +185,7 @@ def merge_splits(
     QUERIES: tl.constexpr,
     SPLITS_PADDED: tl.constexpr,
 ):
-    """One program: what the shares made of one head of one query. Arguments as for :func:`attend`."""
+    """One program: merges the splits of one head of one query. Arguments as for :func:`attend`."""
     tile, query_of_tile, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     num_heads = tl.num_programs(2)
     sequence = tl.load(tile_sequence + tile)
@@ -199,7 +200,7 @@ def merge_splits(
         log_sums = tl.load(partial_log_sum + part, mask=is_split, other=float("-inf"))
         outputs = tl.load(
             partial_output + part[:, None] * VALUE_DIM + value_dim[None, :],
-            mask=(log_sums > float("-inf"))[:, None] & is_value_dim[None, :],  # others may have left nothing there
+            mask=(log_sums > float("-inf"))[:, None] & is_value_dim[None, :],  # the rest may be uninitialised
             other=0.0,
         )
         highest = tl.max(log_sums, 0)

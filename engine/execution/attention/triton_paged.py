@@ -1,8 +1,8 @@
-"""Our own paged attention, written in Triton: for Ampere and later where no FlashAttention fits.
+"""Paged attention in Triton: for Ampere and later GPUs where no FlashAttention fits.
 
-It takes what FlashAttention does not: attention sinks, keys and values of different size, fp32, pages of any size.
-The kernels themselves are in :mod:`engine.execution.attention.triton_kernels`. They are tested in Triton's interpreter and
-compiled for several cards by the tests; they have not run on a GPU yet, and their tile sizes were never tuned on one.
+Supports what FlashAttention does not: attention sinks, keys and values of different size, fp32, pages of any size.
+The kernels are in :mod:`engine.execution.attention.triton_kernels`. The tests run them in Triton's interpreter and
+compile them for several GPUs; they have not run on a GPU yet, and their tile sizes were never tuned on one.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ from engine.execution.attention.flash import refill_table
 from engine.scheduling.block_pool import NULL_BLOCK
 
 PROGRAMS_PER_PROCESSOR = 2
-"""Keys are split into so many shares that each of the card's multiprocessors gets this many of them."""
+"""Programs per multiprocessor of the GPU that splitting the keys aims for."""
 MIN_SHARE = 256
-"""Keys; a share of fewer would cost more in merging than it saves."""
+"""Fewest keys of a split; merging smaller splits would cost more than it saves."""
 MAX_SPLITS = 64
+"""Most splits of a sequence's keys."""
 TILE_BYTES = 16 * 1024
-"""Of keys, and as much of values; the pipeline holds a few of each in the 99 KiB that small cards have."""
+"""Bytes of a tile of keys, and of a tile of values; the pipeline holds a few of each in shared memory, which is 99 KiB
+on small GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Which program serves which queries: ``num_queries`` of one sequence from ``start`` on, or what is left."""
+    """Assigns queries to programs: each tile has up to ``num_queries`` queries of one sequence, from ``start`` on."""
 
     sequence: Tensor  #: int32 ``[num_tiles]``
     start: Tensor  #: int32 ``[num_tiles]``, counted from the sequence's first query in this step
     num_queries: int
-    num_keys: int  #: that all tiles look at, but for a sliding window
-    max_keys: int  #: that one tile looks at at most
+    num_keys: int  #: keys that all tiles read, added up, apart from a sliding window
+    max_keys: int  #: most keys that one tile reads
 
     @classmethod
     def of(cls, sequences: Sequences, members: list[int], num_queries: int, device: torch.device) -> Tiles:
-        """Cut the queries of some of the sequences, all of which have queries."""
+        """Splits the queries of the sequences in ``members`` into tiles. Each of them has at least one query."""
         tiles: list[tuple[int, int]] = []
         keys: list[int] = []
         for index in members:
@@ -63,12 +65,12 @@ class Tiles:
 class TritonStep:
     """One step, made once and read by every layer.
 
-    When no sequence has more than one query, every tensor's shape follows from the number of sequences and the width
-    of the block table, and no layer adds anything: a CUDA graph may hold them. Its launches are those of the lengths it
-    was recorded with, which serve any others.
+    If no sequence has more than one query, every tensor's shape follows from the number of sequences and the width of
+    the block table, and no layer adds tensors, so a CUDA graph may hold them. A graph's launch grid is that of the
+    lengths it was recorded with, which serves all shorter lengths.
     """
 
-    query_starts: Tensor  #: int32 ``[batch + 1]``: first row of each sequence in the packed queries; then their number
+    query_starts: Tensor  #: int32 ``[batch + 1]``: first row of each sequence in the packed queries, then their number
     kv_lens: Tensor  #: int32 ``[batch]``
     block_table: Tensor  #: int32 ``[batch, pages]``, padded with the null block
     decodes: Tiles | None  #: of the sequences with one query
@@ -76,7 +78,7 @@ class TritonStep:
     _chunks: dict[int, Tiles] = field(default_factory=dict)
 
     def tiles(self, num_queries: int) -> list[Tiles]:
-        """What the programs serve: decodes, and chunks of prompts ``num_queries`` at a time, as many as fit a tile."""
+        """Returns the tiles of the decodes, and those of prompt chunks with ``num_queries`` queries per tile."""
         found = [] if self.decodes is None else [self.decodes]
         chunks = [index for index, length in enumerate(self.sequences.query_lens) if length > 1]
         if chunks:
@@ -90,8 +92,8 @@ class TritonKernel(AttentionKernel):
     """Paged FlashAttention with split keys.
 
     Args:
-        num_splits: into how many shares keys are split at most, up to 64; None for what fills the card.
-        min_share: fewest keys of a share, a multiple of 64.
+        num_splits: most splits of the keys, up to 64; None for as many as fill the GPU.
+        min_share: fewest keys of a split, a multiple of 64.
     """
 
     name = "triton"
@@ -159,7 +161,7 @@ class TritonKernel(AttentionKernel):
                 num_splits = self._num_splits or splits_for(
                     _processors(query.device), num_kv_heads, tiles, sliding_window, self._min_share
                 )
-                partial_output = partial_log_sum = output  # not looked at
+                partial_output = partial_log_sum = output  # placeholders, never read
                 if num_splits > 1:
                     parts = (num_tiles * tiles.num_queries, num_heads, num_splits)
                     partial_output = query.new_empty((*parts, value_dim), dtype=torch.float32)
@@ -211,12 +213,12 @@ class TritonKernel(AttentionKernel):
 
 
 def queries_per_tile(group: int, dtype: torch.dtype) -> int:
-    """How many queries of a chunk make a tile when ``group`` heads of each belong to it."""
+    """Returns the number of a chunk's queries in a tile that holds ``group`` heads of each query."""
     return max(1, (32 if dtype is torch.float32 else 64) // group)
 
 
 def tile_options(group: int, num_queries: int, head_dim: int, value_dim: int, dtype: torch.dtype) -> dict[str, int]:
-    """Sizes of one program's tile, as :func:`engine.execution.attention.triton_kernels.attend` names them."""
+    """Returns the tile sizes of a program, as :func:`engine.execution.attention.triton_kernels.attend` names them."""
     padded = _power_of_two(head_dim), _power_of_two(value_dim)
     rows = _power_of_two(group * num_queries)
     return {
@@ -230,15 +232,15 @@ def tile_options(group: int, num_queries: int, head_dim: int, value_dim: int, dt
         "VALUE_DIM_PADDED": padded[1],
         "num_warps": 8 if rows * max(padded) * dtype.itemsize > 8192 or dtype is torch.float32 else 4,
         "num_stages": 2,
-        "enable_fp_fusion": True,  # as always; newer versions of Triton ask to have it said
+        "enable_fp_fusion": True,  # the old default; newer versions of Triton require it to be set
     }
 
 
 def splits_for(num_processors: int, num_kv_heads: int, tiles: Tiles, window: int | None, min_share: int) -> int:
-    """Shares that the keys of the longest sequence are split into; others get as many or fewer.
+    """Returns the number of splits for the keys of the longest sequence; shorter ones get as many or fewer.
 
-    Programs are equally long when each has ``num_keys * num_kv_heads / (PROGRAMS_PER_PROCESSOR * num_processors)``
-    keys. A long chat among short ones is split therefore, and equal ones are not when there are enough of them.
+    The load is balanced if each program has ``num_keys * num_kv_heads / (PROGRAMS_PER_PROCESSOR * num_processors)``
+    keys. So a long chat among short ones is split, and equally long chats are not if there are enough of them.
     """
     max_keys, num_keys = tiles.max_keys, tiles.num_keys
     if window is not None:
@@ -253,7 +255,7 @@ def _processors(device: torch.device) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """The next one, and no less than tensor cores take."""
+    """Returns the next power of two, at least 16, which tensor cores need."""
     return max(16, 1 << (number - 1).bit_length())
 
 

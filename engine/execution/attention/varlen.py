@@ -1,4 +1,4 @@
-"""PyTorch's own FlashAttention over pages, from torch 2.12 on: no further package. Pages of 256 tokens."""
+"""PyTorch's built-in paged FlashAttention, torch 2.12 or later, no extra package. Pages are multiples of 256 tokens."""
 
 from __future__ import annotations
 

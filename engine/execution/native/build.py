@@ -1,4 +1,4 @@
-"""The decoder in C++, compiled for this very processor the first time it is wanted, and kept."""
+"""Compiles the C++ decoder for this CPU on first use, and caches the library on disk."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from engine.errors import first_line
 SOURCE = Path(__file__).with_name("decoder.cpp")
 SOURCES = (SOURCE, *sorted(SOURCE.parent.glob("*.h")))
 COMPILERS = ("g++", "c++", "clang++")
-#: Arithmetic stays as it is written, but for what nothing here looks at: errno and floating-point traps.
+#: No -ffast-math: arithmetic stays as written. The exceptions, errno and floating-point traps, are never read here.
 OPTIONS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp"),
     *("-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"),
 )
 COMPILE_SECONDS = 120
+"""Timeout of a compiler call; after it, :class:`NotCompiled` is raised."""
 
 
 class NotCompiled(Exception):
-    """There is no machine code, and why."""
+    """The C++ code cannot be compiled here; the message says why."""
 
 
 @cache
 def load_library() -> ctypes.CDLL:
-    """The compiled decoder; ten seconds the first time on a machine, then read from the cache.
+    """Returns the compiled decoder. Takes ten seconds the first time on a machine, then loads it from the cache.
 
     Raises:
         NotCompiled: no compiler was found, or it failed.
@@ -53,10 +54,10 @@ def load_library() -> ctypes.CDLL:
 
 
 def is_compiled() -> bool:
-    """Whether :func:`load_library` finds what it needs.
+    """Whether :func:`load_library` finds the decoder compiled in the cache.
 
     Raises:
-        NotCompiled: no compiler was found, it does not say for what it compiles, or nothing can be looked for.
+        NotCompiled: no compiler was found, it does not report its target, or the cache folder cannot be read.
     """
     place = _library_path(find_compiler())
     try:
@@ -66,7 +67,7 @@ def is_compiled() -> bool:
 
 
 def find_compiler() -> str:
-    """The path of a C++ compiler: the one that ``CXX`` names, or a usual one.
+    """Returns the path of a C++ compiler: the one that ``CXX`` names, otherwise the first of :data:`COMPILERS`.
 
     Raises:
         NotCompiled: none was found.
@@ -76,19 +77,19 @@ def find_compiler() -> str:
         path = shutil.which(name)
         if path is not None:
             return path
-    raise NotCompiled(f"CXX names {chosen}, which is not there" if chosen else "no C++ compiler was found (g++)")
+    raise NotCompiled(f"CXX names {chosen}, which was not found" if chosen else "no C++ compiler was found (g++)")
 
 
 def cache_folder() -> Path:
-    """Where compiled code is kept, as the XDG Base Directory Specification has it.
+    """Returns the cache folder for compiled code, by the XDG Base Directory Specification.
 
     Raises:
-        NotCompiled: nowhere; whoever runs this has no home.
+        NotCompiled: there is none: the process's user has no home folder.
     """
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deskmate" / "native"
     except RuntimeError as error:
-        raise NotCompiled(f"{first_line(error)} XDG_CACHE_HOME may name a folder to keep it in.") from error
+        raise NotCompiled(f"{first_line(error)} Set XDG_CACHE_HOME to a folder for compiled code.") from error
 
 
 def _library_path(compiler: str) -> Path:
@@ -96,7 +97,7 @@ def _library_path(compiler: str) -> Path:
 
 
 def _cache_key(compiler: str) -> str:
-    """Changes with all that machine code depends on: the source, the compiler, the processor."""
+    """Returns a hash of everything that the machine code depends on: the sources, the compiler, the CPU."""
     version = _run([compiler, "--version"])
     target = _run([compiler, "-march=native", "-Q", "--help=target"]) if "clang" not in version else _flags()
     sources = [source.read_text(encoding="utf-8") for source in SOURCES]
@@ -105,14 +106,14 @@ def _cache_key(compiler: str) -> str:
 
 
 def _flags() -> str:
-    """What the processor can do, where Linux tells."""
+    """Returns the CPU's feature flags from /proc/cpuinfo; empty on systems without it."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
 def _compile(compiler: str, target: Path) -> None:
-    """Appears whole or not at all."""
+    """Compiles to ``target``, which appears complete or not at all."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / target.name
         _run([compiler, *OPTIONS, str(SOURCE), "-o", str(made)])

@@ -1,9 +1,10 @@
-"""Steps in C++, whole: for models built like Llama, and proven on each model before it is used.
+"""Runs whole steps in C++, for models built like Llama. Each model passes a parity check before it is used.
 
-Between the operators of a small step a framework spends more time than in them; here nothing lies between them. No
-architecture is named: a model is taken when it consists of the known parts (:mod:`engine.execution.native.weights`), and used
-when its logits are those that transformers computes (:mod:`engine.execution.native.parity_check`). Everything else, and steps of many
-rows where the processor has no AMX, run through transformers' own modules, on the same cache.
+In a small step, a framework spends more time between the operators than in them; here nothing lies between them. No
+architecture is named: a model is accepted if it consists of the expected parts
+(:mod:`engine.execution.native.structure`), and used if its logits equal those of transformers
+(:mod:`engine.execution.native.parity_check`). Other models, and steps of many rows on CPUs without AMX, run through
+transformers' own modules, on the same cache.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from engine.execution.native.weights import DecoderWeights, PackedLinear
 from engine.execution.steps.multi_step import MultiStepOutput, MultiStepRow
 
 MAX_ROWS_WITHOUT_AMX = 64
-"""Where the processor does not multiply tiles of numbers (AMX), a longer step has enough to compute for oneDNN, and
-attention takes one row after another here."""
+"""Most rows of a step that runs in C++ without AMX. With more rows oneDNN is faster: the C++ attention computes one row
+after another."""
 
 
 class _PackedLinear(ctypes.Structure):
@@ -82,7 +83,7 @@ class _Step(ctypes.Structure):
 
 
 _DECODE_REQUEST = struct.Struct("@ddddqf4xi4xQqqPqq")
-"""``MultiStepRow`` of multi_step.h."""
+"""``DecodeRequest`` of multi_step.h."""
 
 
 class Decoder:
@@ -91,10 +92,10 @@ class Decoder:
     Args:
         weights: of the model.
         caches: of each layer, ``[num_blocks, block_size, num_kv_heads, head_dim]`` in the embedding's dtype.
-        group_of_layer: whose block tables each layer goes by.
+        group_of_layer: the group whose block tables each layer uses.
 
     Raises:
-        NotCompiled: there is no machine code for it here.
+        NotCompiled: the C++ code cannot be compiled here.
     """
 
     def __init__(self, weights: DecoderWeights, caches: Sequence[LayerCache], group_of_layer: Sequence[int]) -> None:
@@ -107,7 +108,7 @@ class Decoder:
         ]
         self._steps.restype = ctypes.c_int64
         self._has_amx = weights.number_format != "float32" and bool(code.deskmate_has_amx())
-        self._weights = weights  # the structures hold addresses only
+        self._weights = weights  # kept alive: the structures hold addresses only
         self._caches = tuple(caches)
         self._layers = (_Layer * len(weights.layers))(
             *(
@@ -143,20 +144,20 @@ class Decoder:
 
     @property
     def max_rows(self) -> int:
-        """Of a step that is quicker here than through transformers."""
+        """Most rows of a step that is faster here than through transformers."""
         return sys.maxsize if self._has_amx else MAX_ROWS_WITHOUT_AMX
 
     def logits(self, batch: Batch) -> Tensor:
-        """Store the keys and values of a step, and return float32 ``[len(batch.logits_rows), vocab_size]``."""
+        """Stores the keys and values of a step; returns float32 ``[len(batch.logits_rows), vocab_size]``."""
         logits = torch.empty(len(batch.logits_rows), self._weights.structure.vocab_size)
         self._step(ctypes.byref(self._model), ctypes.byref(_build_step(batch, logits)))
         return logits
 
     def several(self, batch: Batch, replies: Sequence[MultiStepRow], max_steps: int) -> MultiStepOutput:
-        """Compute a step, sample from it, and go on with what was sampled.
+        """Computes a step, samples from it, and decodes further from the sampled tokens.
 
         Args:
-            batch: the first step. Its block tables have room for all that ``replies`` may come to.
+            batch: the first step. Its block tables have blocks for all tokens that ``replies`` may grow to.
             replies: one for each of ``batch.logits_rows``, at least one.
             max_steps: at least 1.
         """
@@ -180,7 +181,7 @@ class Decoder:
 
 
 def _build_step(batch: Batch, logits: Tensor, ahead: int = 0) -> _Step:
-    """What C++ is told of a step; of block tables also those of ``ahead`` tokens to come, where they are there."""
+    """Fills the C++ structure of a step; its block tables cover ``ahead`` more tokens, as far as blocks are there."""
     tables, starts = [], []
     for sequences in batch.sequences:
         table, start = array("i"), array("q")
@@ -202,7 +203,7 @@ def _build_step(batch: Batch, logits: Tensor, ahead: int = 0) -> _Step:
         len(query_lens),
         torch.get_num_threads(),
     )
-    step.held = (batch, tables, starts, query_lens)  # it holds addresses only
+    step.held = (batch, tables, starts, query_lens)  # kept alive: the structure holds addresses only
     return step
 
 

@@ -1,4 +1,4 @@
-"""Whether a model's steps may run in C++, and all that takes."""
+"""Decides whether the C++ decoder can run a model, and prepares its weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def prepare_decoder_weights(
     context_window: int,
     progress: Progress,
 ) -> DecoderWeights | None:
-    """What C++ needs to run steps; None where it cannot, or need not."""
+    """Returns the weights for the C++ decoder; None if it cannot run the model, or is not to be used."""
     device = next(module.parameters()).device
     if device.type != "cpu" or not settings.native or settings.batch_invariant:
         return None
@@ -39,7 +39,7 @@ def prepare_decoder_weights(
     )
     try:
         if needs.softcap or needs.sinks:
-            raise UnsupportedModel("its attention caps its scores, or has sinks")
+            raise UnsupportedModel("its attention uses soft-capping or sinks")
         if 2 * weight_bytes > available_memory(device):
             raise UnsupportedModel("its weights would not fit into memory twice")
         if not is_compiled():

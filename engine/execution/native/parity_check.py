@@ -1,8 +1,8 @@
-"""Whether the decoder in C++ computes what a model computes: both read the same tokens, and their logits are compared.
+"""Checks that the C++ decoder computes what the model computes, by comparing their logits on the same tokens.
 
-:mod:`engine.execution.native.parts` has shown by then that each part is the known part. Here they are put together: a sample of
-the layers in float32, where nothing is rounded and any difference is a fault, and then the whole model in the number
-format that it is served in.
+By then, :mod:`engine.execution.native.parts` has shown that each part computes as expected. Here they are checked
+together: a sample of the layers in float32, where no weight is rounded and any difference is a fault, and then the
+whole model in the number format that it is served in.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_TOKENS = 8
+"""Tokens that the whole model reads, at most."""
 _BLOCK_SIZE = 16
 _MAX_ERROR = {"float32": 1e-4, "bfloat16": 0.1, "int8": 0.1, "int4": 0.1}
-"""Of all logits, as a share of their size. Rounding makes up to a tenth of that on models with random weights, which
-are the worst; whatever is put together otherwise makes more than this."""
+"""Most that all logits may differ, relative to their norm. Rounding makes up to a tenth of that on models with random
+weights, the worst case; a real difference in the computation makes more than this."""
 _SAMPLE_VOCAB = 512
 _SAMPLE_CHUNK_ENDS = (75, 76, 77, 80)
-"""The sample's text is read in chunks that end there: a prompt, two single tokens, and a few guessed ones."""
+"""Ends of the chunks in which the sample reads its text: a prompt, two decodes, and a chunk like a draft."""
 _MAX_SAMPLE_ERROR = 1e-4
-"""Of each row of the sample's logits; rounding in float32 makes a hundredth of that."""
+"""Most that a row of the sample's logits may differ, relative; rounding in float32 makes a hundredth of that."""
 
 
 @torch.inference_mode()
 def check_sample(model: Any, structure: Structure) -> None:
-    """Compare the two on some layers of a model, one for each sliding window, with the first words of its vocabulary.
+    """Compares decoder and model on one layer for each sliding window, with the first tokens of the vocabulary.
 
     Raises:
         UnsupportedModel: their logits differ.
@@ -54,15 +55,15 @@ def check_sample(model: Any, structure: Structure) -> None:
         error = _sample_error(model, structure)
     except FAILURES as failure:
         raise UnsupportedModel(f"a copy of its layers cannot be run ({first_line(failure)})") from failure
-    if not error <= _MAX_SAMPLE_ERROR:  # so for NaN, too
+    if not error <= _MAX_SAMPLE_ERROR:  # true for NaN, too
         raise UnsupportedModel(
-            f"its layers together are not what the C++ decoder computes (logits differ by {error:.1e})"
+            f"its layers together differ from what the C++ decoder computes (logits differ by {error:.1e})"
         )
 
 
 @torch.inference_mode()
 def logits_match(weights: DecoderWeights, model: LoadedModel) -> bool:
-    """Whether the decoder's logits are the model's, in the number format that it is served in."""
+    """Whether the decoder's logits match the model's, in the number format that it is served in. Logs the result."""
     windows = [shape.sliding_window for shape in weights.structure.shapes if shape.sliding_window is not None]
     num_tokens = min([MAX_TOKENS, model.max_position_embeddings, *windows])  # the probe's attention has no window
     caches = [LayerCache.zeros(shape, 1, _BLOCK_SIZE, model.dtype, model.device) for shape in weights.structure.shapes]
@@ -70,15 +71,15 @@ def logits_match(weights: DecoderWeights, model: LoadedModel) -> bool:
     ours = Decoder(weights, caches, [0] * len(caches)).logits(batch)
     theirs = model.logits(batch.input_ids, batch.position_ids, batch.logits_rows, LayerProbe()).float()
     error = float((ours - theirs).norm() / theirs.norm())
-    if error <= _MAX_ERROR[weights.number_format]:  # not so for NaN
+    if error <= _MAX_ERROR[weights.number_format]:  # false for NaN
         log.info("%s runs in C++ (logits differ by %.1e)", model.name, error)
         return True
-    log.info("every step of %s runs through transformers: it computes otherwise (by %.1e)", model.name, error)
+    log.info("every step of %s runs through transformers: its logits differ from C++ by %.1e", model.name, error)
     return False
 
 
 def _sample_error(model: Any, structure: Structure) -> float:
-    """Of the worst row of logits, relative."""
+    """Returns the relative error of the worst row of logits."""
     windows = [shape.sliding_window for shape in structure.shapes]
     chosen = sorted(windows.index(window) for window in set(windows))
     sample = _sample(model, chosen)
@@ -95,10 +96,10 @@ def _sample_error(model: Any, structure: Structure) -> float:
 
 
 def _sample(model: Any, chosen: Sequence[int]) -> Any:
-    """A copy of a model in float32 with these of its layers and the first words of its vocabulary."""
+    """Returns a float32 copy of a model with the chosen layers and the first tokens of its vocabulary."""
     vocab_size = min(_SAMPLE_VOCAB, model.model.embed_tokens.num_embeddings)
     layers = model.model.layers
-    shared: dict[int, Any] = {id(layer): nn.Identity() for layer in layers}  # not copied, but for the chosen ones
+    shared: dict[int, Any] = {id(layer): nn.Identity() for layer in layers}  # only the chosen layers are copied
     for index in chosen:
         del shared[id(layers[index])]
     for parameter in model.parameters():
@@ -125,7 +126,7 @@ def _caches(structure: Structure) -> list[LayerCache]:
 
 
 def _batch(start: int, stop: int, vocab_size: int) -> Batch:
-    """Tokens of one text that is alone in its cache."""
+    """Returns a batch with the tokens ``start`` to ``stop`` of a text that is alone in its cache."""
     positions = torch.arange(start, stop)
     blocks = tuple(range(-(-stop // _BLOCK_SIZE)))
     return Batch(
@@ -139,7 +140,7 @@ def _batch(start: int, stop: int, vocab_size: int) -> Batch:
 
 
 def _logits(sample: Any, batch: Batch, caches: dict[int, LayerCache], num_layers: int) -> Tensor:
-    """What transformers computes, with the engine's own cache; layers keep the numbers that they had in the model."""
+    """Computes logits through transformers, on the engine's cache; layers keep their numbers from the whole model."""
     kernel = CpuKernel()
     some = next(iter(caches.values()))
     paged = PagedMetadata(

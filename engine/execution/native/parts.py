@@ -1,9 +1,9 @@
-"""Compares a model's parts one by one, in float32, with those that the decoder in C++ computes.
+"""Compares a model's parts one by one, in float32, with what the C++ decoder computes for them.
 
-The model runs once, with its linear layers and its attention cut out: each returns random numbers, which must arrive
-where the decoder uses them, computed as the decoder computes them. So every layer is looked at, at positions up to
-the context's end, and no weight is multiplied. Linear layers need no comparison: :mod:`engine.execution.native.structure` takes
-only PyTorch's own.
+The model runs once, with its linear layers and its attention stubbed out: each returns random numbers, which must
+arrive where the decoder uses them, computed as the decoder computes them. So every layer is checked, at positions up
+to the end of the context, and no weight is multiplied. Linear layers need no comparison:
+:mod:`engine.execution.native.structure` accepts only PyTorch's own.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from engine.model.forwards import FAILURES, one_thread, replaced_forwards
 from engine.model.position_check import shuffled
 
 _MAX_ERROR = 1e-4
-"""Of a row's largest difference, as a share of the row's size. Rounding makes a hundredth of that."""
+"""Most that a row may differ, as its largest difference relative to the row's RMS. Rounding makes a hundredth of it."""
 _SIZES = (0.01, 1.0, 10.0)
-"""Of the random numbers: small ones and large ones, which an activation that is cut off somewhere shows."""
+"""Magnitudes of the random numbers: large ones reveal an activation that is clipped somewhere."""
 _NORM_SIZES = (1e-3, 1.0, 1e3)
-"""Of rows for norms: the smallest tell their epsilon."""
+"""Magnitudes of rows for norms: the smallest reveal their epsilon."""
 _NUM_LOGITS = 2
 _SHIFT, _SHIFTS = 97, 9973  #: primes, so that no two layers get the same rows soon
 
@@ -34,14 +34,14 @@ _SHIFT, _SHIFTS = 97, 9973  #: primes, so that no two layers get the same rows s
 @one_thread()
 @torch.inference_mode()
 def check_parts(model: Any, structure: Structure, positions: Tensor) -> None:
-    """Run a model beside the formulas of the decoder.
+    """Runs a model and compares each part with the decoder's formula.
 
     Args:
         model: a causal language model of that structure, as transformers made it.
         positions: int64, spread over the context in ascending order.
 
     Raises:
-        UnsupportedModel: a part computes something else; names it.
+        UnsupportedModel: a part computes something else; the message names it.
     """
     positions = positions[shuffled(len(positions))]
     tokens = positions * 7919 % structure.vocab_size
@@ -63,7 +63,7 @@ def check_parts(model: Any, structure: Structure, positions: Tensor) -> None:
 
 
 class _PartsProbe(LayerProbe):
-    """Follows one forward pass part by part: holds what the decoder would have computed by now."""
+    """Follows one forward pass part by part, and holds what the decoder would have computed so far."""
 
     def __init__(self, model: Any, structure: Structure, tokens: Tensor, positions: Tensor) -> None:
         super().__init__()
@@ -76,14 +76,14 @@ class _PartsProbe(LayerProbe):
         self._random = _RandomRows(len(tokens), structure)
         self._stream = self._body.embed_tokens.weight.detach()[tokens].float()  #: residual, ``[num_tokens, hidden]``
         self._normed = torch.empty(0)
-        self._outputs: dict[str, Tensor] = {}  #: of this layer's linear layers
+        self._outputs: dict[str, Tensor] = {}  #: outputs of this layer's linear layers, by name
         self._attended = torch.empty(0)
         self._called: list[nn.Module] = []
 
     def forwards(self) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
-        """What stands in for the ``forward`` of each module."""
+        """Yields each module with the function that replaces its ``forward``."""
         embed = self._body.embed_tokens.forward
-        yield self._body.embed_tokens, lambda tokens: embed(tokens).float()  # what follows computes in float32, too
+        yield self._body.embed_tokens, lambda tokens: embed(tokens).float()  # so later modules compute in float32, too
         for index, layer in enumerate(self._body.layers):
             attention, mlp, where = layer.self_attn, layer.mlp, f"of layer {index}"
             yield layer.input_layernorm, self._norm(layer.input_layernorm, f"input_layernorm {where}")
@@ -97,7 +97,7 @@ class _PartsProbe(LayerProbe):
             for name in ("gate_proj", "up_proj"):
                 yield getattr(mlp, name), self._linear(getattr(mlp, name), name, where)
             yield mlp.down_proj, self._down(mlp, where)
-        yield self._body.norm, self._norm(self._body.norm, "norm behind the last layer")
+        yield self._body.norm, self._norm(self._body.norm, "norm after the last layer")
         yield self._head, self._linear(self._head, "lm_head", "")
 
     def attend(
@@ -116,13 +116,13 @@ class _PartsProbe(LayerProbe):
         return self._attended.view(1, len(self._positions), self._structure.num_heads, -1)
 
     def finish(self, logits: Tensor, modules: int) -> None:
-        """Compare what came out, and whether each of so many modules was called once."""
+        """Compares the logits, and checks that each of ``modules`` modules was called exactly once."""
         _compare("logits", logits[0], self._take("lm_head"))
         if len(set(self._called)) != len(self._called) or len(self._called) != modules:
             raise _mismatch("order of its parts")
 
     def _take(self, name: str) -> Tensor:
-        """What a linear layer returned, to be used once."""
+        """Returns the output of a linear layer, which may be used only once."""
         if name not in self._outputs:
             raise _mismatch(f"order of its parts ({name})")
         return self._outputs.pop(name)
@@ -196,7 +196,7 @@ class _PartsProbe(LayerProbe):
 
 
 class _RandomRows:
-    """Hands out random rows, parts of one long row: to draw new ones each time would take seconds."""
+    """Hands out random rows as slices of one long row: new random numbers each time would take seconds."""
 
     def __init__(self, num_tokens: int, structure: Structure) -> None:
         self._num_tokens = num_tokens
@@ -208,7 +208,7 @@ class _RandomRows:
         self._shift = 0
 
     def rows(self, width: int, count: int | None = None) -> Tensor:
-        """float32 ``[count, width]``; by default, as many as there are tokens."""
+        """Returns float32 ``[count, width]``; by default a row for each token."""
         count = self._num_tokens if count is None else count
         self._shift = (self._shift + _SHIFT) % _SHIFTS
         return self._numbers[self._shift : self._shift + count * width].view(count, width)
@@ -220,17 +220,17 @@ def _by_token(heads: Tensor) -> Tensor:
 
 
 def _errors(found: Tensor, expected: Tensor) -> Tensor:
-    """The largest of each row ``[n]``, as a share of the row's size."""
+    """Returns each row's largest difference relative to the row's RMS, ``[n]``."""
     return (found - expected).abs().amax(-1) / expected.square().mean(-1).sqrt().clamp_min(1e-30)
 
 
 def _compare(words: str, found: Tensor, expected: Tensor) -> None:
-    if found.shape != expected.shape or not bool((_errors(found, expected) <= _MAX_ERROR).all()):  # not so for NaN
+    if found.shape != expected.shape or not bool((_errors(found, expected) <= _MAX_ERROR).all()):  # NaN fails, too
         raise _mismatch(words)
 
 
 def _mismatch(words: str) -> UnsupportedModel:
-    return UnsupportedModel(f"{words} is not the one that the C++ decoder computes")
+    return UnsupportedModel(f"{words} differs from what the C++ decoder computes")
 
 
 def _name(activation: Any) -> str:

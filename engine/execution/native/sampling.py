@@ -1,8 +1,8 @@
 """Sampling in C++, all rows of a step in one call.
 
-It does what :mod:`engine.sampling.cpu` does, with the same noise. NumPy gives Python's lock back in each of the dozens
-of small calls that a step takes there, and where other threads want it, such as those that serve a page, each time the
-step waits for them.
+Computes what :mod:`engine.sampling.cpu` computes, with the same noise. NumPy releases the GIL in each of the dozens of
+small calls of a step; if other threads compete for it, such as those that serve pages, the step waits for them each
+time.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ _FILTERS = struct.Struct("@ddddqf4x")
 
 
 class NativeSampling:
-    """An :class:`engine.sampling.sampler.SamplingBackend`. Its tokens are those of NumPy, but for the last bit of a weight.
+    """An :class:`engine.sampling.sampler.SamplingBackend`.
+
+    Its tokens are those of the NumPy backend, except where the last bit of a weight decides.
 
     Raises:
-        NotCompiled: there is no machine code for it here.
+        NotCompiled: the C++ code cannot be compiled here.
     """
 
     def __init__(self) -> None:
@@ -63,7 +65,7 @@ class NativeSampling:
         drawn = (ctypes.c_int64 * len(rows))()
         self._draw(*self._sizes(scores), filters, drawn)
         tokens = list(drawn)
-        unlike = [index for index, row in enumerate(rows) if row.typical_p != 1]  # seldom any
+        unlike = [index for index, row in enumerate(rows) if row.typical_p != 1]  # rare; not implemented in C++
         if unlike:
             chosen = cpu.draw(
                 scores[unlike],
@@ -77,6 +79,6 @@ class NativeSampling:
 
     @staticmethod
     def _sizes(scores: Floats) -> tuple[int, int, int, int]:
-        """Where the scores begin, how many rows there are, how long they are, and how many threads may be used."""
+        """Returns the scores' address, their number of rows, the row length, and the number of threads to use."""
         assert scores.flags.c_contiguous
         return scores.ctypes.data, *scores.shape, torch.get_num_threads()

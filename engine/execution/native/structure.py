@@ -1,6 +1,7 @@
-"""Models built like Llama: the modules and sizes that the decoder in C++ expects.
+"""The structure of models built like Llama: the modules and sizes that the C++ decoder expects.
 
-A model with these modules may still compute something else with them: :mod:`engine.execution.native.parts` finds that out.
+A model with these modules may still compute something else with them, which :mod:`engine.execution.native.parts`
+checks.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from engine.model.rope import LENGTH_DEPENDENT
 from engine.scheduling.cache_layout import LayerShape
 
 LANES = 16
-"""Outputs that lie beside one another; numbers that are taken at once."""
+"""Numbers in a SIMD vector, and outputs whose weights are interleaved."""
 
 _PER_LAYER_ATTRIBUTES = ("layer_idx", "layer_type", "attention_type", "sliding_window", "is_sliding")
 
 
 class UnsupportedModel(Exception):
-    """A model is not of the known build; says where."""
+    """The C++ decoder does not support a model; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """Sizes and constants of a model that consists of the known modules."""
+    """Sizes and constants of a model that consists of the expected modules."""
 
     shapes: tuple[LayerShape, ...]
     num_heads: int
@@ -44,10 +45,11 @@ class Structure:
 
     @classmethod
     def of(cls, model: Any, shapes: Sequence[LayerShape]) -> Structure:
-        """Read the structure of a causal language model.
+        """Reads the structure of a causal language model.
 
         Raises:
-            UnsupportedModel: the model has other modules than the known ones, or sizes that the decoder cannot hold.
+            UnsupportedModel: the model has other modules than the expected ones, or sizes that the decoder does not
+                support.
         """
         _expect_modules(model)
         body = model.model
@@ -58,7 +60,7 @@ class Structure:
             raise UnsupportedModel("its layers differ in their heads")
         rope_type = getattr(body.rotary_emb, "rope_type", None)
         if not isinstance(rope_type, str) or rope_type in LENGTH_DEPENDENT:
-            raise UnsupportedModel("its layers turn positions differently, or by the length of the text")
+            raise UnsupportedModel("its rotary embedding differs between layers or depends on the sequence length")
         structure = cls(
             shapes=tuple(shapes),
             num_heads=attention.q_proj.out_features // head_dim,
@@ -77,9 +79,9 @@ class Structure:
 
     def _check_sizes(self, model: Any) -> None:
         if any(width % LANES for width in (self.head_dim, self.hidden, self.intermediate)):
-            raise UnsupportedModel(f"its rows or heads are no multiple of {LANES} numbers wide")
+            raise UnsupportedModel(f"the width of its rows or heads is not a multiple of {LANES}")
         if len(self.inv_freq) * 2 != self.head_dim:
-            raise UnsupportedModel("positions turn only a part of each head")
+            raise UnsupportedModel("its rotary embedding applies to only a part of each head")
         queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         sizes = {
             "q_proj": (self.hidden, queries),
@@ -103,7 +105,7 @@ class Structure:
 
     def _check_norm(self, module: Any, width: int) -> None:
         if getattr(module, "variance_epsilon", None) != self.epsilon or module.weight.shape != (width,):
-            raise UnsupportedModel("its norms are of another kind, or differ")
+            raise UnsupportedModel("its norms are of another kind, or differ from one another")
 
 
 def _expect_modules(model: Any) -> None:
@@ -119,14 +121,14 @@ def _expect_modules(model: Any) -> None:
 
 
 def _expect(module: Any, names: set[str], optional: set[str] | None = None) -> None:
-    """A module has these parts, and no others."""
+    """Checks that a module has these parts, and no others."""
     parts = {name for name, _part in module.named_children()}
     if parts - (optional or set()) != names:
-        raise UnsupportedModel(f"{type(module).__name__} consists of {', '.join(sorted(parts))}")
+        raise UnsupportedModel(f"{type(module).__name__} has unexpected parts: {', '.join(sorted(parts))}")
 
 
 def _expect_alike(modules: Sequence[Any]) -> None:
-    """Nothing is switched on in one layer and off in another, but what a layer's shape tells."""
+    """Checks that modules have equal settings in all layers, apart from those in a layer's shape."""
 
     def switches(module: Any) -> dict[str, object]:
         return {
@@ -136,11 +138,11 @@ def _expect_alike(modules: Sequence[Any]) -> None:
         }
 
     if any(switches(module) != switches(modules[0]) for module in modules):
-        raise UnsupportedModel(f"one {type(modules[0]).__name__} computes otherwise than another")
+        raise UnsupportedModel(f"the settings of its {type(modules[0]).__name__} modules differ between layers")
 
 
 def _check_linear(linear: nn.Module, size: tuple[int, int]) -> None:
     if not is_plain(linear):
-        raise UnsupportedModel("it multiplies with something else than linear layers")
+        raise UnsupportedModel("it uses something other than plain linear layers")
     if (linear.in_features, linear.out_features) != size:
         raise UnsupportedModel("its layers differ in their sizes")

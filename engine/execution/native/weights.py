@@ -1,4 +1,4 @@
-"""The weights of models built like Llama, in the order in which the decoder in C++ reads them."""
+"""Packs the weights of models built like Llama in the layout that the C++ decoder reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.execution.native.structure import LANES, Structure, UnsupportedModel
 from engine.model.linears import INT4_GROUP, to_int4, to_int8
 
 TILE_WORDS = 16
-"""Words of 32 bits in a row of a tile; a row of weights or numbers takes whole ones."""
+"""Words of 32 bits in a row of an AMX tile; rows of weights and numbers are padded to whole tiles."""
 
 _CACHE_DTYPES = {
     "float32": torch.float32,
@@ -22,7 +22,7 @@ _CACHE_DTYPES = {
     "int8": torch.bfloat16,
     "int4": torch.bfloat16,
 }
-"""The number formats of products, and what keys, values and embeddings beside them are made of."""
+"""The dtype of keys, values and embeddings for each number format of the weights."""
 
 
 _ALIGNMENT = 64  #: bytes, a cache line
@@ -30,7 +30,7 @@ _PADDING_BYTES = 2**20
 
 
 class HugePageArena:
-    """Memory for tensors behind one another, in large pages: in small ones, a processor waits for its page tables.
+    """Memory for tensors, one after another, in huge pages: with small pages the CPU waits for page table walks.
 
     Args:
         capacity: bytes; takes memory only where it is written.
@@ -41,7 +41,7 @@ class HugePageArena:
         self._used = -self._bytes.data_ptr() % _ALIGNMENT
 
     def store(self, tensor: Tensor) -> Tensor:
-        """A copy of a tensor, contiguous."""
+        """Copies a tensor into the arena; returns the contiguous copy."""
         end = self._used + tensor.nbytes
         copy = self._bytes[self._used : end].view(tensor.dtype).view(tensor.shape).copy_(tensor)
         self._used = end + -end % _ALIGNMENT
@@ -50,13 +50,13 @@ class HugePageArena:
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
-    """A linear layer, or several that read the same rows."""
+    """The packed weight of a linear layer, or of several that read the same rows."""
 
-    weight: Tensor  #: ``[outputs / 16, inputs / numbers in a word, 16, numbers in a word]``, of 4 bits two in a byte
+    weight: Tensor  #: ``[outputs / 16, inputs / numbers in a word, 16, numbers in a word]``; 4-bit: two in a byte
     scales: (
         Tensor | None
-    )  #: of 8-bit weights float32 ``[outputs]``, of 4 bits bfloat16 ``[outputs / 16, inputs / 32, 16]``
-    sums: Tensor | None  #: of 8-bit weights: int32 ``[outputs]``
+    )  #: 8-bit weights: float32 ``[outputs]``; 4-bit weights: bfloat16 ``[outputs / 16, inputs / 32, 16]``
+    sums: Tensor | None  #: 8-bit weights: the sum of each output's weights, int32 ``[outputs]``
     bias: Tensor | None  #: float32 ``[outputs]``
 
     @classmethod
@@ -77,7 +77,7 @@ class PackedLinear:
             case "int4":
                 if weight.shape[1] % INT4_GROUP:
                     raise UnsupportedModel(
-                        f"its rows are no multiple of {INT4_GROUP} numbers wide, which share a scale"
+                        f"the width of its rows is not a multiple of {INT4_GROUP}, the numbers that share a scale"
                     )
                 codes, scales = to_int4(weight)
                 return cls(pages.store(_pack_int4(codes)), pages.store(_pack_scales(scales)), None, bias)
@@ -92,20 +92,21 @@ class LayerWeights:
     mlp_norm: Tensor
     qkv: PackedLinear
     output: PackedLinear
-    gate_up: PackedLinear  #: :data:`LANES` outputs of the one, as many of the other
+    gate_up: PackedLinear  #: interleaved: :data:`LANES` outputs of the gate, then as many of up
     down: PackedLinear
 
 
 class DecoderWeights:
-    """What the decoder reads of a model, in memory of its own.
+    """A copy of a model's weights in the decoder's layout.
 
     Args:
         model: a causal language model, as transformers made it.
         structure: of that model.
-        number_format: of the products: ``float32``, ``bfloat16``, ``int8``, or ``int4`` but for the output layer.
+        number_format: of the linear layers: ``float32``, ``bfloat16``, ``int8``, or ``int4``, with which the output
+            layer has int8.
 
     Raises:
-        UnsupportedModel: there is no code for the number format, or for these sizes in it.
+        UnsupportedModel: the decoder does not support the number format, or these sizes in it.
     """
 
     def __init__(self, model: Any, structure: Structure, number_format: str) -> None:
@@ -114,12 +115,12 @@ class DecoderWeights:
         body = model.model
         if body.embed_tokens.weight.dtype is not _CACHE_DTYPES.get(number_format):
             raise UnsupportedModel(f"there is no code for {number_format} beside {body.embed_tokens.weight.dtype}")
-        # The output layer may be the embedding once more, and narrow rows are filled up to whole tiles.
+        # The output layer may be a second copy of the embedding, and narrow rows are padded to whole tiles.
         self._pages = HugePageArena(4 * sum(part.nbytes for part in model.parameters()) + _PADDING_BYTES)
         self.embedding = body.embed_tokens.weight.detach().clone()
         self.norm = _norm_weight(body.norm)
         self.layers = tuple(self._layer(layer) for layer in body.layers)
-        # Nothing behind the output layer evens its errors out.
+        # int8 instead of int4: no later layer averages out the errors of the output layer.
         of_head = "int8" if number_format == "int4" else number_format
         self.lm_head = PackedLinear.of([model.lm_head], of_head, self._pages)
 
@@ -141,32 +142,32 @@ class DecoderWeights:
 
 
 def _norm_weight(norm: Any) -> Tensor:
-    """An RMS norm's, in float32."""
+    """Returns a copy of an RMS norm's weight in float32."""
     weight: Tensor = norm.weight.detach().float().clone()
     return weight
 
 
 def _interleave(parts: Sequence[Tensor]) -> Tensor:
-    """``[n, ...]`` each, as ``[len(parts) * n, ...]``: the first :data:`LANES` of each, then the next."""
+    """Joins parts of ``[n, ...]`` to ``[len(parts) * n, ...]``: the first :data:`LANES` of each, then the next."""
     return torch.stack([part.reshape(-1, LANES, *part.shape[1:]) for part in parts], 1).flatten(0, 2)
 
 
 def _pad_rows(rows: Tensor) -> Tensor:
-    """With zeros, up to a multiple of :data:`LANES` rows."""
+    """Pads with zeros to a multiple of :data:`LANES` rows."""
     return torch.cat([rows, rows.new_zeros(-len(rows) % LANES, *rows.shape[1:])])
 
 
 def _pack_words(weight: Tensor) -> Tensor:
-    """``[outputs, inputs]`` in the order of ``PackedLinear.weight``, with zeros up to whole tiles of words."""
+    """Lays out ``[outputs, inputs]`` as ``PackedLinear.weight``, padded with zeros to whole tiles of words."""
     numbers = 4 // weight.itemsize
     weight = nn.functional.pad(weight, (0, -weight.shape[1] % (TILE_WORDS * numbers)))
     return weight.view(len(weight) // LANES, LANES, -1, numbers).transpose(1, 2)
 
 
 def _pack_int4(codes: Tensor) -> Tensor:
-    """int8 ``[outputs, inputs]`` from -8 to 7 as unsigned ``[outputs / 16, inputs / 32, 4, 16, 4]``, two in a byte.
+    """Packs int8 ``[outputs, inputs]``, -8 to 7, as unsigned ``[outputs / 16, inputs / 32, 4, 16, 4]``, two in a byte.
 
-    Of each group of 32 inputs the first half is in the lower bits, the other in the upper.
+    The first half of each group of 32 inputs is in the lower bits, the second half in the upper.
     """
     codes = nn.functional.pad(codes + 8, (0, -codes.shape[1] % (TILE_WORDS * 4))).to(torch.uint8)
     lower, upper = codes.view(len(codes) // LANES, LANES, -1, 2, 4, 4).unbind(3)
@@ -174,6 +175,6 @@ def _pack_int4(codes: Tensor) -> Tensor:
 
 
 def _pack_scales(scales: Tensor) -> Tensor:
-    """``[outputs, groups]`` as bfloat16 ``[outputs / 16, groups, 16]``, with zeros up to whole tiles."""
+    """Packs ``[outputs, groups]`` as bfloat16 ``[outputs / 16, groups, 16]``, padded with zeros to whole tiles."""
     scales = nn.functional.pad(scales, (0, -scales.shape[1] % (TILE_WORDS * 4 // INT4_GROUP)))
     return scales.view(len(scales) // LANES, LANES, -1).transpose(1, 2).to(torch.bfloat16)

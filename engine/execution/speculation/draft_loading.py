@@ -1,4 +1,4 @@
-"""Loads the draft model that guesses for another, or says why it cannot."""
+"""Loads the draft model of another model, or says why it cannot be used."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from engine.settings import EngineSettings
 
 
 def with_draft_model(model: LoadedModel, settings: EngineSettings, progress: Progress) -> LoadedModel:
-    """The model with the draft model that ``settings`` name; as it is where they name none.
+    """Returns the model with the draft model named in ``settings``; unchanged if they name none.
 
     Raises:
-        ModelLoadError: the draft model cannot be loaded, or its tokenizer is another one.
+        ModelLoadError: the draft model cannot be loaded, or its tokenizer differs from the model's.
     """
     chosen = draft_settings(settings)
     if chosen is None:
@@ -24,28 +24,28 @@ def with_draft_model(model: LoadedModel, settings: EngineSettings, progress: Pro
     try:
         draft = load_model(chosen, progress)
     except ModelLoadError as error:
-        raise ModelLoadError(f"speculation={settings.speculation} is no model that could guess: {error}") from error
+        raise ModelLoadError(f"speculation={settings.speculation} cannot be the draft model: {error}") from error
     difference = _difference(model.tokenizer.get_vocab(), draft.tokenizer.get_vocab())
     if difference is not None:
         raise ModelLoadError(
-            f"{draft.name} cannot guess for {model.name}: their tokenizers differ ({difference}). Choose a smaller "
-            "model of the same family, or speculation=prompt-lookup, which needs none."
+            f"{draft.name} cannot be the draft model of {model.name}: their tokenizers differ ({difference}). Choose a "
+            "smaller model of the same family, or speculation=prompt-lookup, which needs no draft model."
         )
     return replace(model, draft=draft)
 
 
 def draft_settings(settings: EngineSettings) -> EngineSettings | None:
-    """Those to load the draft model with; None without one."""
+    """Returns the settings to load the draft model with; None if there is no draft model."""
     if settings.draft_model is None:
         return None
     return settings.model_copy(update={"model": settings.draft_model, "revision": None, "speculation": "off"})
 
 
 def _difference(target: dict[str, Any], draft: dict[str, Any]) -> str | None:
-    """The first token that is not the same, in words; None where all are."""
+    """Describes the first token that differs; returns None if all are equal."""
     if target == draft:
         return None
     names = [{token_id: token for token, token_id in vocabulary.items()} for vocabulary in (target, draft)]
     first = min(id_ for id_ in names[0].keys() | names[1].keys() if names[0].get(id_) != names[1].get(id_))
     there, here = (repr(name[first]) if first in name else "none" for name in (names[1], names[0]))
-    return f"token {first} is {there} there and {here} here"
+    return f"token {first} is {there} in the draft model and {here} in the model"

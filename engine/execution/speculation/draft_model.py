@@ -1,9 +1,9 @@
-"""Guesses from a smaller model with the same tokenizer: its greedy continuation, a token at a time.
+"""Proposes draft tokens with a smaller model with the same tokenizer: its greedy continuation, a token at a time.
 
-Its keys and values lie in the same blocks as the model's own, in tensors of its own that are as many blocks long. So
-what the model finds in the prefix cache, shares with a fork, copies or computes again, the draft model has there as
-well, and there are no other books to keep. For that it reads all that the model reads: a step's chunks first, then its
-own guesses one by one. A guess that was wrong is written over, as in the model's own rows.
+Its keys and values use the same block numbers as the model's, in its own tensors with as many blocks. So whatever the
+model finds in the prefix cache, shares with a fork, copies or recomputes is there for the draft model as well, and
+needs no bookkeeping of its own. For that, the draft model computes every token that the model computes: a step's
+chunks first, then its own draft tokens one by one. A wrong draft token is overwritten, as in the model's own cache.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from engine.scheduling.scheduler import Chunk, StepPlan
 
 
 def draft_layout(draft: LoadedModel) -> CacheLayout:
-    """One block table for all layers, whose windows are only masked."""
+    """Returns a layout with one block table for all layers; sliding windows are only masked."""
     return CacheLayout(draft.layers, (LayerGroup(tuple(range(len(draft.layers))), None),))
 
 
 class DraftModel:
-    """A proposer.
+    """A proposer that runs a draft model.
 
     Args:
         draft: the smaller model.
-        kernel: runs its attention.
-        layout: of the model whose tokens are guessed.
-        vocab_size: of that model; a token that it does not have is no guess.
-        num_blocks, block_size: of its cache.
+        kernel: computes its attention.
+        layout: cache layout of the model that verifies the draft tokens.
+        vocab_size: of that model; token ids beyond it are never proposed.
+        num_blocks, block_size: of that model's cache.
 
     Raises:
-        ModelLoadError: the draft model looks further back than that model keeps anything.
+        ModelLoadError: the draft model attends further back than that model's cache keeps tokens.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class DraftModel:
         self._group = _widest_window_group(draft, layout)
         self._context = draft.max_position_embeddings
         self._vocab_size = draft.vocab_size
-        self._knows_less = draft.vocab_size < vocab_size  # one may be padded to a rounder number than the other
+        self._knows_less = draft.vocab_size < vocab_size  # the two may be padded to different sizes
         self._num_guessable = min(vocab_size, draft.vocab_size)
         self._runner = Runner(draft, kernel, draft_layout(draft), num_blocks=num_blocks, block_size=block_size)
 
@@ -79,7 +79,7 @@ class DraftModel:
         self._compute([self._own(chunk, samples=False) for chunk in chunks])
 
     def _own(self, chunk: Chunk, *, samples: bool) -> Chunk:
-        """A chunk as the draft model reads it, as far as its context goes."""
+        """Returns a chunk as the draft model computes it, cut off at the end of its context."""
         end = min(chunk.end, self._context)
         token_ids = chunk.token_ids[: end - chunk.start]
         if self._knows_less:
@@ -88,12 +88,12 @@ class DraftModel:
         return Chunk(chunk.request, chunk.start, end, token_ids, tables, samples)
 
     def _behind(self, chunk: Chunk, guess: Sequence[int]) -> Chunk:
-        """The newest guess as a step of its own."""
+        """Returns the newest draft token as a chunk of its own."""
         end = chunk.end + len(guess)
         return Chunk(chunk.request, end - 1, end, (guess[-1],), (chunk.block_tables[self._group],), samples=True)
 
     def _compute(self, chunks: Sequence[Chunk], copies: tuple[BlockCopy, ...] = ()) -> list[int]:
-        """Read chunks; returns the likeliest token behind each that samples."""
+        """Computes chunks; returns the likeliest next token of each chunk that samples."""
         if not chunks:
             return []
         logits = self._runner.execute(StepPlan(tuple(chunks), copies))
@@ -102,7 +102,7 @@ class DraftModel:
 
 
 def _widest_window_group(draft: LoadedModel, layout: CacheLayout) -> int:
-    """Whose block tables serve the draft model: those of the group that sees furthest."""
+    """Returns the group whose block tables the draft model uses: the one with the widest window."""
 
     def reach(window: int | None) -> float:
         return inf if window is None else window

@@ -1,4 +1,4 @@
-"""Who gets guesses in a step, and how many: what its budget and the free blocks leave over."""
+"""Decides which chunks of a step get draft tokens, and how many: as many as budget and free blocks allow."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from engine.scheduling.scheduler import Chunk, Scheduler, StepPlan
 
 
 class Drafting:
-    """Adds drafts to plans. Nobody waits or is preempted for a guess.
+    """Adds draft tokens to plans. No request waits or is preempted for a draft token.
 
     Args:
-        proposer: makes the guesses.
-        scheduler: whose plans they are added to.
-        num_tokens: most guesses for one reply in one step.
-        max_short_step_tokens: a step of up to so many tokens costs less than a longer one, and guesses do not make it longer.
-            None where there is no such bound.
+        proposer: makes the draft tokens.
+        scheduler: makes the plans that they are added to.
+        num_tokens: most draft tokens of one reply in one step.
+        max_short_step_tokens: a step of up to this many tokens is cheaper, and draft tokens never push it beyond.
+            None if there is no such bound.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class Drafting:
         self._max_short_step_tokens = max_short_step_tokens
 
     def extend(self, plan: StepPlan) -> StepPlan:
-        """The same step with guesses behind those of its chunks that go on with a reply."""
+        """Returns the plan with draft tokens added to the chunks that continue a reply."""
         plan, counts = self._reserve_blocks(plan)
         drafts = self._proposer.propose(plan, counts)
         return replace(plan, chunks=tuple(map(self._with_draft, plan.chunks, drafts)))
 
     def rounds(self, plan: StepPlan) -> Iterator[tuple[StepPlan, list[int] | None]]:
-        """What to sample from a step, see :func:`engine.execution.speculation.verification.rounds`."""
+        """Yields what to sample from a step, see :func:`engine.execution.speculation.verification.rounds`."""
         confirmed: list[Chunk] = []
         for part, rows in rounds(plan, self._scheduler.counters):
             if part is not plan:
@@ -48,8 +48,8 @@ class Drafting:
             self._proposer.confirm(confirmed)
 
     def _reserve_blocks(self, plan: StepPlan) -> tuple[StepPlan, list[int]]:
-        """For each chunk how many tokens may be guessed; their blocks are taken."""
-        # Beside a prompt each token costs its arithmetic, and the prompt's pace leaves out what is guessed.
+        """Reserves blocks for draft tokens, and returns how many tokens may be drafted for each chunk."""
+        # No drafts in a step with prompt tokens: each token costs compute there, and pacing does not count drafts.
         budget = 0 if plan.num_prompt_tokens else self._scheduler.max_batched_tokens - plan.num_tokens
         if self._max_short_step_tokens is not None and plan.num_tokens <= self._max_short_step_tokens:
             budget = min(budget, self._max_short_step_tokens - plan.num_tokens)
@@ -64,7 +64,7 @@ class Drafting:
 
     def _max_useful_tokens(self, chunk: Chunk) -> int:
         request = chunk.request
-        if not chunk.samples or request.num_output_tokens == 0:  # forks begin with the first token
+        if not chunk.samples or request.num_output_tokens == 0:  # forks start at the first token
             return 0
         return min(self._num_tokens, request.max_tokens - request.num_output_tokens - 1)
 
@@ -78,7 +78,7 @@ class Drafting:
 
 
 def _before_the_end(draft: tuple[int, ...], request: Request) -> tuple[int, ...]:
-    """Without a token that would end the reply, and those behind it: nothing is computed from them."""
+    """Cuts a draft off before a token that would end the reply: nothing is computed from that token."""
     for index, token in enumerate(draft):
         if token in request.stop_token_ids:
             return draft[:index]

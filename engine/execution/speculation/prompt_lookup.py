@@ -1,7 +1,7 @@
-"""Guesses from the request's own text: what followed the last time that the newest tokens stood there.
+"""Proposes draft tokens from the request's own text: what followed the last occurrence of its newest tokens.
 
-Prompt lookup decoding (A. Saxena, 2023, github.com/apoorvumang/prompt-lookup-decoding). It needs no model, and is right
-where a reply quotes: code that is edited, a document that is summed up, a name, the reply's own repetitions.
+Prompt lookup decoding (A. Saxena, 2023, github.com/apoorvumang/prompt-lookup-decoding). It needs no draft model, and
+is right where a reply quotes: edited code, a summarised document, a name, the reply's own repetitions.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from engine.scheduling.request import Request
 from engine.scheduling.scheduler import Chunk, StepPlan
 
 MIN_MATCH_TOKENS = 2
-"""Tokens that must stand there again: after a single one almost anything may follow."""
+"""Newest tokens that must match, at least: a single token may be followed by almost anything."""
 MAX_MATCH_TOKENS = 4
-"""More are not compared; of the places with the longest match the latest counts."""
+"""Newest tokens that are compared, at most. The latest place with the longest match is used."""
 
 
 class PromptLookup:
-    """A proposer that looks into prompt and reply."""
+    """A proposer that searches the prompt and the reply so far."""
 
     def __init__(self) -> None:
-        self._texts: WeakKeyDictionary[Request, _Text] = WeakKeyDictionary()  # gone with their requests
+        self._texts: WeakKeyDictionary[Request, _Text] = WeakKeyDictionary()  # removed with their requests
 
     def propose(self, plan: StepPlan, counts: Sequence[int]) -> list[tuple[int, ...]]:
         return [
@@ -33,7 +33,7 @@ class PromptLookup:
         ]
 
     def confirm(self, chunks: Sequence[Chunk]) -> None:
-        """It looks at the text itself."""
+        """Does nothing: ``propose`` reads the request's text."""
 
     def _guess(self, request: Request, count: int) -> tuple[int, ...]:
         text = self._texts.get(request)
@@ -64,12 +64,12 @@ class _Text:
 
 
 def continuation(token_ids: NDArray[np.int64], count: int) -> tuple[int, ...]:
-    """What followed the last time that a text's newest tokens stood in it.
+    """Returns the tokens that followed the last earlier occurrence of a text's newest tokens.
 
     Args:
         token_ids: int64 ``[n]``.
-        count: how many tokens to return. A text that repeats itself is taken to go on doing so, so that all of them
-            are there when fewer have followed.
+        count: how many tokens to return. If fewer have followed, they are repeated: a text that repeats itself is
+            assumed to go on doing so.
 
     Returns:
         ``count`` token ids; none without a match of :data:`MIN_MATCH_TOKENS` tokens.

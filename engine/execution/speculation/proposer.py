@@ -1,4 +1,4 @@
-"""What guesses the tokens that follow."""
+"""The interface of proposers, which make draft tokens."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from engine.scheduling.scheduler import Chunk, StepPlan
 
 
 class Proposer(Protocol):
-    """Guesses what follows in running requests. A wrong guess costs time, and never changes a reply."""
+    """Proposes draft tokens for running requests. A wrong draft token costs time, and never changes a reply."""
 
     def propose(self, plan: StepPlan, counts: Sequence[int]) -> list[tuple[int, ...]]:
-        """Guess what follows each chunk of a step, before it is computed. Called for every step.
+        """Proposes the tokens that follow each chunk of a step, before it is computed. Called for every step.
 
         Args:
             plan: the step.
-            counts: for each chunk how many tokens to guess at most. Where it is above 0 the chunk ends with the
-                newest token of its request, and its block tables have room for the guesses.
+            counts: for each chunk, how many tokens to propose at most. If it is above 0, the chunk ends with the
+                newest token of its request, and its block tables have space for the draft tokens.
 
         Returns:
             For each chunk up to as many token ids as its count.
@@ -25,9 +25,9 @@ class Proposer(Protocol):
         ...
 
     def confirm(self, chunks: Sequence[Chunk]) -> None:
-        """Of drafts that were right to the end, the last guess: a token of the text now.
+        """Reports the last token of each fully accepted draft, which is part of the text now.
 
         Args:
-            chunks: one token each. Their requests may have finished, but their blocks are not in use again yet.
+            chunks: one token each. Their requests may have finished, but their blocks have not been reused yet.
         """
         ...

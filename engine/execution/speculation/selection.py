@@ -1,4 +1,4 @@
-"""Makes what the settings ask for."""
+"""Sets up speculative decoding as the settings ask for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_drafting(
     scheduler: Scheduler,
     max_short_step_tokens: int | None,
 ) -> Drafting | None:
-    """Speculation on one engine's plans; None without it.
+    """Returns the drafting of one engine; None if speculation is off.
 
     Args:
         model: with its draft model, if ``settings`` name one.
@@ -28,7 +28,7 @@ def make_drafting(
         max_short_step_tokens: see :class:`Drafting`.
 
     Raises:
-        ModelLoadError: the draft model cannot run on this cache; says why.
+        ModelLoadError: the draft model cannot run on this cache; the message says why.
     """
     if settings.speculation == "off":
         return None

@@ -1,9 +1,9 @@
-"""Guesses against what is sampled: a step with a draft is several steps whose logits were computed at once.
+"""Verifies draft tokens against sampled tokens: a step with a draft is several steps whose logits come at once.
 
-The first samples behind the newest real token. Where that takes the guess, the row of the guess is the next step's, and
-so on. Each is sampled, committed and read as if it had been planned for itself, with all that depends on the tokens
-before it: penalties, bans, stop strings. What is behind a wrong guess was computed in vain; the next step writes over
-it.
+The first round samples after the newest real token. If the sampled token equals the draft token, the draft token's row
+is the next round, and so on. Each round is sampled, committed and output as if it had been planned by itself, with
+everything that depends on earlier tokens: penalties, bans, stop strings. Rows after a wrong draft token are wasted;
+the next step overwrites them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from engine.scheduling.scheduler import Chunk, SchedulerCounters, StepPlan
 
 
 def rounds(plan: StepPlan, counters: SchedulerCounters) -> Iterator[tuple[StepPlan, list[int] | None]]:
-    """What to sample from a step that was computed, one token of each request after another.
+    """Yields what to sample from a computed step: one round for each further token of its requests.
 
     Args:
         plan: the step.
-        counters: count the guesses that were right.
+        counters: count the accepted draft tokens.
 
     Yields:
         A plan, and for each chunk of its ``sampling`` the row of the step's sampled logits; None for all rows. Its
-        tokens must be committed before the next one is asked for.
+        tokens must be committed before the next plan is requested.
     """
     if plan.num_sampled_rows == len(plan.sampling):
         yield plan, None
@@ -39,7 +39,7 @@ def rounds(plan: StepPlan, counters: SchedulerCounters) -> Iterator[tuple[StepPl
 
 
 def _following(chunk: Chunk) -> Chunk | None:
-    """The guess behind a chunk as the next step's chunk, if it is right."""
+    """Returns a chunk's next draft token as the next round's chunk, if it was sampled."""
     request = chunk.request
     if not chunk.draft or request.status is not RequestStatus.RUNNING or request.token_ids[chunk.end] != chunk.draft[0]:
         return None

@@ -1,9 +1,9 @@
-"""Several steps before anybody looks: what a step samples is what the next one computes, all in one call of C++.
+"""Multi-step decoding: one C++ call computes several decode steps, each from the tokens the previous one sampled.
 
-Python's lock is what it spares. After each step the engine has to have it again, and where other threads want it, such
-as those that serve a page to many, the processor's arithmetic waits longer than it works. A reply's text waits for
-others' anyway before it goes out (:mod:`engine.runtime.output_batcher`); no step is added that would not end within that time. So a
-single reader has each token by itself, and sixty have two or three together.
+Avoids reacquiring the GIL between decode steps. Where other threads compete for it, such as those that serve pages,
+the engine would wait for the GIL longer than it computes. The output batcher holds a reply's text for a moment anyway
+(:mod:`engine.runtime.output_batcher`), and no step is added that would not end within that time. So a single reader
+gets each token by itself, and sixty readers get two or three at a time.
 """
 
 from __future__ import annotations
@@ -24,52 +24,52 @@ if TYPE_CHECKING:
     from engine.scheduling.request import Request
 
 ENDED = -1
-"""In place of a token."""
+"""Stands in place of a token for a reply that has ended."""
 MAX_STEPS = 4
-"""Who comes meanwhile waits for the last of them."""
+"""Steps per call. A request that arrives meanwhile waits for the last of them."""
 
 
 class DecodeTimes(Protocol):
-    """What steps take."""
+    """How long decode steps take."""
 
     def decode_seconds(self, decodes: int) -> float | None:
-        """Of a step of so many decodes and nothing else; None where nothing is known."""
+        """Returns the duration of a step of this many decodes and nothing else; None if it is not known yet."""
         ...
 
 
 class MultiStepRow(NamedTuple):
-    """One that a step samples a token for, and how it may go on."""
+    """A reply that a step samples a token for, and how far it may go."""
 
     sampling: SamplingRow
     stop_token_ids: frozenset[int]
-    chunk: int  #: its index in the plan
-    max_tokens: int  #: tokens that may be sampled, at least 1; for all but the last the blocks are there
+    chunk: int  #: index of its chunk in the plan
+    max_tokens: int  #: tokens that may be sampled, at least 1; all but the last have their blocks reserved
 
 
 class MultiStepOutput(NamedTuple):
-    """What came of several steps; fewer than were wanted where all replies ended, or scores were of no use."""
+    """Results of several steps; fewer than ``max_steps`` if all replies ended or a step's logits were unusable."""
 
-    tokens: list[list[int]]  #: of each step one for each reply, :data:`ENDED` for those that had ended
-    seconds: list[float]  #: since the first step began, when each step's tokens were known
-    logits: Tensor  #: those of the first step, where even its scores were of no use
+    tokens: list[list[int]]  #: for each step, one token per reply; :data:`ENDED` for replies that had ended
+    seconds: list[float]  #: for each step, seconds from the start of the first step until its tokens were known
+    logits: Tensor  #: the first step's logits if even those were unusable, otherwise not to be read
 
 
 class ComputedStep(NamedTuple):
-    """One of several steps, as if it had been planned and computed by itself."""
+    """One of several steps, in the form of a step that was planned and computed by itself."""
 
     plan: StepPlan
-    tokens: Mapping[str, int]
-    seconds: float  #: what it took
+    tokens: Mapping[str, int]  #: by request id
+    seconds: float  #: its duration
     at: float  #: when its tokens were known, on the clock of ``began``
 
 
 class MultiStep:
-    """Decides how many steps are computed at once.
+    """Decides how many steps one call computes.
 
     Args:
-        scheduler: of the plans.
-        times: learned from the steps before.
-        max_native_tokens: of a step that C++ can go on from.
+        scheduler: makes the plans.
+        times: step durations, learned from earlier steps.
+        max_native_tokens: most tokens of a step that C++ can continue from.
     """
 
     def __init__(self, scheduler: Scheduler, times: DecodeTimes, max_native_tokens: int) -> None:
@@ -78,7 +78,7 @@ class MultiStep:
         self._max_native_tokens = max_native_tokens
 
     def max_steps(self, submissions: Mapping[str, Submission]) -> int:
-        """As many as end while a delta may wait for others; 1 where somebody looks at each token."""
+        """Returns how many steps end within the time that a delta may be held; 1 if the host must see each token."""
         decodes = self._scheduler.num_running
         seconds = self._times.decode_seconds(decodes) if decodes else None
         if seconds is None:
@@ -87,7 +87,7 @@ class MultiStep:
         return max_steps if max_steps > 1 and _can_sample_ahead(self._scheduler.running, submissions) else 1
 
     def can_run(self, plan: StepPlan, submissions: Mapping[str, Submission]) -> bool:
-        """Whether C++ can go on from this step: it brings tokens, and nobody looks at them."""
+        """Whether C++ can continue from this step: it samples tokens, and none of them needs the host."""
         return (
             bool(plan.sampling)
             and plan.num_tokens <= self._max_native_tokens
@@ -98,7 +98,7 @@ class MultiStep:
     def extend(
         self, plan: StepPlan, max_steps: int, submissions: Mapping[str, Submission]
     ) -> tuple[StepPlan, list[MultiStepRow]]:
-        """The plan with blocks for the steps behind it, and how far each of its replies may go."""
+        """Returns the plan with blocks for the following steps, and how far each of its replies may go."""
         chunks: list[Chunk] = []
         replies: list[MultiStepRow] = []
         for index, chunk in enumerate(plan.chunks):
@@ -112,11 +112,11 @@ class MultiStep:
         return replace(plan, chunks=tuple(chunks)), replies
 
     def computed_steps(self, plan: StepPlan, output: MultiStepOutput, began: float) -> Iterator[ComputedStep]:
-        """The steps of which ``output`` came. Each must be committed before the next one is asked for.
+        """Yields the steps in ``output``. Each must be committed before the next one is requested.
 
         Args:
-            plan: the first of them.
-            began: when it did.
+            plan: the first step.
+            began: when the first step began.
         """
         chunks, before, earlier = list(plan.sampling), [ENDED], 0.0
         for number, (tokens, seconds) in enumerate(zip(output.tokens, output.seconds, strict=True)):
@@ -133,7 +133,7 @@ class MultiStep:
 
 
 def _can_sample_ahead(requests: Iterable[Request], submissions: Mapping[str, Submission]) -> bool:
-    """Whether the next token can be sampled before the one before it is known here."""
+    """Whether the next token can be sampled before the host knows the current one."""
     for request in requests:
         row = submissions[request.id].sampling
         if row.adjusts_logits or row.typical_p != 1 or request.forks or request.params.logprobs is not None:

@@ -1,14 +1,14 @@
-"""Steps that overlap: while the device computes one, the next is planned, prepared and queued behind it.
+"""Overlapped steps: plans, prepares and queues step N+1 while the device computes step N.
 
-What a step samples stays on the device, where the next step finds its input, and comes to the host in its own time.
-So the device goes from step to step without waiting for the host (the idea is SGLang's and mini-sglang's). The
-price: the next step is planned before anybody knows whose reply has just ended, and computes a row too many for
-each. That row is thrown away when its step has landed, and only then its blocks are given up.
+Sampled tokens stay on the device, where the next step reads them, and are copied to the host asynchronously. So the
+device goes from step to step without waiting for the host (the idea is SGLang's and mini-sglang's). The price: the
+next step is planned before the host knows which replies have just ended, and computes one row too many for each of
+them. That row is discarded when its step completes, and only then are its blocks released.
 
 Everything runs on one stream, in the order in which it was queued; nothing else writes to what a step reads.
 
-A step overlaps the one before it when the device alone can sample its tokens: from scores as the model gives them,
-without log-probabilities. Any other step waits until the one before it has landed.
+A step overlaps the previous one if the device alone can sample its tokens: from the model's unadjusted logits,
+without log-probabilities. Any other step waits until the previous one has completed.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ _GREEDY_ROW = SamplingRow(
     token_ids=(),
     num_prompt_tokens=0,
 )
-"""Takes the place of a row whose own parameters cannot be computed, until its request ends."""
+"""Replaces a row whose own parameters cannot be computed, until its request is ended."""
 
 
 class PendingReadback(Protocol):
     """A tensor on its way to the host."""
 
     def wait(self) -> list[list[int]]:
-        """Its numbers, once the device has computed them."""
+        """Waits until the device has computed the numbers, and returns them."""
         ...
 
 
 class Readback(Protocol):
-    """Brings numbers from the device without holding up whoever asks for them."""
+    """Copies numbers from the device to the host without blocking the caller."""
 
     def start(self, numbers: Tensor) -> PendingReadback:
-        """Begin to copy int64 ``[m, n]``, behind what the device has been given to do."""
+        """Queues a copy of int64 ``[m, n]`` behind the device's queued work."""
         ...
 
 
 class CudaReadback:
-    """Copies into pinned memory, with an event behind."""
+    """Copies into pinned memory, followed by an event to wait for."""
 
     def start(self, numbers: Tensor) -> _CudaPendingReadback:
         on_host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
@@ -90,7 +90,7 @@ class _CudaPendingReadback:
 
 @dataclass(slots=True)
 class _LaunchedStep:
-    """A step that the device has been given."""
+    """A step that is queued on the device and has not completed."""
 
     plan: StepPlan
     rows: Sequence[SamplingRow]
@@ -98,23 +98,23 @@ class _LaunchedStep:
     reading: PendingReadback
     began: float
     failed: Mapping[str, Exception] = field(default_factory=dict)  #: requests whose own parameters cannot be computed
-    invalidated: set[str] = field(default_factory=set)  #: requests whose input turned out to be wrong
+    invalidated: set[str] = field(default_factory=set)  #: ids of requests whose input turned out to be wrong
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedStep:
-    """A step that is over. To be committed, once those whose scores are unusable have been ended."""
+    """A step that has completed. Commit it after ending the requests in ``unusable`` and ``failed``."""
 
     launched: StepPlan
-    invalidated: Set[str]  #: ids of requests whose chunk in it was for nothing
-    tokens: Mapping[str, int]  #: of each request that was going on
-    unusable: tuple[str, ...]  #: of these the ones that cannot: the model gave no usable scores
-    failed: Mapping[str, Exception]  #: those whose own parameters cannot be computed; to be ended, too
-    seconds: float  #: that the device had for this step alone
+    invalidated: Set[str]  #: ids of requests whose chunk was computed from a wrong input
+    tokens: Mapping[str, int]  #: by request id, for each request that is still active
+    unusable: tuple[str, ...]  #: ids of active requests for which the model gave no usable logits; to be ended
+    failed: Mapping[str, Exception]  #: by id, requests whose own parameters cannot be computed; to be ended, too
+    seconds: float  #: that the device spent on this step alone
 
     @property
     def plan(self) -> StepPlan:
-        """What is to be committed."""
+        """The plan to commit: as launched, without the invalidated chunks."""
         if not self.invalidated:
             return self.launched
         return replace(
@@ -123,10 +123,10 @@ class CompletedStep:
 
 
 class Overlap:
-    """The steps on the device: none, one, or for a moment two.
+    """The launched steps: none, one, or for a moment two.
 
     Args:
-        readback: brings tokens to the host.
+        readback: copies tokens to the host.
     """
 
     def __init__(self, runner: Runner, scheduler: Scheduler, readback: Readback) -> None:
@@ -138,16 +138,16 @@ class Overlap:
 
     @property
     def lacks_blocks(self) -> bool:
-        """The last step lacks some who run: it must land before blocks can be found for them."""
+        """Whether the last step leaves out running requests: it must complete before blocks are free for them."""
         return bool(self._steps) and self._steps[-1].plan.lacks_blocks
 
     @property
     def plans(self) -> tuple[StepPlan, ...]:
-        """Of the steps that have not landed, the earliest first."""
+        """Plans of the steps that have not completed, the earliest first."""
         return tuple([step.plan for step in self._steps])
 
     def can_run(self, plan: StepPlan, submissions: Mapping[str, Submission]) -> bool:
-        """Can it be computed without the host?"""
+        """Whether the device can compute the step and sample from it without the host."""
         if any(chunk.scored for chunk in plan.chunks):
             return False
         return not any(
@@ -158,12 +158,12 @@ class Overlap:
         )
 
     def launch(self, plan: StepPlan, submissions: Mapping[str, Submission]) -> None:
-        """Queue a step behind those that were launched before it."""
+        """Queues a step behind the steps that were launched before it."""
         began = monotonic()
         rows = [submissions[chunk.request.id].sampling for chunk in plan.sampling]
         future_tokens = _future_tokens(plan, self._steps[-1]) if self._steps else None
         logits = self._runner.execute(plan, future_tokens)
-        # Positions as they will be: what a row knows of its text may lack the newest token.
+        # The plan's positions, not the rows' own: a row's token ids may lack the newest token.
         noise = [
             uniform(row.seed, chunk.end - row.num_prompt_tokens) for chunk, row in zip(plan.sampling, rows, strict=True)
         ]
@@ -182,7 +182,7 @@ class Overlap:
         self._steps.append(_LaunchedStep(plan, rows, sampled, reading, began, failed))
 
     def complete_step(self) -> CompletedStep:
-        """Wait for the earliest step, and read its tokens."""
+        """Waits for the earliest step and returns it with its tokens."""
         step = self._steps[0]
         tokens, usable, exact = step.reading.wait()
         now = monotonic()
@@ -207,7 +207,7 @@ class Overlap:
         )
 
     def _resample(self, step: _LaunchedStep, indices: Sequence[int], tokens: list[int]) -> None:
-        """Set right the tokens of rows that were not exact; what was computed from wrong ones is void."""
+        """Corrects the tokens of rows that were not exact, and invalidates chunks computed from wrong tokens."""
         (resampled,) = self._readback.start(resample(step.sampled, step.rows, indices).unsqueeze(0)).wait()
         for index, token in zip(indices, resampled, strict=True):
             if token == tokens[index]:
@@ -222,7 +222,7 @@ class Overlap:
 
 
 def _future_tokens(plan: StepPlan, before: _LaunchedStep) -> FutureTokens:
-    """Where the tokens that ``before`` samples belong in a plan."""
+    """Returns where a plan's packed rows take the tokens that ``before`` samples."""
     row_of = {chunk.request.id: index for index, chunk in enumerate(before.plan.sampling)}
     sources: list[int] = []
     targets: list[int] = []

@@ -153,11 +153,11 @@ def test_the_choice_is_one_line_that_says_why_not_the_others(
 @pytest.mark.parametrize(
     ("choice", "needs", "block_size", "says"),
     [
-        ("flash3", HALF, None, r"flash3: it runs on Hopper cards, compute capability 9\.0 \(found 8\.0\)"),
+        ("flash3", HALF, None, r"flash3: it runs on Hopper GPUs, compute capability 9\.0 \(found 8\.0\)"),
         ("flash2", HALF, 48, r"kv_block_size must be a multiple of 256 \(got 48\)"),
         ("flash2", AttentionNeeds(), None, "cannot compute in float32"),
         ("varlen", CAPPED, None, "soft-capping"),
-        ("flash9", HALF, None, "not known here; choose auto or one of: flash3, flash2, varlen"),
+        ("flash9", HALF, None, r"is unknown\. Choose auto or one of: flash3, flash2, varlen"),
     ],
 )
 def test_a_kernel_asked_for_by_name_is_taken_or_refused_with_the_reason(

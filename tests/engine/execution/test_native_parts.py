@@ -81,7 +81,7 @@ def test_a_model_with_another_part_runs_through_transformers(
         path = make_model(tmp_path / "model", family, std=0.05, config=config)  # whose logits alone hardly tell
         assert load(path, dtype).decoder is None
     (line,) = [line for line in caplog.messages if "runs through transformers" in line]
-    assert re.search(f"transformers: {part}.* is not the one that the C\\+\\+ decoder computes", line)
+    assert re.search(f"transformers: {part}.* differs from what the C\\+\\+ decoder computes", line)
 
 
 @needs_compiler
@@ -236,7 +236,7 @@ def test_an_altered_part_is_named(
 ) -> None:
     model, structure = bare(llama_path)
     monkeypatch.setattr(owner, name, replacement)
-    with pytest.raises(UnsupportedModel, match=f"^{part}.*is not the one that the C"):
+    with pytest.raises(UnsupportedModel, match=f"^{part}.*differs from what the C"):
         check_parts(model, structure, spread_positions(65_536, model.config))
 
 
@@ -248,7 +248,7 @@ def test_linear_layers_with_hooks_or_forwards_of_their_own_are_not_the_known_one
     ):
         model, _structure = bare(llama_path)
         alter(model.model.layers[1].mlp.up_proj)
-        with pytest.raises(UnsupportedModel, match="something else than linear layers"):
+        with pytest.raises(UnsupportedModel, match="something other than plain linear layers"):
             Structure.of(model, [LayerShape(2, 16, 16, None)] * 2)
 
 
@@ -272,7 +272,7 @@ def test_weights_that_are_read_wrongly_show_in_the_sample(
         return product
 
     monkeypatch.setattr(PackedLinear, "of", classmethod(wrong))
-    with pytest.raises(UnsupportedModel, match="its layers together are not"):
+    with pytest.raises(UnsupportedModel, match="its layers together differ"):
         check_sample(model, structure)
 
 

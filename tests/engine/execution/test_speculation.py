@@ -484,7 +484,7 @@ def test_a_draft_model_takes_its_share_of_the_memory(llama: LoadedModel) -> None
 class TestRefusals:
     def test_another_tokenizer(self, llama: LoadedModel, tmp_path: Path) -> None:
         with pytest.raises(
-            ModelLoadError, match=r"draft cannot guess for llama: their tokenizers differ \(token \d+ is"
+            ModelLoadError, match=r"draft cannot be the draft model of llama: their tokenizers differ \(token \d+ is"
         ):
             draft_for(llama, tmp_path / "draft", family="qwen3")
 
@@ -495,7 +495,7 @@ class TestRefusals:
 
     def test_a_name_that_is_none(self, llama: LoadedModel) -> None:
         settings = EngineSettings(model="models/guide", speculation="prompt_lookup")
-        with pytest.raises(ModelLoadError, match="speculation=prompt_lookup is no model that could guess: There is no"):
+        with pytest.raises(ModelLoadError, match="speculation=prompt_lookup cannot be the draft model: There is no"):
             with_draft_model(llama, settings, lambda _stage, _fraction: None)
 
 

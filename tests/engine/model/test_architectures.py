@@ -137,8 +137,8 @@ TRUE_REASONS: Final[Mapping[str, Callable[[str, Any, Path], bool]]] = MappingPro
         "its tokens look at those behind them": reads_in_both_directions,
         # What these two say stands in their code in transformers: DogeAttention.prepare_dynamic_mask,
         # NemotronDecoderLayer.forward. Another type would have to be looked at.
-        "its attention comes with a mask of its own": lambda _, config, __: config.model_type == "doge",
-        "does not pass the arguments of a step on": lambda _, config, __: config.model_type == "nemotron",
+        "its attention uses a custom mask": lambda _, config, __: config.model_type == "doge",
+        "does not pass keyword arguments on": lambda _, config, __: config.model_type == "nemotron",
         # A draft, whose layers all read what another model has stored.
         "types producing a cache is different": lambda _, config, __: config.model_type == "gemma4_assistant",
         "shared_kv_states cannot be None": lambda _, config, __: config.model_type.endswith("_assistant"),

@@ -211,7 +211,7 @@ class TestRoom:
 
 
 def test_unknown_attention_kernel(llama: Path) -> None:
-    with pytest.raises(ModelLoadError, match=r"attention='magic' is not known.*sdpa"):
+    with pytest.raises(ModelLoadError, match=r"attention='magic' is unknown.*sdpa"):
         EngineCore(load(llama), EngineSettings(attention="magic"))
 
 
