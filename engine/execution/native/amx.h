@@ -1,10 +1,10 @@
-// AMX: eight registers of 16 rows of 64 bytes, and their products (Intel 64 Architectures Manual, volume 1, chapter 18).
+// AMX: eight tile registers of 16 rows of 64 bytes, and their products (Intel 64 Architectures Manual, vol. 1, ch. 18).
 #pragma once
 
 #include "simd.h"
 
 constexpr int64_t kTileRows = 16;
-constexpr int64_t kTileWords = 16;  // of 32 bits, in a row
+constexpr int64_t kTileWords = 16;  // words of 32 bits in a row
 constexpr int64_t kTileSize = kTileRows * kTileWords;  // words
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__linux__)
@@ -13,15 +13,15 @@ constexpr int64_t kTileSize = kTileRows * kTileWords;  // words
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Whether the kernel lets this process use the registers. Threads that begin later may, too.
+// Asks the kernel for permission to use the tile registers. It holds for the process, including threads started later.
 inline bool amx_available() {
     constexpr long kRequestPermission = 0x1023, kTileData = 18;
     static const bool allowed = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
     return allowed;
 }
 
-// The shapes of this thread's registers: 0 and 1 are sums of the upper rows, 2 and 3 of the lower, 4 are the upper rows,
-// 5 the lower, 6 and 7 what they are multiplied with.
+// The shapes of this thread's tile registers: 0 and 1 hold sums of the upper rows, 2 and 3 sums of the lower rows,
+// 4 the upper rows, 5 the lower rows, 6 and 7 the right-hand operands.
 class TileConfig {
    public:
     ~TileConfig() {
@@ -49,7 +49,7 @@ class TileConfig {
     int64_t upper_ = 0, lower_ = 0;
 };
 
-// GCC knows nothing of what a load of a register reads: what was written to memory before must be there.
+// GCC does not know which memory a tile load reads, so earlier writes must be complete before it.
 inline void tile_load_barrier() { asm volatile("" ::: "memory"); }
 
 #else

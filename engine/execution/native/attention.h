@@ -1,4 +1,4 @@
-// Attention over the paged cache: rows of one query with the keys of their sequence.
+// Decode attention over the paged cache: one query per row, with the keys of its sequence.
 #pragma once
 
 #include <type_traits>
@@ -6,10 +6,10 @@
 #include "model.h"
 #include "amx.h"
 
-constexpr int64_t kKeysAtOnce = 32;  // scores that a single query keeps
-constexpr int64_t kKeysPerSplit = 128;  // what threads share out of a query's keys
+constexpr int64_t kKeysAtOnce = 32;  // keys per iteration: scores that a single query keeps
+constexpr int64_t kKeysPerSplit = 128;  // keys of a split, the unit in which threads divide a query's keys
 
-// The keys and values of a sequence, from one of its heads on.
+// The keys and values of a sequence, from one of its kv heads on.
 template <typename Cache>
 struct HeadCache {
     const Cache *keys, *values;
@@ -32,12 +32,12 @@ inline int64_t window_start(const Layer& layer, int64_t position) {
     return layer.window ? std::max<int64_t>(0, position + 1 - layer.window) : 0;
 }
 
-// The softmax of one query's scores goes on from keys to keys (arXiv 1805.02867).
+// The online softmax of one query's scores, updated with each batch of keys (arXiv 1805.02867).
 struct OnlineSoftmax {
     float row_max = -INFINITY, row_sum = 0;
 
-    // Scores, filled up to whole vectors, to probs of what is summed up so far; returns by how much that shrinks.
-    // use(at, probs) takes sixteen.
+    // Turns scores, which are padded to whole vectors, into probs relative to the running maximum; returns the factor
+    // that rescales earlier sums. Calls use(at, probs) with sixteen probs.
     template <typename Use>
     float update(float* scores, int64_t count, float scale, const Use& use) {
         for (; count % kLanes; ++count) scores[count] = -INFINITY;
@@ -49,7 +49,7 @@ struct OnlineSoftmax {
         float top = std::max(row_max, max_of(tops) * scale);
         const float rescale = row_max == top ? 1 : exponential(row_max - top);
         row_max = top;
-        if (top == -INFINITY) top = 0;  // none of these keys is seen
+        if (top == -INFINITY) top = 0;  // none of these keys is visible
         Floats total = {};
         for (int64_t at = 0; at < count; at += kLanes) {
             const Floats some = load<Floats>(scores + at);
@@ -62,26 +62,26 @@ struct OnlineSoftmax {
     }
 };
 
-// Where attention keeps what it has no more use for afterwards.
+// Temporary buffers of attention, reused between calls.
 struct Scratch {
     AlignedVector<float> scores, sums, rescale;
     AlignedVector<int32_t> queries, keys, values, probs;
     std::vector<OnlineSoftmax> softmax;
 };
 
-// How a few queries are multiplied with keys.
+// How one or two queries are multiplied with keys.
 template <typename Cache>
 struct QueryKeyDot {
     using Query = float;
-    static constexpr int64_t kNumbers = kLanes;  // of a key at once
+    static constexpr int64_t kNumbers = kLanes;  // numbers of a key per iteration
 
     static Floats load_key(const Cache* key, int64_t) { return widen(key); }
     static Floats load_query(const Query* query, int64_t) { return load<Floats>(query); }
     static Floats add(Floats sum, Floats key, Floats query) { return sum + key * query; }
 };
 
-// Memory is asked for what is read next while this is computed, a line at a time: asked for much at once, it keeps
-// everybody waiting, and left to itself it is idle meanwhile.
+// Prefetches what is read next during the computation, one cache line at a time: a burst of prefetches would stall
+// other loads, and without prefetches memory would be idle meanwhile.
 template <typename Cache>
 struct Prefetcher {
     const Cache* from;
@@ -90,7 +90,7 @@ struct Prefetcher {
     void fetch(int64_t at, int64_t number) const { __builtin_prefetch(from + offsets[at] + number); }
 };
 
-// How values are added up, each with its share: kHeads of queries, kSteps of kNumbers of a value at once.
+// Sums values weighted by probs, for kHeads query heads and kSteps * kNumbers numbers of a value at once.
 template <typename Cache>
 struct ValueAccumulator {
     using Prob = float;
@@ -127,7 +127,7 @@ struct QueryKeyDot<bf16> {
     static Floats add(Floats sum, __m512bh key, __m512bh query) { return Floats(_mm512_dpbf16_ps(__m512(sum), key, query)); }
 };
 
-// Two keys' values at once, their numbers in pairs; the probs are rounded to bfloat16, as those of a chunk are.
+// Processes the values of two keys at once, their numbers in pairs. Probs are rounded to bfloat16, as in prefills.
 template <>
 struct ValueAccumulator<bf16> {
     using Prob = bf16;
@@ -136,7 +136,7 @@ struct ValueAccumulator<bf16> {
     template <int64_t kHeads, int64_t kSteps>
     static void add(const bf16* values, const int64_t* offsets, int64_t count, const Prob* probs, const float* rescale, int64_t dim,
                     int64_t left, float* to, const Prefetcher<bf16>& next) {
-        // Pairs are made within eight numbers: the first four of each go to one vector, the last four to the other.
+        // Pairs are formed within eight numbers: the first four of each go to one vector, the last four to the other.
         const Ints firsts = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}, lasts = firsts + 4;
         const Ints lower = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23}, upper = lower + 8;
         Floats sums[kHeads][kSteps][2];
@@ -174,7 +174,7 @@ struct ValueAccumulator<bf16> {
 
 #endif
 
-// Products of kHeads of queries with sixteen / kHeads keys: so many sums are made at once, and keys read from as many places.
+// Multiplies kHeads queries with 16 / kHeads keys: computes sixteen sums at once, from 16 / kHeads places in memory.
 template <int64_t kHeads, typename Cache>
 inline void multiply_keys(const Cache* keys, const int64_t* offsets, const typename QueryKeyDot<Cache>::Query* queries, int64_t dim, float* scores,
                           const Prefetcher<Cache>& next) {
@@ -196,12 +196,12 @@ inline void multiply_keys(const Cache* keys, const int64_t* offsets, const typen
         std::memcpy(scores + head * kKeysAtOnce, reinterpret_cast<const float*>(&all) + head * kKeys, kKeys * sizeof(float));
 }
 
-// Keys are taken in parts of one size whoever takes them, so that neither threads nor other rows change what comes of it.
+// Returns the number of splits. Their size is fixed, so that neither threads nor other rows change the result.
 inline int64_t num_splits(const Layer& layer, int64_t position) {
     return (position + 1 - window_start(layer, position) + kKeysPerSplit - 1) / kKeysPerSplit;
 }
 
-// What some keys and their values come to for a query of each head.
+// The attention over one split of the keys, for one query of each head.
 struct PartialAttention {
     AlignedVector<float> sums;  // [heads, dim]
     std::vector<OnlineSoftmax> softmax;
@@ -212,8 +212,8 @@ struct PartialAttention {
     }
 };
 
-// One query of each head, with one part of the keys it sees. All heads' keys lie beside one another and are read so: memory
-// answers more quickly to who reads on where he was.
+// Attends one query of each head to one split of its keys. The keys of all heads are adjacent and are read in that
+// order, because sequential reads are faster.
 template <typename Cache>
 void attend(const Model& model, const Layer& layer, const HeadCache<Cache>& cache, int64_t position, int64_t number, const float* queries,
             Scratch& scratch, PartialAttention& part) {
@@ -229,7 +229,7 @@ void attend(const Model& model, const Layer& layer, const HeadCache<Cache>& cach
     part.clear(heads, dim);
     float* const sums = part.sums.data();
     int64_t two_offsets[2][kKeysAtOnce], *offsets = two_offsets[0], *next_offsets = two_offsets[1];
-    // The last key stands for those that are missing in the end; none of them gets a share.
+    // Past the end, the last key is repeated as padding; it gets no weight.
     const auto find = [&](int64_t start, int64_t* to) {
         for (int64_t at = 0; at < kKeysAtOnce; ++at) to[at] = cache.offset(std::min(start + at, last - 1));
     };
@@ -275,7 +275,7 @@ void attend(const Model& model, const Layer& layer, const HeadCache<Cache>& cach
     }
 }
 
-// What all parts come to for a head. use(number, attended) takes sixteen numbers.
+// Combines all splits of a head. Calls use(number, attended) with sixteen numbers.
 template <typename Use>
 void combine_splits(const PartialAttention* parts, int64_t count, int64_t head, int64_t dim, Scratch& scratch, const Use& use) {
     float* weights = ensure_size(scratch.rescale, count);

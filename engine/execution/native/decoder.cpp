@@ -1,7 +1,7 @@
-// One step of a decoder with rotary attention, RMS norms and a gated MLP (Llama, arXiv 2302.13971, and its kin), whole.
-// A framework spends more time between the operators of a short step than in them.
+// Computes a whole step of a decoder with rotary attention, RMS norms and a gated MLP (Llama, arXiv 2302.13971, and
+// similar models). In a short step, a framework spends more time between the operators than in them.
 //
-// Whatever is read from memory once is used for all rows of the step. Between the products, numbers are 32 bits wide.
+// Data read from memory once is used for all rows of the step. Between the products, numbers are float32.
 
 #include <omp.h>
 
@@ -22,7 +22,7 @@ void rms_norm(const float* x, const float* weight, int64_t width, float epsilon,
     for (int64_t at = 0; at < width; ++at) to[at] = x[at] * factor * weight[at];
 }
 
-// Rotary positions (arXiv 2104.09864) for a head whose halves make the pairs. angles: [cosines, sines].
+// Rotary position embedding (arXiv 2104.09864) of a head whose two halves form the pairs. angles: [cosines, sines].
 void apply_rope(float* head, const float* angles, int64_t head_dim) {
     const int64_t half = head_dim / 2;
 #pragma omp simd
@@ -37,13 +37,14 @@ struct Range {
     int64_t first, last;
 };
 
-// A thread's share of count things, in whole units.
+// Returns a thread's share of count items, in whole units.
 Range thread_range(int64_t count, int64_t unit, int64_t thread, int64_t num_threads) {
     const int64_t units = (count + unit - 1) / unit;
     return {std::min(count, units * thread / num_threads * unit), std::min(count, units * (thread + 1) / num_threads * unit)};
 }
 
-// The rows that the next products read. A few are made by each thread for itself: that is quicker than to wait.
+// Prepares the rows that the next product reads. Each thread prepares a small number of rows for itself, which is
+// faster than a barrier; from kMinSharedRows on, the threads share the work.
 constexpr int64_t kMinSharedRows = 17;
 
 template <typename Weight>
@@ -51,7 +52,7 @@ class GemmInput {
    public:
     PackedRows<Weight> own;
 
-    // from(row) gives each row, [width]; common has its size already.
+    // from(row) returns a row, [width]; common is already resized.
     template <typename From>
     PackedRows<Weight>& prepare(PackedRows<Weight>& common, int64_t count, int64_t width, Range mine, const From& from) {
         if (count < kMinSharedRows) {
@@ -65,7 +66,7 @@ class GemmInput {
     }
 };
 
-// What a thread attends to at once: a row, with all keys it sees or one part of them, or one head of a sequence's chunk.
+// One unit of attention work: a row with all its keys or one split of them, or one kv head of a prefill chunk.
 constexpr int64_t kAllSplits = -1;
 
 struct AttentionTask {
@@ -73,14 +74,14 @@ struct AttentionTask {
     const int32_t* table;
 };
 
-// A step's numbers between the products, kept for the next step: memory that is new costs more than what is computed.
+// A step's intermediate buffers, kept for the next step: fresh memory costs more than the computation.
 template <typename Weight, typename Head>
 struct StepWorkspace {
     AlignedVector<float> x, queries, attended, gated, angles, last;
     PackedRows<Weight> normed_rows, attended_rows, gated_rows;
     PackedRows<Head> last_rows;
     std::vector<AttentionTask> tasks;
-    std::vector<PartialAttention> parts;  // what each task came to, where rows are divided
+    std::vector<PartialAttention> parts;  // the result of each task, if rows are split
 };
 
 template <typename Weight, typename Head>
@@ -100,10 +101,10 @@ int64_t min_prefill_queries() {
     return INT64_MAX;
 }
 
-// Many rows are shared out whole; of a few, what each sees.
+// Threads divide many rows among themselves, or the keys of each row if there are few.
 bool uses_split_kv(const Step& step) { return step.num_rows < 2 * step.num_threads; }
 
-// Long chunks first: short ones fill what is left between the threads.
+// Lists the attention tasks of a step, long chunks first, so that short ones balance the load between the threads.
 template <typename Cache>
 void list_tasks(const Model& model, const Step& step, int64_t group, std::vector<AttentionTask>& tasks) {
     tasks.clear();
@@ -159,7 +160,7 @@ void forward(const Model& model, const Step& step) {
                 return normed;
             });
         };
-        // What was put into rows directly, or is only now that all of a row is there.
+        // Returns rows that were stored directly, or packs them now that they are complete.
         const auto written_rows = [&](PackedRows<Weight>& direct, const float* from, int64_t width) -> PackedRows<Weight>& {
             if constexpr (PackedRows<Weight>::kDirect) return direct;
             return input.prepare(direct, rows, width, own_rows, [&](int64_t row) { return from + row * width; });
@@ -178,7 +179,7 @@ void forward(const Model& model, const Step& step) {
             store(load<Floats>(to) + products, to);
         };
 
-        const auto keep = [&](int64_t row, int64_t number, Floats numbers) {  // of what a row attends to
+        const auto keep = [&](int64_t row, int64_t number, Floats numbers) {  // stores attention output
             if constexpr (PackedRows<Weight>::kDirect) space.attended_rows.store_lanes(numbers, row, number);
             else store(numbers, attended + row * query_size + number);
         };
@@ -251,7 +252,7 @@ void forward(const Model& model, const Step& step) {
                     attend<Cache>(model, layer, cache, task.position, number, queries + task.row * query_size, own_space.scratch, part);
                 };
                 if (task.part != kAllSplits) {
-                    if (task.part < parts) attend_to(task.part, space.parts[at]);  // a window may hide the last
+                    if (task.part < parts) attend_to(task.part, space.parts[at]);  // a window may leave fewer splits
                     continue;
                 }
                 if (int64_t(own_space.parts.size()) < parts) own_space.parts.resize(parts);
@@ -309,7 +310,7 @@ DESKMATE_STEPS(bfloat16, bf16, bf16, bf16)
 DESKMATE_STEPS(int8, int8_t, int8_t, bf16)
 DESKMATE_STEPS(int4, int4, int8_t, bf16)
 
-// Of each row of scores the likeliest token, the first of equals, and its score.
+// Finds the token with the highest score of each row, the first of equals, and that score.
 void deskmate_argmax(const float* scores, int64_t rows, int64_t count, int64_t threads, int64_t* tokens, float* highest) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; ++row) {
@@ -319,7 +320,7 @@ void deskmate_argmax(const float* scores, int64_t rows, int64_t count, int64_t t
     }
 }
 
-// One token for each row, by its own filters.
+// Samples one token for each row with its own filters.
 void deskmate_draw(const float* scores, int64_t rows, int64_t count, int64_t threads, const Filters* filters, int64_t* tokens) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
@@ -329,6 +330,6 @@ void deskmate_draw(const float* scores, int64_t rows, int64_t count, int64_t thr
     }
 }
 
-// Whether steps of many rows are computed quickly, too.
+// Whether steps of many rows are fast, too.
 bool deskmate_has_amx() { return amx_available(); }
 }

@@ -1,7 +1,7 @@
-// Rows times weights, in floats, bfloat16, 8 and 4 bits.
+// Matrix products of rows and weights, in float32, bfloat16, 8 bits and 4 bits.
 //
-// Weights are read from memory once for as many rows as stay in the cache. The sum behind an output runs in the same order
-// whatever the number of rows and threads.
+// Weights are read from memory once for as many rows as stay in the cache. The sum of an output is computed in the same
+// order for any number of rows and threads.
 #pragma once
 
 #include <type_traits>
@@ -9,13 +9,13 @@
 #include "model.h"
 #include "amx.h"
 
-constexpr int64_t kAhead = 16;  // cache lines of a stream of weights that are asked for before they are needed
-constexpr int64_t kGroupSize = 32;  // numbers of 4-bit weights that share a scale
+constexpr int64_t kAhead = 16;  // prefetch distance in a stream of weights, in cache lines
+constexpr int64_t kGroupSize = 32;  // 4-bit weights that share a scale
 
-struct int4;  // marks the format: two numbers in a byte
+struct int4;  // tag of the format: two numbers in a byte
 
-// Weights and rows are made of words of 32 bits: one number, two or four, as many as a lane multiplies at once. Sixteen
-// outputs lie beside one another, one in each lane, so that nothing is summed across lanes; sixteen such words are a tile.
+// Weights and rows consist of words of 32 bits: one, two or four numbers, as many as a lane multiplies at once. Sixteen
+// outputs are interleaved, one in each lane, so nothing is summed across lanes; sixteen such vectors make a tile.
 template <typename Weight>
 struct WeightFormat;
 
@@ -47,8 +47,8 @@ struct WeightFormat<bf16> {
     }
 };
 
-// LLM.int8() without its outliers (arXiv 2208.07339, section 2.1): a row's scale follows its largest number. Rows are
-// stored around 128, as the processor multiplies unsigned rows by signed weights.
+// LLM.int8() without its treatment of outliers (arXiv 2208.07339, section 2.1): a row's scale follows its largest
+// number. Rows are stored with zero point 128, as the instruction multiplies unsigned rows by signed weights.
 template <>
 struct WeightFormat<int8_t> {
     using Sums = Ints;
@@ -65,7 +65,8 @@ struct WeightFormat<int8_t> {
     }
 };
 
-// Weights are unsigned here, around 8, and rows signed: what is too much in the sums is known before they begin.
+// Weights are unsigned here, with zero point 8, and rows signed. The correction of the sums depends on the row alone,
+// so sums start from it.
 template <>
 struct WeightFormat<int4> {
     using Sums = Floats;
@@ -82,11 +83,11 @@ struct WeightFormat<int4> {
     }
 };
 
-// The rows of a product, in words: one row behind another, or tile by tile.
+// The rows of a product, in words: row-major, or tile by tile.
 template <typename Weight>
 class PackedRows {
    public:
-    int64_t count = 0, width = 0;  // words of a row, filled up with zeros to whole tiles
+    int64_t count = 0, width = 0;  // number of rows; words of a row, padded with zeros to whole tiles
 
     void resize(int64_t rows, int64_t row_width) {
         count = rows;
@@ -109,22 +110,22 @@ class PackedRows {
         }
     }
 
-    // Whether numbers may be put into a row as they come: no scale is to be found first.
+    // Whether numbers can be stored one vector at a time: no scale of the whole row is needed first.
     static constexpr bool kDirect = std::is_same_v<Weight, float> || std::is_same_v<Weight, bf16>;
 
-    // Sixteen numbers; number is a multiple of that.
+    // Stores sixteen numbers from index number on, a multiple of sixteen.
     void store_lanes(Floats numbers, int64_t row, int64_t number) {
         static_assert(kDirect);
         constexpr int64_t kPerRow = kTileWords * WeightFormat<Weight>::kPerWord;
         store(numbers, reinterpret_cast<Weight*>(at(row, number / kPerRow * kTileWords)) + number % kPerRow);
     }
 
-    // Zeros behind the numbers of a row.
+    // Writes zeros after the numbers of a row.
     void pad(int64_t row_width, int64_t row) {
         for (int64_t number = row_width; number < width * WeightFormat<Weight>::kPerWord; number += kLanes) store_lanes(Floats{}, row, number);
     }
 
-    // Tiles of sixteen rows are beside one another from column to column.
+    // In tiles, the tiles of the same sixteen rows follow one another, column by column.
     int32_t* at(int64_t row, int64_t word) {
         if (!in_tiles_) return &words_[row * width + word];
         return &words_[row / kTileRows * kTileRows * width + word * kTileRows + row % kTileRows * kTileWords];
@@ -132,7 +133,7 @@ class PackedRows {
 
     bool in_tiles() const { return in_tiles_; }
     float scale(int64_t row) const { return scales_[row]; }
-    // Eight times the sum of a row's numbers, in each group.
+    // Eight times the sum of a row's numbers, for each group.
     const int32_t* zero_point_correction(int64_t row) const { return &zero_point_correction_[row * width / kGroupWords]; }
 
    private:
@@ -184,9 +185,9 @@ inline void apply_epilogue(const PackedLinear& matrix, const PackedRows<Weight>&
     use(row, output, products);
 }
 
-// ---- lane by lane -----------------------------------------------------------------------------------------------------
+// ---- SIMD kernels ---------------------------------------------------------------------------------------------------
 
-// Not inlined: by itself, its sums stay in registers.
+// Not inlined, so that the sums stay in registers.
 template <typename Weight, int64_t kGroups, int64_t kRows, typename Use>
 [[gnu::noinline]] void lane_kernel(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t row, int64_t output, const Use& use) {
     const int64_t width = rows.width;
@@ -244,7 +245,7 @@ inline void lane_kernels(const PackedLinear& matrix, PackedRows<Weight>& rows, i
 
 template <typename Weight, typename Use>
 void gemm_simd(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t first, int64_t last, const Use& use) {
-    constexpr int64_t kAtOnce = 8 * kLanes;  // what all rows use of the weights before the next comes from memory
+    constexpr int64_t kAtOnce = 8 * kLanes;  // outputs whose weights all rows use before the next weights are read
     for (int64_t output = first; output < last; output += kAtOnce) {
         const int64_t stop = std::min(last, output + kAtOnce);
         int64_t row = 0;
@@ -254,14 +255,14 @@ void gemm_simd(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t fir
     }
 }
 
-// ---- tile by tile -----------------------------------------------------------------------------------------------------
+// ---- AMX kernels ---------------------------------------------------------------------------------------------------
 
 #ifdef DESKMATE_AMX
 
-constexpr int64_t kTilesAhead = 2;
-constexpr int64_t kRowsInCache = 192 * 1024;  // words of rows that stay in the second cache beside weights
+constexpr int64_t kTilesAhead = 2;  // prefetch distance
+constexpr int64_t kRowsInCache = 192 * 1024;  // words of rows that stay in the L2 cache next to weights
 
-// The product of the rows in register A with weights in B, added to C. Registers are named, not computed.
+// Adds the product of the rows in tile register A and the weights in B to C. Registers must be literals.
 #define ADD_PRODUCT(C, A, B)                                                     \
     if constexpr (std::is_same_v<Weight, bf16>) _tile_dpbf16ps(C, A, B);         \
     else _tile_dpbusd(C, A, B)
@@ -270,8 +271,8 @@ inline void prefetch_tile(const int32_t* from) {
     for (int64_t line = 0; line < kTileRows; ++line) __builtin_prefetch(from + line * kTileWords);
 }
 
-// Up to 32 rows, one or two groups of outputs. With each tile some lines of what is multiplied later come into the second
-// cache, from ahead on.
+// Up to 32 rows, one or two groups of outputs. With each tile, prefetches some cache lines of later weights, from ahead
+// on, into the L2 cache.
 template <typename Weight, int64_t kGroups>
 inline void tile_pair(const int32_t* rows, const int32_t* weights, int64_t width, const int32_t* ahead, int64_t lines, int32_t* sums) {
     const int64_t line = 4 * kTileWords;
@@ -307,7 +308,7 @@ inline void tile_pair(const int32_t* rows, const int32_t* weights, int64_t width
     }
 }
 
-// Up to 16 rows, one group of outputs or four.
+// Up to 16 rows, one or four groups of outputs.
 template <typename Weight, int64_t kGroups>
 inline void tile_single(const int32_t* rows, const int32_t* weights, int64_t width, int64_t next_panel, int32_t* sums) {
     const int64_t line = 4 * kTileWords, group = kTileRows * width;
@@ -383,7 +384,7 @@ template <typename Weight, typename Use>
 
 template <typename Weight, int64_t kGroups, typename Use>
 void pairs_of_rows(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t first, int64_t last, int64_t output, const Use& use, TileConfig& tiles) {
-    // While rows after rows are multiplied with these weights, the next weights come from memory, bit by bit.
+    // While the rows are multiplied with these weights, the next weights are prefetched a few lines at a time.
     const int64_t times = (last - first + 2 * kTileRows - 1) / (2 * kTileRows), panel = kGroups * kLanes * rows.width;
     const int64_t lines = (kGroups * kTileRows + times - 1) / times, at_once = lines * rows.width;
     const int32_t* ahead = static_cast<const int32_t*>(matrix.weight) + output * rows.width + panel;
@@ -421,8 +422,9 @@ void gemm_amx(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t firs
 
 constexpr int64_t kMaxRowBlock = 32;
 
-// use(row, output, products) for every row and the outputs first to last - 1, sixteen at once; first is a multiple of 16.
-// Where these are an even number of sixteens, the second of two comes right behind the first, for kMaxRowBlock rows at most.
+// Calls use(row, output, products) for every row and the outputs first to last - 1, sixteen at once; first is a
+// multiple of 16. If the outputs are an even number of sixteens, they come in pairs: the first sixteen for at most
+// kMaxRowBlock rows, then the second sixteen for the same rows.
 template <typename Weight, typename Use>
 void gemm(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t first, int64_t last, const Use& use, TileConfig& tiles) {
 #ifdef DESKMATE_AMX

@@ -1,4 +1,4 @@
-// Several steps in one call: what a step draws is what the next one begins with, and nobody has to be asked in between.
+// Multi-step decoding: several steps in one call, each from the tokens that the previous one sampled, without Python.
 #pragma once
 
 #include <algorithm>
@@ -8,15 +8,15 @@
 #include "model.h"
 #include "sampling.h"
 
-// One that a step draws a token for, and how it goes on.
+// A request that a step samples a token for, and how far it may go.
 struct DecodeRequest {
-    Filters filters;  // but for the uniform number and the highest score, which each step has anew
+    Filters filters;  // except the uniform number and the highest score, which are set in each step
     int32_t is_greedy;
     uint64_t seed;  // of the noise
-    int64_t position;  // of the noise: tokens written so far
-    int64_t max_tokens;  // tokens that may be drawn, at least 1
-    const int64_t* stop_token_ids;  // tokens that end it
-    int64_t num_stop_token_ids, sequence;  // sequence: of the first step
+    int64_t position;  // of the noise: tokens generated so far
+    int64_t max_tokens;  // tokens that may be sampled, at least 1
+    const int64_t* stop_token_ids;  // tokens that end the request
+    int64_t num_stop_token_ids, sequence;  // sequence: its index in the first step
 };
 
 // SplitMix64 as in engine/sampling/sampler.py: the same noise.
@@ -30,7 +30,8 @@ inline double uniform_number(uint64_t seed, int64_t position) {
     return double(splitmix64(splitmix64(seed) + uint64_t(position + 1) * 0x9E3779B97F4A7C15u) >> 11) * 0x1p-53;
 }
 
-// The tokens of some requests from their scores, [count, vocab_size]; false where those of one are of no use.
+// Samples the tokens of the active requests from their scores, [count, vocab_size]; returns false if any row's scores
+// are unusable.
 inline bool sample_tokens(const float* scores, int64_t vocab_size, const DecodeRequest* requests, const std::vector<int64_t>& active, int64_t number,
                    int64_t threads, int64_t* tokens) {
     const int64_t count = int64_t(active.size());
@@ -53,13 +54,13 @@ inline bool sample_tokens(const float* scores, int64_t vocab_size, const DecodeR
     return num_invalid == 0;
 }
 
-// What a step of one token of each sequence is made of.
+// Builds steps of one token for each active request.
 class StepBuilder {
    public:
     StepBuilder(const Model& model, const Step& first, const DecodeRequest* requests, int64_t num_groups)
         : model_(model), first_(first), requests_(requests), slots_(num_groups), table_offsets_(num_groups), slots_of_(num_groups), starts_of_(num_groups) {}
 
-    // number: steps that are done. tokens: what the last of them drew.
+    // number: steps that are done. tokens: what the last of them sampled.
     Step build(const std::vector<int64_t>& active, const int64_t* tokens, int64_t number) {
         const int64_t count = int64_t(active.size());
         tokens_.clear(), positions_.clear(), rows_.clear();
@@ -91,8 +92,9 @@ class StepBuilder {
     std::vector<const int64_t*> slots_of_, starts_of_;
 };
 
-// Returns how many steps there were: at most max_steps, fewer where all requests end or scores are of no use.
-// tokens: [max_steps, requests], -1 where one had none. seconds: [max_steps], since the call, when each step's were known.
+// Returns the number of completed steps: at most max_steps, fewer if all requests end or scores are unusable.
+// tokens: [max_steps, requests], -1 for requests without a token in a step. seconds: [max_steps], from the call until
+// each step's tokens were known.
 template <typename Compute>
 int64_t run_multi_step(const Compute& compute, const Model& model, const Step& first, const DecodeRequest* requests, int64_t num_groups,
                       int64_t max_steps, int64_t* tokens, double* seconds) {

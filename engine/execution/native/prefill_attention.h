@@ -1,16 +1,16 @@
-// Attention over the paged cache: many queries of one sequence, in the processor's matrix tiles.
+// Prefill attention over the paged cache: many queries of one sequence, on AMX tiles.
 #pragma once
 
 #include "attention.h"
 
 #ifdef DESKMATE_AMX
 
-constexpr int64_t kMinPrefillQueries = 4;  // of a chunk; laying out keys and values would not pay for fewer
-constexpr int64_t kKeysInStep = 256;  // scores that a block of queries keeps
+constexpr int64_t kMinPrefillQueries = 4;  // fewest queries of a chunk; packing keys and values does not pay for fewer
+constexpr int64_t kKeysInStep = 256;  // keys per iteration: scores that a block of queries keeps
 
-// Many queries, one behind another, of each head that shares a head of keys: block by block of 32, as in FlashAttention-2
-// (arXiv 2307.08691), with keys and values laid out for the tiles once. Scores are multiplied and summed in 32 bits,
-// queries and probs are rounded to bfloat16.
+// Attends many consecutive queries of all heads that share a kv head, in blocks of 32 rows, as in FlashAttention-2
+// (arXiv 2307.08691), with keys and values packed for the tiles once. Scores are computed in float32; queries and probs
+// are rounded to bfloat16.
 class PrefillAttention {
    public:
     PrefillAttention(const Model& model, const Layer& layer, const HeadCache<bf16>& cache, int64_t position, int64_t count, Scratch& scratch)
@@ -26,7 +26,7 @@ class PrefillAttention {
           begin_(window_start(layer, position)),
           num_keys_((position + count - begin_ + 31) / 32 * 32) {}
 
-    // queries: [count, stride], from the first head on. use(query, number, attended) takes sixteen numbers of what comes of it.
+    // queries: [count, stride], from the first head on. Calls use(query, number, attended) with sixteen output numbers.
     template <typename Use>
     void attend(const float* queries, int64_t stride, TileConfig& tiles, const Use& use) {
         pack_keys_and_values();
@@ -42,8 +42,8 @@ class PrefillAttention {
     int64_t position(int64_t row) const { return position_ + row / group_; }
     int64_t clamp_to_sequence(int64_t key) const { return std::min(key, position_ + rows_ / group_ - begin_); }
 
-    // Keys as [keys / 16, words, 16]: sixteen keys beside one another, two numbers in a word. Values as
-    // [head_dim / 16, keys / 2, 16]: sixteen numbers beside one another, of two keys in a word.
+    // Packs keys as [keys / 16, words, 16]: sixteen keys interleaved, two numbers in a word. Packs values as
+    // [head_dim / 16, keys / 2, 16]: sixteen numbers, each word holding those of two keys.
     void pack_keys_and_values() {
         ensure_size(scratch_.keys, num_keys_ * words_);
         ensure_size(scratch_.values, num_keys_ / 2 * dim_);
@@ -97,7 +97,7 @@ class PrefillAttention {
                 use((first + row) / group_, (first + row) % group_ * dim_ + d, load<Floats>(sums + row * dim_ + d) / states[row].row_sum);
     }
 
-    // scores [32, 256]
+    // Computes scores [32, 256].
     void score(int64_t key, int64_t width) {
         tile_load_barrier();
         const int32_t *upper = scratch_.queries.data(), *lower = upper + kTileRows * words_;
@@ -126,7 +126,7 @@ class PrefillAttention {
         }
     }
 
-    // Scores become probs, in bfloat16 and in tiles; what was summed up shrinks.
+    // Turns scores into probs, in bfloat16 tiles, and rescales the sums so far.
     void softmax(int64_t first, int64_t count, int64_t key, int64_t width, OnlineSoftmax* states) {
         auto* probs = reinterpret_cast<bf16*>(scratch_.probs.data());
         for (int64_t row = 0; row < count; ++row) {
@@ -186,7 +186,7 @@ class PrefillAttention {
     const HeadCache<bf16>& cache_;
     Scratch& scratch_;
     int64_t position_, rows_, group_, dim_, words_;
-    int64_t begin_, num_keys_;  // what any of the queries sees, filled up to whole tiles
+    int64_t begin_, num_keys_;  // the keys that any of the queries sees, padded to whole tiles
 };
 
 #endif

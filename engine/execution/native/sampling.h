@@ -1,30 +1,30 @@
-// From scores to tokens, a row by itself: what engine/sampling/cpu.py does in NumPy, for all rows of a step in one call.
+// Samples tokens from scores, row by row, as engine/sampling/cpu.py does in NumPy, but all rows of a step in one call.
 #pragma once
 
 #include <functional>
 
 #include "simd.h"
 
-constexpr int64_t kSetsForEach = 16;  // of the tokens that top-k keeps; the highest score of a set stands for it
-constexpr float kVisible = 80;  // exponents so far below the highest give weights that are still told apart
-constexpr float kLowestExponent = -87;  // lower ones would be no normal numbers
-constexpr int64_t kBlock = 64;  // weights of a row that are looked through only where the running sum passes its target
+constexpr int64_t kSetsForEach = 16;  // sets of tokens per token that top-k keeps; a set's highest score represents it
+constexpr float kVisible = 80;  // exponents down to this far below the highest give distinguishable weights
+constexpr float kLowestExponent = -87;  // the results of lower exponents would be denormal
+constexpr int64_t kBlock = 64;  // weights per block; only the block where the running sum passes its target is searched
 
 typedef float EightFloats __attribute__((vector_size(32)));
 typedef double Doubles __attribute__((vector_size(64)));
 
-struct Filters {  // of one row; see SamplingParams
+struct Filters {  // sampling parameters of one row, see SamplingParams
     double temperature, top_p, min_p, uniform;
     int64_t top_k;
-    float highest;  // score of the row
+    float highest;  // highest score of the row
 };
 
 struct Candidates {  // reused from row to row
     std::vector<float> tops, ordered, scores, weights;
-    std::vector<int32_t> tokens;  // to which the weights belong
+    std::vector<int32_t> tokens;  // token of each weight; empty if the weights are those of the whole vocabulary
 };
 
-// NaN where one of the scores is.
+// Returns the highest score; NaN if any score is NaN.
 inline float highest_score(const float* scores, int64_t count) {
     Floats highest = Floats{} - INFINITY, unknown = Floats{};
     int64_t at = 0;
@@ -41,7 +41,8 @@ inline float highest_score(const float* scores, int64_t count) {
     return number_unknown > 0 ? NAN : best;
 }
 
-// A score that the k-th highest reaches, found without an order of the whole vocabulary: as many sets of tokens hold one.
+// Returns a lower bound of the k-th highest score without sorting the vocabulary: k sets of tokens each hold a score at
+// least as high.
 inline float top_k_lower_bound(const float* scores, int64_t count, int64_t k, std::vector<float>& tops) {
     const int64_t set_size = count / std::max(kSetsForEach * k, int64_t(256));
     if (set_size < 2) return -INFINITY;
@@ -55,7 +56,8 @@ inline float top_k_lower_bound(const float* scores, int64_t count, int64_t k, st
     return tops[k - 1];
 }
 
-// The sum of those weights that are at least the lowest; in double precision, or it would depend on the vocabulary's size.
+// Returns the sum of the weights that are at least the lowest. In double precision, or the error would grow with the
+// size of the vocabulary.
 inline double sum_of(const float* weights, int64_t count, float lowest) {
     Doubles low{}, high{};
     int64_t at = 0;
@@ -70,7 +72,7 @@ inline double sum_of(const float* weights, int64_t count, float lowest) {
     return sum;
 }
 
-// Calls with the place of each number that is at least ``least``; quick where few are.
+// Calls take with the index of each number that is at least ``least``; fast if few are.
 template <typename Take>
 inline void for_each_at_least(const float* numbers, int64_t count, float least, Take take) {
     for (int64_t first = 0; first < count; first += kLanes) {
@@ -81,7 +83,8 @@ inline void for_each_at_least(const float* numbers, int64_t count, float least, 
     }
 }
 
-// Weights of the tokens that top-k may keep, or of all: e to their score's distance from the highest, whose weight is 1.
+// Computes unnormalised softmax weights of the tokens that top-k may keep, or of all: e^((score - highest) /
+// temperature), so the highest score has weight 1.
 inline void unnormalized_softmax(const float* scores, int64_t count, const Filters& row, Candidates& found) {
     const float* chosen = scores;
     int64_t number = count;
@@ -89,7 +92,7 @@ inline void unnormalized_softmax(const float* scores, int64_t count, const Filte
     if (row.top_k > 0 && row.top_k < count) {
         const double bound = top_k_lower_bound(scores, count, row.top_k, found.tops);
         if (row.highest - bound <= kVisible * row.temperature) {
-            // Weights of what lies lower are surely lower, too, and not only before they are rounded.
+            // The margin ensures that the weights of lower scores are lower even after rounding.
             const float least = float(bound - 1e-4 * row.temperature - 1e-6 * (row.highest - bound));
             found.scores.clear();
             for_each_at_least(scores, count, least, [&](int64_t token) {
@@ -108,7 +111,7 @@ inline void unnormalized_softmax(const float* scores, int64_t count, const Filte
     };
     int64_t at = 0;
     for (; at + kLanes <= number; at += kLanes) store(weight(load<Floats>(chosen + at)), found.weights.data() + at);
-    if (at < number) {  // by the same arithmetic
+    if (at < number) {  // the rest, with the same arithmetic
         Floats rest = Floats{} - INFINITY;
         std::memcpy(&rest, chosen + at, (number - at) * sizeof(float));
         rest = weight(rest);
@@ -116,15 +119,16 @@ inline void unnormalized_softmax(const float* scores, int64_t count, const Filte
     }
 }
 
-// The weight of the token that completes the share, taken from the heaviest, which weighs 1, down.
+// Returns the weight of the last token in the top-p nucleus: from the heaviest down (weight 1), the token at which the
+// sum reaches the share top_p.
 inline float top_p_threshold(const std::vector<float>& weights, float kth, double top_p, std::vector<float>& ordered) {
     const double total = sum_of(weights.data(), int64_t(weights.size()), kth), share = top_p * total;
     if (share <= 1) return 1;
-    // All the tokens up to this weight hold less together than the nucleus leaves out, so it is found without them.
+    // All tokens up to this weight add up to less than the nucleus leaves out, so none of them can end it.
     const double negligible = (total - share) / (2 * double(weights.size()));
     ordered.clear();
     for_each_at_least(weights.data(), int64_t(weights.size()), std::max(kth, float(negligible)), [&](int64_t at) { ordered.push_back(weights[at]); });
-    // As quickselect finds the k-th of them, but for the sums: of all that is heavier than a pivot, and of its equals.
+    // Quickselect by sums instead of counts: the sum of all weights above a pivot, and that of its equals.
     float *first = ordered.data(), *last = first + ordered.size();
     for (double missing = share;;) {
         const float one = *first, other = first[(last - first) / 2], another = last[-1];
@@ -134,7 +138,7 @@ inline float top_p_threshold(const std::vector<float>& weights, float kth, doubl
         const double heavier = sum_of(first, equals - first, 0), same = double(pivot) * double(lighter - equals);
         if (missing <= heavier) {
             last = equals;
-        } else if (missing <= heavier + same || lighter == last) {  // the latter by rounding alone
+        } else if (missing <= heavier + same || lighter == last) {  // the latter only by rounding
             return pivot;
         } else {
             missing -= heavier + same;
@@ -143,7 +147,7 @@ inline float top_p_threshold(const std::vector<float>& weights, float kth, doubl
     }
 }
 
-// The lowest weight that passes top-k, top-p and min-p; equal weights pass alike.
+// Returns the lowest weight that passes top-k, top-p and min-p. Tokens of equal weight pass or fail together.
 inline float kept_threshold(const Filters& row, Candidates& found) {
     const std::vector<float>& weights = found.weights;
     float kth = 0;
@@ -156,7 +160,8 @@ inline float kept_threshold(const Filters& row, Candidates& found) {
     return row.top_p < 1 ? std::max(lowest, top_p_threshold(weights, kth, row.top_p, found.ordered)) : lowest;
 }
 
-// The token at which the running sum of what is kept, in the order of the vocabulary, passes the row's uniform number.
+// Samples a token: the one at which the running sum of the kept weights, in vocabulary order, passes the row's uniform
+// number.
 inline int64_t draw(const float* scores, int64_t count, const Filters& row, Candidates& found) {
     unnormalized_softmax(scores, count, row, found);
     const std::vector<float>& weights = found.weights;
@@ -165,7 +170,7 @@ inline int64_t draw(const float* scores, int64_t count, const Filters& row, Cand
     const double total = sum_of(weights.data(), number, lowest), target = std::min(row.uniform * total, std::nextafter(total, 0.0));
     const auto is_kept = [&](int64_t at) { return weights[at] > 0 && weights[at] >= lowest; };
     double sum = 0;
-    int64_t passed = number;  // the place we look for
+    int64_t passed = number;  // index of the sampled weight
     for (int64_t first = 0; first < number && passed == number; first += kBlock) {
         const int64_t end = std::min(first + kBlock, number);
         const double after = sum + sum_of(weights.data() + first, end - first, lowest);
@@ -179,7 +184,7 @@ inline int64_t draw(const float* scores, int64_t count, const Filters& row, Cand
             if (sum > target) passed = at;
         }
     }
-    if (passed == number)  // by rounding alone: then it is the last one
+    if (passed == number)  // only by rounding: take the last kept token
         do --passed;
         while (passed > 0 && !is_kept(passed));
     return found.tokens.empty() ? passed : found.tokens[passed];

@@ -1,4 +1,4 @@
-// Sixteen numbers at a time: GCC's vector extensions, which become AVX-512 where there is any and run everywhere.
+// Vectors of sixteen numbers: GCC's vector extensions, which compile to AVX-512 where available and run everywhere.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ inline Vector load(const T* from) {
 
 inline Ints widen_bits(const bf16* from) {
 #if defined(__AVX512F__)
-    return Ints(_mm512_cvtepu16_epi32(__m256i(load<Halves>(from))));  // one instruction, for which GCC takes four
+    return Ints(_mm512_cvtepu16_epi32(__m256i(load<Halves>(from))));  // one instruction, where GCC generates four
 #else
     return __builtin_convertvector(load<Halves>(from), Ints);
 #endif
@@ -51,7 +51,7 @@ inline float widen_one(bf16 value) {
 
 inline Halves to_bf16(Floats values) {  // to the nearest, ties to even; NaN stays NaN
 #if defined(__AVX512BF16__)
-    return Halves(_mm512_cvtneps_pbh(__m512(values)));  // what is smaller than any normal number becomes zero
+    return Halves(_mm512_cvtneps_pbh(__m512(values)));  // denormals become zero
 #else
     const Ints bits = Ints(values);
     const Ints rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
@@ -67,7 +67,7 @@ inline void store(Floats values, bf16* to) {
     std::memcpy(to, &halves, sizeof halves);
 }
 
-inline float sum_of(Floats vector) {  // lane with lane: quicker than one after another
+inline float sum_of(Floats vector) {  // pairwise, which is faster than one lane after another
     vector += __builtin_shuffle(vector, Ints{8, 9, 10, 11, 12, 13, 14, 15});
     vector += __builtin_shuffle(vector, Ints{4, 5, 6, 7});
     vector += __builtin_shuffle(vector, Ints{2, 3});
@@ -92,7 +92,8 @@ inline bool any_of(Ints is) {
 #endif
 }
 
-// The sum of each of sixteen vectors, that of vector i in lane i: as many additions as for one after another, all lanes busy.
+// Returns the sums of sixteen vectors, that of vector i in lane i. Adds pairwise: as many additions as for one vector
+// after another, but with all lanes busy.
 inline Floats sums_of(Floats (&rows)[kLanes]) {
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 #pragma GCC unroll 4
@@ -106,7 +107,7 @@ inline Floats sums_of(Floats (&rows)[kLanes]) {
     return rows[0];
 }
 
-// Of sixteen vectors, lane i of vector j for lane j of vector i: blocks of 8, 4, 2 and 1 change sides.
+// Transposes a 16 x 16 matrix: swaps blocks of size 8, 4, 2 and 1.
 inline void transpose(Ints (&rows)[kLanes]) {
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     for (int32_t size = 8; size > 0; size /= 2) {
@@ -122,7 +123,7 @@ inline void transpose(Ints (&rows)[kLanes]) {
     }
 }
 
-// e^x with a relative error below 2e-7 (S. Moshier, Cephes, expf): 2^n times a polynomial in what is left of x.
+// e^x with a relative error below 2e-7 (S. Moshier, Cephes, expf): 2^n times a polynomial of the remainder of x.
 inline Floats exponential(Floats x) {
 #if defined(__AVX512F__)
     x = Floats(_mm512_min_ps(_mm512_set1_ps(89), _mm512_max_ps(_mm512_set1_ps(-106), __m512(x))));  // NaN stays NaN
@@ -151,8 +152,8 @@ inline Floats exponential(Floats x) {
 
 inline float exponential(float x) { return exponential(Floats{} + x)[0]; }
 
-// Memory that begins where a cache line does: what straddles two is read twice. Much of it lies in large pages: rows that
-// are far apart would each wait for their page table.
+// Allocates memory aligned to cache lines: a vector that straddles two lines is read twice. Large allocations use huge
+// pages: with small pages, rows that are far apart would each wait for a page table walk.
 template <typename T>
 struct AlignedAllocator {
     using value_type = T;
@@ -165,7 +166,7 @@ struct AlignedAllocator {
         const size_t size = count * sizeof(T);
         void* memory = ::operator new(size, alignment(count));
 #if defined(__linux__)
-        if (size >= kHugePage) madvise(memory, size, MADV_HUGEPAGE);  // else it is slower, no more
+        if (size >= kHugePage) madvise(memory, size, MADV_HUGEPAGE);  // may fail; memory is only slower then
 #endif
         return static_cast<T*>(memory);
     }
@@ -182,7 +183,7 @@ struct AlignedAllocator {
 template <typename T>
 using AlignedVector = std::vector<T, AlignedAllocator<T>>;
 
-// Memory of at least that size; what was in it stays.
+// Grows memory to at least that size, keeping its contents; returns its data.
 template <typename T>
 inline T* ensure_size(AlignedVector<T>& memory, int64_t size) {
     if (int64_t(memory.size()) < size) memory.resize(size);
