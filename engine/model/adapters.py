@@ -1,4 +1,4 @@
-"""LoRA adapters in a model's folder, which are not applied here: that is said, never passed over."""
+"""Detects LoRA adapters in a model's folder. They are not applied here, and this is always reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_adapter_only(folder: Path) -> bool:
 
 
 def adapter_alone(name: str, folder: Path) -> ModelLoadError:
-    """The refusal of an adapter without its model."""
+    """Returns the error for a folder that holds an adapter without its model."""
     base = _base_model(folder)
     return ModelLoadError(
         f"{name} holds a LoRA adapter{f' for {base}' if base else ''} and not a whole model, and adapters are not "

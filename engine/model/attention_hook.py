@@ -1,4 +1,4 @@
-"""How a model calls the attention function that the engine registers, and what a first call tells of the model."""
+"""The contract between a model and the engine's registered attention function, and the probe that inspects it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from torch import Tensor
 from engine.scheduling.cache_layout import LayerShape
 
 ATTENTION_NAME = "deskmate_paged"
-"""No mask function is registered under this name, so transformers builds no mask: causality is ours."""
+"""Name of the registered attention function. No mask function is registered under it, so transformers builds no mask:
+the kernels apply causality."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionNeeds:
-    """What a model asks of a kernel."""
+    """What a model needs of an attention kernel."""
 
     sliding_window: bool = False
     softcap: bool = False
@@ -27,14 +28,14 @@ class AttentionNeeds:
 
 
 class UnsupportedAttention(RuntimeError):
-    """A model calls its attention in a way that the engine cannot serve; the message completes "cannot run here: "."""
+    """A model calls attention in a way that the engine does not support; the message completes "cannot run here: "."""
 
 
 class LayerProbe:
-    """Passed in place of the metadata once, at load: learns each layer's shape while computing plain attention."""
+    """Passed in place of the step's metadata at load: records each layer's shape while computing plain attention."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[int, LayerShape]] = []  #: in their order: the module's ``layer_idx``, and what it stores
+        self.calls: list[tuple[int, LayerShape]] = []  #: in order: the module's ``layer_idx`` and its layer's shape
         self.softcap = False
         self.sinks = False
         self.is_causal = True

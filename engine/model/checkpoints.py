@@ -1,4 +1,4 @@
-"""Looks at a model folder before anything is loaded from it."""
+"""Checks a model folder before anything is loaded from it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from engine.errors import ModelLoadError, first_line
 
 
 def mode_of(path: Path) -> int:
-    """Its ``st_mode``; 0 where nothing is there. Unlike ``is_dir`` it does not hide what may not be read.
+    """Returns a path's ``st_mode``; 0 if it does not exist. Unlike ``is_dir``, raises if access is denied.
 
     Raises:
-        OSError: that cannot be found out.
+        OSError: the path cannot be examined.
     """
     try:
         return path.stat().st_mode
@@ -27,8 +27,10 @@ def mode_of(path: Path) -> int:
 
 
 def refuse_unreadable_weights(file: Path) -> None:
-    """Raises:
-    ModelLoadError: the header of the file cannot be read.
+    """Checks that a weight file's header can be read.
+
+    Raises:
+        ModelLoadError: it cannot.
     """
     try:
         with safe_open(file, framework="pt"):  # reads the header alone

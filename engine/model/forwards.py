@@ -1,4 +1,4 @@
-"""Runs a model with some of its modules cut out, as the checks at load do."""
+"""Helpers for the checks at load, which run a model with some of its modules stubbed out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What a model's code may raise where a check runs it otherwise than it expects."""
+"""Errors that a model's code may raise if a check runs it in an unexpected way."""
 
 
 @contextmanager
 def replaced_forwards(forwards: Iterable[tuple[nn.Module, Callable[[Tensor], Tensor]]]) -> Iterator[None]:
-    """Replace the ``forward`` of modules that have no such attribute of their own, until the end."""
+    """Replaces the ``forward`` of modules within the context. The modules must have no own ``forward`` attribute."""
     replaced: list[nn.Module] = []
     try:
         for module, forward in forwards:
@@ -28,7 +28,7 @@ def replaced_forwards(forwards: Iterable[tuple[nn.Module, Callable[[Tensor], Ten
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on the calling thread alone: where operators are tiny, several threads only wait for one another."""
+    """Computes on the calling thread alone: with tiny operators, several threads only wait for one another."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

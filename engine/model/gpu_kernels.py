@@ -1,8 +1,8 @@
-"""The Triton kernels behind :mod:`engine.model.gpu_linears`. Imports triton, which only GPU machines have.
+"""Triton kernels of :mod:`engine.model.gpu_linears`. Imports triton, which only GPU machines have.
 
-Few rows wait for the weights, not for the arithmetic: each program reads a strip of 8-bit weights once, and makes
-numbers of them in registers. Sizes of tiles divide the weight's inputs; outputs behind the last one are the last one
-once more, and are not stored. So no load of weights has a mask.
+A product with few rows is bound by reading the weights: each program reads a strip of 8-bit weights once and
+dequantizes it in registers. Tile sizes divide the number of inputs; a program's outputs beyond the last one repeat the
+last one and are not stored. So no load of weights needs a mask.
 """
 
 import triton
@@ -19,10 +19,10 @@ def multiply_row(
     num_outputs,
     num_inputs,
     OUTPUTS: tl.constexpr,
-    INPUTS: tl.constexpr,  # read at once; divides num_inputs
+    INPUTS: tl.constexpr,  # inputs read at once; divides num_inputs
     BIASED: tl.constexpr,
 ):
-    """One program: ``OUTPUTS`` products of the only row, without tensor cores, which want sixteen rows."""
+    """One program: ``OUTPUTS`` products of a single row, without tensor cores, which need sixteen rows."""
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     read = tl.minimum(output, num_outputs - 1)
     sums = tl.zeros([OUTPUTS, INPUTS], tl.float32)
@@ -37,11 +37,11 @@ def multiply_row(
     tl.store(product + output, total.to(product.dtype.element_ty), mask=output < num_outputs)
 
 
-@triton.jit(do_not_specialize=("num_rows",))  # which varies
+@triton.jit(do_not_specialize=("num_rows",))  # varies from step to step
 def multiply_rows(
     product,  # [num_rows, num_outputs]
     rows,  # [num_rows, num_inputs]
-    weight,  # as above, and so on
+    weight,  # this and the following as in multiply_row
     scales,
     bias,
     num_rows,

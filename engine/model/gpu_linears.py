@@ -1,9 +1,9 @@
-"""Linear layers of a GPU with weights in 8 bits: int8, or floating point (E4M3), with a scale for each output.
+"""Linear layers for GPUs with 8-bit weights: int8, or floating point (E4M3), with a scale for each output.
 
-A decode reads every weight for a few rows, so half the bytes may take half the time. Rows stay as they are. The
-kernels are in :mod:`engine.model.gpu_kernels`; many rows, as of prompts, spread the weights out and leave them to
-PyTorch. The kernels are tested in Triton's interpreter and compiled for several cards by the tests; they have not run
-on a GPU yet, and their tile sizes were never tuned on one.
+A decode reads every weight for a few rows, so half the bytes may take half the time. Rows are not quantized. The
+kernels are in :mod:`engine.model.gpu_kernels`; for many rows, such as prompts, the weights are dequantized and
+multiplied by PyTorch. The tests run the kernels in Triton's interpreter and compile them for several GPUs; they have
+not run on a GPU yet, and their tile sizes were never tuned on one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from engine.model.linears import MIN_SCALE, FusedLinear, to_int8
 
 MAX_ROWS = 128
-"""More rows are worth spreading the weights out."""
+"""Most rows for the kernels. With more rows, dequantizing the weights pays off."""
 MAX_E4M3 = 448.0
+"""The largest number in E4M3."""
 
 
 class GpuLinear(FusedLinear):
-    """8-bit weights, made numbers of where they are multiplied."""
+    """A linear layer with 8-bit weights that are dequantized in the kernel."""
 
     inputs_in = 16
 
@@ -36,7 +37,8 @@ class GpuLinear(FusedLinear):
     @staticmethod
     @abstractmethod
     def round(weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Of ``[out_features, in_features]``: 8-bit numbers of that shape, and float32 ``[out_features]``."""
+        """Quantizes ``[out_features, in_features]``: returns 8-bit numbers of that shape, and scales, float32
+        ``[out_features]``."""
 
     def _take(self, weight: Tensor) -> None:
         self._weight, self._scales = self.round(weight)
@@ -75,7 +77,7 @@ class GpuLinear(FusedLinear):
 
 
 class GpuInt8Linear(GpuLinear):
-    """The same numbers as on a processor."""
+    """int8 weights, rounded as on a processor."""
 
     bits = "8 bits"
 
@@ -97,13 +99,13 @@ class GpuFp8Linear(GpuLinear):
 
 
 def row_tile(num_inputs: int) -> dict[str, int]:
-    """What one program of ``multiply_row`` reads at once: 8 KiB, of as few outputs as may be."""
+    """Returns the tile of a program of ``multiply_row``: 8 KiB of weights, of as few outputs as possible."""
     inputs = _largest_dividing_power_of_two(num_inputs, 2048)
     return {"OUTPUTS": min(8192 // inputs, 16), "INPUTS": inputs, "num_warps": 4}
 
 
 def rows_tile(num_rows: int, num_inputs: int, dtype: torch.dtype) -> dict[str, int]:
-    """The same of ``multiply_rows``, with three more being read meanwhile."""
+    """Returns the tile of a program of ``multiply_rows``, which prefetches three more tiles."""
     rows = max(16, 1 << (num_rows - 1).bit_length())
     maximum = max(16, min(256, 16_384 // (rows * dtype.itemsize)))
     return {
@@ -116,5 +118,5 @@ def rows_tile(num_rows: int, num_inputs: int, dtype: torch.dtype) -> dict[str, i
 
 
 def _largest_dividing_power_of_two(number: int, maximum: int) -> int:
-    """The largest power of two up to ``most`` that divides a number."""
+    """Returns the largest power of two up to ``maximum`` that divides a number."""
     return min(number & -number, maximum)

@@ -1,6 +1,6 @@
-"""Models of the hub: their files on the way into its cache on this machine, the weights with progress by bytes.
+"""Downloads models from the Hugging Face hub into its local cache; weights are fetched with progress in bytes.
 
-What is read of a model is read from that folder, so a start asks the hub no more than it must.
+Models are then read from the cache folder, so a start sends no more requests to the hub than necessary.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from engine.model.weights import Progress
 
 T = TypeVar("T")
 
-#: Configuration, tokenizer, chat template; the names of files with weights.
+#: Configuration, tokenizer, chat template, and the index that names the weight files.
 _DESCRIPTION = ["*.json", "*.jinja", "*.txt", "*.model", "*.model.v*", "*.tiktoken"]
 _POLL_SECONDS = 0.1
 
 
 def fetch_description(model: str, revision: str | None, progress: Progress) -> Path:
-    """The folder in the hub's cache that holds all of a model but, perhaps, its weights.
+    """Fetches everything of a model except its weights, and returns its folder in the hub's cache.
 
-    Where the hub cannot be reached, what is in the cache has to do.
+    If the hub cannot be reached, the files in the cache are used.
 
     Args:
         model: hub id.
-        revision: branch, tag or commit; None: the main branch.
-        progress: what it raises is raised here at once.
+        revision: branch, tag or commit; None for the main branch.
+        progress: errors that it raises are raised here at once.
 
     Raises:
-        ModelLoadError: the hub does not know the model or does not give it to us, or cannot be reached, and the cache
-            does not have it; or it is none for transformers.
+        ModelLoadError: the model does not exist, access is denied, or the hub cannot be reached and the cache does not
+            have the model; or transformers cannot load it.
     """
 
     def fetch() -> Path:
@@ -55,35 +55,35 @@ def fetch_description(model: str, revision: str | None, progress: Progress) -> P
                     model,
                     revision=revision,
                     allow_patterns=_DESCRIPTION,
-                    ignore_patterns=["*/*"],  # other formats of it, in folders of their own
+                    ignore_patterns=["*/*"],  # subfolders hold other formats of the model
                     tqdm_class=_SilentBar,
                 )
             )
         except LocalEntryNotFoundError as error:  # no network
-            there = getattr(error, "snapshot_path", None)  # told by huggingface_hub since 2.0
+            there = getattr(error, "snapshot_path", None)  # set by huggingface_hub 2.0 and later
             if there is None or not Path(there, "config.json").is_file():
                 raise
-            return Path(there)  # of what the cache lacks not everything is needed
+            return Path(there)  # the files that the cache lacks may not be needed
 
     folder = _fetched(model, fetch, lambda: progress(f"Reading {model}", 0.0))
     if not (folder / "config.json").is_file():
         if is_adapter_only(folder):
             raise adapter_alone(model, folder)
         raise ModelLoadError(
-            f"{model} has no config.json, so it is no model for transformers. GGUF files are not read."
+            f"{model} has no config.json, so transformers cannot load it. GGUF files are not supported."
         )
     return folder
 
 
 def fetch_weights(model: str, folder: Path, progress: Progress) -> None:
-    """Bring the weights into a folder of :func:`fetch_description`.
+    """Downloads the weights into a folder of :func:`fetch_description`, if they are missing.
 
     Args:
-        progress: hears of a download where there is one. What it raises is raised here at once; the file that is under
-            way is fetched to its end then, or to that of the program, and stays in the cache if it is whole.
+        progress: called during a download. Errors that it raises are raised here at once; the current file's download
+            then goes on until it is complete or the program ends, and stays in the cache if it is complete.
 
     Raises:
-        ModelLoadError: they cannot be had, there are none, or the disk is full.
+        ModelLoadError: the weights cannot be downloaded, there are none, or the disk is full.
     """
     missing = [name for name in _weight_files(folder) if not (folder / name).exists()]
     if not missing:
@@ -97,7 +97,7 @@ def fetch_weights(model: str, folder: Path, progress: Progress) -> None:
 
 
 class _Download:
-    """Files of one commit, one after another."""
+    """Downloads files of one commit, one after another."""
 
     def __init__(self, model: str, commit: str) -> None:
         self.is_cancelled = False
@@ -108,16 +108,16 @@ class _Download:
 
     @property
     def share(self) -> float:
-        """Of all bytes, 0 to 1; it does not fall."""
+        """Downloaded share of all bytes, 0 to 1; it never decreases."""
         return self._reached / self._total
 
     def run(self, names: list[str]) -> None:
         files: list[Any] = HfApi().get_paths_info(self._model, names, revision=self._commit)
         if {file.path for file in files} != set(names):
             raise ModelLoadError(
-                f"{self._model} has no weights in *.safetensors files, or not all; Deskmate opens no others: they can "
-                "run any code. Choose a model that has them, or convert it: model.save_pretrained(folder) in "
-                "transformers does."
+                f"{self._model} has no weights in *.safetensors files, or not all of them. Deskmate opens no other "
+                "weight files, because they can run arbitrary code. Choose a model that has them, or convert it with "
+                "model.save_pretrained(folder) in transformers."
             )
         self._total = max(sum(file.size for file in files), 1)
         before = 0
@@ -130,8 +130,10 @@ class _Download:
             self._reached = before
 
     def _bar(self, before: int, after: int) -> type[_SilentBar]:
-        """One for the file that takes the bytes there from one number to another. What was received and what is on the
-        disk may both be told, each by a bar of its own."""
+        """Returns a progress bar class for a file that takes the byte count from ``before`` to ``after``.
+
+        The hub's library may report bytes received and bytes on disk, each with its own bar.
+        """
         download = self
 
         class Bar(_SilentBar):
@@ -144,7 +146,7 @@ class _Download:
 
 
 def _weight_files(folder: Path) -> list[str]:
-    """Those that transformers opens."""
+    """Returns the names of the weight files that transformers opens."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return ["model.safetensors"]
@@ -159,9 +161,9 @@ def _weight_files(folder: Path) -> list[str]:
 
 
 def _fetched(model: str, fetch: Callable[[], T], meanwhile: Callable[[], None]) -> T:
-    """Call ``fetch`` in a thread that neither the program nor we wait for once ``meanwhile`` has raised.
+    """Calls ``fetch`` in a daemon thread and ``meanwhile`` until it is done; if ``meanwhile`` raises, stops waiting.
 
-    The hub's library cannot be interrupted: it waits for locks, for silent servers, and its own threads.
+    The hub's library cannot be interrupted: it waits for locks, for unresponsive servers, and for its own threads.
     """
     outcome: Future[T] = Future()
 
@@ -178,9 +180,9 @@ def _fetched(model: str, fetch: Callable[[], T], meanwhile: Callable[[], None]) 
         return outcome.result()
     except ModelLoadError:
         raise
-    except Exception as error:  # of several libraries; each is about the network, the disk or what the hub said
+    except Exception as error:  # from several libraries, about the network, the disk or the hub's response
         raise ModelLoadError(
-            f"{model} is no folder here and cannot be had from the hub: {_reason(error, model)}"
+            f"{model} is not a local folder and cannot be fetched from the hub: {_reason(error, model)}"
         ) from error
 
 
@@ -188,11 +190,11 @@ def _reason(error: Exception, model: str) -> str:
     match error:
         case GatedRepoError():
             return (
-                f"its owner gives it to people who asked. Ask at https://huggingface.co/{model}, then set HF_TOKEN to "
-                "a token of your account."
+                f"it is gated. Request access at https://huggingface.co/{model}, then set HF_TOKEN to a token of your "
+                "account."
             )
         case RepositoryNotFoundError():
-            return "there is none of that name, or it is private. For a private one, set HF_TOKEN."
+            return "there is no model of that name, or it is private. For a private model, set HF_TOKEN."
         case RevisionNotFoundError():
             return "it has no such revision."
         case LocalEntryNotFoundError():
@@ -202,10 +204,10 @@ def _reason(error: Exception, model: str) -> str:
 
 
 class _SilentBar(tqdm):  # type: ignore[type-arg]
-    """A bar for the hub's library that nobody sees."""
+    """An invisible progress bar for the hub's library."""
 
-    monitor_interval = 0  # seconds: no thread to draw it
+    monitor_interval = 0  # seconds; 0 starts no monitor thread
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        options.pop("name", None)  # which some versions of it give to any bar
+        options.pop("name", None)  # some versions of the library pass it to every bar
         super().__init__(*args, **{**options, "file": io.StringIO(), "disable": False})

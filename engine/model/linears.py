@@ -1,7 +1,7 @@
-"""Linear layers of the CPU: their weights lie in memory as oneDNN reads them fastest, in bfloat16, in 8 bits or in 4.
+"""Linear layers for CPUs with prepacked weights: bfloat16, 8 bits or 4 bits.
 
-A plain bfloat16 weight is rearranged by oneDNN in every call, which costs more than the product itself when a few
-rows are multiplied. Here that is done once.
+oneDNN reorders a plain bfloat16 weight in every call, which costs more than the product itself if only a few rows are
+multiplied. Here that is done once.
 """
 
 from __future__ import annotations
@@ -15,31 +15,33 @@ import torch
 from torch import Tensor, nn
 
 MIN_SCALE = 2.0**-40
-"""For a row or an output of nothing but zeros, which stay zeros."""
+"""Lower bound of scales, so that a row or an output of zeros stays zeros."""
 INT4_GROUP = 32
 """Inputs of an output that share a scale, as in llama.cpp's Q4_0."""
 _FARTHEST_STEPS = (7.0, 7.5, 8.0, 8.5, 9.0)
-_GROUPS_AT_ONCE = 2**19 // INT4_GROUP  # that stay in a processor's cache
+"""Steps tried for the number farthest from zero in a group, see :func:`to_int4`."""
+_GROUPS_AT_ONCE = 2**19 // INT4_GROUP  #: groups quantized at once, which fit a processor's cache
 _MAX_PACKED_ROWS = 48
-"""More are multiplied faster by weights that were spread out for them (measured with AVX-512)."""
+"""Most rows for the packed product. With more, dequantizing the weights first is faster (measured with AVX-512)."""
 _OUTPUTS_AT_ONCE = 1024
+"""Outputs whose weights are dequantized at once."""
 _HOOKS = {"_forward_hooks", "_forward_pre_hooks"}
 
 
 class FusedLinear(nn.Module, ABC):
-    """The products of one or more linear layers with the same rows, behind one another.
+    """One or more linear layers with the same input rows, whose outputs are concatenated.
 
     Args:
-        linears: with equally many inputs; all of them have a bias, or none.
+        linears: with the same number of inputs; all of them have a bias, or none.
     """
 
     bits: ClassVar[str]  #: the weights' number format, in words
-    inputs_in: ClassVar[int] = 1  #: of which number the inputs must be a multiple
-    outputs_in: ClassVar[int] = 1  #: the same of all outputs together
+    inputs_in: ClassVar[int] = 1  #: the number of inputs must be a multiple of this
+    outputs_in: ClassVar[int] = 1  #: the number of all outputs together must be a multiple of this
 
     @classmethod
     def fits(cls, linears: Sequence[nn.Linear]) -> bool:
-        """Whether it can take layers of these sizes."""
+        """Whether the class supports layers of these sizes."""
         outputs = sum(linear.out_features for linear in linears)
         return linears[0].in_features % cls.inputs_in == 0 and outputs % cls.outputs_in == 0
 
@@ -52,20 +54,20 @@ class FusedLinear(nn.Module, ABC):
 
     @abstractmethod
     def _take(self, weight: Tensor) -> None:
-        """Make of a weight ``[out_features, in_features]`` what is multiplied with."""
+        """Packs a weight ``[out_features, in_features]`` for the product."""
 
     @abstractmethod
     def forward(self, rows: Tensor) -> Tensor:
-        """``[..., in_features]`` to ``[..., out_features]`` of all layers together."""
+        """Maps ``[..., in_features]`` to ``[..., out_features]`` of all layers together."""
 
 
 class PackedLinear(FusedLinear):
-    """In bfloat16."""
+    """bfloat16 weights, prepacked for oneDNN."""
 
     bits = "bfloat16"
 
     def _take(self, weight: Tensor) -> None:
-        self._weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)  # opaque: only oneDNN reads it
+        self._weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)  # opaque, for oneDNN only
 
     def forward(self, rows: Tensor) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._weight, self._bias, "none", [], "")
@@ -73,18 +75,18 @@ class PackedLinear(FusedLinear):
 
 
 class Int8Linear(FusedLinear):
-    """Weights and rows in 8 bits, sums in 32: half the memory to read, and four times the products in an instruction.
+    """8-bit weights and rows, 32-bit sums: half the memory to read, and four times the products per instruction.
 
-    Each output of the weight has a scale of its own, found once, and each row one that follows its largest number
-    (LLM.int8(), arXiv 2208.07339, section 2.1, without its treatment of outliers). Rows are stored unsigned, around
-    128, as the processor's instruction wants them.
+    Each output of the weight has its own scale, computed once, and each row a scale that follows its largest number
+    (LLM.int8(), arXiv 2208.07339, section 2.1, without its treatment of outliers). Rows are stored unsigned, with zero
+    point 128, as the processor's instruction requires.
     """
 
     bits = "8 bits"
 
     def _take(self, weight: Tensor) -> None:
         steps, scales = to_int8(weight)
-        self._weight: Tensor = torch.ops.onednn.qlinear_prepack(steps, None)  # opaque, as above
+        self._weight: Tensor = torch.ops.onednn.qlinear_prepack(steps, None)  # opaque, for oneDNN only
         self._scales = scales
         self._zeros = torch.zeros(len(scales), dtype=torch.int64)
 
@@ -102,15 +104,16 @@ class Int8Linear(FusedLinear):
 
 
 class Int4Linear(FusedLinear):
-    """Weights in 4 bits, with a scale for each group of 32 of an output; rows as they are, sums in float32.
+    """4-bit weights, with a scale for each group of 32 inputs of an output; rows are not quantized, sums are float32.
 
-    PyTorch's own product takes a few rows. It is slow with many, for which the weights are spread out again, some at a
-    time. Codes are kept unsigned, around 8, and PyTorch wants a zero point for each group, which is 0 here.
+    PyTorch's own kernel multiplies small numbers of rows. It is slow with many rows, for which the weights are
+    dequantized, some at a time. Codes are stored unsigned, with offset 8, and PyTorch requires a zero point for each
+    group, which is 0 here.
     """
 
     bits = "4 bits"
     inputs_in = INT4_GROUP
-    outputs_in = 16  # which PyTorch's kernel takes at once
+    outputs_in = 16  # outputs that PyTorch's kernel processes at once
 
     def _take(self, weight: Tensor) -> None:
         codes, scales = to_int4(weight)
@@ -149,10 +152,10 @@ class Int4Linear(FusedLinear):
 
 @cache
 def _int4_beside() -> int | None:
-    """How many outputs PyTorch packs beside one another here, the first half in the lower bits; None if otherwise.
+    """Returns how many outputs PyTorch packs together, the first half in the lower bits; None for another layout.
 
-    That is 64 with AVX-512, 32 with AVX2, and other processors have another order (aten/src/ATen/native/cpu/
-    int4mm_kernel.cpp). Nothing promises it, so it is looked at.
+    It is 64 with AVX-512 and 32 with AVX2; other processors have another layout (aten/src/ATen/native/cpu/
+    int4mm_kernel.cpp). The layout is not documented, so it is detected.
     """
     codes = (torch.arange(64).unsqueeze(1) * 7 + torch.arange(INT4_GROUP) * 5) // 3 % 16
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32), 1)
@@ -173,24 +176,24 @@ def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
 
 
 def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """int8 ``[out_features, in_features]``, and float32 ``[out_features]``: what a step of each output is worth."""
+    """Quantizes a weight to int8 ``[out_features, in_features]`` and scales, float32 ``[out_features]``."""
     scales = weight.abs().amax(1).float().clamp_min(MIN_SCALE) / 127
     return (weight / scales.unsqueeze(1)).round_().to(torch.int8), scales
 
 
 def to_int4(weight: Tensor, group: int = INT4_GROUP) -> tuple[Tensor, Tensor]:
-    """Codes from -8 to 7, and what a step is worth in each group of inputs: weights are about codes times scales.
+    """Quantizes a weight to codes from -8 to 7 with a scale for each group of inputs: weights are about codes * scales.
 
-    The number farthest from zero tells the sign of a group's scale, so that it gets the eighth step. Of several steps
-    that it may take, with the scale that suits all codes best (least squares), the one with the smallest squared error
-    is kept; llama.cpp's ``make_qx_quants`` looks for more of them, and gains little.
+    The sign of a group's scale follows the number farthest from zero, so that it can use the code -8. Several steps
+    for that number are tried, each with the scale that fits all codes best (least squares), and the one with the
+    smallest squared error is kept; llama.cpp's ``make_qx_quants`` tries more of them, and gains little.
 
     Args:
         weight: ``[out_features, in_features]``; in_features is a multiple of ``group``.
 
     Returns:
-        int8 ``[out_features, in_features]``, and float32 ``[out_features, in_features / group]``, whose numbers
-        bfloat16 holds exactly.
+        Codes, int8 ``[out_features, in_features]``, and scales, float32 ``[out_features, in_features / group]``, all of
+        which bfloat16 represents exactly.
     """
     groups = weight.reshape(-1, group)
     found = [_int4_groups(part.float()) for part in torch.split(groups, _GROUPS_AT_ONCE)]
@@ -199,7 +202,7 @@ def to_int4(weight: Tensor, group: int = INT4_GROUP) -> tuple[Tensor, Tensor]:
 
 
 def _int4_groups(groups: Tensor) -> tuple[Tensor, Tensor]:
-    """Of float32 ``[n, group]``: int8 ``[n, group]``, and float32 ``[n, 1]``."""
+    """Quantizes float32 ``[n, group]`` to codes, int8 ``[n, group]``, and scales, float32 ``[n, 1]``."""
     lowest, highest = groups.aminmax(dim=1, keepdim=True)
     farthest = torch.where(-lowest > highest, lowest, highest)
     farthest = torch.where(farthest.abs() < MIN_SCALE, MIN_SCALE, farthest)
@@ -209,7 +212,7 @@ def _int4_groups(groups: Tensor) -> tuple[Tensor, Tensor]:
         products = torch.linalg.vecdot(groups, codes).unsqueeze(1)
         squares = torch.linalg.vecdot(codes, codes).unsqueeze(1)
         scale = (products / squares.clamp_min(1)).bfloat16().float()
-        error = scale * (scale * squares - 2 * products)  # less the sum of the weights' squares
+        error = scale * (scale * squares - 2 * products)  # squared error minus the sum of the weights' squares
         if len(scales):
             better = error < best
             best, scales = torch.where(better, error, best), torch.where(better, scale, scales)

@@ -1,4 +1,4 @@
-"""Load any causal language model through transformers, or say in a sentence why it cannot run here.
+"""Loads any causal language model through transformers, or says in a sentence why it cannot run here.
 
 Weights, tokenizers and chat templates come from transformers untouched; nothing here names an architecture.
 """
@@ -43,15 +43,15 @@ PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
 class CompiledDecoder(Protocol):
-    """The weights once more, in the layout of compiled code that runs whole steps."""
+    """A second copy of the weights, in the layout of compiled code that runs whole steps."""
 
     @property
     def number_format(self) -> str:
-        """What the weights are stored in: ``float32``, ``bfloat16``, ``int8`` or ``int4``."""
+        """Number format of the weights: ``float32``, ``bfloat16``, ``int8`` or ``int4``."""
 
 
 class CompileDecoder(Protocol):
-    """Makes a :class:`CompiledDecoder` of a model as transformers loaded it, before any of its modules is replaced."""
+    """Makes a :class:`CompiledDecoder` from a model as transformers loaded it, before any module is replaced."""
 
     def __call__(
         self,
@@ -63,12 +63,12 @@ class CompileDecoder(Protocol):
         context_window: int,
         progress: Progress,
     ) -> CompiledDecoder | None:
-        """Returns None where no compiled code can run the model, or none is wanted."""
+        """Returns None if no compiled code can run the model, or none is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model ready to run in the engine, with all that belongs to it."""
+    """A model that is ready to run in the engine, with its tokenizer, config and cache layout."""
 
     name: str
     module: nn.Module
@@ -77,18 +77,18 @@ class LoadedModel:
     config: Any
     device: torch.device
     dtype: torch.dtype
-    layers: tuple[LayerShape, ...]  #: of the cache
-    layer_per_call: bool  #: each call of attention in a step has a layer of the cache, else each ``layer_idx``
+    layers: tuple[LayerShape, ...]  #: layers of the cache
+    layer_per_call: bool  #: each attention call of a step has its own cache layer; otherwise each ``layer_idx`` has one
     needs: AttentionNeeds
     max_position_embeddings: int
     vocab_size: int
     eos_token_ids: frozenset[int]
-    rotary: LengthDependentRotary | None  #: where the rotary embedding depends on the sequence's length
+    rotary: LengthDependentRotary | None  #: set if the rotary embedding depends on the sequence's length
     num_parameters: int
     weight_bytes: int
-    has_unused_adapter: bool = False  #: a LoRA adapter lies beside the weights
-    decoder: CompiledDecoder | None = None  #: the same weights once more, where steps run in C++
-    draft: LoadedModel | None = None  #: the model that guesses for this one, it has the same tokenizer
+    has_unused_adapter: bool = False  #: the model's folder also holds a LoRA adapter, which is not applied
+    decoder: CompiledDecoder | None = None  #: a second copy of the weights, if steps run in C++
+    draft: LoadedModel | None = None  #: the draft model for speculation, with the same tokenizer
 
     def logits(
         self,
@@ -98,14 +98,14 @@ class LoadedModel:
         paged: object,
         lengths: Tensor | None = None,
     ) -> Tensor:
-        """One packed forward.
+        """Runs one packed forward pass.
 
         Args:
             input_ids, position_ids: int64 ``[1, num_tokens]``.
             rows: int64 ``[n]``: only these rows go through the output layer.
-            paged: the step, as the attention function takes it.
-            lengths: int64 ``[num_tokens]``, needed with :attr:`rotary`: how long each token's sequence was when it
-                was first computed, the whole prompt at once and a reply token by token.
+            paged: the step's metadata, as the attention function takes it.
+            lengths: int64 ``[num_tokens]``, needed with :attr:`rotary`: the length of each token's sequence if the
+                whole prompt is computed at once and the reply token by token.
 
         Returns:
             ``[n, vocab_size]``.
@@ -126,15 +126,15 @@ class LoadedModel:
 def load_checkpoint(
     settings: EngineSettings, progress: Progress, compile_decoder: CompileDecoder | None = None
 ) -> LoadedModel:
-    """Loads the model that ``settings`` name. The attention function must be registered with transformers.
+    """Loads the model named in ``settings``. The attention function must be registered with transformers.
 
     Args:
         compile_decoder: called once the weights are loaded and known to run; what it returns becomes
             :attr:`LoadedModel.decoder`.
 
     Raises:
-        ModelLoadError: missing or incomplete folder, pickle weights, remote code, an architecture that has no
-            attention hook or keeps another kind of state than keys and values.
+        ModelLoadError: the folder is missing or incomplete, the weights are pickled, the model needs remote code, or
+            its architecture has no attention hook or keeps other state than keys and values.
     """
     source = find_model(settings.model)
     device = _choose_device(settings.device)
@@ -154,7 +154,7 @@ def load_checkpoint(
     rotary = replace_length_dependent(module, settings.model)
     check_positions(module, rotary, context_window, settings.model)
     if rotary is not None:
-        rotary.lengths = torch.tensor([1, 2], device=device)  # of the step by which linear layers are found
+        rotary.lengths = torch.tensor([1, 2], device=device)  # for the probe steps below
     if products.inner:
         replaced = replace_linears(module, products, lambda: run_probe_step(module, device, LayerProbe()))
         if settings.quantization != "none":
@@ -191,18 +191,18 @@ def load_checkpoint(
 
 
 def _check_replaced(module: nn.Module, device: torch.device, settings: EngineSettings) -> None:
-    """Refuse a model that no longer runs: its code may read the weight of a layer that it did not read before."""
+    """Refuses a model that no longer runs: its code may read the weight of a layer that it did not read before."""
     try:
         run_probe_step(module, device, LayerProbe())
     except (AttributeError, TypeError, RuntimeError) as error:
         other = "dtype=float32" if settings.quantization == "none" else "quantization=none and dtype=float32"
         raise ModelLoadError(
-            f"{settings.model} cannot run with its linear layers in another form ({first_line(error)}). Use {other}."
+            f"{settings.model} cannot run with its linear layers replaced ({first_line(error)}). Use {other}."
         ) from error
 
 
 def find_model(model: str) -> Path | str:
-    """The folder that ``model`` names (relative to here, or to Deskmate's own folder), or a hub id as it is.
+    """Returns the folder of a model (relative to the working directory or to Deskmate's folder), or its hub id.
 
     Raises:
         ModelLoadError: there is no such folder, or it holds no model with safetensors weights.
@@ -234,13 +234,13 @@ def find_model(model: str) -> Path | str:
 
 
 def prepare_model(settings: EngineSettings, progress: Progress) -> int:
-    """All that can be done before the model is loaded: refuse what cannot run, and download what is not here.
+    """Does what can be done before a model is loaded: refuses models that cannot run, and downloads missing files.
 
     Returns:
         Bytes that the weights will take in memory.
 
     Raises:
-        ModelLoadError: as :func:`load_checkpoint`, but for what only the weights can tell.
+        ModelLoadError: as :func:`load_checkpoint`, except for errors that only show when the weights are loaded.
     """
     folder, config, _ = _read(find_model(settings.model), settings, progress)
     on_disk = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
@@ -250,7 +250,7 @@ def prepare_model(settings: EngineSettings, progress: Progress) -> int:
 
 
 def _read(source: Path | str, settings: EngineSettings, progress: Progress) -> tuple[Path, Any, Any]:
-    """The folder that holds the weights, fetched from the hub if need be; configuration and tokenizer from there."""
+    """Returns the folder with the weights, fetched from the hub if necessary, and its configuration and tokenizer."""
     name = settings.model
     progress(f"Reading {name}", 0.0)
     folder = source if isinstance(source, Path) else fetch_description(source, settings.revision, progress)
@@ -260,14 +260,14 @@ def _read(source: Path | str, settings: EngineSettings, progress: Progress) -> t
     ChatTemplate(tokenizer).check(name)
     progress(f"Reading {name}", 1.0)
     if folder is not source:
-        fetch_weights(name, folder, progress)  # last: what cannot run is not worth gigabytes
+        fetch_weights(name, folder, progress)  # last, so that a model that cannot run is not downloaded
     return folder, config, tokenizer
 
 
 def _refuse_incomplete_folder(folder: Path) -> None:
     if is_adapter_only(folder):
         raise adapter_alone(str(folder), folder)
-    names = sorted(os.listdir(folder))  # raises where glob would find nothing
+    names = sorted(os.listdir(folder))  # raises if the folder cannot be read, where glob would find nothing
     if "config.json" not in names:
         raise ModelLoadError(f"{folder} has no config.json, so it is not a Hugging Face model folder.")
     weights = [name for name in names if name.endswith(".safetensors")]
@@ -278,10 +278,10 @@ def _refuse_incomplete_folder(folder: Path) -> None:
     pickles = [name for name in names if Path(name).suffix in PICKLE_SUFFIXES]
     if pickles:
         raise ModelLoadError(
-            f"{folder} holds only pickle weights ({pickles[0]}), which can run any code when opened. "
-            "Convert them to safetensors: model.save_pretrained(folder) in transformers does."
+            f"{folder} holds only pickle weights ({pickles[0]}), which can run arbitrary code when opened. "
+            "Convert them to safetensors with model.save_pretrained(folder) in transformers."
         )
-    raise ModelLoadError(f"{folder} has no weights: no *.safetensors file is in it.")
+    raise ModelLoadError(f"{folder} has no weights: it contains no *.safetensors file.")
 
 
 def _choose_device(choice: str) -> torch.device:
@@ -296,7 +296,7 @@ def _choose_device(choice: str) -> torch.device:
 
 
 def _cuda_unavailable_reason() -> str | None:
-    """Why this PyTorch cannot compute on the first GPU; None when it can."""
+    """Returns why this PyTorch cannot compute on the first GPU; None if it can."""
     if not torch.cuda.is_available():
         return "PyTorch finds no CUDA device"
     major, minor = torch.cuda.get_device_capability()
@@ -305,7 +305,7 @@ def _cuda_unavailable_reason() -> str | None:
         return (
             f"the GPU's compute capability is {major}.{minor}, and this PyTorch needs {min(built_for) / 10:.1f} or more"
         )
-    try:  # a driver too old for the libraries shows only here
+    try:  # a driver that is too old for the libraries fails only here
         torch.ones(1, device="cuda").add_(1).item()
     except RuntimeError as error:
         return f"a first computation on the GPU failed ({first_line(error)})"
@@ -362,8 +362,8 @@ def _refuse_what_cannot_run(config: Any, name: str) -> None:
     implementation = architecture[0] if isinstance(architecture, tuple) else architecture
     if not implementation._supports_attention_backend:
         raise ModelLoadError(
-            f"{name} ({config.model_type}) cannot run here: transformers declares no hook for another attention "
-            "function in its code."
+            f"{name} ({config.model_type}) cannot run here: its code in transformers has no hook for a custom "
+            "attention function."
         )
 
 
@@ -375,7 +375,7 @@ def _load_tokenizer(folder: Path, name: str) -> Any:
 
 
 def _context_window(text_config: Any) -> int:
-    """Longest sequence the model was made for; with rotary embeddings that stretch, stretched."""
+    """Returns the model's longest sequence in tokens, extended if its rotary embedding is scaled."""
     window = int(getattr(text_config, "max_position_embeddings", None) or 4096)
     rope = getattr(text_config, "rope_parameters", None) or {}
     match rope.get("rope_type"):
@@ -387,7 +387,7 @@ def _context_window(text_config: Any) -> int:
 
 
 def _eos_token_ids(generation_config: GenerationConfig, tokenizer: Any, vocab_size: int) -> frozenset[int]:
-    """Tokens that end a reply: what the model's generation_config states, else the tokenizer's."""
+    """Returns the tokens that end a reply: those in the model's generation_config, otherwise the tokenizer's."""
     stated = generation_config.eos_token_id
     if stated is None:
         stated = tokenizer.eos_token_id

@@ -1,8 +1,8 @@
-"""Checks that a model turns and scales each token by that token's own position, up to the context's end.
+"""Checks that a model rotates and scales each token by that token's own position, up to the end of the context.
 
-A step packs tokens of several requests, at any positions, into one forward pass. A model that reads positions from
-somewhere else than ``position_ids`` (the row, the longest position of the pass) is right in transformers' ``generate``
-and wrong here, and may be so only far into the context.
+A step packs tokens of several requests, at any positions, into one forward pass. A model that takes positions from
+somewhere other than ``position_ids`` (the row index, the largest position of the pass) is right in transformers'
+``generate`` and wrong here, possibly only far into the context.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ from engine.model.rope import LengthDependentRotary
 log = logging.getLogger(__name__)
 
 _MAX_ERROR = 0.03
-"""Relative, of a query or key: several times bfloat16's rounding, less than any scale by position seen so far."""
+"""Largest relative error of a query or key: several times bfloat16's rounding, less than any scaling by position seen
+so far."""
 _NUM_EVEN = 24
+"""Number of evenly spaced positions."""
 _MAX_NUMBERS = 64
-"""Of a configuration, which may hold long lists; more of them are not looked at."""
+"""Most numbers of a configuration that are used, as it may hold long lists; further numbers are ignored."""
 
 
 def spread_positions(context_window: int, config: Any) -> Tensor:
-    """int64 positions over the whole context, first and last included, in ascending order.
+    """Returns int64 positions over the whole context, first and last included, in ascending order.
 
-    They lie evenly, around the powers of two and around the numbers that the configuration names, where whatever begins
-    at a position begins.
+    They are evenly spaced, and also lie around the powers of two and around the numbers in the configuration, where a
+    position-dependent behaviour is likely to start.
     """
     last = context_window - 1
     found = {0, 1, 2, 3, last, *torch.linspace(0, last, _NUM_EVEN).long().tolist()}
@@ -49,7 +51,7 @@ def spread_positions(context_window: int, config: Any) -> Tensor:
 
 
 def shuffled(count: int) -> Tensor:
-    """int64 ``[count]``: always the same disorder, so that a row's number says nothing about its position."""
+    """Returns a fixed permutation, int64 ``[count]``, so that a row's index says nothing about its position."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(count))
 
 
@@ -58,16 +60,16 @@ def shuffled(count: int) -> Tensor:
 def check_positions(
     module: PreTrainedModel, rotary: LengthDependentRotary | None, context_window: int, name: str
 ) -> None:
-    """Refuse a model whose queries or keys follow anything but their own token and its position.
+    """Refuses a model whose queries or keys depend on anything but their own token and its position.
 
-    The model reads tokens spread over its context, then the nearer half of them, in order. On a processor, every
-    ``torch.arange`` over the rows meanwhile counts from the context's middle on; on a GPU, a row's number that
-    indexes something would then end the process. No query and no key may change. Linear layers are cut out, so that
-    this takes no time and no rounding.
+    The model reads tokens spread over its context, then the first half of them, in order. On a CPU, every
+    ``torch.arange`` over the rows is meanwhile offset to count from the context's middle; on a GPU it is not, because
+    indexing with such a row number would crash the process. No query and no key may change. Linear layers are stubbed
+    out, so that the check takes no time and no rounding.
 
     Args:
-        module: as transformers made it, but for its rotary embedding.
-        rotary: stands in the place of that embedding, where it depends on the sequence's length.
+        module: as transformers made it, except for its rotary embedding.
+        rotary: replaces that embedding if it depends on the sequence's length.
 
     Raises:
         ModelLoadError: a query or a key changes.
@@ -81,20 +83,20 @@ def check_positions(
         try:
             whole = _read(module, rotary, positions)
         except FAILURES as error:
-            log.warning("whether %s keeps to the positions of its tokens is not known: %s", name, first_line(error))
+            log.warning("could not check that %s uses each token's own position: %s", name, first_line(error))
             return
         try:
             with _ShiftedRows(len(rows), context_window // 2 if device.type == "cpu" else 0):
                 half = _read(module, rotary, positions[rows])
-        except FAILURES:  # the number of a row indexes something, and is no position
+        except FAILURES:  # the model indexes something by row number, which is not a position
             try:
                 half = _read(module, rotary, positions[rows])
             except FAILURES as error:
-                log.warning("whether %s keeps to the positions of its tokens is not known: %s", name, first_line(error))
+                log.warning("could not check that %s uses each token's own position: %s", name, first_line(error))
                 return
     if len(half) != len(whole):
         raise ModelLoadError(
-            f"{name} cannot run: how often it calls attention depends on how many tokens it reads "
+            f"{name} cannot run here: the number of its attention calls depends on the number of tokens "
             f"({len(whole)} calls for {len(positions)} tokens, {len(half)} for {len(rows)})."
         )
     for expected, found in zip(whole, half, strict=True):
@@ -103,7 +105,7 @@ def check_positions(
 
 @dataclass(frozen=True, slots=True)
 class _Attended:
-    """What one layer attends with, ``[num_tokens, heads, head_dim]`` each."""
+    """Query, key and value of one attention call, ``[num_tokens, heads, head_dim]`` each."""
 
     layer: int
     query: Tensor
@@ -112,7 +114,7 @@ class _Attended:
 
 
 class _Reading(LayerProbe):
-    """Records queries, keys and values; hands values on as if each token saw only itself."""
+    """Records queries, keys and values; returns the values as if each token attended only to itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +128,7 @@ class _Reading(LayerProbe):
 
 
 class _ShiftedRows(TorchFunctionMode):
-    """Adds an offset to what ``torch.arange`` returns for all rows of a step."""
+    """Adds an offset to the result of ``torch.arange`` over all rows of a step."""
 
     def __init__(self, num_rows: int, offset: int) -> None:
         super().__init__()
@@ -141,7 +143,7 @@ class _ShiftedRows(TorchFunctionMode):
 
 
 def _columns(linear: nn.Linear) -> Callable[[Tensor], Tensor]:
-    """Numbers of the row itself, as many as the layer has outputs."""
+    """Returns a stub for a linear layer: it returns the row's own numbers, as many as the layer has outputs."""
     columns = torch.arange(linear.out_features, device=linear.weight.device) % linear.in_features
     return lambda rows: rows.index_select(-1, columns)
 
@@ -161,7 +163,7 @@ def _read(module: PreTrainedModel, rotary: LengthDependentRotary | None, positio
 
 
 def _compare(name: str, expected: _Attended, found: _Attended, rows: Tensor) -> None:
-    # Where the same value reaches the layer, positions alone can make a difference.
+    # Only if a token's value is unchanged can a different query or key be due to its position alone.
     is_comparable = _errors(found.value, expected.value[rows]) <= _MAX_ERROR
     for words, own, right in (("queries", found.query, expected.query), ("keys", found.key, expected.key)):
         errors = _errors(own, right[rows])
@@ -173,7 +175,7 @@ def _compare(name: str, expected: _Attended, found: _Attended, rows: Tensor) -> 
 
 
 def _errors(found: Tensor, expected: Tensor) -> Tensor:
-    """``[num_tokens]``, relative."""
+    """Returns relative errors, ``[num_tokens]``."""
     found, expected = found.flatten(1).float(), expected.flatten(1).float()
     errors: Tensor = (found - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-30)
     return errors
@@ -184,7 +186,7 @@ def _around(number: int) -> tuple[int, int, int]:
 
 
 def _numbers(values: Any) -> Iterable[int]:
-    """All whole numbers in nested dictionaries and lists."""
+    """Yields all integers in nested dictionaries and lists."""
     if isinstance(values, dict):
         values = list(values.values())
     if isinstance(values, list | tuple):

@@ -19,14 +19,14 @@ from engine.scheduling.cache_layout import LayerShape
 class AttentionCalls:
     """How a model calls attention in a step."""
 
-    layers: tuple[LayerShape, ...]  #: of the cache
-    layer_per_call: bool  #: they belong to the calls in their order, else to the modules by ``layer_idx``
+    layers: tuple[LayerShape, ...]  #: layers of the cache
+    layer_per_call: bool  #: layers belong to the calls in their order; otherwise to the modules, by ``layer_idx``
     needs: AttentionNeeds
 
 
 @torch.inference_mode()
 def run_probe_step(module: nn.Module, device: torch.device, probe: LayerProbe) -> None:
-    """Run two tokens through the model."""
+    """Runs two tokens through the model."""
     module(
         input_ids=torch.zeros(1, 2, dtype=torch.int64, device=device),
         position_ids=torch.arange(2, device=device).unsqueeze(0),
@@ -37,11 +37,14 @@ def run_probe_step(module: nn.Module, device: torch.device, probe: LayerProbe) -
 
 
 def probe_calls(module: nn.Module, config: Any, device: torch.device, name: str) -> AttentionCalls:
-    """Run two tokens through the model and see which layers call attention, how often, and how.
+    """Runs two tokens through the model and records which layers call attention, how often, and how.
 
     A model may call attention several times in a layer (differential attention), or run its layers several times
-    (recurrent depth). Then each call of a step gets a layer of the cache, since the calls come in the same order in
-    every step.
+    (recurrent depth). Then each call of a step gets its own layer of the cache, since the calls come in the same order
+    in every step.
+
+    Raises:
+        ModelLoadError: the engine cannot serve the model; the message says why.
     """
     probe = LayerProbe()
     refused = f"{name} ({config.model_type}) cannot run here: "
@@ -60,8 +63,7 @@ def probe_calls(module: nn.Module, config: Any, device: torch.device, name: str)
         )
     if not probe.is_causal:
         raise ModelLoadError(
-            f"{refused}its tokens look at those behind them, as in embedding models. Choose a model made to generate "
-            "text."
+            f"{refused}its tokens attend to later tokens, as in embedding models. Choose a model made to generate text."
         )
     layer_per_call = sorted(shapes) != list(range(len(probe.calls)))
     layers = tuple(shape for _, shape in (probe.calls if layer_per_call else sorted(shapes.items())))
@@ -77,7 +79,7 @@ def probe_calls(module: nn.Module, config: Any, device: torch.device, name: str)
 
 
 def min_cache_window(text_config: Any, calls: AttentionCalls) -> float:
-    """The shortest window of transformers' cache in a layer whose attention asks for more; infinite without one.
+    """Returns the shortest window of transformers' cache in a layer whose attention has no window; inf if none has.
 
     Moshi's cache has a window and its attention has none. Beyond the window the reply depends on how a prompt was
     split, so a context ends there.

@@ -1,4 +1,4 @@
-"""Which products take the place of a model's linear layers: by the number format asked for, and the device."""
+"""Chooses the classes that replace a model's linear layers, by quantization and device."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from engine.model.linears import FusedLinear, Int4Linear, Int8Linear, PackedLine
 
 @dataclass(frozen=True, slots=True)
 class LinearClasses:
-    """What comes in the place of a model's linear layers: of those, the first kind that fits them."""
+    """Candidates to replace a model's linear layers: the first class that fits a layer is used."""
 
     inner: tuple[type[FusedLinear], ...]
-    output: tuple[type[FusedLinear], ...]  #: of the output layer, whose errors nothing behind it evens out
+    output: tuple[type[FusedLinear], ...]  #: for the output layer, whose errors no later layer averages out
 
 
 def choose_linears(quantization: str, device: torch.device, dtype: torch.dtype) -> LinearClasses:
-    """What multiplies a model's linear layers; no kinds for the layers as they are.
+    """Returns the replacement classes; empty where layers stay as they are.
 
     Raises:
-        ModelLoadError: the quantization cannot be had here; says why.
+        ModelLoadError: the quantization is not available here; the message says why.
     """
     if quantization == "none":
         whole = _in_bfloat16(device, dtype)

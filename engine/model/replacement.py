@@ -1,8 +1,8 @@
-"""Puts products in the place of a model's linear layers.
+"""Replaces a model's linear layers with fused, possibly quantized ones.
 
-Layers that read the same tensor (queries, keys and values; gate and up) become one product, whatever the
-architecture: a run shows who reads what. A layer whose weight other code reads (some routers multiply with it
-themselves) stays as it is.
+Layers that read the same tensor (queries, keys and values; gate and up) are fused into one product, for any
+architecture: a traced run shows which layers read which tensor. A layer whose weight is read by other code (some
+routers multiply with it themselves) is not replaced.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from engine.model.quantization import LinearClasses
 
 
 def replace_linears(module: nn.Module, products: LinearClasses, run: Callable[[], object]) -> Counter[str]:
-    """Replace the linear layers of a module that a run calls.
+    """Replaces the linear layers of a module that ``run`` calls.
 
     Args:
-        module: the model, not training.
-        products: what comes in their place.
+        module: the model, in eval mode.
+        products: the classes of their replacements.
         run: computes a small forward pass of ``module``.
 
     Returns:
-        How many layers are kept in which number format now, of those that were replaced.
+        The number of replaced layers by number format, in words (``FusedLinear.bits``).
     """
     replaced: Counter[str] = Counter()
     output = module.get_output_embeddings() if isinstance(module, PreTrainedModel) else None
     for names in _readers(module, run):
-        linears = [cast(nn.Linear, module.get_submodule(name)) for name in names]  # let go of before the next ones
+        linears = [cast(nn.Linear, module.get_submodule(name)) for name in names]  # freed before the next group
         kinds = products.output if output in linears else products.inner
         kind = next((kind for kind in kinds if kind.fits(linears)), None)
         if kind is None:
@@ -54,7 +54,7 @@ def replace_linears(module: nn.Module, products: LinearClasses, run: Callable[[]
 
 
 class _Shared:
-    """One product for layers that are called one after another with the same tensor."""
+    """The fused product of layers that are called one after another with the same tensor."""
 
     def __init__(self, product: FusedLinear, sizes: Sequence[int]) -> None:
         self._product = product
@@ -67,12 +67,12 @@ class _Shared:
             self._rows, self._parts = rows, self._product(rows).split(self._sizes, dim=-1)
         part = self._parts[index]
         if index == len(self._sizes) - 1:
-            self._rows, self._parts = None, ()  # nothing is held between layers
+            self._rows, self._parts = None, ()  # keep no tensors alive between layers
         return part
 
 
 class _Watched(nn.Linear):
-    """The class of a linear layer for one run: notes whether other code than its own ``forward`` reads its weight."""
+    """Class of the linear layers during the run: records whether code other than ``forward`` reads the weight."""
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.linear(input, cast(Tensor, self._parameters["weight"]), self._parameters["bias"])
@@ -84,7 +84,7 @@ class _Watched(nn.Linear):
 
 
 class _Part(nn.Module):
-    """Stands in the place of one of several layers that share a product."""
+    """Replaces one of several layers that share a fused product."""
 
     def __init__(self, shared: _Shared, index: int) -> None:
         super().__init__()
@@ -96,8 +96,8 @@ class _Part(nn.Module):
 
 
 def _readers(module: nn.Module, run: Callable[[], object]) -> list[tuple[str, ...]]:
-    """The names of the linear layers that are called: those together that read one tensor one after another."""
-    calls: list[tuple[str, Tensor, Tensor]] = []  #: name, what it read, and that tensor's numbers at the time
+    """Returns the names of the linear layers that ``run`` calls, grouped by the tensor that they read in succession."""
+    calls: list[tuple[str, Tensor, Tensor]] = []  #: layer name, the tensor it read, and a copy of its contents then
     linears = {name: part for name, part in module.named_modules() if is_plain(part)}
     biased = {name: linear.bias is not None for name, linear in linears.items()}
 
@@ -128,7 +128,7 @@ def _readers(module: nn.Module, run: Callable[[], object]) -> list[tuple[str, ..
 
 
 def _versions(reads: Sequence[tuple[Tensor, Tensor]]) -> list[int]:
-    """A number for each read of a tensor, the same as before where it reads the same tensor unchanged."""
+    """Numbers the reads of tensors: successive reads of the same unchanged tensor get the same number."""
     versions: list[int] = []
     for index, (rows, numbers) in enumerate(reads):
         before = reads[index - 1] if index else (None, None)

@@ -1,8 +1,8 @@
-"""Rotary embeddings that depend on how long a sequence is, made right for many sequences in one step.
+"""Makes rotary embeddings that depend on the sequence length correct for packed steps of many sequences.
 
-With the kinds ``dynamic`` and ``longrope`` transformers chooses the frequencies by the longest position of the whole
-forward pass. In a packed step that would be somebody else's: here each token is turned as in a pass of its own
-request, whose prompt is read at once and whose reply grows by one token at a time, whatever chunks it came in.
+With the kinds ``dynamic`` and ``longrope``, transformers chooses the frequencies by the largest position in the whole
+forward pass. In a packed step that may be another request's. Here each token is rotated as in a forward pass of its own
+request, which computes the prompt at once and the reply one token at a time, however the step chunks it.
 """
 
 from __future__ import annotations
@@ -18,36 +18,40 @@ LENGTH_DEPENDENT = ("dynamic", "longrope")
 
 
 class LengthDependentRotary(nn.Module):
-    """Stands in the place of a model's rotary embedding.
+    """Replaces a model's rotary embedding.
 
     Args:
-        rotary: the model's own, of one of the kinds in :data:`LENGTH_DEPENDENT`.
+        rotary: the model's own embedding, of one of the kinds in :data:`LENGTH_DEPENDENT`.
     """
 
     def __init__(self, rotary: Any) -> None:
         super().__init__()
         self.rotary = rotary
         self.kind: str = rotary.rope_type
-        #: sequences up to this length are all turned alike
+        #: sequences of up to this many tokens all use the same frequencies
         self.limit: int = (
             rotary.original_max_seq_len
             if self.kind == "dynamic"
             else rotary.config.rope_parameters["original_max_position_embeddings"]
         )
-        self.lengths: Tensor | None = None  #: int64 ``[num_tokens]`` of the coming step: each token's own pass
+        self.lengths: Tensor | None = None  #: int64 ``[num_tokens]``, set before each step: each token's pass length
 
     def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines ``[1, num_tokens, rotary_dim]`` for positions ``[1, num_tokens]``."""
+        """Returns cosines and sines, ``[1, num_tokens, rotary_dim]``, for positions ``[1, num_tokens]``.
+
+        Raises:
+            RuntimeError: :attr:`lengths` is not set.
+        """
         if self.lengths is None:
-            raise RuntimeError("the lengths of the step's sequences were not told")
-        # Beyond the limit `dynamic` has frequencies for every length, `longrope` one more set for all.
+            raise RuntimeError("the lengths of the step's sequences were not set")
+        # Beyond the limit, `dynamic` has frequencies for every length, `longrope` one more set for all lengths.
         most = None if self.kind == "dynamic" else self.limit + 1
         kinds = self.lengths.clamp(self.limit, most)
         parts: list[tuple[Tensor, Tensor, Tensor]] = []
         for length in sorted(set(kinds.tolist())):
             rows = (kinds == length).nonzero().squeeze(1)
             self._reset()
-            # The length is told by one more position, which is cut off again.
+            # One more position passes the length on to the embedding; its result is cut off again.
             told = torch.full((1, 1), length - 1, dtype=position_ids.dtype, device=position_ids.device)
             cos, sin = self.rotary(x, torch.cat([position_ids[:, rows], told], dim=1))
             parts.append((rows, cos[:, :-1], sin[:, :-1]))
@@ -60,23 +64,26 @@ class LengthDependentRotary(nn.Module):
         )
 
     def _reset(self) -> None:
-        """Forget the longest sequence seen: what `dynamic` does next must not depend on what came before."""
+        """Resets the longest sequence seen: the result of `dynamic` must not depend on earlier calls."""
         if self.kind == "dynamic":
             self.rotary.inv_freq = self.rotary.original_inv_freq
             self.rotary.max_seq_len_cached = self.rotary.original_max_seq_len
 
     def cache_salt(self, num_prompt_tokens: int) -> bytes:
-        """Prompts with equal salt turn their tokens alike, and may share keys."""
+        """Returns a salt for the prefix cache. Prompts with equal salt use the same frequencies and may share keys."""
         if num_prompt_tokens <= self.limit:
             return b""
         return b"long" if self.kind == "longrope" else b"%d" % num_prompt_tokens
 
 
 def replace_length_dependent(module: nn.Module, name: str) -> LengthDependentRotary | None:
-    """Put a :class:`LengthDependentRotary` in the place of a model's rotary embedding, where it needs one.
+    """Replaces a model's rotary embedding with a :class:`LengthDependentRotary` if it depends on the length.
+
+    Returns:
+        The replacement; None if the model needs none.
 
     Raises:
-        ModelLoadError: there are several, or its layers differ in kind: nobody makes such models yet.
+        ModelLoadError: there are several such embeddings, or layers of different kinds: no such model is known yet.
     """
     found = [
         (path, part) for path, part in module.named_modules() if any(kind in _kinds(part) for kind in LENGTH_DEPENDENT)

@@ -1,7 +1,7 @@
-"""How much memory a model takes: its weights, and the keys and values of those who use it. From its config alone.
+"""Estimates from a model's config how much memory its weights and the KV cache of its conversations take.
 
-The weights are counted on PyTorch's meta device, where a model of any size is made of shapes without numbers, so that
-no formula has to know its architecture.
+Parameters are counted on PyTorch's meta device, where a model of any size is built from shapes without data, so no
+formula has to know the architecture.
 """
 
 from __future__ import annotations
@@ -22,43 +22,47 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from engine.errors import InvalidRequestError, ModelLoadError, first_line
 
 BYTES_PER_WEIGHT: Final[Mapping[str, float]] = MappingProxyType({"bf16": 2.0, "int8": 1.0, "int4": 0.5 + 2.5 / 128})
-"""In a weight format. ``int4`` has a scale of two bytes and a zero point of half a byte for each group of 128."""
+"""Bytes per weight, by format. ``int4`` has a 2-byte scale and a half-byte zero point for each group of 128."""
 CACHE_BYTES = 2
-"""Of one number in the KV cache: bf16, whatever format the weights have."""
+"""Bytes of a number in the KV cache: bf16 for every weight format."""
 BLOCK = 16
-"""Tokens in one block of the cache; the last block of a conversation is counted as full."""
+"""Tokens in a block of the cache; the last block of a conversation is counted as full."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheLayer:
-    """What one layer keeps."""
+    """The KV cache of one layer."""
 
-    numbers_per_token: int  #: keys and values together
-    window: int | None  #: tokens that are kept at most; None keeps all
+    numbers_per_token: int  #: of keys and values together
+    window: int | None  #: most tokens that are kept; None for all
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """Of one model. Sizes are in bytes."""
+    """The size of a model. Sizes are in bytes."""
 
     name: str
-    parameters: int
-    quantizable: int  #: of them: matrices other than the embeddings and the output layer, which stay in bf16
+    parameters: int  #: number of parameters
+    quantizable: int  #: number of parameters in matrices other than the embeddings and the output layer
     layers: tuple[CacheLayer, ...]
     max_context: int
 
     def weights(self, dtype: str) -> int:
-        """Args: dtype: one of :data:`BYTES_PER_WEIGHT`."""
+        """Returns the size of the weights. Embeddings and output layer stay in bf16.
+
+        Args:
+            dtype: a key of :data:`BYTES_PER_WEIGHT`.
+        """
         kept = (self.parameters - self.quantizable) * BYTES_PER_WEIGHT["bf16"]
         return math.ceil(kept + self.quantizable * BYTES_PER_WEIGHT[dtype])
 
     @property
     def cache_per_token(self) -> int:
-        """While no window is full."""
+        """Bytes of the cache per token, as long as no sliding window is full."""
         return sum(layer.numbers_per_token for layer in self.layers) * CACHE_BYTES
 
     def cache(self, context: int) -> int:
-        """Of one conversation of ``context`` tokens."""
+        """Returns the bytes of the cache for one conversation of ``context`` tokens."""
         total = 0
         for layer in self.layers:
             kept = context if layer.window is None else min(context, layer.window)
@@ -67,25 +71,25 @@ class ModelSize:
 
     @property
     def window(self) -> int | None:
-        """The narrowest, of those layers that have one."""
+        """The narrowest sliding window of all layers, in tokens; None if no layer has one."""
         return min((layer.window for layer in self.layers if layer.window is not None), default=None)
 
 
 def model_size(model: str) -> ModelSize:
-    """Size up a model without loading it.
+    """Estimates a model's size without loading it.
 
     Args:
         model: a folder with a config.json, or a hub id whose config.json is in the local cache. Nothing is downloaded.
 
     Raises:
-        ModelLoadError: there is no such config, or it is of a model that this arithmetic does not know; says which.
+        ModelLoadError: there is no such config, or this estimate does not support the model; the message says which.
     """
     config = _config(model)
     text = config.get_text_config()
     if getattr(text, "kv_lora_rank", None):
         raise ModelLoadError(
-            f"{model} keeps compressed keys and values (multi-head latent attention), which this arithmetic does not "
-            "know. Its server's start-up log says how large its cache is."
+            f"{model} keeps compressed keys and values (multi-head latent attention), which this estimate does not "
+            "support. Its server's start-up log says how large its cache is."
         )
     layers = _cache_layers(text, model)
     parameters, quantizable = _count(config, model)
@@ -108,7 +112,7 @@ def _config(model: str) -> Any:
             f"{model} is a {told['model_type']} model, which this version of transformers does not know or cannot "
             f"read: {first_line(error)}"
         ) from error
-    except Exception as error:  # validation of a config's fields has errors of its own
+    except Exception as error:  # validating a config's fields raises other error types
         raise ModelLoadError(f"The config of {model} is not valid: {first_line(error)}") from error
     if config.is_encoder_decoder:
         raise ModelLoadError(f"{model} is an encoder-decoder model; Deskmate runs decoder-only language models.")
@@ -148,7 +152,7 @@ def _cache_layers(text: Any, model: str) -> tuple[CacheLayer, ...]:
     unknown = set(kinds) - {"full_attention", "sliding_attention"}
     if unknown:
         raise ModelLoadError(
-            f"{model} has layers of the kind {', '.join(sorted(unknown))}; this arithmetic knows full and "
+            f"{model} has layers of the kind {', '.join(sorted(unknown))}; this estimate supports full and "
             "sliding-window attention only."
         )
     numbers = 2 * kv_heads * head_dim
@@ -156,13 +160,13 @@ def _cache_layers(text: Any, model: str) -> tuple[CacheLayer, ...]:
 
 
 def _count(config: Any, model: str) -> tuple[int, int]:
-    """Parameters, and those of them that a weight format of fewer bits applies to."""
+    """Returns the number of parameters, and how many of them can be quantized."""
     try:
         with torch.device("meta"):
             made = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     except (ValueError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         raise ModelLoadError(
-            f"{model} is a {config.model_type} model, which transformers cannot make a causal language model of: "
+            f"{model} is a {config.model_type} model, which transformers cannot build as a causal language model: "
             f"{first_line(error)}"
         ) from error
     ends = (made.get_input_embeddings(), made.get_output_embeddings())
@@ -173,12 +177,12 @@ def _count(config: Any, model: str) -> tuple[int, int]:
 
 
 def check_context(size: ModelSize, context: int) -> None:
-    """Refuse a context that the model does not have.
+    """Refuses a context longer than the model's.
 
     Raises:
-        InvalidRequestError: names both numbers.
+        InvalidRequestError: the context is too long; the message names both numbers.
     """
     if size.max_context and context > size.max_context:
         raise InvalidRequestError(
-            f"--context {context:,} is more than {size.name} reads: its config says {size.max_context:,} tokens."
+            f"--context {context:,} exceeds the context of {size.name}: its config says {size.max_context:,} tokens."
         )

@@ -1,4 +1,4 @@
-"""The weights on their way from files into memory, with progress, or a sentence that says why not."""
+"""Loads a model's weights into memory with progress, or says in a sentence why they cannot be loaded."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from engine.errors import ModelLoadError, first_line
 from engine.model.attention_hook import ATTENTION_NAME
 
 Progress = Callable[[str, float], None]
-"""Called with what is happening, in words, and how far it is, 0 to 1."""
+"""Called with a description of the current activity and its progress, 0 to 1."""
 
 
 def load_weights(folder: Path, name: str, dtype: torch.dtype, device: torch.device, progress: Progress) -> Any:
-    """The model with its weights, as transformers makes it.
+    """Returns the model with its weights, as transformers makes it.
 
     Raises:
-        ModelLoadError: they are missing, damaged, incomplete or too large.
+        ModelLoadError: the weights are missing, damaged, incomplete or too large.
     """
     try:
         with _reported_loading(progress):
@@ -40,8 +40,8 @@ def load_weights(folder: Path, name: str, dtype: torch.dtype, device: torch.devi
         raise _too_large(name, device) from error
     except (OSError, ValueError, RuntimeError, ImportError, AttributeError, SafetensorError) as error:
         reason = first_line(error)
-        if "ignore_mismatched_sizes" in reason:  # an option that nobody here can set
-            reason = "some tensors have other sizes than config.json gives them. Fetch both files from one place."
+        if "ignore_mismatched_sizes" in reason:  # transformers suggests an option that cannot be set here
+            reason = "the sizes of some tensors differ from config.json. Download both files from the same source."
         raise ModelLoadError(f"The weights of {name} cannot be loaded: {reason}") from error
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
@@ -56,10 +56,10 @@ def load_weights(folder: Path, name: str, dtype: torch.dtype, device: torch.devi
 
 
 def copy_weights(module: nn.Module) -> None:
-    """Copy the weights into memory of our own.
+    """Copies the weights into the process's own memory.
 
-    On the CPU, what was loaded is a view of the file. Idle for a while, its pages leave memory, and the next token
-    would wait for the disk.
+    On the CPU, loaded weights are memory-mapped files. After a while without use, their pages are evicted, and the next
+    token would wait for the disk.
     """
     for parameter in module.parameters():
         parameter.data = parameter.data.clone()
@@ -74,7 +74,7 @@ def _too_large(model: str, device: torch.device) -> ModelLoadError:
 
 @contextmanager
 def _reported_loading(progress: Progress) -> Iterator[None]:
-    """Send transformers' own loading progress to ``progress`` instead of the terminal."""
+    """Sends transformers' own loading progress to ``progress`` instead of the terminal."""
 
     def hook(_factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _ReportingBar(progress, *args, **kwargs)
@@ -87,7 +87,7 @@ def _reported_loading(progress: Progress) -> Iterator[None]:
 
 
 class _ReportingBar:
-    """As much of tqdm as transformers uses while loading."""
+    """The subset of tqdm that transformers uses while loading."""
 
     def __init__(
         self, progress: Progress, iterable: Any = (), *, desc: str = "", total: int | None = None, **_: Any

@@ -133,8 +133,8 @@ TRUE_REASONS: Final[Mapping[str, Callable[[str, Any, Path], bool]]] = MappingPro
     {
         "is an encoder-decoder model": lambda _, config, __: bool(config.is_encoder_decoder),
         "has layers of the kind": keeps_other_state,
-        "transformers declares no hook": has_no_hook,
-        "its tokens look at those behind them": reads_in_both_directions,
+        "has no hook for a custom attention": has_no_hook,
+        "its tokens attend to later tokens": reads_in_both_directions,
         # What these two say stands in their code in transformers: DogeAttention.prepare_dynamic_mask,
         # NemotronDecoderLayer.forward. Another type would have to be looked at.
         "its attention uses a custom mask": lambda _, config, __: config.model_type == "doge",

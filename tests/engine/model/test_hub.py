@@ -179,12 +179,14 @@ def test_a_download_that_ended_early_and_no_hub(three: Hub, monkeypatch: pytest.
 
 
 def test_what_the_hub_does_not_give_is_said(hub: Hub) -> None:
-    with pytest.raises(ModelLoadError, match=r"nobody/nothing .*none of that name, or it is private.*HF_TOKEN"):
+    with pytest.raises(ModelLoadError, match=r"nobody/nothing .*no model of that name, or it is private.*HF_TOKEN"):
         fetch("nobody/nothing", None, Told())
     with pytest.raises(ModelLoadError, match=r"somebody/model .*no such revision"):
         fetch(MODEL, "v2", Told())
     hub.refuses = HTTPStatus.FORBIDDEN
-    with pytest.raises(ModelLoadError, match=rf"somebody/model .*Ask at https://huggingface.co/{MODEL}.*HF_TOKEN"):
+    with pytest.raises(
+        ModelLoadError, match=rf"somebody/model .*Request access at https://huggingface.co/{MODEL}.*HF_TOKEN"
+    ):
         fetch(MODEL, None, Told())
 
 

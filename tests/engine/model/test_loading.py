@@ -167,7 +167,7 @@ def test_state_space_model(copy: Path) -> None:
 
 def test_model_without_an_attention_hook(copy: Path) -> None:
     BloomForCausalLM(BloomConfig(vocab_size=32, hidden_size=16, n_layer=1, n_head=2)).save_pretrained(copy)
-    assert "no hook for another attention function" in refusal(copy)
+    assert "no hook for a custom attention function" in refusal(copy)
 
 
 def test_model_that_is_no_language_model(copy: Path) -> None:
@@ -179,7 +179,7 @@ def test_model_that_is_no_language_model(copy: Path) -> None:
 
 def test_model_that_reads_in_both_directions(tmp_path: Path) -> None:
     path = make_model(tmp_path / "model", "gemma3", config={"use_bidirectional_attention": True})
-    assert "look at those behind them" in refusal(path)
+    assert "attend to later tokens" in refusal(path)
 
 
 def test_linear_attention_beside_full_attention(tmp_path: Path) -> None:
