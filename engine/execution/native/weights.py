@@ -114,7 +114,7 @@ class DecoderWeights:
         self.number_format = number_format
         body = model.model
         if body.embed_tokens.weight.dtype is not _CACHE_DTYPES.get(number_format):
-            raise UnsupportedModel(f"there is no code for {number_format} beside {body.embed_tokens.weight.dtype}")
+            raise UnsupportedModel(f"{number_format} is not supported with {body.embed_tokens.weight.dtype} embeddings")
         # The output layer may be a second copy of the embedding, and narrow rows are padded to whole tiles.
         self._pages = HugePageArena(4 * sum(part.nbytes for part in model.parameters()) + _PADDING_BYTES)
         self.embedding = body.embed_tokens.weight.detach().clone()
