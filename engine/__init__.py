@@ -1,8 +1,7 @@
 """Deskmate's inference engine. ``app/`` uses only what is exported here.
 
-:class:`Engine` and :func:`find_model` bring PyTorch and transformers along, seconds of work: they are imported when
-they are first used, so that ``deskmate --help`` and a wrong setting are answered at once. :class:`RemoteEngine` does
-without them.
+:class:`Engine` and :func:`find_model` import PyTorch and transformers, which takes seconds. They are imported on first
+use, so that ``deskmate --help`` and an invalid setting are answered at once. :class:`RemoteEngine` needs neither.
 """
 
 from __future__ import annotations

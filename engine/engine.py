@@ -1,4 +1,4 @@
-"""``Engine``: streams replies of one model to many readers at once."""
+"""The in-process engine: streams replies of one model to many readers at once."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
 
 MAX_INLINE_TOKENS = 256
-"""So many tokens become text in less time than it takes to have a thread do it."""
+"""Tokens. Up to this many are converted in the event loop, because handing them to a thread would take longer."""
 
 
 def _no_progress(_stage: str, _fraction: float) -> None:
-    """Nobody is watching."""
+    """Ignores progress; the default."""
 
 
 class Engine:
-    """The asyncio face of the engine. Nothing here blocks; the computing is done on the worker's thread.
+    """Asyncio interface of the engine. Only :meth:`generate` blocks; the worker's thread does the computing.
 
     Use it as ``async with Engine(settings) as engine``, or call :meth:`start` and :meth:`stop`.
 
     Args:
         settings: default: from ``ENGINE_*`` in the environment.
-        progress: called whenever a model is loaded with what is happening and how far it is, 0 to 1.
+        progress: called while a model is being loaded, with the stage and its progress, 0 to 1.
     """
 
     def __init__(self, settings: EngineSettings | None = None, *, progress: Progress = _no_progress) -> None:
         self._supervisor = Supervisor(settings or EngineSettings(), progress)
         self._ids = itertools.count(1)
 
-    # -- life -------------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load the model, warm it up and begin to accept requests. Cancelling gives up within seconds.
+        """Loads the model, warms it up and starts to accept requests. Cancelling stops the load within seconds.
 
         Raises:
             ModelLoadError: the model cannot be loaded or cannot run here.
@@ -61,7 +61,7 @@ class Engine:
         await run_in_daemon_thread(self._supervisor.start, cancel=self._supervisor.cancel)
 
     async def stop(self) -> None:
-        """End the worker and release the model. Requests in flight end with :class:`EngineStoppedError`."""
+        """Closes the worker and releases the model. Requests in flight end with :class:`EngineStoppedError`."""
         await run_in_daemon_thread(self._supervisor.stop)
 
     async def __aenter__(self) -> Engine:
@@ -74,24 +74,24 @@ class Engine:
         await self.stop()
 
     async def drain(self, timeout: float) -> bool:
-        """Take no new requests and wait for those in flight; True when all ended within ``timeout`` seconds."""
+        """Refuses new requests and waits for those in flight; True when all ended within ``timeout`` seconds."""
         return await run_in_daemon_thread(partial(self._supervisor.drain, timeout))
 
     async def sleep(self, timeout: float = 30.0) -> None:
-        """Release the weights and the cache; the memory goes back to the system.
+        """Releases the weights and the cache; the memory goes back to the system.
 
-        Replies in flight get ``timeout`` seconds, then they end with :class:`ReplyInterruptedError`. Requests that
-        come while it sleeps are refused with :class:`EngineStoppedError`: loading a model takes too long to do it
-        unasked. Asleep already, nothing happens.
+        Replies in flight get ``timeout`` seconds, then they end with :class:`ReplyInterruptedError`. A sleeping engine
+        refuses requests with :class:`EngineStoppedError`: loading a model takes too long to do it unasked. Does
+        nothing when already asleep.
 
         Raises:
-            EngineStoppedError: it is not started.
-            EngineBusyError: a model is being loaded or ended just now.
+            EngineStoppedError: the engine is not started.
+            EngineBusyError: a model is being loaded or unloaded.
         """
         await run_in_daemon_thread(partial(self._supervisor.sleep, timeout))
 
     async def wake(self) -> None:
-        """Load the model again, after :meth:`sleep` or after a failure that the engine could not get over itself.
+        """Loads the model again, after :meth:`sleep` or after a failure that the engine could not recover from.
 
         Raises:
             ModelLoadError: the model cannot be loaded any more.
@@ -107,15 +107,15 @@ class Engine:
         max_model_len: int | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """Serve another model from now on.
+        """Replaces the served model.
 
-        Replies in flight get ``timeout`` seconds, then they end with :class:`ReplyInterruptedError`; requests that
-        come meanwhile are refused with :class:`EngineStoppedError`. When the new model cannot be loaded, the old
-        one serves again (still, where memory holds both).
+        Replies in flight get ``timeout`` seconds, then they end with :class:`ReplyInterruptedError`; requests are
+        refused with :class:`EngineStoppedError` until the new model serves. If the new model cannot be loaded, the
+        old one serves again, without reading its weights again where memory holds both.
 
         Args:
-            model: a folder or hub id, everything else staying as it is; or settings as a whole.
-            revision, max_model_len: beside a name: of this model; default: its newest, and its own window.
+            model: a folder or hub id, which keeps all other settings; or complete settings.
+            revision, max_model_len: of a model given by name; default: its newest revision, its own context window.
 
         Raises:
             ModelLoadError: the new model cannot be loaded or cannot run here; says why.
@@ -126,11 +126,11 @@ class Engine:
             model = self.settings.model_copy(update=chosen)
         await run_in_daemon_thread(partial(self._supervisor.swap, model, timeout))
 
-    # -- what is loaded, and how it is doing ----------------------------------------------------------------
+    # -- model and state ------------------------------------------------------------------------------------
 
     @property
     def settings(self) -> EngineSettings:
-        """Those of the model that is loaded, or will be; settable until the start."""
+        """Settings of the loaded model, or of the one to load. Can be set only while the engine is stopped."""
         return self._supervisor.settings
 
     @settings.setter
@@ -141,7 +141,7 @@ class Engine:
 
     @property
     def info(self) -> ModelInfo:
-        """What is loaded, or was when the engine went to sleep."""
+        """The loaded model, or the one that was loaded when the engine went to sleep."""
         info = self._supervisor.info
         if info is None:
             raise EngineStoppedError("The engine is not started.")
@@ -149,7 +149,7 @@ class Engine:
 
     @property
     def default_sampling_params(self) -> SamplingParams:
-        """The model's own defaults, with every field set that has one."""
+        """The model's own defaults; every field that has one is set."""
         params = self._supervisor.default_params
         if params is None:
             raise EngineStoppedError("The engine is not started.")
@@ -157,7 +157,7 @@ class Engine:
 
     @property
     def registry(self) -> CollectorRegistry:
-        """Prometheus metrics, ``deskmate_*``, over restarts, sleeps and swaps."""
+        """Prometheus metrics, ``deskmate_*``, kept across restarts, sleeps and swaps."""
         return self._supervisor.metrics.registry
 
     @property
@@ -165,7 +165,7 @@ class Engine:
         return self._supervisor.status
 
     def stats(self) -> EngineStats:
-        """Counters grow from the first start, over restarts, sleeps and swaps."""
+        """Returns counters and gauges. Counters grow from the first start, across restarts, sleeps and swaps."""
         if self._supervisor.info is None:
             raise EngineStoppedError("The engine is not started.")
         return self._supervisor.stats()
@@ -186,14 +186,15 @@ class Engine:
         priority: int = 0,
         caller: Caller | None = None,
     ) -> Deltas:
-        """Stream a reply to a conversation. Leaving the loop aborts the request.
+        """Streams a reply to a conversation. Leaving the loop aborts the request.
 
         Args:
             messages: the conversation, oldest first.
             params: default: the model's own.
             deadline: seconds. A reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text.
-            priority: lower comes first: each step counts as arriving a minute earlier.
-            caller: on whose behalf. None shares the prefix cache, and its turn, with every request without one.
+            priority: lower is served first: each unit counts as arriving a minute earlier.
+            caller: the user the request is made for. Requests without a caller share one prefix cache and one turn
+                in the queue.
 
         Raises:
             ContextLengthError, InvalidRequestError, EngineOverloadedError, EngineStoppedError: before the first
@@ -212,7 +213,7 @@ class Engine:
         priority: int = 0,
         caller: Caller | None = None,
     ) -> AsyncGenerator[Delta]:
-        """Stream a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
+        """Streams a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
         worker = self._supervisor.running_worker()
         tokens, resolved = await asyncio.to_thread(worker.core.request_processor.encode, prompt, params)
         async with aclosing(
@@ -224,9 +225,9 @@ class Engine:
     async def check_chat(
         self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, *, caller: Caller | None = None
     ) -> int:
-        """Would :meth:`chat` accept this now? Returns the prompt's length in tokens, or raises as it would.
+        """Returns the prompt's length in tokens if :meth:`chat` would accept it now; else raises as that would.
 
-        A :meth:`chat` with the same messages and parameters right after it does not tokenize them again.
+        A :meth:`chat` with the same arguments soon afterwards reuses the tokenized prompt.
         """
         worker = self._supervisor.running_worker()
         request_processor = worker.core.request_processor
@@ -253,7 +254,7 @@ class Engine:
         )
 
     async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """Of the token ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
+        """Returns the part of a reply's sampled ``token_ids`` that spells exactly its ``text``; empty if none does."""
         reply_tokens = self._supervisor.running_worker().core.request_processor.reply_tokens
         if len(token_ids) <= MAX_INLINE_TOKENS:
             return reply_tokens(text, token_ids)
@@ -266,9 +267,10 @@ class Engine:
         *,
         show_progress: bool = True,
     ) -> list[Completion]:
-        """Complete many prompts offline, batched, in the order given. Starts the engine when it is not started.
+        """Completes many prompts offline, batched. Blocks, and starts the engine when it is not started.
 
-        Where ``n`` replies to a prompt were asked for, they stand behind one another in the list.
+        Returns:
+            The completions in the order of the prompts. The ``n`` replies to one prompt are adjacent.
 
         Args:
             prompts: texts or token ids, without a chat template.
@@ -277,7 +279,7 @@ class Engine:
 
         Raises:
             RuntimeError: called from a running event loop; use :meth:`complete` there.
-            ValueError: as many params as prompts are needed.
+            ValueError: ``params`` is a sequence of another length than ``prompts``.
         """
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("generate() blocks and must not be called in an event loop; use complete() there")
@@ -309,7 +311,7 @@ class Engine:
 
     @property
     def _core(self) -> EngineCore:
-        """What computes now; not to be kept."""
+        """The current core. Do not keep it: restarts and swaps replace it."""
         return self._supervisor.running_worker().core
 
     async def _chat(

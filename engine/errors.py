@@ -1,10 +1,10 @@
-"""What can go wrong, in words for the person who asked. Messages say what, why and what to do."""
+"""Errors that the engine raises on purpose. Messages are for users: what happened, why, and what to do."""
 
 from __future__ import annotations
 
 
 class EngineError(Exception):
-    """Base of everything the engine raises on purpose. ``str(error)`` is fit to show to a user."""
+    """Base class of the engine's errors. ``str(error)`` can be shown to a user."""
 
 
 class ModelLoadError(EngineError):
@@ -12,17 +12,17 @@ class ModelLoadError(EngineError):
 
 
 class LoadCancelledError(ModelLoadError):
-    """Somebody ended the program, or the engine, while the model was being loaded."""
+    """The program or the engine was stopped while the model was being loaded."""
 
 
 class InvalidRequestError(EngineError, ValueError):
-    """The request can never be served as asked (empty prompt, a parameter that is not built, ...)."""
+    """The request can never be served as it is (empty prompt, unsupported parameter, ...)."""
 
 
 class ContextLengthError(InvalidRequestError):
     """The prompt does not fit the context window.
 
-    ``prompt_tokens`` and ``max_model_len`` carry both numbers for a caller that words its own message.
+    ``prompt_tokens`` and ``max_model_len`` carry both numbers, for callers that write their own message.
     """
 
     def __init__(self, message: str, *, prompt_tokens: int, max_model_len: int) -> None:
@@ -36,19 +36,19 @@ class EngineOverloadedError(EngineError):
 
 
 class EngineStoppedError(EngineError):
-    """The engine is draining, stopped, or died; requests in flight end with this error."""
+    """The engine is draining, stopped or failed; requests in flight end with this error."""
 
 
 class ReplyInterruptedError(EngineStoppedError):
-    """The reply was cut off on purpose: the engine stops, sleeps, or loads another model."""
+    """The reply was interrupted because the engine stops, sleeps or loads another model."""
 
 
 class EngineFailedError(EngineStoppedError):
-    """A step failed, and this request was in it. The engine starts again by itself."""
+    """A step failed, and this request was in it. The engine restarts by itself."""
 
 
 class EngineBusyError(EngineError):
-    """The engine is already starting, stopping, or loading a model; ask again when it is done."""
+    """The engine is already starting, stopping or loading a model; try again when it is done."""
 
 
 class DeadlineError(EngineError):
@@ -60,11 +60,11 @@ class PoisonedPromptError(InvalidRequestError):
 
 
 class UnsupportedParameterError(InvalidRequestError):
-    """A parameter that is part of the interface but not built yet; the message names it."""
+    """A parameter is part of the interface but not supported here; the message names it."""
 
 
 class LogitsError(EngineError):
-    """There is no next token for some requests (``request_ids``): mostly a defect of the model or the kernel."""
+    """Some requests (``request_ids``) have no next token, mostly because of a defect in the model or the kernel."""
 
     def __init__(self, message: str, *, request_ids: tuple[str, ...]) -> None:
         super().__init__(message)
@@ -72,9 +72,9 @@ class LogitsError(EngineError):
 
 
 class EveryTokenBannedError(LogitsError):
-    """What the requests forbid leaves no token that could come next."""
+    """The bans of the requests leave no token that could come next."""
 
 
 def first_line(error: BaseException) -> str:
-    """What another library said went wrong, without what it says besides."""
+    """Returns the first line of an error message, which in other libraries' errors is the essential one."""
     return str(error).strip().split("\n", 1)[0]

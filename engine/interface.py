@@ -1,4 +1,4 @@
-"""The door between the houses: what ``app/`` may ask of any engine, in-process or remote."""
+"""The interface that ``app/`` uses of any engine, in-process or remote."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from engine.sampling_params import SamplingParams
 
 
 class ChatMessage(TypedDict):
-    """One message of a conversation as chat templates take it.
+    """One message of a conversation, as chat templates take it.
 
-    ``token_ids``, of a reply, are what the model sampled when it wrote that (see :meth:`ChatEngine.reply_tokens`): the
-    prompt holds them again where the template shows the reply unchanged, and so hits the prefix cache. Ids that do
-    not spell the content are ignored, so another model or an edited text do no harm.
+    ``token_ids`` (replies only): the tokens that the model sampled for it, see :meth:`ChatEngine.reply_tokens`. Where
+    the template renders the reply unchanged, the prompt reuses them and so hits the prefix cache. Ids that do not
+    spell the content are ignored, so another model or an edited text does no harm.
 
-    ``name`` tells apart people of the same role, where the model's template shows it.
+    ``name``: tells apart participants of the same role, where the model's template renders it.
 
-    ``unfinished``, of a last message that is a reply: the model goes on with it, and its deltas are what is new.
+    ``unfinished`` (last message only, a reply): the model continues it, and the deltas bring only what is new.
 
-    ``shared``, of the first messages: the text belongs to no caller (a system prompt of the desk's), so what the prefix
-    cache holds of it serves every caller.
+    ``shared`` (first messages only): the text belongs to no caller (a support desk's system prompt, say), so its
+    prefix cache serves every caller.
     """
 
     role: str
@@ -38,13 +38,13 @@ class ChatMessage(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """On whose behalf a request is made.
+    """The user that a request is made for.
 
-    The prefix cache serves a caller's own text to equal callers only, and users take turns.
+    The prefix cache serves a caller's own text to equal callers only, and the queue lets users take turns.
 
     Args:
-        user: id of the user; empty without accounts, where all requests are one user's.
-        cache_salt: further separates what one user's requests find in the cache, as vLLM's field of this name.
+        user: id of the user; empty without accounts, where all requests belong to one user.
+        cache_salt: also separates one user's requests in the prefix cache, as vLLM's field of this name.
     """
 
     user: str
@@ -52,7 +52,7 @@ class Caller:
 
     @property
     def salt(self) -> bytes:
-        """Separates block hashes: 16 bytes."""
+        """16 bytes that separate the block hashes of different callers."""
         return blake2b(
             f"{len(self.user)} {self.user}{self.cache_salt}".encode(errors="surrogatepass"), digest_size=16
         ).digest()
@@ -83,15 +83,15 @@ class ChatEngine(Protocol):
         priority: int = 0,
         caller: Caller | None = None,
     ) -> AsyncIterator[Delta]:
-        """Stream a reply to a conversation. Raises on the first ``anext`` what :meth:`check_chat` raises.
+        """Streams a reply to a conversation. The first ``anext`` raises what :meth:`check_chat` raises.
 
-        Where this is a :class:`~engine.runtime.deltas.Deltas`, it can be listened to as well.
+        A result of type :class:`~engine.runtime.deltas.Deltas` can also push deltas to a callback.
 
         Args:
-            deadline: seconds; a reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text, one
-                that has not begun by then raises ``DeadlineError``.
-            priority: lower comes first; at ``BACKGROUND_PRIORITY`` all other requests do.
-            caller: None shares everything with every other request without one.
+            deadline: seconds. A reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text; one
+                without a first token by then raises ``DeadlineError``.
+            priority: lower is served first; ``BACKGROUND_PRIORITY`` runs only on what all other requests leave.
+            caller: requests without one share everything with each other.
         """
         ...
 
@@ -104,17 +104,17 @@ class ChatEngine(Protocol):
         priority: int = 0,
         caller: Caller | None = None,
     ) -> AsyncIterator[Delta]:
-        """Stream a continuation of ``prompt``, without a chat template."""
+        """Streams a continuation of ``prompt``, without a chat template."""
         ...
 
     async def check_chat(
         self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, *, caller: Caller | None = None
     ) -> int:
-        """Would :meth:`chat` accept this now? Returns the prompt's length in tokens.
+        """Returns the prompt's length in tokens if :meth:`chat` would accept it now.
 
         Raises:
             ContextLengthError: the rendered prompt leaves no room for a reply.
-            InvalidRequestError: anything else that can never be served.
+            InvalidRequestError: the request can never be served for another reason.
             EngineOverloadedError: the waiting queue is full.
             EngineStoppedError: the engine takes no requests.
         """
@@ -123,31 +123,31 @@ class ChatEngine(Protocol):
     async def tokenize(
         self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
     ) -> tuple[int, ...]:
-        """Token ids of a text, or of a conversation up to where its reply begins, however long.
+        """Returns the token ids of a text, or of a conversation up to where its reply begins, of any length.
 
         Args:
-            add_special_tokens: of a text: with those around it that the model expects there (such as BOS).
+            add_special_tokens: texts only: adds the special tokens that the model expects around them (such as BOS).
 
         Raises:
-            UnsupportedParameterError: the server that runs the model does not tell them.
-            InvalidRequestError: the tokenizer or the template refuses it.
+            UnsupportedParameterError: the server that runs the model does not report token ids.
+            InvalidRequestError: the tokenizer or the template refuses the prompt.
             EngineStoppedError: the engine takes no requests.
         """
         ...
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens included. Raises as :meth:`tokenize`."""
+        """Returns the text of token ids, special tokens included. Raises as :meth:`tokenize`."""
         ...
 
     async def token_strings(self, token_ids: Sequence[int]) -> list[str]:
-        """Each token as the vocabulary spells it. Raises as :meth:`tokenize`."""
+        """Returns each token as the vocabulary spells it. Raises as :meth:`tokenize`."""
         ...
 
     async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """Of the token ids sampled for a reply, those that spell exactly its ``text``, for the next turn.
+        """Returns the part of a reply's sampled ``token_ids`` that spells exactly its ``text``, for the next turn.
 
-        Leaves out the token that ended it, a stop string, and what was held back when it was stopped. Empty where
-        no such ids exist, or none are known.
+        Leaves out the token that ended the reply, a stop string, and text held back when the reply was stopped. Empty
+        where no such ids exist or none are available.
 
         Raises:
             EngineStoppedError: the engine takes no requests.
@@ -156,7 +156,7 @@ class ChatEngine(Protocol):
 
     @property
     def status(self) -> EngineStatus:
-        """What it is doing."""
+        """The engine's state, for users and probes."""
         ...
 
     def stats(self) -> EngineStats: ...
@@ -164,28 +164,28 @@ class ChatEngine(Protocol):
     def health(self) -> Health: ...
 
     async def drain(self, timeout: float) -> bool:
-        """Take no new requests and wait for those in flight; True when all ended within ``timeout`` seconds."""
+        """Refuses new requests and waits for those in flight; True when all ended within ``timeout`` seconds."""
         ...
 
 
 @runtime_checkable
 class ModelHost(Protocol):
-    """An engine that holds its model itself, and so can let go of it and take another."""
+    """An engine that holds its model itself, and so can release it and load another."""
 
     async def sleep(self, timeout: float = 30.0) -> None:
-        """Release the weights and the cache. Replies in flight get ``timeout`` seconds, then they are interrupted.
+        """Releases the weights and the cache. Replies in flight get ``timeout`` seconds, then they are interrupted.
 
         Raises:
-            EngineBusyError: a model is being loaded or ended just now.
+            EngineBusyError: a model is being loaded or unloaded.
             EngineStoppedError: the engine is not started.
         """
         ...
 
     async def wake(self) -> None:
-        """Load the model again, after a sleep or a failure.
+        """Loads the model again, after a sleep or a failure.
 
         Raises:
-            ModelLoadError: it cannot be loaded any more.
+            ModelLoadError: the model cannot be loaded any more.
             EngineBusyError, EngineStoppedError: as :meth:`sleep`.
         """
         ...
@@ -193,10 +193,10 @@ class ModelHost(Protocol):
     async def swap(
         self, model: str, *, revision: str | None = None, max_model_len: int | None = None, timeout: float = 30.0
     ) -> None:
-        """Serve another model: a folder or a hub id. The old one serves on when it cannot be loaded.
+        """Replaces the served model by ``model``, a folder or a hub id. If that cannot be loaded, the old one stays.
 
         Raises:
-            ModelLoadError: it cannot be loaded or cannot run here; says why.
+            ModelLoadError: the new model cannot be loaded or cannot run here; says why.
             EngineBusyError, EngineStoppedError: as :meth:`sleep`.
         """
         ...

@@ -1,4 +1,4 @@
-"""What the engine hands out: deltas while a reply grows, a completion when it is whole, and its own numbers."""
+"""The engine's output types: deltas of a growing reply, finished completions, model info, stats and status."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 WINDOW_SECONDS = 60
-"""Utilisation is measured over this long."""
+"""Seconds over which utilisation is measured."""
 
 
 class EngineState(StrEnum):
-    """What the engine is doing."""
+    """State of the engine."""
 
     STOPPED = "stopped"
     STARTING = "starting"  #: also when it wakes up
     READY = "ready"
-    DRAINING = "draining"  #: finishes what it has and takes nothing new
+    DRAINING = "draining"  #: finishes the requests in flight and refuses new ones
     ASLEEP = "asleep"  #: weights and cache are released; ``wake`` loads them again
     SWAPPING = "swapping"  #: another model is being loaded
-    RESTARTING = "restarting"  #: a step failed; requests that come now wait
-    FAILED = "failed"  #: starting again did not help; ``wake`` tries once more
+    RESTARTING = "restarting"  #: a step failed; new requests wait
+    FAILED = "failed"  #: restarting did not help; ``wake`` tries once more
 
 
 class FinishReason(StrEnum):
@@ -27,37 +27,37 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  #: the model ended its turn, or a stop string / stop token was met
     LENGTH = "length"  #: ``max_tokens`` or the end of the context window was reached
-    DEADLINE = "deadline"  #: the request's time was over; its text so far is kept
-    ABORT = "abort"  #: the reader left or asked to stop
+    DEADLINE = "deadline"  #: the request's deadline passed; its text so far is kept
+    ABORT = "abort"  #: the reader disconnected or the user stopped it
     ERROR = "error"  #: the request failed: its stream ends by raising, not with a delta
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """What was achieved for one request. Seconds, measured on the engine's monotonic clock."""
+    """Token counts and times of one request. Times are seconds on the engine's monotonic clock."""
 
     prompt_tokens: int
     cached_prompt_tokens: (
         int | None
-    )  #: prompt tokens whose KV came from the prefix cache; None where a server does not say
+    )  #: prompt tokens whose KV came from the prefix cache; None where a server does not report it
     completion_tokens: int
     queue_seconds: float  #: from arrival until first scheduled
     time_to_first_token_seconds: float  #: from arrival until the first token was sampled
     inter_token_latency_seconds: float  #: mean gap between later tokens; 0 with fewer than two
     total_seconds: float  #: from arrival until the last token
     num_preemptions: int = 0
-    draft_tokens: int = 0  #: guesses that were computed for this reply, see ``EngineSettings.speculation``
-    accepted_draft_tokens: int = 0  #: of them those that were right
+    draft_tokens: int = 0  #: draft tokens verified for this reply, see ``EngineSettings.speculation``
+    accepted_draft_tokens: int = 0  #: draft tokens accepted
 
     @property
     def tokens_per_second(self) -> float:
-        """Decode speed as the reader feels it: 1 / inter-token latency (0 when unknown)."""
+        """Decode speed of this reply: 1 / inter-token latency (0 when unknown)."""
         return 1.0 / self.inter_token_latency_seconds if self.inter_token_latency_seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillProgress:
-    """How far the prompt has been read. ``processed`` includes tokens found in the prefix cache."""
+    """Prompt tokens processed so far. ``processed`` includes tokens found in the prefix cache."""
 
     processed: int
     total: int
@@ -67,28 +67,30 @@ class PrefillProgress:
 class Logprob:
     """A token and the natural logarithm of the probability the model gives it."""
 
-    token_id: int  #: -1 where a remote server does not tell it
+    token_id: int  #: -1 where a remote server does not report it
     logprob: float | None  #: None for the first token of a prompt, which nothing predicts
-    text: str  #: what the token adds to a text, U+FFFD for bytes that are no character; a special token's name
+    text: str  #: the text the token adds, U+FFFD for bytes that are no character; a special token's name
     data: bytes  #: the bytes it adds, which may be part of a character; empty for a special token
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """One token of a prompt or a reply under the model's own distribution: ``log_softmax`` of its logits in fp32,
-    before temperature, penalties, bans and filters."""
+    """Log-probabilities at one token of a prompt or a reply, under the model's own distribution.
+
+    They are ``log_softmax`` of the logits in fp32, before temperature, penalties, bans and filters.
+    """
 
     token: Logprob
     rank: int | None  #: 1 is the likeliest; equally likely tokens share the better rank
-    top: tuple[Logprob, ...]  #: the likeliest tokens, as many as were asked for, likeliest first
+    top: tuple[Logprob, ...]  #: the likeliest tokens, as many as requested, likeliest first
 
 
-@dataclass(slots=True)  # one is made for each token, and with frozen=True that takes three times as long
+@dataclass(slots=True)  # created for each token; frozen=True would take three times as long
 class Delta:
-    """One step of a growing reply; not changed once it is handed out.
+    """One increment of a reply; not changed after it is delivered.
 
-    Joining ``text`` over all deltas gives the reply. Deltas may carry no text (prefill progress, a
-    character that is not whole yet, or held-back text that may become a stop string).
+    Joining ``text`` over all deltas gives the reply. A delta may carry no text (prefill progress, an incomplete
+    character, or text held back because it may become a stop string).
     """
 
     request_id: str
@@ -96,25 +98,25 @@ class Delta:
     token_ids: tuple[int, ...] = ()
     finish_reason: FinishReason | None = None  #: set on the last delta only
     stop_reason: str | int | None = None  #: the caller's stop string or stop token id that ended it
-    logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each of ``token_ids`` when asked for, else empty
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each token of the prompt, with the first token
-    prompt_tokens: int | None = None  #: set on the delta that brings the first token; remotely it may be an estimate
-    cached_prompt_tokens: int | None = None  #: set on the delta that brings the first token
-    progress: PrefillProgress | None = None  #: while the prompt is being read
+    logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each of ``token_ids`` when requested, else empty
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each prompt token, on the first token's delta
+    prompt_tokens: int | None = None  #: set on the first token's delta; from a remote server it may be an estimate
+    cached_prompt_tokens: int | None = None  #: set on the first token's delta
+    progress: PrefillProgress | None = None  #: set while the prompt is being prefilled
     timings: Timings | None = None  #: set on the last delta only
     index: int = 0  #: which of the ``n`` replies to the prompt
-    num_unfinished: int = 1  #: how many of the ``n`` replies are still being written
-    token_count: int | None = None  #: tokens in this delta, where a remote server does not tell their ids
-    sampled_at: float | None = None  #: ``time.monotonic`` when the first of its tokens was sampled; here, not remotely
+    num_unfinished: int = 1  #: how many of the ``n`` replies are still being generated
+    token_count: int | None = None  #: tokens in this delta, where a remote server does not report their ids
+    sampled_at: float | None = None  #: ``time.monotonic`` when its first token was sampled; None from a remote server
 
     @property
     def num_tokens(self) -> int:
-        """Generated tokens that this delta brings."""
+        """Number of generated tokens in this delta."""
         return len(self.token_ids) if self.token_count is None else self.token_count
 
     @property
     def is_last(self) -> bool:
-        """No reply of the request is being written any more."""
+        """Whether all ``n`` replies of the request have ended."""
         return self.num_unfinished == 0
 
 
@@ -130,13 +132,13 @@ class Completion:
     finish_reason: FinishReason
     stop_reason: str | int | None
     timings: Timings
-    logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each of ``token_ids`` when asked for, else empty
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each of ``prompt_token_ids`` when asked for
+    logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each of ``token_ids`` when requested, else empty
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  #: one for each of ``prompt_token_ids`` when requested
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What is loaded. ``name`` is what ``/v1/models`` lists."""
+    """The loaded model. ``name`` is what ``/v1/models`` lists."""
 
     name: str
     max_model_len: int
@@ -146,27 +148,27 @@ class ModelInfo:
     attention: str  #: the attention kernel in use
     num_parameters: int
     has_chat_template: bool
-    has_unused_adapter: bool = False  #: a LoRA adapter lies beside the weights; adapters are not applied
-    can_continue: bool = True  #: a reply that was cut off can go on
-    served_names: tuple[str, ...] = ()  #: what ``/v1/models`` lists instead of ``name``, where there are any
+    has_unused_adapter: bool = False  #: the folder also holds a LoRA adapter; adapters are not applied
+    can_continue: bool = True  #: a partial reply can be continued
+    served_names: tuple[str, ...] = ()  #: listed by ``/v1/models`` instead of ``name``, if there are any
 
 
 @dataclass(frozen=True, slots=True)
 class Utilisation:
-    """The last :data:`WINDOW_SECONDS` seconds, or since the start where that is less."""
+    """Utilisation over the last :data:`WINDOW_SECONDS` seconds, or since the start if that is less."""
 
     device_busy: float = 0.0  #: share of the time in which a step was computed, 0..1
     batch_occupancy: float = 0.0  #: sequences per step / ``max_num_seqs``, mean over the steps, 0..1
     token_occupancy: float = 0.0  #: tokens per step / ``max_batched_tokens``, mean over the steps, 0..1
     prompt_tokens_per_second: float = 0.0  #: prompt tokens computed; cached ones take no time
     generation_tokens_per_second: float = 0.0  #: of all replies together
-    time_to_first_token_seconds: float | None = None  #: mean of the replies that began; None without any
+    time_to_first_token_seconds: float | None = None  #: mean over the first tokens in the window; None without any
     inter_token_latency_seconds: float | None = None  #: mean gap between the tokens of a reply; None without any
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot of the engine. Counters grow from start; gauges are now."""
+    """A snapshot of the engine's counters, which grow from the start, and gauges, which are current."""
 
     num_requests_running: int
     num_requests_waiting: int
@@ -180,19 +182,19 @@ class EngineStats:
     num_steps: int
     requests_finished: dict[str, int]  #: by finish reason
     state: EngineState = EngineState.STOPPED
-    num_restarts: int = 0  #: after failed steps
+    num_restarts: int = 0  #: restarts after failed steps
     utilisation: Utilisation = field(default_factory=Utilisation)
-    draft_tokens: int = 0  #: guesses that were computed, see ``EngineSettings.speculation``
-    accepted_draft_tokens: int = 0  #: of them those that were right
+    draft_tokens: int = 0  #: draft tokens verified, see ``EngineSettings.speculation``
+    accepted_draft_tokens: int = 0  #: draft tokens accepted
 
     @staticmethod
     def nothing() -> EngineStats:
-        """Of an engine that has done nothing."""
+        """Returns the stats of an engine that has done nothing."""
         finished = {reason.value: 0 for reason in FinishReason}
         return EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0, 0, 0, finished)
 
     def with_totals_of(self, earlier: EngineStats) -> EngineStats:
-        """These gauges, with the counters of both."""
+        """Returns these gauges with the counters of both added up."""
         sums = {name: getattr(self, name) + getattr(earlier, name) for name in _TOTALS}
         finished = {
             reason: self.requests_finished.get(reason, 0) + earlier.requests_finished.get(reason, 0)
@@ -201,7 +203,7 @@ class EngineStats:
         return replace(self, **sums, requests_finished=finished)
 
     def without_gauges(self) -> EngineStats:
-        """These counters alone."""
+        """Returns these counters with every gauge at zero."""
         return EngineStats.nothing().with_totals_of(self)
 
 
@@ -213,19 +215,19 @@ _TOTALS = (
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """What the engine is doing, for people and probes."""
+    """State of the engine, for users and probes."""
 
     state: EngineState
-    model: str  #: as it was asked for: a folder or a hub id
+    model: str  #: as configured: a folder or a hub id
     reason: str | None = None  #: why it is not ready, as a sentence
-    stage: str | None = None  #: while something is being loaded: what is happening
-    progress: float | None = None  #: how far ``stage`` is, 0 to 1
-    num_restarts: int = 0  #: after failed steps, since the engine was made
+    stage: str | None = None  #: current stage while a model is being loaded
+    progress: float | None = None  #: progress of ``stage``, 0 to 1
+    num_restarts: int = 0  #: restarts after failed steps, since the engine was created
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """``ready`` is whether new requests are accepted; ``error`` says why not."""
+    """Whether the engine accepts new requests (``ready``), and why not (``error``)."""
 
     ready: bool
     error: str | None = None

@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig
 
 MAX_WHOLE = 2**31 - 1
-"""Largest whole number of a field without a smaller bound of its own: a 32-bit integer holds it, as do JavaScript's
-numbers. A larger one is refused."""
+"""Upper bound of whole-number fields without a smaller one: fits a 32-bit integer and JavaScript's numbers. A larger
+value is refused."""
+# Limits per request; a value beyond one is refused with InvalidRequestError. Lengths are in characters.
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
 MAX_SEED = 2**63 - 1
 MAX_REPLIES = 16
 MAX_LOGPROBS = 1000
-"""Upper bound of ``EngineSettings.max_logprobs``, which is what a request may ask for."""
+"""Upper bound of ``EngineSettings.max_logprobs``, which is the limit for a request."""
 MAX_WORDS = 256
 MAX_WORD_LENGTH = 128
 MAX_STOP_TOKEN_IDS = 1024
@@ -31,7 +32,7 @@ BACKGROUND_PRIORITY = MAX_PRIORITY
 """Priority of requests that run on what replies leave: they wait for all others and give way to them."""
 MAX_DEADLINE_SECONDS = MAX_WHOLE
 MAX_SHOWN = 100
-"""Characters of a refused value that the error message repeats."""
+"""Characters of a refused value that the error message repeats; the rest is cut."""
 
 NUMBER_BOUNDS: Mapping[str, tuple[float, float]] = {
     "temperature": (0, 10),
@@ -42,7 +43,7 @@ NUMBER_BOUNDS: Mapping[str, tuple[float, float]] = {
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
 }
-"""Lowest and highest value of each field that takes any number."""
+"""Lowest and highest value of each numeric field that takes fractions."""
 
 WHOLE_BOUNDS: Mapping[str, tuple[int, int]] = {
     "top_k": (-1, MAX_WHOLE),
@@ -53,50 +54,49 @@ WHOLE_BOUNDS: Mapping[str, tuple[int, int]] = {
     "logprobs": (0, MAX_LOGPROBS),
     "prompt_logprobs": (0, MAX_LOGPROBS),
 }
-"""Lowest and highest value of each field that takes a whole number. Kernels pack them into 64 bits at most, so none has
-an open end."""
+"""Lowest and highest value of each field that takes a whole number. Kernels pack them into 64 bits at most, so each
+has an upper bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How one reply is sampled. ``None`` means the model's own default (see ``Engine.default_sampling_params``).
+    """Sampling parameters of a request. ``None`` is the model's own default (see ``Engine.default_sampling_params``).
 
-    A value is refused when it is out of range; nothing is ever clamped.
+    A value out of range is refused, never clamped.
 
     Args:
         temperature: 0 to 10; 0 always takes the likeliest token, 1 samples from the model's own distribution.
-        top_p: 0 to 1; keep the likeliest tokens that together have this probability, at least one.
-        top_k: at most 2**31 - 1; keep this many of the likeliest tokens (and what ties with the last); 0 or -1 keeps
-            all.
-        min_p: 0 to 1; drop tokens less likely than this share of the likeliest one's probability.
-        typical_p: 0 to 1; of what the other filters leave, keep the tokens whose surprise is nearest to the expected
-            one and that together have this probability, at least one.
-        repetition_penalty: 0.01 to 100; tokens of the prompt and the reply become less likely above 1.
-        presence_penalty: -2 to 2; taken from the logit of every token the reply contains.
-        frequency_penalty: -2 to 2; taken from a token's logit once for each time the reply contains it.
-        max_tokens: longest reply, 1 to 2**31 - 1; the context window limits it in any case.
+        top_p: 0 to 1; keeps the likeliest tokens that together have this probability, at least one.
+        top_k: at most 2**31 - 1; keeps this many of the likeliest tokens (and ties with the last); 0 or -1 keeps all.
+        min_p: 0 to 1; drops tokens less likely than this share of the likeliest one's probability.
+        typical_p: 0 to 1; after the other filters, keeps the tokens whose surprise is nearest to the expected one and
+            that together have this probability, at least one.
+        repetition_penalty: 0.01 to 100; above 1, tokens of the prompt and the reply become less likely.
+        presence_penalty: -2 to 2; subtracted from the logit of every token in the reply.
+        frequency_penalty: -2 to 2; subtracted from a token's logit once for each occurrence in the reply.
+        max_tokens: maximum length of the reply, 1 to 2**31 - 1; the context window limits it in any case.
         min_tokens: no end of sequence, stop token or stop string ends the reply before this many tokens.
-        stop: one string or up to 16, of at most 256 characters each; the reply ends before the first one met.
+        stop: one string or up to 16, of at most 256 characters each; the reply ends before the first match.
         stop_token_ids: up to 1024 tokens that end the reply as the model's own end of sequence does.
-        ignore_eos: go on after the model's end of sequence.
-        n: 1 to 16 replies to the same prompt, which is computed once; each has noise of its own, the first that of
-            the seed itself.
-        seed: 0 to 2**63 - 1; makes the reply's noise reproducible. -1 is random, as in vLLM and llama.cpp.
-        logprobs: 0 to ``EngineSettings.max_logprobs``; tell each token's log-probability, and those of this many
-            likeliest tokens. They are the model's own, before any of these parameters.
-        prompt_logprobs: as many at most; tell the same of the prompt's tokens. The prompt is then computed whole,
-            also where the prefix cache holds its beginning.
-        logit_bias: up to 1024 token ids, each to -100..100, added to the logit before everything else.
-        bad_words: up to 256 words of at most 128 characters; the tokens that usually write them, with and without a
-            space before, are never completed. Another casing or another split into tokens is not seen.
-        forbidden_words: up to 256 words of at most 128 characters that the reply's text never contains, in whatever
-            casing and however split into tokens; as whole words, see ``engine.text.word_matching``.
+        ignore_eos: continues after the model's end of sequence.
+        n: 1 to 16 replies to the same prompt, which is computed once; each has its own random numbers, the first
+            those of the seed itself.
+        seed: 0 to 2**63 - 1; makes the reply reproducible. -1 is random, as in vLLM and llama.cpp.
+        logprobs: 0 to ``EngineSettings.max_logprobs``; returns each token's log-probability and those of this many
+            likeliest tokens, from the model's own distribution, before any of these parameters.
+        prompt_logprobs: the same for the prompt's tokens, with the same limit. The whole prompt is then computed, even
+            where the prefix cache holds the start of it.
+        logit_bias: up to 1024 token ids, each with -100 to 100, added to the logit before everything else.
+        bad_words: up to 256 words of at most 128 characters; their usual token sequences, with and without a leading
+            space, are never completed. Other casings and other splits into tokens are not caught.
+        forbidden_words: up to 256 words of at most 128 characters that the reply's text never contains, in any casing
+            and any split into tokens; matches whole words, see ``engine.text.word_matching``.
 
-    ``response_format`` is not built yet: anything but the value that asks for nothing raises
+    ``response_format`` is not supported yet: anything but ``None`` and ``{"type": "text"}`` raises
     :class:`UnsupportedParameterError`.
 
     Raises:
-        InvalidRequestError: a ``ValueError`` that names the field, the value and what is allowed.
+        InvalidRequestError: a ``ValueError`` that names the field, the value and the allowed range.
     """
 
     temperature: float | None = None
@@ -148,14 +148,14 @@ class SamplingParams:
 
     @classmethod
     def from_generation_config(cls, config: GenerationConfig) -> SamplingParams:
-        """The model's own defaults, as its ``generation_config.json`` states them.
+        """Returns the model's own defaults, from its ``generation_config.json``.
 
-        Every field that the sampler reads is set. What the file leaves open is neutral (temperature 1, no filter,
-        no penalty), not transformers' own habits (greedy, top-k 50). ``do_sample: false`` means temperature 0.
-        ``max_tokens`` stays ``None``, as far as the context window reaches, unless the file states ``max_new_tokens``.
+        Every field that the sampler reads is set. Fields missing in the file are neutral (temperature 1, no filter, no
+        penalty), not transformers' defaults (greedy, top-k 50). ``do_sample: false`` means temperature 0.
+        ``max_tokens`` stays ``None``, limited by the context window only, unless the file sets ``max_new_tokens``.
 
         Raises:
-            ModelLoadError: the file states something impossible.
+            ModelLoadError: the file holds a value out of range.
         """
         temperature = _stated(config, "temperature", 1.0)
         try:
@@ -174,14 +174,14 @@ class SamplingParams:
             raise ModelLoadError(f"The model's generation_config.json cannot be used: {error}.") from error
 
     def with_defaults(self, defaults: SamplingParams) -> SamplingParams:
-        """These parameters, with ``defaults`` where they say ``None``."""
+        """Returns these parameters with every ``None`` replaced from ``defaults``."""
         missing = {
             field.name: getattr(defaults, field.name) for field in fields(self) if getattr(self, field.name) is None
         }
         return replace(self, **missing)
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Refuse token ids the model does not have.
+        """Refuses token ids that the model does not have.
 
         Raises:
             InvalidRequestError: naming the field and the token id.
@@ -192,7 +192,7 @@ class SamplingParams:
                     raise _wrong(name, token_id, f"token ids below the model's vocabulary size, {vocab_size}")
 
     def check_logprobs(self, limit: int) -> None:
-        """Refuse more log-probabilities than the engine's settings allow.
+        """Refuses more log-probabilities than the engine's settings allow.
 
         Raises:
             InvalidRequestError: naming the field, the limit and the setting.
@@ -214,10 +214,10 @@ class SamplingParams:
 
 
 def check_deadline(seconds: object) -> float | None:
-    """Seconds that a request may take; None for no limit.
+    """Returns the seconds that a request may take; None for no limit.
 
     Raises:
-        InvalidRequestError: the value is no number of seconds above 0, or too large a one.
+        InvalidRequestError: the value is not a number above 0, or is above :data:`MAX_DEADLINE_SECONDS`.
     """
     try:
         number = _number("deadline", seconds, 0, MAX_DEADLINE_SECONDS)
@@ -229,10 +229,10 @@ def check_deadline(seconds: object) -> float | None:
 
 
 def check_priority(priority: object) -> int:
-    """Steps of a request's priority, lower first.
+    """Returns a request's priority; lower is served first.
 
     Raises:
-        InvalidRequestError: the value is no whole number between -1000 and 1000.
+        InvalidRequestError: the value is not a whole number between -1000 and 1000.
     """
     number = _integer("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
     return 0 if number is None else number
@@ -243,10 +243,10 @@ def _wrong(name: str, value: object, allowed: str) -> InvalidRequestError:
 
 
 def shown(value: object) -> str:
-    """Returns a refused value as an error message repeats it: cut where it is long."""
+    """Returns a refused value for an error message, cut to :data:`MAX_SHOWN` characters."""
     try:
         text = repr(value)
-    except ValueError:  # Python writes no whole number of more than 4,300 digits
+    except ValueError:  # Python refuses to print integers of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
@@ -260,7 +260,7 @@ def _number(name: str, value: object, low: float, high: float) -> float | None:
         number = float(value)
     except OverflowError:
         number = inf
-    if not low <= number <= high:  # also refuses NaN, which no comparison accepts
+    if not low <= number <= high:  # also refuses NaN, for which every comparison is false
         raise _wrong(name, value, f"between {low} and {high}")
     return number
 

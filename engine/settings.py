@@ -11,7 +11,7 @@ from engine.sampling_params import MAX_LOGPROBS
 
 
 class EngineSettings(BaseSettings):
-    """How the engine loads and runs a model."""
+    """Settings for loading and running a model."""
 
     model_config = SettingsConfigDict(env_prefix="ENGINE_", env_file=".env", extra="ignore", frozen=True)
 
@@ -21,31 +21,31 @@ class EngineSettings(BaseSettings):
     )
     served_model_name: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="Names under which /v1 lists and takes the model instead of its own, separated by commas; replies "
+        description="Comma-separated names under which /v1 lists and accepts the model instead of its own; responses "
         "carry the first.",
     )
     revision: str | None = Field(None, description="Branch, tag or commit of a hub model.")
     device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="Where the model runs; auto is cuda where PyTorch can compute on the GPU, else cpu."
+        "auto", description="Device for the model; auto is cuda where PyTorch can use the GPU, else cpu."
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
-        "auto", description="Number format of the weights; auto is bfloat16 where the processor has it natively."
+        "auto", description="Data type of the weights; auto is bfloat16 where the processor supports it natively."
     )
     quantization: Literal["none", "int8", "int4", "fp8"] = Field(
         "none",
-        description="Linear layers in fewer bits: less memory, less exact, on processors faster. int8 everywhere, "
-        "int4 on processors, fp8 on GPUs of compute capability 8.9 or later.",
+        description="Quantize linear layers: less memory, less exact, faster on CPUs. int8 works everywhere, int4 on "
+        "CPUs, fp8 on GPUs of compute capability 8.9 or later.",
     )
     native: bool = Field(
         True,
-        description="On processors, models built like Llama run in C++ (without AMX their short steps), compiled for "
-        "this machine at the first start where a compiler (g++) is found.",
+        description="On CPUs, run Llama-like models in C++ (without AMX, only their short steps), compiled for this "
+        "machine at the first start where a compiler (g++) is found.",
     )
-    attention: str = Field("auto", description="Attention kernel; auto picks the fastest one that can serve.")
+    attention: str = Field("auto", description="Attention kernel; auto picks the fastest one that can run here.")
     max_model_len: int | None = Field(
         None, ge=16, description="Context window in tokens; default: the model's own, or less where memory is short."
     )
-    max_num_seqs: int = Field(64, ge=1, le=4096, description="Most requests decoded together in one step.")
+    max_num_seqs: int = Field(64, ge=1, le=4096, description="Maximum requests decoded together in one step.")
     max_batched_tokens: int = Field(
         512, ge=1, description="Token budget of one step: decodes first, then chunks of prompts."
     )
@@ -53,69 +53,69 @@ class EngineSettings(BaseSettings):
         20,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Most log-probabilities that a request may ask for with each token of its reply or its prompt.",
+        description="Maximum log-probabilities that a request may ask for with each token of its reply or prompt.",
     )
-    max_waiting: int = Field(256, ge=0, description="Most requests that may wait; one more is refused.")
+    max_waiting: int = Field(256, ge=0, description="Maximum requests in the queue; one more is refused.")
     kv_block_size: int | None = Field(
         None,
         ge=1,
         le=1024,
-        description="Tokens in one KV cache block; default: what suits the attention kernel, 16 or 256.",
+        description="Tokens in one KV cache block; default: 16 or 256, depending on the attention kernel.",
     )
     kv_cache_memory: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="Memory for the KV cache in GiB; default: a share of what is free."
+        None, gt=0, allow_inf_nan=False, description="Memory for the KV cache in GiB; default: a share of free memory."
     )
-    num_kv_blocks: int | None = Field(None, ge=2, description="Exact number of KV blocks; overrides the memory.")
+    num_kv_blocks: int | None = Field(None, ge=2, description="Exact number of KV blocks; overrides kv_cache_memory.")
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="Share of the GPU's memory to use.")
-    enable_prefix_caching: bool = Field(True, description="Reuse the KV of prompts that begin alike.")
+    enable_prefix_caching: bool = Field(True, description="Reuse the KV cache of prompts with a common prefix.")
     cuda_graphs: bool = Field(True, description="On a GPU, record decodes as CUDA graphs where the model allows it.")
     overlap: bool = Field(True, description="On a GPU, prepare the next step while this one is computed.")
     batch_invariant: bool = Field(
         False,
-        description="A greedy or seeded reply is the same alone and under load in bfloat16 too; replies take longer.",
+        description="Make greedy and seeded replies the same alone and under load, in bfloat16 too; slower.",
     )
     speculation: str = Field(
         "off",
         min_length=1,
-        description="Guess tokens ahead and check several in one step; replies stay the same. prompt-lookup takes the "
-        "guesses from the chat's own text; a folder or hub id names a small model that makes them, with the same "
+        description="Speculative decoding: draft tokens ahead and verify several in one step; replies stay the same. "
+        "prompt-lookup drafts from the chat's own text; a folder or hub id names a small draft model with the same "
         "tokenizer.",
     )
     speculative_tokens: int = Field(
-        4, ge=1, le=16, description="With speculation, most tokens guessed for one reply in one step."
+        4, ge=1, le=16, description="With speculation, maximum draft tokens for one reply in one step."
     )
     forbidden_words: str | None = Field(
         None,
-        description="Whole words that no reply may contain, in any casing: separated by commas, or @ and a file "
-        "with one on each line.",
+        description="Whole words that no reply may contain, in any casing: separated by commas, or @ and a file with "
+        "one word per line.",
     )
     num_threads: int | None = Field(
         None, ge=1, description="CPU threads for the model; default: all cores, or one for a tiny model."
     )
     remote_url: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="Servers of OpenAI's API that run the model, separated by commas; then nothing is loaded here.",
+        description="OpenAI-compatible servers that run the model, separated by commas; disables the local model.",
     )
     remote_api_key: SecretStr | None = Field(None, description="Key for those servers, sent as a bearer token.")
-    remote_model: str | None = Field(None, description="Their model to use; default: the only one they serve.")
+    remote_model: str | None = Field(
+        None, description="Model to use on those servers; default: the only one they serve."
+    )
     remote_kind: Literal["auto", "vllm", "sglang", "tgi", "llama.cpp", "llama-cpp-python", "deskmate", "openai"] = (
-        Field("auto", description="What those servers are, and so what they understand; auto asks them.")
+        Field("auto", description="Kind of those servers, which decides the parameters they accept; auto asks them.")
     )
     remote_timeout: float = Field(
-        120.0, gt=0, le=3600, description="Seconds for which such a server may send nothing before it is given up."
+        120.0, gt=0, le=3600, description="Seconds without data from such a server before its reply counts as failed."
     )
-    remote_retries: int = Field(
-        2, ge=0, le=10, description="How often a request is sent again whose reply has not begun."
-    )
+    remote_retries: int = Field(2, ge=0, le=10, description="Retries of a request whose reply has not begun.")
 
     @property
     def draft_model(self) -> str | None:
-        """Folder or hub id of the model that guesses; None without one."""
+        """Folder or hub id of the draft model; None without one."""
         return None if self.speculation in ("off", "prompt-lookup") else self.speculation
 
     @property
     def most_sampled_rows(self) -> int:
-        """Rows of logits that one step has at most."""
+        """Maximum rows of logits in one step."""
         each = 1 if self.speculation == "off" else 1 + self.speculative_tokens
         return min(self.max_num_seqs * each, self.max_batched_tokens)
 

@@ -1,4 +1,4 @@
-"""Memory: how much is free, and giving it back. To Python it is free long before other programs can have it."""
+"""Available memory, and its release to the system: memory that Python has freed is not yet free for other programs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ log = logging.getLogger(__name__)
 
 
 def available_memory(device: torch.device) -> int:
-    """Bytes that can be allocated now without pushing anything out."""
+    """Returns the bytes that can be allocated now without evicting or swapping anything."""
     if device.type == "cuda":
         free, _total = torch.cuda.mem_get_info(device)
         return int(free)
-    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # where nothing tells better
+    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # without /proc/meminfo: a guess
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 free = int(line.split()[1]) * 1024
-    # A container may have less than the machine (cgroup v2; "max" means no limit).
+    # A container may be limited to less than the machine has (cgroup v2; "max" means no limit).
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     if limit.exists() and (most := limit.read_text().strip()).isdigit():
         free = min(free, int(most) - int(used.read_text()))
@@ -34,13 +34,13 @@ def available_memory(device: torch.device) -> int:
 
 
 def release_memory() -> None:
-    """Collect what nobody refers to any more, and hand it back to the system and to the GPU's other users."""
+    """Collects garbage, and returns freed memory to the system and to the GPU's other processes."""
     gc.collect()
     if torch.cuda.is_available():
         try:
             torch.cuda.empty_cache()
-        except RuntimeError as error:  # after some faults the GPU answers nothing any more, this neither
-            log.warning("the GPU's memory cannot be handed back: %s", error)
+        except RuntimeError as error:  # after some faults every CUDA call fails
+            log.warning("cannot release the GPU's memory: %s", error)
     if sys.platform == "linux":
         # glibc keeps freed memory for the next allocation; other C libraries have no such function.
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -49,7 +49,7 @@ def release_memory() -> None:
 
 
 def clear_error_frames(error: BaseException) -> None:
-    """Let go of what the frames of an error hold: the tensors of a failed step, a model that is half there."""
+    """Clears an error's traceback frames, which hold the tensors of a failed step or a partly loaded model."""
     link: BaseException | None = error
     while link is not None:
         traceback.clear_frames(link.__traceback__)

@@ -1,4 +1,4 @@
-"""Whether Triton's kernels can be compiled and run here."""
+"""Checks whether Triton kernels can be compiled and run here."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from engine.device.cuda import capability_below
 
 
 def triton_unavailable_reason(device: torch.device) -> str | None:
-    """A sentence's part; None on a GPU that can run them."""
+    """Returns why not, as part of a sentence; None on a GPU that can run them."""
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
-    # Older ones lost their tensor cores in Triton 3.3 (github.com/triton-lang/triton/pull/5066).
+    # Triton 3.3 dropped tensor cores on older GPUs (github.com/triton-lang/triton/pull/5066).
     return capability_below(device, 8) or _no_compiler()
 
 
 def _no_compiler() -> str | None:
-    """Triton compiles a small C file against Python's headers on first use (triton/runtime/build.py)."""
+    """Returns what Triton lacks to compile its C launcher against Python's headers (triton/runtime/build.py)."""
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         return "Triton needs a C compiler, such as the system's package gcc"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
