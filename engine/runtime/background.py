@@ -1,4 +1,4 @@
-"""Long work for an event loop that must stay free to end."""
+"""Runs long blocking work in a daemon thread, so that neither the event loop nor the process's exit waits for it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ T = TypeVar("T")
 _PROCESSORS = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
 
 CANCEL_TIMEOUT_SECONDS = 2.0
-"""How long a cancelled caller waits for the work to notice."""
+"""How long a cancelled caller waits for the work to end; after that it stops waiting."""
 
 
 async def run_in_daemon_thread(work: Callable[[], T], *, cancel: Callable[[], None] | None = None) -> T:
-    """Like ``asyncio.to_thread``, for work that may take minutes.
+    """Runs ``work`` like ``asyncio.to_thread``, but fit for work that takes minutes.
 
-    The thread is a daemon of its own: a program can end without it, which it could not with the loop's own pool
-    of threads. It has all processors that the program began with, and so has what it starts, however few are left to
-    the caller. A caller that is cancelled calls ``cancel`` and waits a few seconds for the work to end; without
-    ``cancel`` the work goes on to its end.
+    The process can exit without waiting for the daemon thread, which it cannot with the loop's own thread pool. The
+    thread, and every thread it starts, may use all CPUs that the process had at import, even where the caller's CPU
+    affinity is narrower. When the caller is cancelled, it calls ``cancel`` and waits up to
+    :data:`CANCEL_TIMEOUT_SECONDS` for the work to end; without ``cancel`` the work runs to its end.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
     def run() -> None:
         if _PROCESSORS:
-            with suppress(OSError):  # some were taken from the program since
+            with suppress(OSError):  # the process may have lost some CPUs since
                 os.sched_setaffinity(0, _PROCESSORS)
         try:
             result = work()
@@ -40,7 +40,7 @@ async def run_in_daemon_thread(work: Callable[[], T], *, cancel: Callable[[], No
             _tell(done.set_result, result)
 
     def _tell(tell: Callable[..., None], outcome: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: no caller is waiting
             loop.call_soon_threadsafe(lambda: None if done.done() else tell(outcome))
 
     threading.Thread(target=run, name="deskmate-life", daemon=True).start()

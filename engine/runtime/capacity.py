@@ -1,4 +1,4 @@
-"""How many KV blocks there are, and how long a sequence may get: arithmetic on memory, done once at start."""
+"""Sizes the KV cache and the context window from the available memory, once at start."""
 
 from __future__ import annotations
 
@@ -18,25 +18,28 @@ from engine.settings import EngineSettings
 
 GIB = 1024**3
 DEFAULT_CPU_CACHE_SHARE = 0.25
-"""Share of the free main memory that the cache may take unasked: other programs live there too."""
+"""Default share of the free main memory for the cache; the rest is left to other programs."""
 MAX_DEFAULT_CPU_CACHE_BYTES = 4 * GIB
+"""Upper bound of that default."""
 SMALL_MODEL_BYTES = 32 * 1024**2
+"""Models with less weight memory run on one CPU thread by default."""
 SAMPLER_COPIES = 6
-"""Of the logits in fp32 at once: sorted values, their order in 8 bytes, probabilities and their running sum."""
+"""fp32 copies of the logits that the sampler holds at once: sorted values, their order in 8 bytes, probabilities and
+their running sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
     num_blocks: int  #: the null block included
-    max_model_len: int  #: longest sequence, prompt and reply together
+    max_model_len: int  #: maximum tokens of a sequence, prompt and reply together
 
 
 def suitable_num_threads(model: LoadedModel) -> int:
-    """CPU threads that serve a model best when nobody chose.
+    """Returns the default number of CPU threads for a model.
 
-    The parts of a small model's step are too short to share: threads would mostly wait for one another, and
-    wait for ever so long where another program holds a core (measured on the guide, 4 M parameters and 2 cores,
-    through transformers: 5.9 ms a step on one thread and 5.0 on two when idle; 7 and 60 beside one busy process).
+    A small model gets one: its operations are too short to share, so threads would mostly wait for one another, and
+    far longer where another program holds a core (measured on the guide, 4 M parameters and 2 cores, through
+    transformers: 5.9 ms a step on one thread and 5.0 on two when idle; 7 and 60 beside one busy process).
     """
     if model.weight_bytes < SMALL_MODEL_BYTES:
         return 1
@@ -44,15 +47,17 @@ def suitable_num_threads(model: LoadedModel) -> int:
 
 
 def plan_capacity(model: LoadedModel, layout: CacheLayout, settings: EngineSettings, block_size: int) -> Capacity:
-    """Size the cache: as asked, else for ``max_num_seqs`` full-length sequences, as far as memory goes.
+    """Sizes the cache as configured, else for ``max_num_seqs`` full-length sequences, as far as memory allows.
+
+    Without a configured ``max_model_len``, the context window shrinks to what fits.
 
     Raises:
-        ModelLoadError: the context window asked for is longer than the model's, or one sequence of it does not fit.
+        ModelLoadError: the configured context window is longer than the model's, or one sequence does not fit.
     """
     asked_len = settings.max_model_len
     if asked_len is not None and asked_len > model.max_position_embeddings:
         raise ModelLoadError(
-            f"max_model_len={asked_len} is more than {model.name} was made for: lower it to "
+            f"max_model_len={asked_len} is more than {model.name} supports. Lower it to "
             f"{model.max_position_embeddings} or less."
         )
     max_model_len = asked_len or model.max_position_embeddings
@@ -88,28 +93,33 @@ def plan_capacity(model: LoadedModel, layout: CacheLayout, settings: EngineSetti
 
 
 def _budget(model: LoadedModel, settings: EngineSettings) -> int:
-    """Bytes for the cache."""
+    """Returns the bytes for the cache: as configured, else a share of the free memory."""
     device = model.device
     free = available_memory(device)
     if settings.kv_cache_memory is not None:
         asked = int(settings.kv_cache_memory * GIB)
         if asked > free:
             raise ModelLoadError(
-                f"kv_cache_memory={settings.kv_cache_memory:g} GiB was asked for, but only {free / GIB:.1f} GiB "
-                "of memory are free. Lower it."
+                f"kv_cache_memory={settings.kv_cache_memory:g} asks for more memory than the {free / GIB:.1f} GiB "
+                "that are free. Lower it."
             )
         return asked
     if device.type == "cuda":
         step = _peak_of_largest_step(model, settings)
         if settings.cuda_graphs:
-            step *= 2  # graphs keep the memory of a step for themselves
+            step *= 2  # CUDA graphs keep the memory of a step in a pool of their own
         free, total = torch.cuda.mem_get_info(device)
         return gpu_budget(free, total, step, settings.gpu_memory_utilization)
     return int(min(free * DEFAULT_CPU_CACHE_SHARE, MAX_DEFAULT_CPU_CACHE_BYTES))
 
 
 def gpu_budget(free: int, total: int, step: int, utilization: float) -> int:
-    """Bytes for the cache on a GPU: its share, less what is taken already and what a step takes besides.
+    """Returns the bytes for the cache on a GPU: its share, less the memory in use and that of one step.
+
+    Args:
+        free, total: bytes of the GPU.
+        step: peak bytes of a step, on top of weights and cache.
+        utilization: ``EngineSettings.gpu_memory_utilization``.
 
     Raises:
         ModelLoadError: nothing is left; says what to lower.
@@ -125,7 +135,7 @@ def gpu_budget(free: int, total: int, step: int, utilization: float) -> int:
 
 
 def _peak_of_largest_step(model: LoadedModel, settings: EngineSettings) -> int:
-    """Bytes that a step takes at most on top of weights and cache: measured, and reckoned for the sampler."""
+    """Returns the peak bytes of a step on top of weights and cache: measured, plus an estimate for the sampler."""
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated(model.device)
     torch.cuda.reset_peak_memory_stats(model.device)
@@ -145,7 +155,7 @@ def _peak_of_largest_step(model: LoadedModel, settings: EngineSettings) -> int:
 
 @torch.inference_mode()
 def run_largest_step(model: LoadedModel, settings: EngineSettings) -> None:
-    """Compute a step as large as any, without a cache."""
+    """Computes the largest possible step, without a cache."""
     num_tokens = settings.max_batched_tokens
     positions = torch.arange(num_tokens, device=model.device) % model.max_position_embeddings
     rows = torch.arange(settings.most_sampled_rows, device=model.device)

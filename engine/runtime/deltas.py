@@ -1,4 +1,4 @@
-"""A reply as it grows, for who waits for each delta, and for who would rather be told."""
+"""The stream of a reply's deltas, to iterate over or to have pushed to a callback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.outputs import Delta
 
 
 class Deltas(AsyncGenerator[Delta, None]):
-    """Iterate over it, or have it :meth:`tell`; one of both, and once."""
+    """Deltas of one reply. Iterate over them, or call :meth:`tell`: one of the two, and once."""
 
     def __init__(
         self, generator: AsyncGenerator[Delta], push: Callable[[Callable[[Delta], None]], Awaitable[None]]
@@ -19,14 +19,14 @@ class Deltas(AsyncGenerator[Delta, None]):
         self._push = push
 
     async def tell(self, take: Callable[[Delta], None]) -> None:
-        """Call ``take`` with each delta in the event loop as soon as it comes; return after the last one.
+        """Calls ``take`` in the event loop with each delta as soon as it arrives; returns after the last one.
 
-        No task wakes for a delta, which with many replies in flight is most of what they cost. Raises what iterating
-        raises, and what ``take`` raises. Cancelling it aborts the request.
+        No task wakes up for a delta, which with many replies in flight is most of a delta's cost. Raises what iterating
+        raises and what ``take`` raises. Cancelling it aborts the request.
         """
         await self._push(take)
 
-    def __anext__(self) -> Coroutine[Any, Any, Delta]:  # not async: the generator's own is enough
+    def __anext__(self) -> Coroutine[Any, Any, Delta]:  # not async: returns the generator's own coroutine
         return self._generator.__anext__()
 
     async def asend(self, value: None) -> Delta:

@@ -1,4 +1,4 @@
-"""The engine without its thread: scheduler, runner, sampler and text streams, one synchronous step at a time."""
+"""The synchronous core of the engine: scheduler, runner, sampler and output processing, one step per call."""
 
 from __future__ import annotations
 
@@ -43,21 +43,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class StepResult:
-    """What one step brought: at most one delta for each reply, and the streams that broke."""
+    """Output of one step: at most one delta for each reply, and the streams that failed, with their errors."""
 
     deltas: list[Delta] = field(default_factory=list)
     failures: list[tuple[str, EngineError]] = field(default_factory=list)
 
 
 class EngineCore:
-    """Owns the model, the cache and every request in flight. Used by one thread only, but for its ``request_processor``.
+    """Owns the model, the cache and every request in flight.
+
+    Used by one thread only, except for ``request_processor`` and :meth:`stats`, which any thread may use.
 
     Args:
         model: loaded and ready.
         settings: sizes and limits.
-        recorder: records decodes; None is CUDA graphs on a GPU, and nothing elsewhere.
-        readback: brings tokens to the host while the next step is computed; None is CUDA's on a GPU, and elsewhere
-            steps do not overlap.
+        recorder: records decodes; None means CUDA graphs on a GPU, and no recording elsewhere.
+        readback: copies tokens to the host while the next step is computed; None means CUDA's on a GPU, and no
+            overlapped steps elsewhere.
     """
 
     def __init__(
@@ -99,20 +101,20 @@ class EngineCore:
         if self._runner.max_native_tokens and self._drafting is None:
             self._multi_step = MultiStep(self._scheduler, self._pacing, self._runner.max_native_tokens)
         self._record_decodes(recorder, settings, capacity.max_model_len)
-        # Where steps run in C++, tokens are chosen there, too.
+        # Where steps run in C++, sampling does too.
         self._sampler = Sampler(NativeSampling() if model.decoder is not None else None)
         self.request_processor = RequestProcessor(model, settings, capacity.max_model_len)
         self._overlap: Overlap | None = None
         can_overlap = readback is not None or model.device.type == "cuda"
-        if settings.overlap and can_overlap and self._drafting is None:  # guesses follow the tokens before them
+        if settings.overlap and can_overlap and self._drafting is None:  # drafting needs the sampled tokens
             self._overlap = Overlap(self._runner, self._scheduler, readback or CudaReadback())
         self._output_processor = OutputProcessor(self._scheduler, EngineMetrics(self.stats))
         self._submissions = self._output_processor.submissions
-        self._step_request_ids: tuple[str, ...] = ()  # who was computed last
+        self._step_request_ids: tuple[str, ...] = ()  # requests in the latest step, or steps in flight
 
     @property
     def metrics(self) -> EngineMetrics:
-        """What is measured of its steps and replies."""
+        """Metrics of steps and replies."""
         return self._output_processor.metrics
 
     @metrics.setter
@@ -124,8 +126,8 @@ class EngineCore:
         return self._scheduler.has_work
 
     def add(self, submission: Submission) -> None:
-        """Queue a request; ``ValueError`` when it can never be served."""
-        self._scheduler.add(submission.request)  # which leaves nothing behind where it raises
+        """Queues a request. Raises ``ValueError`` when it can never be served."""
+        self._scheduler.add(submission.request)  # leaves nothing behind when it raises
         try:
             self._output_processor.add(submission)
         except BaseException:
@@ -134,20 +136,23 @@ class EngineCore:
             raise
 
     def abort(self, stream_id: str) -> bool:
-        """End a request, all its replies, and free their blocks; False when it is no longer in flight."""
+        """Aborts all replies of a request and releases their blocks; False when it is no longer in flight."""
         return bool(self._output_processor.end(stream_id, FinishReason.ABORT))
 
     def abort_all(self) -> None:
-        """End every request and free its blocks."""
+        """Aborts every request and releases its blocks."""
         for stream_id in self._output_processor.streams():
             self.abort(stream_id)
-        while self._scheduler.has_work:  # a step on the device holds blocks until it has landed
+        while self._scheduler.has_work:  # a step on the device holds blocks until it is complete
             self.step()
 
     def evacuate(self) -> tuple[list[Submission], list[Submission]]:
-        """After a failed step: those that were in it with their siblings, and all others, ready for another core.
+        """Empties the core after a failed step, and releases its cache.
 
-        Gives up the cache. The intake serves on, until the other core is there.
+        The request processor stays usable until the next core replaces this one.
+
+        Returns:
+            The requests that were in the step, with their siblings, and all others, ready for another core.
         """
         everyone = [self._submissions[request.id] for request in self._scheduler.evacuate()]
         broken = {self._submissions[id_].stream_id for id_ in self._step_request_ids if id_ in self._submissions}
@@ -158,7 +163,7 @@ class EngineCore:
         return failed, [one for one in everyone if one.stream_id not in broken]
 
     def step(self) -> StepResult:
-        """Compute one step."""
+        """Computes one step, or several where the multi-step decoder can, and expires overdue requests first."""
         result = StepResult()
         for stream_id, ended in self._output_processor.expire_overdue():
             if isinstance(ended, EngineError):
@@ -188,7 +193,7 @@ class EngineCore:
             self._score_prompts(plan, logits[plan.num_sampled_rows :])
             logits = logits[: plan.num_sampled_rows]
         seconds, num_generated = 0.0, 0
-        deltas: dict[str, Delta] = {}  # of each reply, in the order of their last tokens
+        deltas: dict[str, Delta] = {}  # by reply, in the order of their last tokens
         for part, rows in [(plan, None)] if self._drafting is None else self._drafting.rounds(plan):
             tokens = self._sample(part, logits if rows is None else logits[rows], result)
             seconds += monotonic() - began
@@ -197,7 +202,7 @@ class EngineCore:
             self._advance(advanced, deltas, result)
             began = monotonic()
         if fell_back and not result.failures:
-            self._multi_step = None  # no request's fault but ours, which would be met again in each step
+            self._multi_step = None  # no request caused it, so it is our defect and would recur in each step
         self._measure(plan, seconds + monotonic() - began, num_generated)
         self._report_progress(plan, result)
         result.deltas += deltas.values()
@@ -206,16 +211,16 @@ class EngineCore:
     def _run_multi_step(
         self, plan: StepPlan, replies: Sequence[MultiStepRow], max_steps: int
     ) -> MultiStepOutput | None:
-        """Several steps in one call of C++; None where the parameters of a reply cannot be packed for it."""
+        """Computes several steps in one C++ call; None where a reply's parameters cannot be packed for it."""
         try:
             return self._runner.execute_steps(plan, replies, max_steps)
-        except (struct.error, ArithmeticError, TypeError, ValueError):  # sampling one by one finds out whose they are
-            log.exception("several steps at once failed, so the step is computed by itself")
+        except (struct.error, ArithmeticError, TypeError, ValueError):  # sampling row by row will find the request
+            log.exception("multi-step decoding failed; computing a single step instead")
             return None
 
     def _commit_steps(self, steps: Iterable[ComputedStep], result: StepResult) -> None:
-        """Commit several steps that were computed at once."""
-        deltas: dict[str, Delta] = {}  # of each reply, in the order of their last tokens
+        """Commits several steps that were computed in one call."""
+        deltas: dict[str, Delta] = {}  # by reply, in the order of their last tokens
         for plan, tokens, seconds, at in steps:
             advanced = self._scheduler.commit(plan, tokens, at)
             self._measure(plan, seconds, len(advanced))
@@ -224,17 +229,17 @@ class EngineCore:
         result.deltas += deltas.values()
 
     def _launch_next(self, overlap: Overlap, result: StepResult) -> StepPlan:
-        """Let the device begin a step before the one before it is looked at.
+        """Launches the next step before reading back the one in flight, where it can.
 
         Returns:
-            What is to be computed now, nothing having been left to the device.
+            The step to compute synchronously: empty when a step was launched.
         """
         if overlap.lacks_blocks:
             self._complete_step(overlap, result)
         plan, before = self._scheduler.plan(), overlap.plans
         launches = bool(plan.chunks) and overlap.can_run(plan, self._submissions)
         if launches:
-            # Should it fail, nobody can tell which of the two it was.
+            # If the device fails now, either step may be the cause.
             self._step_request_ids = tuple([chunk.request.id for each in (*before, plan) for chunk in each.chunks])
             overlap.launch(plan, self._submissions)
         if before:
@@ -244,7 +249,7 @@ class EngineCore:
         return self._scheduler.in_flight.resolve(plan) if before else plan
 
     def _complete_step(self, overlap: Overlap, result: StepResult) -> None:
-        """Read the tokens of the earliest step on the device, and apply them."""
+        """Reads back the tokens of the earliest step in flight, and commits them."""
         completed = overlap.complete_step()
         for stream_id in {self._submissions[id_].stream_id for id_ in completed.unusable}:
             self._output_processor.end(stream_id, FinishReason.ERROR)
@@ -262,13 +267,13 @@ class EngineCore:
         result.deltas += deltas.values()
 
     def _advance(self, advanced: Sequence[Request], deltas: dict[str, Delta], result: StepResult) -> None:
-        """Turn new tokens into deltas; a request whose text fails ends alone."""
+        """Turns new tokens into deltas. A request whose detokenization fails ends alone."""
         self._output_processor.observe_latencies(advanced)
         for request_id, cause in self._output_processor.process(advanced, deltas).items():
             self._fail(request_id, cause, result)
 
     def _report_progress(self, plan: StepPlan, result: StepResult) -> None:
-        """How far the prompts are that a step read."""
+        """Adds a progress delta for each unfinished prefill in the step."""
         for chunk in plan.chunks if plan.num_prompt_tokens else ():
             request = chunk.request
             if not chunk.samples and request.num_output_tokens == 0 and not request.is_finished:
@@ -294,7 +299,10 @@ class EngineCore:
         )
 
     def _sample(self, plan: StepPlan, logits: Tensor, result: StepResult) -> dict[str, int]:
-        """The next token of each sampling request. One with unusable scores fails alone, not the whole batch."""
+        """Samples the next token of each sampling request, by request id.
+
+        A request with unusable logits or parameters fails alone, not the whole batch.
+        """
         ids: list[str] = []
         origin: list[int] = []  # forks are sampled from the logits of the prompt they share
         for row, chunk in enumerate(plan.sampling):
@@ -313,7 +321,7 @@ class EngineCore:
                         b for one in self._output_processor.submissions_of(stream_id) for b in held_blocks(one.request)
                     }
                     self._output_processor.end(stream_id, FinishReason.ERROR)
-                    # What it computed may be NaN, which would spread: masked keys are multiplied by zero, not skipped.
+                    # Its KV may hold NaN, which would spread: masked keys are multiplied by zero, not skipped.
                     self._runner.zero_blocks(self._pool.evict(held))
                     result.failures.append((stream_id, error))
             except Exception as error:
@@ -335,14 +343,14 @@ class EngineCore:
         self._sample_rows(logits[one], ids[one], rows[one])
 
     def _fail(self, request_id: str, cause: Exception, result: StepResult) -> None:
-        """End the stream of a request whose own parameters failed, with its siblings."""
+        """Ends the whole stream of a request whose own parameters failed, siblings included."""
         submission = self._submissions.get(request_id)
         if submission is not None:  # a sibling may have ended the stream
             self._output_processor.end(submission.stream_id, FinishReason.ERROR)
             result.failures.append((submission.stream_id, as_request_error(submission.stream_id, cause)))
 
     def _score(self, logits: Tensor, ids: Sequence[str], tokens: Sequence[int]) -> None:
-        """Log-probabilities of what was sampled, for the requests that asked for them. The others cost nothing."""
+        """Computes the log-probabilities of sampled tokens, only for the requests that asked for them."""
         wanted = [
             (index, submission, count)
             for index, id_ in enumerate(ids)
@@ -356,7 +364,7 @@ class EngineCore:
             submission.logprobs = (named_scores(self.request_processor.vocabulary, scores),)
 
     def _score_prompts(self, plan: StepPlan, logits: Tensor) -> None:
-        """Log-probabilities of the prompts' tokens in this step, from the logits of the tokens before them."""
+        """Computes the log-probabilities of this step's prompt tokens, from the logits of the tokens before them."""
         chunks = [chunk for chunk in plan.chunks if chunk.scored]
         tokens: list[int] = []
         counts: list[int] = []
@@ -369,18 +377,18 @@ class EngineCore:
             known += (named_scores(self.request_processor.vocabulary, next(scored)) for _ in chunk.scored)
 
     def reset(self) -> None:
-        """Drop what the prefix cache knows and what was counted, after warming up."""
+        """Clears the prefix cache, the counters and the metrics, after warming up."""
         self._pool.reset_prefix_cache()
         self._scheduler.counters = SchedulerCounters()
         self._output_processor.finished = dict.fromkeys(self._output_processor.finished, 0)
         self.metrics = EngineMetrics(self.stats)
 
     def check(self) -> None:
-        """Verify the books of the block pool; with nothing in flight every block must be free."""
+        """Verifies the block pool's accounting: with no request in flight, every block must be free."""
         self._scheduler.check()
 
     def stats(self) -> EngineStats:
-        """Counters and gauges. Plain reads, safe from any thread."""
+        """Returns counters and gauges. Only reads plain values, so any thread may call it."""
         counters = self._scheduler.counters
         return EngineStats(
             num_requests_running=self._scheduler.num_running,
@@ -398,19 +406,19 @@ class EngineCore:
             accepted_draft_tokens=counters.accepted_draft_tokens,
         )
 
-    # -- inner workings ---------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------
 
     def _record_decodes(self, recorder: Recorder | None, settings: EngineSettings, max_model_len: int) -> None:
-        """Where it cannot be done the engine serves without, more slowly, and the log says why."""
+        """Records CUDA graphs of decodes. Where that fails, the engine serves more slowly, and the log says why."""
         if not settings.cuda_graphs or (recorder is None and self.model.device.type != "cuda"):
             return
         reason = None
         if settings.batch_invariant:
             reason = "batch invariance computes token by token"
         elif not self.kernel.supports_graphs:
-            reason = f"the attention kernel {self.kernel.name} cannot be recorded"
+            reason = f"the attention kernel {self.kernel.name} does not support them"
         elif self.model.rotary is not None:
-            reason = "the model's rotary embedding follows the length of each sequence"
+            reason = "the model's rotary embedding depends on each sequence's length"
         else:
             try:
                 sizes = self._runner.record_decodes(

@@ -1,4 +1,4 @@
-"""What the engine measured about itself, for Prometheus. Names mirror vLLM's, under ``deskmate_``."""
+"""Prometheus metrics of the engine. Names mirror vLLM's, under ``deskmate_``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPLY_BUCKETS = (0.1, 0.3, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 240, 480)
 
 
 class EngineMetrics:
-    """Histograms that are observed as things happen, and counters and gauges read from ``stats`` when scraped."""
+    """Histograms, observed as events happen, and counters and gauges, read from ``stats`` at each scrape."""
 
     def __init__(self, stats: Callable[[], EngineStats]) -> None:
         self.registry = CollectorRegistry()
@@ -29,7 +29,7 @@ class EngineMetrics:
         self._busy_seconds = 0.0
         self._time_to_first_token = Histogram(
             "deskmate_time_to_first_token_seconds",
-            "From arrival to the first token.",
+            "Seconds from a request's arrival to its first token.",
             buckets=WAIT_BUCKETS,
             registry=self.registry,
         )
@@ -37,13 +37,13 @@ class EngineMetrics:
         self.registry.register(self._token_gaps)
         self._queue_time = Histogram(
             "deskmate_request_queue_time_seconds",
-            "From arrival to the first step.",
+            "Seconds from a request's arrival to its first step.",
             buckets=WAIT_BUCKETS,
             registry=self.registry,
         )
         self._e2e_latency = Histogram(
             "deskmate_e2e_request_latency_seconds",
-            "From arrival to the last token.",
+            "Seconds from a request's arrival to its last token.",
             buckets=REPLY_BUCKETS,
             registry=self.registry,
         )
@@ -77,7 +77,7 @@ class EngineMetrics:
 
     @property
     def busy_seconds(self) -> float:
-        """Time in which steps were computed."""
+        """Total seconds in which steps were computed."""
         return self._busy_seconds
 
     def observe_step(self, load: StepLoad) -> None:
@@ -100,7 +100,7 @@ class EngineMetrics:
 
 
 class _TokenGaps(Collector):
-    """A histogram that is told each token of each step: it only counts, and is made up when scraped."""
+    """Histogram of the gaps between tokens. Observing only counts, for it runs for every token; scraping builds it."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(GAP_BUCKETS) + 1)
@@ -116,7 +116,7 @@ class _TokenGaps(Collector):
         return [
             HistogramMetricFamily(
                 "deskmate_inter_token_latency_seconds",
-                "Between one token of a reply and the next.",
+                "Seconds between consecutive tokens of a reply.",
                 buckets=list(zip(bounds, accumulate(self._counts), strict=True)),
                 sum_value=self._seconds,
             )
@@ -124,7 +124,7 @@ class _TokenGaps(Collector):
 
 
 class _Counters(Collector):
-    """What is kept anyway: totals, and the state."""
+    """Counters and the engine's state, read from ``stats`` and ``metrics`` at each scrape."""
 
     def __init__(self, stats: Callable[[], EngineStats], metrics: EngineMetrics) -> None:
         self._stats = stats
@@ -137,14 +137,14 @@ class _Counters(Collector):
             "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", now.prompt_tokens),
             "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", now.cached_prompt_tokens),
             "generation_tokens": ("Generated tokens.", now.generation_tokens),
-            "num_preemptions": ("Requests that gave up their blocks and were computed again.", now.num_preemptions),
+            "num_preemptions": ("Requests preempted to free KV blocks, and recomputed.", now.num_preemptions),
             "engine_steps": ("Forward passes.", now.num_steps),
-            "spec_decode_num_draft_tokens": ("Tokens that were guessed ahead.", now.draft_tokens),
-            "spec_decode_num_accepted_tokens": ("Guesses that were right.", now.accepted_draft_tokens),
-            "device_busy_seconds": ("Time in which steps were computed.", self._metrics.busy_seconds),
+            "spec_decode_num_draft_tokens": ("Draft tokens verified.", now.draft_tokens),
+            "spec_decode_num_accepted_tokens": ("Draft tokens accepted.", now.accepted_draft_tokens),
+            "device_busy_seconds": ("Seconds in which steps were computed.", self._metrics.busy_seconds),
             "engine_restarts": ("Restarts after a failed step.", now.num_restarts),
         }
-        states = GaugeMetricFamily("deskmate_engine_state", "1 for what the engine is doing, 0 else.", labels=["state"])
+        states = GaugeMetricFamily("deskmate_engine_state", "1 for the current state, else 0.", labels=["state"])
         for state in EngineState:
             states.add_metric([state.value], float(state is now.state))
         return [states] + [

@@ -1,7 +1,7 @@
-"""Deltas on their way to their readers: those of several short steps cross over to an event loop together.
+"""Batches deltas on their way to the event loops: those of several short steps are delivered together.
 
-Each crossing has every reader that it brings something pass it on, which costs the processor more than the text is
-worth: with many readers and a small model, more than the model's own steps.
+Each delivery makes every reader in it forward its delta. With many readers and a small model, delivering after every
+step would cost more CPU time than the model's own steps.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from engine.runtime.reader import Reader
 from engine.scheduling.coalescing import max_hold_seconds
 
 OutputBatches = dict[asyncio.AbstractEventLoop, list[tuple[Reader, list[Delta]]]]
-"""What crosses over to each event loop."""
+"""Deltas to deliver, by event loop and reader."""
 
 
 class OutputBatcher:
-    """Holds deltas until it is time. The first token of a reply, its end and how far its prompt is wait for nothing.
+    """Holds deltas until they are due. A reply's first token, its end and prefill progress are due at once.
 
-    Not locked: its owner uses it from one thread at a time.
+    Not locked: its owner calls it from one thread at a time.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._held: dict[Reader, list[Delta]] = {}
         self._urgent: set[Reader] = set()
-        self._since = 0.0  # when the oldest of those came
-        self._looked = 0.0  # when it was last looked whether it is time
+        self._since = 0.0  # when the oldest held delta was sampled
+        self._looked = 0.0  # when pop_due was last called
 
     def put(self, reader: Reader, delta: Delta) -> None:
-        """Hold one more."""
+        """Holds one more delta."""
         if not self._held:
             self._since = self._clock() if delta.sampled_at is None else delta.sampled_at
         self._held.setdefault(reader, []).append(delta)
@@ -41,10 +41,13 @@ class OutputBatcher:
             reader.has_first_token = reader.has_first_token or bool(delta.token_ids)
 
     def pop_due(self, num_readers: int) -> OutputBatches:
-        """After each step: what must go now, because the next step would end too late or because it is urgent.
+        """Removes and returns the due deltas. Called after each step.
+
+        All deltas are due when the oldest would be held for too long by the end of the next step, which is taken to be
+        as long as the last one. Otherwise only the urgent ones are.
 
         Args:
-            num_readers: in flight.
+            num_readers: readers in flight; more readers allow a longer hold.
         """
         now = self._clock()
         step, self._looked = now - self._looked, now
@@ -56,13 +59,13 @@ class OutputBatcher:
         return _by_loop({reader: self._held.pop(reader) for reader in urgent})
 
     def pop_all(self) -> OutputBatches:
-        """Everything that is held."""
+        """Removes and returns everything that is held."""
         held, self._held = self._held, {}
         self._urgent.clear()
         return _by_loop(held)
 
     def pop(self, reader: Reader) -> OutputBatches:
-        """What is held for one reader."""
+        """Removes and returns the deltas held for one reader."""
         self._urgent.discard(reader)
         held = self._held.pop(reader, None)
         return {} if held is None else _by_loop({reader: held})

@@ -1,4 +1,4 @@
-"""The replies in flight: their tokens become text and deltas here, and it is known which stream each belongs to."""
+"""Turns the sampled tokens of the replies in flight into text and deltas, and tracks which stream each belongs to."""
 
 from __future__ import annotations
 
@@ -17,43 +17,45 @@ log = logging.getLogger(__name__)
 
 
 def deadline_error(request: Request) -> DeadlineError:
-    """For a request whose deadline passed before its first token."""
+    """Returns the error for a request whose deadline passed before its first token."""
     assert request.deadline is not None
     return DeadlineError(
-        f"The reply had not begun when its {request.deadline - request.arrival:g} seconds were over. Try again when "
-        "fewer requests are waiting, or allow more time."
+        f"The reply had not begun within its deadline of {request.deadline - request.arrival:g} seconds. Try again "
+        "when fewer requests are waiting, or allow more time."
     )
 
 
 def _last_text(submission: Submission, reason: FinishReason) -> str:
-    """What is held back of a text; nothing where the text itself fails, for that must not fail the step."""
+    """Returns the held-back text of a reply; empty where detokenizing fails, for that must not fail the step."""
     if reason is FinishReason.ERROR:
         return ""
     try:
         return submission.detokenizer.finish()
     except Exception:
-        log.exception("the end of the text of %s is lost", submission.request.id)
+        log.exception("request %s: cannot detokenize the end of the reply, so it is lost", submission.request.id)
         return ""
 
 
 class OutputProcessor:
-    """Every reply in flight, by its request and by its stream. Used by one thread only.
+    """Holds every reply in flight, by request and by stream. Used by one thread only.
+
+    A stream is one call's output: its request and the forks for ``n`` > 1.
 
     Args:
-        scheduler: is told of those that end.
-        metrics: what is observed of them.
+        scheduler: finishes requests here when their reply ends.
+        metrics: observes latencies and finished requests.
     """
 
     def __init__(self, scheduler: Scheduler, metrics: EngineMetrics) -> None:
         self.metrics = metrics
-        self.submissions: dict[str, Submission] = {}  #: by the request's id
-        self.finished: dict[str, int] = {reason.value: 0 for reason in FinishReason}  #: how many so far
+        self.submissions: dict[str, Submission] = {}  #: by request id
+        self.finished: dict[str, int] = {reason.value: 0 for reason in FinishReason}  #: number of replies so far
         self._scheduler = scheduler
-        self._streams: dict[str, set[str]] = {}  # of each stream the replies that are still being written
-        self._deadlines: dict[str, float] = {}  # of those in flight that have one
+        self._streams: dict[str, set[str]] = {}  # unfinished request ids, by stream id
+        self._deadlines: dict[str, float] = {}  # by stream id, for streams with one
 
     def add(self, submission: Submission) -> None:
-        """Of a request that the scheduler has taken."""
+        """Adds a request that the scheduler has accepted, with its forks."""
         for one in (submission, *submission.forks):
             self._streams.setdefault(one.stream_id, set()).add(one.request.id)
             self.submissions[one.request.id] = one
@@ -61,27 +63,27 @@ class OutputProcessor:
             self._deadlines[submission.stream_id] = submission.request.deadline
 
     def discard(self, stream_id: str) -> None:
-        """Undo :meth:`add` of a stream's first request, as far as it came."""
+        """Undoes :meth:`add` of a stream's first request, even where that failed halfway."""
         for request_id in self._streams.pop(stream_id, ()):
             self.submissions.pop(request_id, None)
         self._deadlines.pop(stream_id, None)
 
     def streams(self) -> list[str]:
-        """Ids of the streams that have not ended."""
+        """Returns the ids of the streams that have not ended."""
         return list(self._streams)
 
     def submissions_of(self, stream_id: str) -> list[Submission]:
-        """Those of a stream that are still being written."""
+        """Returns the unfinished replies of a stream."""
         return [self.submissions[id_] for id_ in sorted(self._streams.get(stream_id, ()))]
 
     def process(self, advanced: Sequence[Request], deltas: dict[str, Delta]) -> dict[str, Exception]:
-        """Turn the newest token of each request into text, and end it where that completes a stop string.
+        """Turns the newest token of each request into text, and finishes requests whose text completes a stop string.
 
         Args:
-            deltas: what this step brings each reply, in the order of their last tokens; to be added to.
+            deltas: the step's deltas by request id, in the order of their last tokens; added to in place.
 
         Returns:
-            The requests whose text failed, which bring no delta and are to be ended.
+            The errors of the requests whose text failed. They have no delta, and the caller must end them.
         """
         failed: dict[str, Exception] = {}
         for request in advanced:
@@ -113,7 +115,7 @@ class OutputProcessor:
         delta.token_ids += (token,)
         delta.logprobs += submission.logprobs
         if request.num_output_tokens == 1:
-            # Told at once, for whoever stops the reply and so never sees its timings.
+            # Reported at once, for a user who stops the reply never gets its timings.
             delta.prompt_tokens = request.num_prompt_tokens
             delta.cached_prompt_tokens = request.num_cached_tokens
             delta.prompt_logprobs = tuple(submission.prompt_logprobs)
@@ -123,7 +125,7 @@ class OutputProcessor:
             self._finalize(request, delta)
 
     def observe_latencies(self, advanced: Sequence[Request]) -> None:
-        """Measure how long each had to wait for its newest token."""
+        """Observes how long each request waited for its newest token."""
         gaps = []
         for request in advanced:
             if request.last_gap is not None:
@@ -134,18 +136,26 @@ class OutputProcessor:
         self.metrics.observe_token_gaps(gaps)
 
     def end(self, stream_id: str, reason: FinishReason) -> list[tuple[Request, Delta]]:
-        """End all replies of a stream, and free their blocks; each with its last delta, none when it has ended."""
+        """Ends all replies of a stream and releases their blocks.
+
+        Returns:
+            The requests with their last deltas; empty when the stream has ended.
+        """
         ended = []
         for submission in self.submissions_of(stream_id):
             request = self._scheduler.finish(submission.request.id, reason) or submission.request
-            request.finish_reason = reason  # a fork that had not begun is unknown to the scheduler
+            request.finish_reason = reason  # the scheduler does not know forks before their first token
             delta = Delta(stream_id, _last_text(submission, reason), index=submission.index)
             self._finalize(request, delta)
             ended.append((request, delta))
         return ended
 
     def expire_overdue(self) -> Iterator[tuple[str, list[Delta] | EngineError]]:
-        """A reply whose time is over ends with what it has; a request that has nothing fails with a sentence."""
+        """Ends each stream whose deadline has passed.
+
+        Yields:
+            The stream id, with the last deltas of the replies that have tokens, or an error when none has any.
+        """
         if not self._deadlines:
             return
         now = monotonic()
@@ -155,14 +165,14 @@ class OutputProcessor:
             yield stream_id, begun or deadline_error(ended[0][0])
 
     def fail_all(self, lost: int) -> None:
-        """Forget all of them, of which so many have failed."""
+        """Forgets all replies in flight, and counts ``lost`` of them as failed."""
         self.finished[FinishReason.ERROR.value] += lost
         self.submissions.clear()
         self._streams.clear()
         self._deadlines.clear()
 
     def _finalize(self, request: Request, delta: Delta) -> None:
-        """Close the books on a reply, and have ``delta`` say what a last one says."""
+        """Removes a finished reply, counts it, and fills in ``delta`` as its last one."""
         stream_id = self.submissions.pop(request.id).stream_id
         siblings = self._streams[stream_id]
         siblings.remove(request.id)

@@ -1,4 +1,4 @@
-"""Conversations that were checked a moment ago: their replies are asked for next, and rendering takes long."""
+"""Caches the rendered prompts of chats that were just checked, so that requesting the reply does not render again."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from engine.interface import Caller, ChatMessage
 from engine.sampling_params import SamplingParams
 
 MAX_ENTRIES = 64
-"""Those that were checked last; of conversations that nobody asks a reply for, too."""
+"""Prompts kept; the oldest is dropped, which also removes chats that were checked but never requested."""
 
 
 class PreparedPrompt(NamedTuple):
-    """A conversation as the core takes it."""
+    """A rendered prompt with its resolved parameters."""
 
     token_ids: list[int]
     params: SamplingParams
-    partial_reply: list[int]  #: the last of the token ids, where they are a reply that goes on
-    num_shared: int = 0  #: so many of the first token ids depend on no user's text
+    partial_reply: list[int]  #: the last token ids, where they belong to a reply to continue
+    num_shared: int = 0  #: number of first token ids that depend on no user's text
 
 
 _Asked = tuple[list[ChatMessage], SamplingParams | None, Caller | None]
 
 
 class PreparedPromptCache:
-    """Keeps them until they are taken. Callable from any thread."""
+    """Keeps each prompt until it is taken once. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._kept: deque[tuple[_Asked, PreparedPrompt]] = deque(maxlen=MAX_ENTRIES)
@@ -40,17 +40,17 @@ class PreparedPromptCache:
         chat: PreparedPrompt,
         caller: Caller | None = None,
     ) -> None:
-        """``chat`` is what ``messages`` and ``params`` became for this caller."""
+        """Keeps ``chat``, rendered from ``messages`` and ``params`` for this caller."""
         with self._lock:
             self._kept.append((([message.copy() for message in messages], params, caller), chat))
 
     def pop(
         self, messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None = None
     ) -> PreparedPrompt | None:
-        """What was kept of exactly these; once."""
+        """Removes and returns the prompt for exactly these arguments; None if there is none."""
         asked = list(messages), params, caller
         with self._lock:
-            # Compared, not looked up: what people pass may be malformed, and then it is like nothing that was rendered.
+            # Compared, not hashed: a caller's arguments may be malformed, and then they equal no rendered chat.
             for index, (kept, chat) in enumerate(self._kept):
                 if kept == asked:
                     del self._kept[index]
