@@ -1,9 +1,9 @@
-"""Quarantine for prompts that were in a step that failed: tried again alone, and refused once they fail again.
+"""Quarantine for prompts that were in a failed step: they are retried alone, and refused if they fail again.
 
-Which request of a step broke it cannot be seen. So after a failure each prompt of that step is a suspect: when it
-comes again it runs without company until it is past where it broke, and so whoever breaks the engine a second time
-stands there alone. Two failed steps, and the prompt is refused. Both are forgotten after a while: a failure may
-have had causes of its own (memory that another program took), and a fixed fault should need no restart.
+The engine cannot see which request of a batch made a step fail, so it quarantines every prompt of that step. A
+quarantined prompt runs alone until it is past the length at which its step failed, so a second failure identifies the
+prompt. After two failed steps the prompt is refused. Failures are forgotten after a while: one may have had an outside
+cause (memory that another program took), and a fixed fault should need no restart.
 """
 
 from __future__ import annotations
@@ -21,33 +21,36 @@ from engine.execution.submission import Submission
 from engine.outputs import FinishReason
 
 RECORD_TTL_SECONDS = 600.0
+"""Seconds after a prompt's last failure when its failures are forgotten."""
 MAX_RECORDS = 1024
+"""Quarantined prompts; beyond that, the one whose last failure is oldest is forgotten."""
 MAX_FAILURES = 2
+"""A prompt that was in this many failed steps is refused."""
 MAX_QUARANTINE_WAIT_SECONDS = 30.0
-"""So long a suspect is overtaken by others while the engine is busy; then the others queue behind it."""
+"""How long other requests may overtake a quarantined prompt while the engine is busy; then they queue behind it."""
 
 
 @dataclass(slots=True)
 class _Record:
     failures: int
-    num_tokens: int  #: longest the sequence was when its step failed
-    expires: float
+    num_tokens: int  #: length of the sequence, prompt and reply, when its step failed; the maximum over its failures
+    expires: float  #: by the quarantine's clock
 
 
 class Quarantine:
-    """Safe to use from any thread.
+    """Remembers the prompts that were in failed steps. Safe to use from any thread.
 
     Args:
-        clock: seconds that never go back.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._records: OrderedDict[bytes, _Record] = OrderedDict()  # the longest unseen first
+        self._records: OrderedDict[bytes, _Record] = OrderedDict()  # the oldest failure first
 
     def record_failure(self, prompt: Sequence[int], num_tokens: int) -> None:
-        """Its step failed when the sequence, prompt and reply, had ``num_tokens``."""
+        """Records that a step failed in which the sequence, prompt and reply, had ``num_tokens`` tokens."""
         key = _key(prompt)
         with self._lock:
             now = self._clock()
@@ -61,13 +64,13 @@ class Quarantine:
                 self._records.popitem(last=False)
 
     def clear(self, prompt: Sequence[int]) -> None:
-        """It got past where it broke: the fault was another's."""
+        """Forgets a prompt that got past the length at which its step failed: another one was the cause."""
         with self._lock:
             self._records.pop(_key(prompt), None)
 
     def failed_length(self, prompt: Sequence[int]) -> int | None:
-        """None for a prompt without suspicion, else the length at which its step failed."""
-        if not self._records:  # as good as always: hash nothing
+        """Returns the length at which a quarantined prompt's step failed; None if it is not quarantined."""
+        if not self._records:  # the normal case: skip the hash
             return None
         with self._lock:
             record = self._find(_key(prompt))
@@ -85,11 +88,11 @@ class Quarantine:
             span = "minute" if minutes == 1 else f"{minutes} minutes"
         raise PoisonedPromptError(
             f"This message made the engine fail {record.failures} times, so it is not tried again for the next "
-            f"{span}. Change it, or begin a new chat."
+            f"{span}. Change it, or start a new chat."
         )
 
     def _find(self, key: bytes) -> _Record | None:
-        """Called with the lock held."""
+        """Returns an unexpired record. Called with the lock held."""
         record = self._records.get(key)
         if record is not None and record.expires <= self._clock():
             del self._records[key]
@@ -98,16 +101,16 @@ class Quarantine:
 
 
 class AdmissionGate:
-    """The way from the inbox to the core. Used by the worker's thread only.
+    """Decides which requests of the inbox enter the core. Used by the worker's thread only.
 
-    Without suspects everything passes straight through.
+    Requests with quarantined prompts enter alone; while there are none, every request enters at once.
     """
 
     def __init__(self, quarantine: Quarantine, clock: Callable[[], float] = monotonic) -> None:
         self._quarantine = quarantine
         self._clock = clock
         self._arrived: deque[Submission] = deque()
-        self._quarantined: deque[tuple[float, Submission]] = deque()  # suspects, with when they came
+        self._quarantined: deque[tuple[float, Submission]] = deque()  # with their arrival times
         self._isolated: Submission | None = None
         self._isolated_until = 0
 
@@ -115,7 +118,7 @@ class AdmissionGate:
         self._arrived.append(submission)
 
     def discard(self, stream_id: str) -> bool:
-        """Forget one that nobody waits for any more; False when it was not held here."""
+        """Removes a request whose reader left; False when it was not held here."""
         if self._isolated is not None and self._isolated.stream_id == stream_id:
             self._isolated = None
         before = len(self._arrived) + len(self._quarantined)
@@ -124,7 +127,7 @@ class AdmissionGate:
         return len(self._arrived) + len(self._quarantined) < before
 
     def pop_expired(self) -> list[Submission]:
-        """Those held whose deadline has passed; they are held no more."""
+        """Removes and returns the held requests whose deadline has passed."""
         held = [*(one for _, one in self._quarantined), *self._arrived]
         now = self._clock()
         overdue = [one for one in held if one.request.deadline is not None and one.request.deadline <= now]
@@ -133,15 +136,15 @@ class AdmissionGate:
         return overdue
 
     def requeue(self, submissions: Iterable[Submission]) -> None:
-        """The core was made anew: these come before all that arrived since."""
+        """Puts the requests of a failed core in front of all that arrived since."""
         self._isolated = None
         self._arrived.extendleft(reversed(list(submissions)))
 
     def admit(self, *, busy: bool) -> Iterator[Submission]:
-        """Those that go to the core now.
+        """Yields the requests that enter the core now.
 
         Args:
-            busy: the core has requests already.
+            busy: the core already has requests.
         """
         if self._isolated is not None:
             request = self._isolated.request

@@ -1,4 +1,4 @@
-"""The asyncio end of one request: deltas arrive from the worker thread and wait here, merged, for their reader."""
+"""The asyncio side of a request: receives deltas from the worker thread and merges those that wait to be read."""
 
 from __future__ import annotations
 
@@ -11,23 +11,28 @@ from engine.outputs import Delta
 
 
 class Reader:
-    """Belongs to one event loop. A slow reader costs the engine nothing: what waits is merged into one delta."""
+    """Receives one request's deltas on one event loop.
+
+    A slow reader costs the engine nothing: deltas that wait are merged into one for each reply.
+    """
 
     def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
         self.request_id = request_id
         self.loop = loop
-        self.has_first_token = False  #: its first token is on the way; of the worker thread
+        self.has_first_token = False  #: a first token was sent; used by the worker thread only
         self.has_ended = False  #: the last delta or the error has arrived
-        self._pending: dict[int, list[Delta]] = {}  # by index, those that waited longest first
+        self._pending: dict[int, list[Delta]] = {}  # by reply index, the longest waiting first
         self._error: EngineError | None = None
         self._arrived = asyncio.Event()
 
     async def next(self) -> Delta:
-        """Everything that is new of one reply, as one delta. Raises the error that ended the request, once all text
-        was read."""
+        """Waits for and returns all new output of one reply, merged into one delta.
+
+        Raises the error that ended the request after all text has been read.
+        """
         await self._arrived.wait()
         if self._pending:
-            # Nobody reads on after the very last delta, so the rest of the other replies comes before it.
+            # Readers stop after the request's very last delta, so pending deltas of other replies come before it.
             index = min(self._pending, key=lambda index: self._pending[index][-1].is_last)
             merged = _merge(self._pending.pop(index))
             if self._error is None and not self._pending:
@@ -37,12 +42,12 @@ class Reader:
         raise self._error
 
     def fail(self, error: EngineError) -> None:
-        """End the request with an error, from the worker thread. A closed loop has nobody left to tell."""
+        """Ends the request with an error, from the worker thread. Does nothing when the loop is closed."""
         _call(self.loop, self._end_with, error)
 
     @staticmethod
     def deliver(loop: asyncio.AbstractEventLoop, handed: Sequence[tuple[Reader, Sequence[Delta]]]) -> bool:
-        """Bring deltas to their readers on ``loop``, from the worker thread. False when the loop is closed."""
+        """Delivers deltas to their readers on ``loop``, from the worker thread. False when the loop is closed."""
         return _call(loop, _receive, handed)
 
     def _receive(self, deltas: Sequence[Delta]) -> None:
@@ -59,25 +64,25 @@ class Reader:
 
 
 class Listener(Reader):
-    """A reader that does not ask: it is told as soon as something comes, without a task that wakes for it.
+    """A reader that pushes deltas to a callback as soon as they arrive, without waking a task.
 
     Args:
-        take: called on the loop with everything that is new of one reply. What it raises ends ``done``.
+        take: called on the loop with all new output of one reply. An exception it raises is set on ``done``.
     """
 
     def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop, take: Callable[[Delta], None]) -> None:
         super().__init__(request_id, loop)
-        self.done: asyncio.Future[None] = loop.create_future()  #: done after the last delta; or an error
+        self.done: asyncio.Future[None] = loop.create_future()  #: set after the last delta, or to an error
         self._take = take
 
     def _receive(self, deltas: Sequence[Delta]) -> None:
-        if self.done.done():  # who listened has left
+        if self.done.done():  # the caller has left
             return
         pending: dict[int, list[Delta]] = {}
         for delta in deltas:
             pending.setdefault(delta.index, []).append(delta)
         try:
-            for same in sorted(pending.values(), key=lambda same: same[-1].is_last):  # the very last delta comes last
+            for same in sorted(pending.values(), key=lambda same: same[-1].is_last):  # the very last delta last
                 self._take(_merge(same))
         except Exception as error:
             self.done.set_exception(error)
@@ -94,10 +99,10 @@ class Listener(Reader):
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None], argument: object) -> bool:
-    """Run something on a loop, from another thread. False when the loop is closed."""
+    """Calls ``function`` on a loop, from another thread. False when the loop is closed."""
     try:
         loop.call_soon_threadsafe(function, argument)
-    except RuntimeError:  # closed: asyncio offers no other way to ask without a race
+    except RuntimeError:  # closed: asking asyncio beforehand would be a race
         return False
     return True
 

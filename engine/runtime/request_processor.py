@@ -1,6 +1,6 @@
-"""What comes in: conversations and texts become tokens, parameters are completed and checked, requests wrapped up.
+"""Turns calls into submissions: renders and tokenizes prompts, completes and checks parameters, builds requests.
 
-Callable from any thread, so that nothing here is waited for by those whose tokens the device computes.
+Callable from any thread, so that replies in flight do not wait for this work.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from engine.text.word_matching import WordGuard
 
 
 class RequestProcessor:
-    """Turns what callers ask for into submissions to the core.
+    """Turns callers' prompts and parameters into submissions to the core.
 
     Args:
-        model: its tokenizer, template and defaults; the weights are not touched.
-        settings: the words that no reply may contain, and how many log-probabilities may be asked for.
-        max_model_len: longest sequence, prompt and reply together.
+        model: supplies tokenizer, chat template and default parameters; the weights are not used.
+        settings: supplies the forbidden words and the limit of log-probabilities.
+        max_model_len: maximum tokens of a sequence, prompt and reply together.
     """
 
     def __init__(self, model: LoadedModel, settings: EngineSettings, max_model_len: int) -> None:
@@ -54,7 +54,7 @@ class RequestProcessor:
     def render_chat(
         self, messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None = None
     ) -> PreparedPrompt:
-        """Prompt tokens of a conversation, and the parameters its reply is sampled with.
+        """Renders a conversation into prompt tokens, and resolves the parameters of its reply.
 
         Raises:
             InvalidRequestError: the template or :meth:`resolve` refuses it.
@@ -67,7 +67,7 @@ class RequestProcessor:
         return PreparedPrompt(prompt, params, partial_reply, num_shared)
 
     def _render(self, messages: Sequence[ChatMessage], caller: Caller | None = None) -> tuple[list[int], list[int]]:
-        """Token ids of a conversation, and the last of them that are a reply to go on with."""
+        """Returns a conversation's token ids, and those of them at the end that are a partial reply to continue."""
         partial_reply: list[int] = []
         if messages and messages[-1].get("unfinished"):
             check_messages(messages)
@@ -77,54 +77,56 @@ class RequestProcessor:
         return [*self._template.render(messages, salt), *partial_reply], partial_reply
 
     def tokenize(self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a text or a conversation, however long.
+        """Returns the token ids of a text or a conversation of any length.
 
         Raises:
-            InvalidRequestError: the tokenizer or the template refuses it.
+            InvalidRequestError: the tokenizer or the template refuses the prompt.
         """
         if isinstance(prompt, str):
             return self._template.encode(prompt, add_special_tokens=add_special_tokens)
         return self._render(prompt)[0]
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        """Raises:
-        InvalidRequestError: one of them is no token of the model.
+        """Returns the text of token ids, special tokens included.
+
+        Raises:
+            InvalidRequestError: the model has no token of one of the ids.
         """
         self._check_token_ids(token_ids, "tokens holds")
         return self._template.decode(token_ids)
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
-        """Each token as the vocabulary spells it."""
+        """Returns each token as the vocabulary spells it."""
         return self._template.token_strings(token_ids)
 
     def is_fast_to_render(self, messages: Sequence[ChatMessage], params: SamplingParams | None) -> bool:
-        """Whether :meth:`render_chat` takes less time than having a thread do it."""
-        # Words that nobody has forbidden before take a while.
+        """Whether :meth:`render_chat` takes less time than handing it to a thread."""
+        # A new list of forbidden words takes a while to build.
         return not (params and params.forbidden_words) and self._template.is_fast_to_render(messages)
 
     def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """Of the token ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
+        """Returns the part of a reply's sampled ``token_ids`` that spells exactly its ``text``; empty if none does."""
         return self._template.reply_tokens(text, token_ids)
 
     def encode(self, prompt: str | Sequence[int], params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
-        """The same for a plain text or token ids, without a template."""
+        """Returns the token ids of a prompt without a chat template, and the resolved parameters of its reply."""
         tokens = self._template.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
         return tokens, self.resolve(tokens, params)
 
     def resolve(self, prompt: Sequence[int], params: SamplingParams | None) -> SamplingParams:
-        """Complete the parameters by the model's defaults, and check that the request can be served.
+        """Completes the parameters with the model's defaults, and checks that the request can be served.
 
         ``max_tokens`` is an upper bound: a reply also ends, with ``length``, where the context window does.
 
         Raises:
-            ContextLengthError: no token of reply fits behind the prompt.
-            InvalidRequestError: a parameter names a token that the model does not have, or asks for more than fits.
+            ContextLengthError: the prompt leaves no room for a reply.
+            InvalidRequestError: a parameter names a token that the model does not have, or exceeds a limit.
         """
         resolved = (params or SamplingParams()).with_defaults(self.default_params)
         resolved.check_vocabulary(self._vocab_size)
         resolved.check_logprobs(self._max_logprobs)
         try:
-            self._word_lists.get(resolved.forbidden_words)  # made here, where nobody waits for the device
+            self._word_lists.get(resolved.forbidden_words)  # builds the list here rather than in the worker's thread
         except ValueError as error:
             raise InvalidRequestError(f"forbidden_words cannot be used: {error}") from error
         if not prompt:
@@ -140,13 +142,13 @@ class RequestProcessor:
             )
         if resolved.min_tokens > room:
             raise InvalidRequestError(
-                f"min_tokens={resolved.min_tokens} asks for more than the {room} tokens that fit behind the prompt."
+                f"min_tokens={resolved.min_tokens} is more than the {room} tokens that fit after the prompt. Lower it."
             )
         return resolved
 
     def _check_token_ids(self, token_ids: Sequence[int], holder: str) -> None:
         for token in (min(token_ids, default=0), max(token_ids, default=0)):
-            if not 0 <= token < self._vocab_size:  # a tokenizer may know more tokens than its model
+            if not 0 <= token < self._vocab_size:  # a tokenizer may have more tokens than its model
                 raise InvalidRequestError(
                     f"{holder} token id {shown(token)}, but the model's ids end at {self._vocab_size - 1}."
                 )
@@ -163,13 +165,13 @@ class RequestProcessor:
         num_shared: int = 0,
         caller: Caller | None = None,
     ) -> Submission:
-        """Wrap up a request whose parameters went through :meth:`resolve`.
+        """Builds the submission of a request whose parameters went through :meth:`resolve`.
 
         Args:
-            partial_reply: token ids of the prompt that the reply's text goes on from.
-            deadline: seconds from now, after which the reply is ended where it stands.
-            priority: lower comes first, see ``Request.rank``.
-            num_shared: of the prompt's first tokens, those that depend on no user's text.
+            partial_reply: last token ids of the prompt, where they belong to a reply to continue.
+            deadline: seconds from now after which the reply ends with the text it has.
+            priority: lower is served first, see ``Request.rank``.
+            num_shared: number of the prompt's first tokens that depend on no user's text.
 
         Raises:
             InvalidRequestError: the deadline or the priority is out of range.
@@ -205,7 +207,7 @@ class RequestProcessor:
         return Detokenizer(self._tokenizer, params.stop, params.min_tokens, guard, partial_reply)
 
     def _bans(self, request: Request) -> list[TokenBan]:
-        """What keeps words out of a reply; made anew for each reply, whose text it follows."""
+        """Returns the bans that keep words out of one reply. They follow its text, so each reply needs its own."""
         bans: list[TokenBan] = []
         words = self._word_lists.get(request.params.forbidden_words)
         if words is not None:
@@ -213,13 +215,13 @@ class RequestProcessor:
         if request.params.bad_words:
             encode = self._template.encode_plain
             sequences = {each for word in request.params.bad_words for each in token_sequences(word, encode)}
-            # A tokenizer may know more tokens than its model, which then never writes them.
+            # A tokenizer may have more tokens than its model, which never samples the rest.
             bans.append(TokenSequenceBan(each for each in sequences if max(each) < self._vocab_size))
         return bans
 
 
 def _token_ids(prompt: Sequence[int]) -> list[int]:
-    """The prompt as plain integers, of whatever type a caller has them (such as NumPy's)."""
+    """Returns the prompt as plain integers; a caller may pass other integer types, such as NumPy's."""
     try:
         return [operator.index(token) for token in prompt]
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""The engine's life: loads a model and lets go of it, sleeps, wakes, and takes another model."""
+"""Manages the engine's lifecycle: loads and releases a model, sleeps, wakes, and swaps models."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _REFUSALS = {
     EngineState.STOPPED: "The engine is not started.",
     EngineState.STARTING: "The model is still being loaded. Try again in a moment.",
     EngineState.DRAINING: "The engine is stopping and takes no new requests.",
-    EngineState.ASLEEP: "The model is asleep: its memory was given back. Wake it up first.",
-    EngineState.SWAPPING: "Another model is being loaded. Send again when it is there.",
+    EngineState.ASLEEP: "The model is asleep and its memory is released. Wake it up first.",
+    EngineState.SWAPPING: "Another model is being loaded. Try again when it is ready.",
 }
 _STOPPED = "The engine was stopped before the reply was finished."
 _ASLEEP = "The model was put to sleep before the reply was finished."
@@ -47,13 +47,14 @@ _SWAPPED = "Another model was loaded before the reply was finished."
 
 
 class Supervisor:
-    """Owns the worker and what survives it: settings, metrics, the name of the model.
+    """Owns the worker and what outlives it: settings, metrics, model info.
 
-    Every method blocks; those that load or end something exclude one another.
+    Every method blocks. Those that load or unload a model exclude one another: a second one raises
+    :class:`EngineBusyError`, except :meth:`stop`, which waits.
 
     Args:
-        settings: of the model to start with.
-        progress: told what is happening and how far it is.
+        settings: of the first model.
+        progress: called with the stage of loading and its progress, 0 to 1.
     """
 
     def __init__(self, settings: EngineSettings, progress: Progress) -> None:
@@ -65,12 +66,12 @@ class Supervisor:
         self._progress = progress
         self._state = EngineState.STOPPED
         self._stage: tuple[str, float] | None = None
-        self._totals = EngineStats.nothing()  # of the cores that are gone
+        self._totals = EngineStats.nothing()  # counters of closed workers
         self._restarts = 0
         self._exclusive = threading.Lock()
         self._cancelled = threading.Event()
 
-    # -- how it is ------------------------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> EngineState:
@@ -89,7 +90,7 @@ class Supervisor:
         if worker is not None and state is EngineState.FAILED:
             reason = worker.failure
         elif worker is not None and state is EngineState.RESTARTING:
-            reason = f"The engine failed and starts again: {worker.restart_reason}."
+            reason = f"The engine failed and is restarting: {worker.restart_reason}."
         return EngineStatus(
             state=state,
             model=self.settings.model,
@@ -100,7 +101,7 @@ class Supervisor:
         )
 
     def stats(self) -> EngineStats:
-        """Counters from the first start on, over restarts, sleeps and swaps; gauges are now."""
+        """Returns current gauges, and counters from the first start, across restarts, sleeps and swaps."""
         worker = self.worker
         counted = self._totals if worker is None else worker.stats().with_totals_of(self._totals)
         return replace(
@@ -113,7 +114,7 @@ class Supervisor:
         return self._restarts + (worker.num_restarts if worker is not None else 0)
 
     def running_worker(self) -> Worker:
-        """The worker, whether or not it takes requests.
+        """Returns the worker, whether or not it takes requests.
 
         Raises:
             EngineStoppedError: there is none; says why.
@@ -123,13 +124,13 @@ class Supervisor:
             raise EngineStoppedError(_REFUSALS.get(self._state, _REFUSALS[EngineState.STOPPED]))
         return worker
 
-    # -- what is done with it ---------------------------------------------------------------------------------
+    # -- commands ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Load the model and begin.
+        """Loads the model and starts the worker.
 
         Raises:
-            RuntimeError: it is started.
+            RuntimeError: the engine is already started.
             ModelLoadError: the model cannot be loaded or cannot run here.
             LoadCancelledError: :meth:`cancel` was called.
         """
@@ -139,11 +140,11 @@ class Supervisor:
             self._load_and_start()
 
     def cancel(self) -> None:
-        """Give up what is being loaded, as soon as its next piece is there."""
+        """Cancels a load in progress, at its next progress report."""
         self._cancelled.set()
 
     def drain(self, timeout: float) -> bool:
-        """Take nothing new and wait; True when nothing was in flight any more within ``timeout`` seconds."""
+        """Refuses new requests and waits; True when all in flight ended within ``timeout`` seconds."""
         worker = self.worker
         if worker is None:
             return True
@@ -153,7 +154,7 @@ class Supervisor:
         return worker.wait_idle(timeout)
 
     def stop(self) -> None:
-        """End everything. What is in flight ends with an error; what is being loaded is given up."""
+        """Closes the worker and releases the model. Requests in flight end with an error; a load is cancelled."""
         self.cancel()
         with self._exclusive:
             self._cancelled.clear()
@@ -162,7 +163,7 @@ class Supervisor:
             release_memory()
 
     def sleep(self, timeout: float) -> None:
-        """Let go of weights and cache. Replies in flight get ``timeout`` seconds, then they are interrupted."""
+        """Releases weights and cache. Replies in flight get ``timeout`` seconds, then they are interrupted."""
         with self._exclusively():
             if self._state is EngineState.ASLEEP:
                 return
@@ -170,13 +171,13 @@ class Supervisor:
             self._close_worker(timeout, _REFUSALS[EngineState.ASLEEP], _ASLEEP)
             self._state = EngineState.ASLEEP
             release_memory()
-            log.info("the model sleeps")
+            log.info("the model is asleep: weights and cache are released")
 
     def wake(self) -> None:
-        """Load the model again, after a sleep or after a failure. Awake already, nothing happens.
+        """Loads the model again, after a sleep or a failure. Does nothing when it is already awake.
 
         Raises:
-            EngineStoppedError: it was never started.
+            EngineStoppedError: the engine is not started.
             ModelLoadError: the model cannot be loaded any more; the engine stays as it was.
         """
         with self._exclusively():
@@ -190,10 +191,10 @@ class Supervisor:
                 self._load_and_start()
 
     def swap(self, settings: EngineSettings, timeout: float) -> None:
-        """Serve another model. Replies in flight get ``timeout`` seconds, then they are interrupted.
+        """Replaces the served model. Replies in flight get ``timeout`` seconds, then they are interrupted.
 
-        The new weights are loaded beside the old ones where both fit into memory. However it fails, the old
-        model serves again.
+        Loads the new weights beside the old ones where both fit into memory. After any failure, the old model serves
+        again.
 
         Raises:
             EngineStoppedError: the engine is not started.
@@ -203,11 +204,11 @@ class Supervisor:
             before = self._state
             if before is not EngineState.ASLEEP:
                 self.running_worker()
-            needed = self._prepare(settings)  # while the old one serves
+            needed = self._prepare(settings)  # the old model still serves
             self._state = EngineState.SWAPPING
             refusal = _REFUSALS[EngineState.SWAPPING]
             try:
-                # No name for the core here: it must go when the exchange lets go of it.
+                # No local variable for the core: it would keep the old model in memory.
                 self._replace_core(self._close_worker(timeout, refusal, _SWAPPED), settings, needed)
             except BaseException as error:
                 clear_error_frames(error)
@@ -216,15 +217,15 @@ class Supervisor:
                     self._state = EngineState.ASLEEP
                     if before is not EngineState.ASLEEP and not self._cancelled.is_set():
                         self._restore_previous(failure)
-                log.warning("%s could not be loaded, %s stays", settings.model, self.settings.model)
+                log.warning("could not load %s; keeping %s", settings.model, self.settings.model)
                 raise failure from error
 
-    # -- inner workings ---------------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------------
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
         if not self._exclusive.acquire(blocking=False):
-            raise EngineBusyError("The engine is busy loading or ending a model. Try again when it is done.")
+            raise EngineBusyError("The engine is busy loading or unloading a model. Try again when it is done.")
         try:
             yield
         finally:
@@ -245,7 +246,10 @@ class Supervisor:
             self._stage = None
 
     def _replace_core(self, core: EngineCore | None, settings: EngineSettings, needed: int) -> None:
-        """Go from ``core`` to another model. On failure it serves on where it was kept; else there is no worker."""
+        """Replaces ``core``, the old model's, and starts a worker for the new model.
+
+        On failure, the old model serves again where its weights were kept; else there is no worker.
+        """
         if not _can_fit(needed, core):
             core = None
             release_memory()
@@ -256,7 +260,7 @@ class Supervisor:
                 self._start_worker(core)
             raise
         old = core.model if core is not None else None
-        core = None  # the old cache makes room for the new one
+        core = None  # frees the old cache before the new one is allocated
         release_memory()
         try:
             new = self._build_core(model, settings)
@@ -299,7 +303,7 @@ class Supervisor:
         return core
 
     def _rebuild(self, model: LoadedModel | None) -> EngineCore:
-        """For the worker, after a failed step."""
+        """Builds the worker's next core after a failed step; ``model`` None loads the weights again."""
         core = self._build_core(model or self._load(self.settings), self.settings)
         self._stage = None
         return core
@@ -351,7 +355,7 @@ class Supervisor:
             )
 
     def _close_worker(self, timeout: float, refusal: str, sentence: str) -> EngineCore | None:
-        """Refuse, wait, interrupt. Returns the core, at rest, unless it has failed."""
+        """Refuses requests, waits, then interrupts. Returns the idle core, None if it has failed or there is none."""
         worker = self.worker
         if worker is None:
             return None
@@ -365,12 +369,12 @@ class Supervisor:
 
     def _report(self, stage: str, fraction: float) -> None:
         if self._cancelled.is_set():
-            raise LoadCancelledError("Loading the model was given up.")
+            raise LoadCancelledError("Loading the model was cancelled.")
         self._stage = (stage, fraction)
         self._progress(stage, fraction)
 
     def _warm_up(self, core: EngineCore, settings: EngineSettings) -> None:
-        """Run a long prompt and a few decodes, so that the first person does not pay for lazy set-up."""
+        """Runs a long prompt and a few decodes, so that the first request does not pay for lazy initialisation."""
         length = min(settings.max_batched_tokens, core.request_processor.max_model_len - 4)
         params = SamplingParams(max_tokens=4, ignore_eos=True, temperature=1.0, top_p=0.9)
         prompt = [0] * length
@@ -385,7 +389,7 @@ class Supervisor:
 
 
 def _number_format(dtype: torch.dtype, quantization: str) -> str:
-    """In words, for people."""
+    """Returns the data type of the weights as the UI shows it."""
     name = str(dtype).removeprefix("torch.")
     return name if quantization == "none" else f"{quantization} and {name}"
 
@@ -398,7 +402,7 @@ def _as_load_error(error: BaseException, model: str) -> EngineError:
 
 
 def _can_fit(needed: int, core: EngineCore | None) -> bool:
-    """Is there room for other weights of ``needed`` bytes beside this core's?"""
+    """Whether other weights of ``needed`` bytes fit into memory beside this core's, with a reserve of 20 %."""
     if core is None or core.model.device.type != "cpu":
-        return False  # on a GPU the cache has taken what was free
+        return False  # on a GPU the KV cache has taken the free memory
     return 1.2 * needed < available_memory(core.model.device)

@@ -1,4 +1,4 @@
-"""How much of the machine the engine used lately. Written by the worker's thread, read by any, without a lock."""
+"""Measures the engine's recent utilisation. The worker's thread writes and any thread reads, without a lock."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from engine.outputs import WINDOW_SECONDS, Utilisation
 
 @dataclass(frozen=True, slots=True)
 class StepLoad:
-    """What one step took."""
+    """Load of one step."""
 
-    seconds: float  #: forward and sampling
-    sequences: float  #: share of ``max_num_seqs``
-    tokens: float  #: share of the token budget
+    seconds: float  #: forward pass and sampling
+    sequences: float  #: share of ``max_num_seqs``, 0..1
+    tokens: float  #: share of ``max_batched_tokens``, 0..1
     prompt_tokens: int
     generated_tokens: int
 
@@ -38,10 +38,10 @@ class _Second(NamedTuple):
 
 
 class UtilisationMeter:
-    """A ring of seconds. A slot is replaced as a whole, so a reader in another thread never sees half of one.
+    """Ring of one-second sums. Each slot is replaced as a whole, so other threads never read a half-updated one.
 
     Args:
-        clock: seconds that never go back.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -69,7 +69,7 @@ class UtilisationMeter:
         )
 
     def observe_token_gaps(self, count: int, seconds: float) -> None:
-        """So many gaps, which took so long together."""
+        """Adds ``count`` gaps between tokens, ``seconds`` in total."""
         now = self._now()
         self._keep(now._replace(gaps=now.gaps + count, gap_seconds=now.gap_seconds + seconds))
 
@@ -81,7 +81,7 @@ class UtilisationMeter:
         first_tokens = sum(slot.first_tokens for slot in past)
         gaps = sum(slot.gaps for slot in past)
         return Utilisation(
-            # A step counts for the second in which it ends, so a long one may exceed the window it began before.
+            # A step counts for the second in which it ends, so a step that began before the window can exceed it.
             device_busy=min(1.0, sum(slot.busy for slot in past) / window),
             batch_occupancy=sum(slot.sequences for slot in past) / steps if steps else 0.0,
             token_occupancy=sum(slot.tokens for slot in past) / steps if steps else 0.0,

@@ -1,4 +1,4 @@
-"""The one thread that owns the device: takes requests from any thread, computes, answers, and recovers."""
+"""The thread that owns the device: takes requests from any thread, runs the core, delivers deltas, and recovers."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ from engine.runtime.reader import Reader
 log = logging.getLogger(__name__)
 
 Rebuild = Callable[[LoadedModel | None], EngineCore]
-"""Makes a new core, warmed up: of these weights, or of weights read again."""
+"""Makes a new, warmed-up core from the given weights; None loads the weights again."""
 
 BACKOFF_SECONDS = (0.0, 1.0, 5.0)
-"""Before each try to start again; the first uses the weights as they are, the others read them again."""
+"""Pause before each restart attempt. The first attempt reuses the weights, the others load them again; after the last
+one the engine stays down."""
 MAX_FAILURES_PER_WINDOW = 5
 FAILURE_WINDOW_SECONDS = 300.0
-"""An engine that fails more often than this is broken, and starting it again would only hide that."""
+"""After ``MAX_FAILURES_PER_WINDOW`` failures within this time the engine stays down: restarting would hide a defect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +50,28 @@ class _Abort:
 
 
 class _Stop:
-    """Ends the thread."""
+    """Command that ends the thread."""
 
 
 class Worker:
     """Runs a core on a thread of its own until it is closed.
 
-    After a step that failed, the requests in it end with :class:`EngineFailedError`; those that only waited, and
-    those that come meanwhile, are served by the new core.
+    After a failed step, the requests in it end with :class:`EngineFailedError`. A new core serves the requests that
+    only waited and those that arrive during the restart.
 
     Args:
-        core: warmed up; the worker's own from now on.
+        core: warmed up; owned by the worker from now on.
         rebuild: makes the next core when this one has failed.
         num_threads: CPU threads for the model.
-        max_readers: most requests in flight; one more is refused.
+        max_readers: maximum requests in flight; one more is refused.
     """
 
     def __init__(self, core: EngineCore, rebuild: Rebuild, *, num_threads: int, max_readers: int) -> None:
-        # One field, so that nobody counts a core twice or not at all: it, and what those before it have done.
+        # One field for the core and its predecessors' counters, so that stats() counts no core twice and skips none.
         self._cores: tuple[EngineCore | None, EngineStats] = (core, EngineStats.nothing())
         self.quarantine = Quarantine()
-        self.restart_reason: str | None = None  #: while the core is made anew: why
-        self.failure: str | None = None  #: it could not be made anew: why
+        self.restart_reason: str | None = None  #: why the core is being rebuilt, while it is
+        self.failure: str | None = None  #: why the engine stays down, once it does
         self.num_restarts = 0
         self._rebuild = rebuild
         self._num_threads = num_threads
@@ -90,24 +91,24 @@ class Worker:
 
     @property
     def core(self) -> EngineCore:
-        """Raises :class:`EngineStoppedError` once the worker is closed."""
+        """The current core. Raises :class:`EngineStoppedError` once the worker is closed."""
         core = self._cores[0]
         if core is None:
             raise EngineStoppedError(self._refusal or "The engine is not started.")
         return core
 
     def stats(self) -> EngineStats:
-        """Counters over all its cores, gauges of the present one."""
+        """Returns the counters of all its cores, and the gauges of the current one."""
         core, earlier = self._cores
         if core is None:
             return earlier
         now = core.stats().with_totals_of(earlier)
-        return now if self.failure is None else now.without_gauges()  # a core that failed keeps no books
+        return now if self.failure is None else now.without_gauges()  # a failed core's gauges are meaningless
 
-    # -- for any thread -----------------------------------------------------------------------------------
+    # -- called from any thread ---------------------------------------------------------------------------
 
     def submit(self, submission: Submission, reader: Reader) -> None:
-        """Queue a request for its reader. Raises as :meth:`check_admission`."""
+        """Queues a request for its reader. Raises as :meth:`check_admission`."""
         self.quarantine.raise_if_poisoned(submission.request.prompt_token_ids)
         with self._lock:
             self._check_capacity()
@@ -116,23 +117,23 @@ class Worker:
         self._inbox.put(submission)
 
     def check_admission(self, prompt: Sequence[int]) -> None:
-        """Would a request with this prompt be taken now?
+        """Raises if a request with this prompt would be refused now.
 
         Raises:
-            PoisonedPromptError: it made the engine fail before.
-            EngineStoppedError: none is taken; says why.
-            EngineOverloadedError: too many are in flight.
+            PoisonedPromptError: the prompt made the engine fail before.
+            EngineStoppedError: the engine takes no requests; says why.
+            EngineOverloadedError: too many requests are in flight.
         """
         self.quarantine.raise_if_poisoned(prompt)
         with self._lock:
             self._check_capacity()
 
     def abort(self, request_id: str) -> None:
-        """End a request whose reader left."""
+        """Aborts a request whose reader left."""
         self._inbox.put(_Abort(request_id))
 
     def stop_admission(self, sentence: str) -> None:
-        """Take no more requests; those in flight go on."""
+        """Refuses new requests with ``sentence``; those in flight go on."""
         with self._lock:
             self._refusal = self._refusal or sentence
 
@@ -141,14 +142,14 @@ class Worker:
         return self._refusal
 
     def wait_idle(self, timeout: float) -> bool:
-        """Wait until nothing is in flight, ``timeout`` seconds at most."""
+        """Waits until no request is in flight, ``timeout`` seconds at most; True when that is so."""
         return self._idle.wait(timeout)
 
     def close(self, error: EngineError) -> EngineCore | None:
-        """End the thread; what is still in flight ends with ``error``.
+        """Ends the thread; requests still in flight end with ``error``.
 
-        Returns the core, with nothing in flight, unless it has failed. The worker lets go of it: whoever still
-        reads a reply must not keep a model in memory.
+        Returns the core, with no request in flight, or None if it has failed. The worker drops its reference, so that
+        a reader that still holds the worker does not keep the model in memory.
         """
         self.stop_admission(str(error))
         self._closing.set()
@@ -160,7 +161,7 @@ class Worker:
         return core if self.failure is None and self.restart_reason is None else None
 
     def _check_capacity(self) -> None:
-        """Called with the lock held."""
+        """Raises if no request can be taken. Called with the lock held."""
         if self._refusal is not None:
             raise EngineStoppedError(self._refusal)
         if len(self.readers) >= self._max_readers:
@@ -189,7 +190,7 @@ class Worker:
                 return
 
     def _take_commands(self) -> bool:
-        """Apply what has been asked; sleeps only when there is nothing to compute. False ends the thread."""
+        """Applies the commands in the inbox. Blocks only when there is nothing to compute. False ends the thread."""
         while True:
             self._add_admitted()
             try:
@@ -220,7 +221,7 @@ class Worker:
                 self._fail(submission.stream_id, refusal or as_request_error(submission.stream_id, error))
 
     def _deliver(self, result: StepResult) -> None:
-        """Hand a step's deltas to their event loops, now or with those of the next steps."""
+        """Delivers a step's deltas to their event loops, now or together with those of the next steps."""
         with self._lock:
             for delta in result.deltas:
                 reader = self.readers.get(delta.request_id)
@@ -235,7 +236,7 @@ class Worker:
         self._hand_over(batches)
 
     def _hand_over(self, batches: OutputBatches) -> None:
-        """One crossing for each loop."""
+        """Delivers batches, with one call for each event loop. Aborts the requests of closed loops."""
         for loop, handed in batches.items():
             if not Reader.deliver(loop, handed):
                 for reader, _deltas in handed:
@@ -255,7 +256,7 @@ class Worker:
         with self._lock:
             reader = self.readers.pop(request_id, None)
             if reader is not None:
-                self._batcher.pop(reader)  # nobody reads it any more
+                self._batcher.pop(reader)  # its reader has left or has everything
             if not self.readers:
                 self._idle.set()
 
@@ -272,7 +273,10 @@ class Worker:
     # -- after a failed step --------------------------------------------------------------------------------
 
     def _recover(self, reason: str) -> bool:
-        """Make a new core for those that were not in the failed step. False when there is nothing left to run."""
+        """Replaces the core after a failed step, and requeues the requests that were not in it.
+
+        Returns False when the thread must end: the worker is closing, or the engine stays down.
+        """
         self.restart_reason = reason
         with self._lock:
             batches = self._batcher.pop_all()
@@ -281,7 +285,7 @@ class Worker:
         lengths = {tuple(one.request.prompt_token_ids): len(one.request.token_ids) for one in failed}
         for prompt, length in lengths.items():
             self.quarantine.record_failure(prompt, length)
-        sentence = f"The engine failed while it wrote this reply ({reason}). It starts again by itself; try again."
+        sentence = f"The engine failed while writing this reply ({reason}). It restarts by itself; try again."
         for one in failed:
             self._fail(one.stream_id, EngineFailedError(sentence))
         self._gate.requeue(waiting)
@@ -291,7 +295,7 @@ class Worker:
         often = len(self._failed_at) == MAX_FAILURES_PER_WINDOW
         if often and self._failed_at[-1] - self._failed_at[0] < FAILURE_WINDOW_SECONDS:
             self._fail_permanently(
-                f"The engine failed {MAX_FAILURES_PER_WINDOW} times in a short while and stays down: {reason}"
+                f"The engine failed {MAX_FAILURES_PER_WINDOW} times within a few minutes and stays down: {reason}"
             )
             return False
         why = reason
@@ -303,18 +307,18 @@ class Worker:
             try:
                 core = self._rebuild(model)
             except Exception as error:
-                log.exception("the engine could not start again")
+                log.exception("the engine could not restart")
                 why = _describe(error)
                 clear_error_frames(error)
                 continue
             self._cores = (core, self.stats().without_gauges())
             self.num_restarts += 1
             self.restart_reason = None
-            log.warning("the engine started again after a failed step: %s", reason)
+            log.warning("the engine restarted after a failed step: %s", reason)
             return True
         self._fail_permanently(
-            f"The engine failed ({reason}) and could not start again: {why}. Wake it up to try once more, or start the "
-            "program again."
+            f"The engine failed ({reason}) and could not restart: {why}. Wake it up to try once more, or restart the "
+            "program."
         )
         return False
 
@@ -326,7 +330,7 @@ class Worker:
 
 
 def _describe(error: Exception) -> str:
-    """The first line of what went wrong, in words where there are none."""
+    """Returns the first line of an error's message, or its type where it has none; out of memory gets advice."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return "it ran out of memory; fewer requests at once (max_num_seqs) or a smaller cache would help"
     first = first_line(error).rstrip(".")

@@ -151,7 +151,7 @@ async def test_a_deadline_reaches_the_engine_and_ends_as_a_limit(live: RunningAp
 
 @ON_ONE_LOOP
 async def test_a_deadline_that_passed_while_waiting_is_a_504_that_is_not_tried_again(live: RunningApp) -> None:
-    live.engine.refuse = DeadlineError("The reply had not begun when its 2 seconds were over.")
+    live.engine.refuse = DeadlineError("The reply had not begun within its deadline of 2 seconds.")
     answer = await live.http.post("/v1/chat/completions", json={**CHAT, "deadline": 2})
     assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
     assert answer.headers["x-should-retry"] == "false"

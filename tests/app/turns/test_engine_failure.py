@@ -63,7 +63,7 @@ async def test_the_reply_says_so_and_the_chat_goes_on(app: FastAPI, monkeypatch:
         conversation, end = await ask("hello")
         assert end.status is MessageStatus.ERROR
         assert "the device fell off" in (end.error or "")
-        assert "starts again by itself" in (end.error or "")
+        assert "restarts by itself" in (end.error or "")
         ready = await http.get("/ready")
         assert (ready.status_code, "the device fell off" in ready.json()["reason"]) == (503, True)
         assert (await http.get("/api/engine")).json()["state"] == "restarting"

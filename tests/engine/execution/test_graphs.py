@@ -221,7 +221,7 @@ def _decodes(sequences: Sequences, longest: int | None = None) -> Sequences:
 @pytest.mark.parametrize(
     ("family", "settings", "kernel", "says"),
     [
-        ("llama", {}, SdpaKernel, "the attention kernel sdpa cannot be recorded"),
+        ("llama", {}, SdpaKernel, "the attention kernel sdpa does not support them"),
         ("llama", {"batch_invariant": True}, RecordableKernel, "batch invariance"),
         ("llama", {}, AskingKernel, "not permitted when stream is capturing"),
     ],

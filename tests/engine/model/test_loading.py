@@ -200,7 +200,7 @@ class TestRoom:
         assert EngineCore(load(llama), EngineSettings(num_kv_blocks=4)).request_processor.max_model_len == 48
 
     def test_a_context_longer_than_the_model_was_made_for(self, llama: Path) -> None:
-        with pytest.raises(ModelLoadError, match="lower it to 512 or less"):
+        with pytest.raises(ModelLoadError, match="Lower it to 512 or less"):
             EngineCore(load(llama), EngineSettings(max_model_len=513))
 
     def test_more_memory_than_there_is(self, llama: Path) -> None:

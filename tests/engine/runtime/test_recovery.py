@@ -109,7 +109,7 @@ async def test_those_in_the_step_fail_and_those_that_waited_are_served(engine: E
     await eventually(lambda: engine.stats().num_requests_waiting == 1)
     fault.once = True
     for task in tasks:
-        with pytest.raises(EngineFailedError, match=r"the device fell off.*starts again by itself"):
+        with pytest.raises(EngineFailedError, match=r"the device fell off.*restarts by itself"):
             await task
     assert tokens(await waiting) == expected
     await settled(engine)
@@ -251,8 +251,8 @@ async def test_an_engine_that_cannot_start_again_says_why_and_can_be_woken(
     with pytest.raises(EngineFailedError):
         await task
     await eventually(lambda: engine.status.state is EngineState.FAILED)
-    assert "could not start again: it ran out of memory" in (engine.health().error or "")
-    with pytest.raises(EngineStoppedError, match="could not start again"):
+    assert "could not restart: it ran out of memory" in (engine.health().error or "")
+    with pytest.raises(EngineStoppedError, match="could not restart"):
         await begin(engine, 21)
     monkeypatch.setattr(supervisor_module, "EngineCore", core)
     await engine.wake()
