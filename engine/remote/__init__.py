@@ -1,1 +1,1 @@
-"""An engine that runs elsewhere: the same interface over servers that speak OpenAI's API."""
+"""The engine's interface over remote OpenAI-compatible servers."""

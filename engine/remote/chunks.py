@@ -1,4 +1,4 @@
-"""A server's chunks become deltas, and are measured as they come."""
+"""Turns the streamed chunks of an OpenAI-compatible server into deltas, and measures them as they arrive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.runtime.metrics import EngineMetrics
 from engine.runtime.utilisation import StepLoad
 
 UNKNOWN_TOKEN = -1
-"""The id of a token that a server tells only by its text."""
+"""Token id where a server reports only the token's text."""
 
 _REASONS = {"length": FinishReason.LENGTH, "max_tokens": FinishReason.LENGTH}
 
@@ -37,7 +37,7 @@ class _ChatToken(_Lenient):
 
 
 class _Logprobs(_Lenient):
-    """Of a chat (``content``) or of a completion (the rest)."""
+    """Log-probabilities of a chat (``content``) or of a completion (the other fields)."""
 
     content: list[_ChatToken] | None = None
     tokens: list[str] | None = None
@@ -54,7 +54,7 @@ class _Logprobs(_Lenient):
         tokens, values = self.tokens or [], self.token_logprobs or []
         tops = self.top_logprobs or [None] * len(tokens)
         if not len(tokens) == len(values) == len(tops):
-            raise BrokenStreamError("its log-probabilities do not belong together")
+            raise BrokenStreamError("it sent log-probabilities whose lists differ in length")
         ids = token_ids if len(token_ids) == len(tokens) else [None] * len(tokens)
         return tuple(
             TokenLogprobs(
@@ -97,10 +97,10 @@ class _Chunk(_Lenient):
 
 @dataclass(slots=True)
 class _Progress:
-    """One of the replies."""
+    """Progress of one of the ``n`` replies."""
 
     tokens: int = 0
-    first: float = 0.0  # when its first and its last token came
+    first: float = 0.0  # time.monotonic of the first token, and of the last
     last: float = 0.0
     reason: FinishReason | None = None
     stop_reason: str | int | None = None
@@ -109,11 +109,11 @@ class _Progress:
 
 @dataclass(slots=True)
 class ReplyAssembler:
-    """The ``n`` replies to one request, as they arrive.
+    """Assembles the ``n`` replies to one request from the chunks of its stream.
 
     Args:
-        prompt_tokens: as counted or estimated before; the server's own number is better.
-        arrival: when the request came, on :func:`time.monotonic`.
+        prompt_tokens: counted or estimated in advance; replaced by the server's own number.
+        arrival: when the request arrived, on :func:`time.monotonic`.
     """
 
     request_id: str
@@ -121,33 +121,33 @@ class ReplyAssembler:
     prompt_tokens: int
     arrival: float
     metrics: EngineMetrics
-    cached_tokens: int | None = None  #: None until the server says
-    has_started: bool = False
-    has_usage: bool = False  #: the server has told the prompt's tokens itself
+    cached_tokens: int | None = None  #: None until the server reports it
+    has_started: bool = False  #: a first token has arrived
+    has_usage: bool = False  #: the server has reported the prompt's tokens
     _completion_tokens: int | None = None
     _replies: dict[int, _Progress] = field(default_factory=dict)
 
     def start_attempt(self) -> None:
-        """Begin with the first chunk, once more: nothing that was said so far counts."""
+        """Starts over for a new attempt, and drops the state of the one before."""
         assert not self.has_started
         self._replies = {index: _Progress() for index in range(self.n)}
         self._completion_tokens = None
 
     @property
     def has_ended(self) -> bool:
-        """Every reply has said why it ended."""
+        """Whether every reply has a finish reason."""
         return all(reply.reason is not None for reply in self._replies.values())
 
     def feed(self, data: str) -> list[Delta]:
-        """What one event brings.
+        """Returns the deltas of one event.
 
         Raises:
-            BrokenStreamError: it is not what it should be.
+            BrokenStreamError: the event is no valid chunk.
         """
         try:
             chunk = _Chunk.model_validate_json(data)
         except ValidationError as error:
-            raise BrokenStreamError("it sent something that is no chunk of a reply") from error
+            raise BrokenStreamError("it sent an event that is not a valid chunk") from error
         if chunk.usage is not None:
             self._note(chunk.usage)
         return [delta for choice in chunk.choices for delta in self._take(choice)]
@@ -164,13 +164,13 @@ class ReplyAssembler:
     def _take(self, choice: _Choice) -> Iterable[Delta]:
         reply = self._replies.get(choice.index)
         if reply is None or reply.closed:
-            raise BrokenStreamError(f"it sent a reply number {choice.index} that nobody asked for")
+            raise BrokenStreamError(f"it sent a choice with the unexpected index {choice.index}")
         text = choice.text if choice.delta is None else choice.delta.content
         token_ids = choice.token_ids or []
         scores = choice.logprobs.scores(token_ids) if choice.logprobs is not None else ()
         if choice.finish_reason is not None:
             reply.reason, reply.stop_reason = _reason(choice)
-        # Most servers that do not tell the ids send a token at a time.
+        # Most servers that do not report token ids send one token per chunk.
         count = len(token_ids) or len(scores) or int(bool(text))
         if count:
             self._measure(reply, count)
@@ -187,18 +187,18 @@ class ReplyAssembler:
             )
 
     def finish(self) -> list[Delta]:
-        """The last delta of each reply, once the stream is over and all have :attr:`has_ended`."""
+        """Returns the last delta of each reply, once the stream is over and :attr:`has_ended` is true."""
         return [self._close(index, reply) for index, reply in self._replies.items()]
 
     def finish_early(self, reason: FinishReason) -> list[Delta]:
-        """The last delta of each reply, those that have not ended included."""
+        """Returns the last delta of each reply; replies that have not ended finish with ``reason``."""
         for reply in self._replies.values():
             reply.reason = reply.reason or reason
         return self.finish()
 
     @property
     def tokens(self) -> int:
-        """Generated, of all replies together."""
+        """Generated tokens of all replies together."""
         seen = sum(reply.tokens for reply in self._replies.values())
         return seen if self._completion_tokens is None else self._completion_tokens
 
@@ -248,8 +248,8 @@ class ReplyAssembler:
 def _reason(choice: _Choice) -> tuple[FinishReason, str | int | None]:
     reason = choice.finish_reason
     if reason in ("abort", "error"):
-        raise EngineFailedError("The model server gave up on this reply. Please send your message again.")
-    if reason == "length" and choice.stop_reason == FinishReason.DEADLINE:  # as our own server says it
+        raise EngineFailedError("The model server aborted this reply. Please send your message again.")
+    if reason == "length" and choice.stop_reason == FinishReason.DEADLINE:  # as a Deskmate server reports it
         return FinishReason.DEADLINE, None
     if reason in _REASONS:
         return _REASONS[reason], choice.stop_reason

@@ -1,4 +1,4 @@
-"""``RemoteEngine``: replies from servers elsewhere, through the interface of the engine that runs here."""
+"""The remote engine: replies from OpenAI-compatible servers, through the interface of the in-process engine."""
 
 from __future__ import annotations
 
@@ -47,32 +47,33 @@ from engine.text.chat_template import check_messages
 _log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 5.0
+"""Timeout for connecting to a server, which then counts as unreachable."""
 UNKNOWN_LENGTH = 4096
-"""Context of a server that does not tell, and nobody has said."""
+"""Tokens. The assumed context window where neither the server nor ``ENGINE_MAX_MODEL_LEN`` states one."""
 REMOTE = "remote"
 
 T = TypeVar("T")
 
 
 class RemoteEngine:
-    """Implements :class:`engine.ChatEngine` over servers that speak OpenAI's API.
+    """Implements :class:`engine.ChatEngine` over OpenAI-compatible servers.
 
-    Use it as ``async with RemoteEngine(settings) as engine``. A server that does not answer at the start is waited for
-    in the background: until then the engine is not ready, and says why.
+    Use it as ``async with RemoteEngine(settings) as engine``. Servers that do not answer at the start are probed in the
+    background; until one answers, the engine is not ready and reports why.
 
     Args:
-        settings: ``remote_url`` and what belongs to it; default: from ``ENGINE_*`` in the environment.
+        settings: ``remote_url`` and the other ``remote_*`` settings; default: from ``ENGINE_*`` in the environment.
 
     Raises:
-        ModelLoadError: an address is none, or something is set that a server elsewhere cannot be made to keep.
+        ModelLoadError: an address is invalid, or a setting cannot be enforced by a remote server.
     """
 
     def __init__(self, settings: EngineSettings | None = None) -> None:
         self.settings = settings or EngineSettings()
         if self.settings.forbidden_words is not None:
             raise ModelLoadError(
-                "ENGINE_FORBIDDEN_WORDS cannot be kept with ENGINE_REMOTE_URL: the words are held back where the model "
-                "runs. Unset it here; another Deskmate takes it there."
+                "ENGINE_FORBIDDEN_WORDS does not work with ENGINE_REMOTE_URL: only the server that runs the model can "
+                "filter words. Unset it here. If that server is a Deskmate, set it there."
             )
         self._upstreams = tuple(Upstream(base_url(url)) for url in self.settings.remote_url)
         self._metrics = RemoteMetrics(self.stats, lambda: self._upstreams)
@@ -85,13 +86,13 @@ class RemoteEngine:
         self._idle = asyncio.Event()
         self._totals = EngineStats.nothing()
 
-    # -- life -------------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Ask every server once, and begin to accept requests as soon as one is well.
+        """Probes every server once, and accepts requests as soon as one is healthy.
 
         Raises:
-            ModelLoadError: no server can ever be used as things are configured; says why.
+            ModelLoadError: no server can ever be used with this configuration; says why.
         """
         key = self.settings.remote_api_key
         client = httpx.AsyncClient(
@@ -113,7 +114,7 @@ class RemoteEngine:
             _log.warning("%s Waiting for one.", self._pool.problem())
 
     async def stop(self) -> None:
-        """Close every connection. Requests in flight end with :class:`ReplyInterruptedError`."""
+        """Closes every connection. Requests in flight end with :class:`ReplyInterruptedError`."""
         pool, self._pool = self._pool, None
         self._state = EngineState.STOPPED
         if pool is not None:
@@ -129,7 +130,7 @@ class RemoteEngine:
         await self.stop()
 
     async def drain(self, timeout: float) -> bool:
-        """Take no new requests and wait for those in flight; True when all ended within ``timeout`` seconds."""
+        """Refuses new requests and waits for those in flight; True when all ended within ``timeout`` seconds."""
         if self._state is not EngineState.STOPPED:
             self._state = EngineState.DRAINING
         with suppress(TimeoutError):
@@ -140,7 +141,7 @@ class RemoteEngine:
         return self._running == 0
 
     def _changed(self) -> None:
-        """A server became well, or is not any more."""
+        """Updates state and model info after a server became healthy or unhealthy."""
         served = [one.served for one in self._upstreams if one.is_healthy and one.served is not None]
         if served:
             self._learn(served)
@@ -157,8 +158,8 @@ class RemoteEngine:
         self._info = info
         if self.settings.max_model_len is None and all(one.max_model_len is None for one in served):
             _log.warning(
-                "the model server does not say how long its context is; %d tokens are taken for it. "
-                "Set ENGINE_MAX_MODEL_LEN to what it is.",
+                "the model server does not report its context window; %d tokens are assumed. "
+                "Set ENGINE_MAX_MODEL_LEN to the real one.",
                 UNKNOWN_LENGTH,
             )
 
@@ -179,16 +180,16 @@ class RemoteEngine:
             served_names=self.settings.served_model_name,
         )
 
-    # -- what there is, and how it is doing ----------------------------------------------------------------
+    # -- model and state -----------------------------------------------------------------------------------
 
     @property
     def info(self) -> ModelInfo:
-        """The servers' model; placeholders until one of them has answered. ``attention`` is the kind of server."""
+        """The servers' model; placeholders until one server has answered. ``attention`` holds the kind of server."""
         return self._info
 
     @property
     def default_sampling_params(self) -> SamplingParams:
-        """Neutral ones: servers do not tell theirs. What a request leaves open is left to the server."""
+        """Neutral defaults, because servers do not report theirs. Unset parameters of a request are not sent."""
         return SamplingParams(
             temperature=1.0,
             top_p=1.0,
@@ -210,7 +211,7 @@ class RemoteEngine:
         return EngineStatus(self._state, model=servers, reason=self._reason())
 
     def stats(self) -> EngineStats:
-        """Of the requests that went through here. What the servers do besides, they tell themselves."""
+        """Returns counters and gauges of the requests sent from here, not of the servers' other work."""
         utilisation = self._metrics.meter.read()
         return replace(self._totals, num_requests_running=self._running, state=self._state, utilisation=utilisation)
 
@@ -240,13 +241,13 @@ class RemoteEngine:
         priority: int = 0,
         caller: Caller | None = None,
     ) -> AsyncGenerator[Delta]:
-        """Stream a reply to a conversation. Leaving the loop closes the connection, which aborts the request there.
+        """Streams a reply to a conversation. Leaving the loop closes the connection, which aborts the request there.
 
         Raises:
             ContextLengthError, InvalidRequestError, EngineOverloadedError, EngineStoppedError: before the first delta.
-            ReplyInterruptedError: the connection broke in the middle. Before its first token a request is sent again
-                instead, to another server if there is one.
-            EngineFailedError: the server gave up on the reply.
+            ReplyInterruptedError: the connection broke in the middle of the reply. Before its first token, the request
+                is sent again instead, to another server if there is one.
+            EngineFailedError: the server aborted the reply.
             DeadlineError: the deadline passed before the first token.
         """
         check_messages(messages)
@@ -264,7 +265,7 @@ class RemoteEngine:
         priority: int = 0,
         caller: Caller | None = None,
     ) -> AsyncGenerator[Delta]:
-        """Stream a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
+        """Streams a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
         if not prompt:
             raise InvalidRequestError("The prompt is empty: send at least one token.")
         chat_request = ChatRequest(prompt=prompt, params=self._checked(params), priority=priority, caller=caller)
@@ -277,16 +278,17 @@ class RemoteEngine:
         messages: Sequence[ChatMessage],
         params: SamplingParams | None = None,
         *,
-        caller: Caller | None = None,  # noqa: ARG002 - nothing is kept
+        caller: Caller | None = None,  # noqa: ARG002 - no prepared prompt is cached
     ) -> int:
-        """Would :meth:`chat` accept this now? Returns the prompt's length in tokens.
+        """Returns the prompt's length in tokens if :meth:`chat` would accept it now.
 
-        Where the server does not count, that is an estimate, which never refuses: the server has the last word.
+        Where the server cannot count tokens, the length is an estimate. An estimate never refuses a prompt: the server
+        decides.
 
         Raises:
-            ContextLengthError: the server counts more tokens than it reads.
-            InvalidRequestError: a parameter that the server does not know, or a reply that it cannot continue.
-            EngineStoppedError: no server is well.
+            ContextLengthError: by the server's count, the prompt does not fit its context window.
+            InvalidRequestError: the server does not support a parameter, or cannot continue a partial reply.
+            EngineStoppedError: no server is healthy.
         """
         check_messages(messages)
         chat_request = ChatRequest(messages=messages, params=self._checked(params))
@@ -296,7 +298,7 @@ class RemoteEngine:
             assert upstream.served is not None
             chat_request.body(upstream.served.dialect, upstream.served.model)
             count = await dispatcher.count(upstream, messages)
-            if upstream.is_healthy:  # else it was found to be away just now
+            if upstream.is_healthy:  # else counting has just found it unreachable: choose again
                 break
         limit = self._info.max_model_len
         if count.is_exact and count.tokens >= limit:
@@ -306,7 +308,7 @@ class RemoteEngine:
     async def tokenize(
         self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
     ) -> tuple[int, ...]:
-        """Asks the server, where it is of a kind that tells. See :meth:`engine.interface.ChatEngine.tokenize`."""
+        """Tokenizes on the server, where it can. See :meth:`engine.interface.ChatEngine.tokenize`."""
         if not isinstance(prompt, str):
             check_messages(prompt)
         return await self._ask_upstream(
@@ -314,20 +316,20 @@ class RemoteEngine:
         )
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
-        """Asks the server, where it is of a kind that tells."""
+        """Detokenizes on the server, where it can. See :meth:`engine.interface.ChatEngine.detokenize`."""
         return await self._ask_upstream(lambda client, upstream: detokenized(client, upstream, token_ids))
 
     async def token_strings(self, token_ids: Sequence[int]) -> list[str]:  # noqa: ARG002
-        """Raises UnsupportedParameterError: no server elsewhere is asked for them."""
+        """Raises :class:`UnsupportedParameterError`: not supported over a remote server."""
         raise UnsupportedParameterError(
             "return_token_strs is not available from a remote model server. Leave return_token_strs out."
         )
 
     async def _ask_upstream(self, ask: Callable[[httpx.AsyncClient, Upstream], Awaitable[T | None]]) -> T:
-        """What a server tells about tokens.
+        """Calls a server's tokenizer API.
 
         Raises:
-            UnsupportedParameterError: it does not.
+            UnsupportedParameterError: the server has none, or did not answer.
         """
         pool, _dispatcher = self._open()
         upstream = pool.choose("", set())
@@ -338,11 +340,11 @@ class RemoteEngine:
             told = None
         if told is None:
             kind = upstream.served.dialect.title if upstream.served is not None else "unknown"
-            raise UnsupportedParameterError(f"The model server ({kind}) does not tell tokens, or not now.")
+            raise UnsupportedParameterError(f"The model server ({kind}) cannot tokenize, or is unavailable right now.")
         return told
 
     async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:  # noqa: ARG002
-        """None: a conversation goes to the server as text, and its cache finds what it can by itself."""
+        """Returns no ids: the conversation is sent as text, and the server's prefix cache matches that by itself."""
         self._open()
         return ()
 
@@ -357,7 +359,7 @@ class RemoteEngine:
         return self._pool, self._dispatcher
 
     async def _stream(self, chat_request: ChatRequest, deadline: float | None) -> AsyncGenerator[Delta]:
-        """Every attempt together, within the deadline."""
+        """Streams a reply. ``deadline``, in seconds, covers all attempts together."""
         deadline = check_deadline(deadline)
         _pool, dispatcher = self._open()
         ends = None if deadline is None else asyncio.get_running_loop().time() + deadline

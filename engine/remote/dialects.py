@@ -1,4 +1,4 @@
-"""What the servers that speak OpenAI's API understand beyond it, and how each of them spells it."""
+"""Dialects of OpenAI-compatible servers: which parameters beyond OpenAI's API each accepts, and under which names."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class TokenizeApi(StrEnum):
-    """How a server tells the number of tokens of a conversation."""
+    """How a server counts the tokens of a conversation."""
 
     VLLM = "vllm"  #: ``POST /tokenize`` takes messages
     DESKMATE = "deskmate"  #: the same, below ``/v1``
     LLAMA_CPP = "llama.cpp"  #: ``POST /apply-template``, then ``POST /tokenize``
-    NONE = "none"  #: it does not: the number is estimated from the text
+    NONE = "none"  #: it cannot: the number is estimated from the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One kind of server.
+    """The API of one kind of server.
 
     Args:
-        title: its name, for people.
-        spelling: parameter of :class:`SamplingParams` → what the server calls it. One that is missing is refused,
-            unless its value asks for nothing.
-        beside: sent along with a parameter, by the server's name of it.
-        values: what stands for a value in this server's eyes, by our name of the parameter.
-        always: sent with every request.
-        continuation: sent to have a reply continued; None where the server cannot.
-        token_ids: the server tells the token ids of a reply when asked to.
-        usage: the server tells the usage at the end of a stream when asked to.
-        priority: the server takes one.
-        cache_salt: the server takes one, and shares what it cached of a prompt among requests with an equal salt.
+        title: display name.
+        spelling: field of :class:`SamplingParams` → the server's name for it. A parameter that is missing here is
+            refused, unless its value is neutral.
+        beside: extra fields sent along with a parameter, by the server's name for it.
+        values: replacements for single values, by our name of the parameter; None omits it.
+        always: fields sent with every request.
+        continuation: fields that make the server continue a partial reply; None where it cannot.
+        tokenize_api: how the server counts tokens.
+        token_ids: the server reports the token ids of a reply on request.
+        usage: the server reports usage at the end of a stream on request.
+        priority: the server accepts ``priority``.
+        cache_salt: the server accepts ``cache_salt``, and shares its prefix cache among requests with equal salts.
     """
 
     title: str
@@ -82,7 +83,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
             spelling=_VLLM,
             values=_NO_TOP_K,
             continuation=_CONTINUE,
-            cache_salt=True,  # versions that do not know it pass over it
+            cache_salt=True,  # versions without it ignore the field
         ),
         "deskmate": Dialect(
             title="Deskmate",
@@ -98,14 +99,14 @@ DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
             spelling=_OPENAI
             | _same("top_k", "min_p", "typical_p", "ignore_eos")
             | {"repetition_penalty": "repeat_penalty"},
-            # Its penalty looks at the last 64 tokens unless it is told to look at all of them.
+            # By default its penalty covers only the last 64 tokens.
             beside={"repeat_penalty": {"repeat_last_n": -1}},
-            continuation={},  # it continues a reply at the end by itself
+            continuation={},  # it continues a final assistant message by itself
             tokenize_api=TokenizeApi.LLAMA_CPP,
         ),
         "llama-cpp-python": Dialect(
             title="llama-cpp-python",
-            # It takes ``n`` and ignores it.
+            # It accepts ``n`` and ignores it.
             spelling={name: to for name, to in _OPENAI.items() if name != "n"}
             | _same("top_k", "min_p", "min_tokens")
             | {"repetition_penalty": "repeat_penalty"},
@@ -113,16 +114,16 @@ DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
         ),
         "tgi": Dialect(
             title="TGI",
-            # It takes ``n`` and ``logit_bias`` and ignores them, and makes something else of ``presence_penalty``.
+            # It accepts ``n`` and ``logit_bias`` but ignores them, and gives ``presence_penalty`` another meaning.
             spelling=_same("temperature", "top_p", "frequency_penalty", "max_tokens", "stop", "seed"),
             values={"top_p": {1.0: None}},
         ),
         "openai": Dialect(title="a server of OpenAI's API", spelling=_OPENAI),
     }
 )
-"""By the names that ``ENGINE_REMOTE_KIND`` takes."""
+"""Dialects by the names that ``ENGINE_REMOTE_KIND`` takes."""
 
-#: Values that ask for nothing, so that a server which lacks the parameter needs not be told.
+#: Neutral values. They change nothing, so they are left out for servers without the parameter.
 _NEUTRAL: Final[Mapping[str, object]] = {
     "top_k": 0,
     "min_p": 0.0,
@@ -139,7 +140,7 @@ _NEUTRAL: Final[Mapping[str, object]] = {
     "bad_words": (),
     "forbidden_words": (),
 }
-#: Parameters whose neutral value is also what an unset one has: it is never sent.
+#: Parameters whose neutral value is also their unset value, which is never sent.
 _UNSET: Final = (
     *("min_tokens", "stop", "stop_token_ids", "ignore_eos", "n", "logit_bias", "bad_words", "forbidden_words"),
 )
@@ -167,10 +168,7 @@ _SAMPLING: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """What is asked for, in no server's words yet.
-
-    Exactly one of ``messages`` and ``prompt`` is set.
-    """
+    """A request, independent of any server's dialect. Exactly one of ``messages`` and ``prompt`` is set."""
 
     messages: Sequence[ChatMessage] | None = None
     prompt: str | Sequence[int] | None = None
@@ -184,17 +182,17 @@ class ChatRequest:
 
     @property
     def affinity_key(self) -> str:
-        """What stays the same while a conversation grows: how it begins."""
+        """The start of the conversation, which stays the same while the conversation grows."""
         if self.messages is not None:
             return "\n".join(message["content"][:500] for message in self.messages[:2])
         return self.prompt[:500] if isinstance(self.prompt, str) else str(list(self.prompt or ())[:64])
 
     def body(self, dialect: Dialect, model: str) -> dict[str, Any]:
-        """The request's JSON for a server of this kind.
+        """Returns the JSON body of the request for a server of this dialect.
 
         Raises:
-            UnsupportedParameterError: the server does not know a parameter that asks for something; names it.
-            InvalidRequestError: the server cannot do what is asked.
+            UnsupportedParameterError: the server lacks a parameter whose value is not neutral; names it.
+            InvalidRequestError: the server cannot continue a partial reply.
         """
         body: dict[str, Any] = {"model": model, "stream": True, **dialect.always}
         if dialect.usage:
@@ -223,10 +221,10 @@ class ChatRequest:
 
 
 def chat_fields(messages: Sequence[ChatMessage], dialect: Dialect) -> dict[str, Any]:
-    """A conversation as the server takes it.
+    """Returns the body's fields for a conversation.
 
     Raises:
-        InvalidRequestError: it ends with a reply to be continued, which the server cannot do.
+        InvalidRequestError: the conversation ends with a partial reply, which the server cannot continue.
     """
     sent = ("role", "content", "name")
     fields: dict[str, Any] = {
@@ -235,23 +233,22 @@ def chat_fields(messages: Sequence[ChatMessage], dialect: Dialect) -> dict[str, 
     if messages[-1].get("unfinished"):
         if dialect.continuation is None:
             raise InvalidRequestError(
-                f"The model server ({dialect.title}) cannot go on with a reply that was cut off. Ask for another "
-                "reply instead."
+                f"The model server ({dialect.title}) cannot continue an unfinished reply. Regenerate it instead."
             )
         fields |= dialect.continuation
     return fields
 
 
 def sampling_fields(params: SamplingParams, dialect: Dialect) -> dict[str, Any]:
-    """The parameters as the server spells them. What is unset is not sent: the server has defaults of its own.
+    """Returns the body's fields for the parameters. Unset ones are left out, so that the server's defaults apply.
 
     Raises:
-        UnsupportedParameterError: naming the first one that the server does not know.
+        UnsupportedParameterError: names the first parameter that the server lacks.
     """
     if params.prompt_logprobs is not None:
         raise UnsupportedParameterError(
             "prompt_logprobs is not available from a remote model server, and neither is echo with logprobs. Leave "
-            "them out."
+            "both out."
         )
     fields: dict[str, Any] = {}
     for name in _SAMPLING:
@@ -264,10 +261,10 @@ def sampling_fields(params: SamplingParams, dialect: Dialect) -> dict[str, Any]:
             if neutral:
                 continue
             raise UnsupportedParameterError(
-                f"{name} is not known to the model server ({dialect.title}), so its value {value!r} would change "
-                f"nothing. Leave {name} as the model has it."
+                f"{name} is not supported by the model server ({dialect.title}), so its value {value!r} would have no "
+                f"effect. Leave {name} at its default."
             )
-        # A collection is never one of the values that a server wants otherwise.
+        # Only parameters with hashable values, not collections, have replacements.
         others = dialect.values.get(name, NOTHING)
         value = others.get(value, value) if others else value
         if value is None:

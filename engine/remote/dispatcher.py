@@ -1,4 +1,4 @@
-"""Asks servers for a reply, one after the other, until one of them gives it."""
+"""Dispatches a request to the pool's servers, one after the other, until one of them replies."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from engine.remote.token_counting import TokenCount, TokenEstimator, count_token
 from engine.remote.upstreams import Upstream, UpstreamPool, describe_unreachable
 
 FIRST_BACKOFF_SECONDS = 0.25
+"""Pause before the first retry on the same server; doubles with each attempt."""
 MAX_BACKOFF_SECONDS = 5.0
-"""Longer than this no request waits for a server that asks for patience; the person is told instead."""
+"""Longest ``Retry-After`` that a request waits for; with a longer one the user gets the error at once."""
 ERROR_BYTES = 2**16
+"""Bytes of an error response after which no more are read."""
 
 
 class _AttemptFailed(Exception):
-    """One attempt came to nothing."""
+    """One attempt failed."""
 
     def __init__(self, refused: UpstreamFailure) -> None:
         super().__init__(str(refused.error))
@@ -37,11 +39,11 @@ class _AttemptFailed(Exception):
 
 
 class RequestDispatcher:
-    """Asks the servers of a pool.
+    """Sends requests to the servers of a pool, with retries.
 
     Args:
-        retries: how often a request is sent again whose reply has not begun.
-        context: tells the length of the context where the server does not.
+        retries: maximum retries of a request whose reply has not begun.
+        context: returns the context window, in tokens, to assume where a server does not report its own.
     """
 
     def __init__(self, pool: UpstreamPool, retries: int, context: Callable[[], int], metrics: RemoteMetrics) -> None:
@@ -52,7 +54,7 @@ class RequestDispatcher:
         self._metrics = metrics
 
     async def count(self, upstream: Upstream, messages: Sequence[ChatMessage]) -> TokenCount:
-        """Tokens of a conversation, by the server where it tells them."""
+        """Counts the tokens of a conversation on the server, or estimates them where it cannot."""
         try:
             tokens = await count_tokens(self._pool.client, upstream, messages)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -61,7 +63,7 @@ class RequestDispatcher:
         return TokenCount(self.estimator.estimate(messages), False) if tokens is None else TokenCount(tokens, True)
 
     async def dispatch(self, chat_request: ChatRequest, assembler: ReplyAssembler) -> AsyncGenerator[Delta]:
-        """Ask one server after the other until one replies; once a token has come there is no other attempt.
+        """Streams the reply of the first server that gives one. After a first token there are no more attempts.
 
         Raises:
             EngineError: as :meth:`engine.remote.client.RemoteEngine.chat`.
@@ -99,14 +101,14 @@ class RequestDispatcher:
             self._metrics.retries += 1
 
     async def _wait(self, attempt: int, refused: UpstreamFailure) -> None:
-        """Before the same server is asked again."""
+        """Waits before the same server is asked again; raises when it asks for a longer wait than the maximum."""
         asked = refused.retry_after_seconds or 0.0
         if asked > MAX_BACKOFF_SECONDS:
             raise refused.error
         await asyncio.sleep(max(asked, FIRST_BACKOFF_SECONDS * 2**attempt * random.uniform(0.5, 1.0)))
 
     async def _shortened(self, upstream: Upstream, chat_request: ChatRequest, refused: UpstreamFailure) -> ChatRequest:
-        """The same with as long a reply as fits, where the prompt itself does; the longest reply is an upper bound.
+        """Returns the request with ``max_tokens``, an upper bound, lowered to what fits behind the prompt.
 
         Raises:
             ContextLengthError: the prompt alone is too long.
@@ -121,17 +123,17 @@ class RequestDispatcher:
             tokens = self.estimator.estimate(chat_request.prompt or "")
         asked = chat_request.params.max_tokens
         if asked is None or tokens + asked <= limit or tokens >= limit:
-            # Nothing of ours can be given up: whatever was estimated, the server says that it does not fit.
+            # Lowering max_tokens cannot help: whatever the estimate, the server says that the request does not fit.
             raise context_error(max(tokens, limit) if asked is None or tokens >= limit else tokens, limit)
         return replace(chat_request, params=replace(chat_request.params, max_tokens=limit - tokens))
 
     async def _attempt(
         self, upstream: Upstream, chat_request: ChatRequest, assembler: ReplyAssembler
     ) -> AsyncGenerator[Delta]:
-        """One request to one server.
+        """Sends the request to one server, and yields the deltas of the reply.
 
         Raises:
-            _AttemptFailed: no reply, or not the whole of it.
+            _AttemptFailed: the server did not reply, or not completely.
         """
         served = upstream.served
         assert served is not None
@@ -148,7 +150,7 @@ class RequestDispatcher:
                         parse_error_response(answer.status_code, answer.headers, payload, server=upstream.label)
                     )
                 if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-                    raise BrokenStreamError("it answers with something else than a stream of events")
+                    raise BrokenStreamError("it did not answer with an event stream")
                 async with aclosing(read_events(answer.aiter_bytes())) as stream:
                     async for data in stream:
                         if data == "[DONE]":
@@ -159,7 +161,7 @@ class RequestDispatcher:
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
             if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
                 self._pool.mark_unreachable(upstream, error)
-            if not assembler.has_ended:  # what comes behind the end of a reply is no loss
+            if not assembler.has_ended:  # an error after the end of the reply loses nothing
                 raise _AttemptFailed(
                     _broken(upstream, describe_unreachable(error), began=assembler.has_started)
                 ) from error
@@ -168,19 +170,19 @@ class RequestDispatcher:
         finally:
             upstream.in_flight -= 1
         if not assembler.has_ended:
-            raise _AttemptFailed(_broken(upstream, "it ended before the reply did", began=assembler.has_started))
+            raise _AttemptFailed(_broken(upstream, "the stream ended too early", began=assembler.has_started))
         for delta in assembler.finish():
             yield delta
 
 
 def _raise_stream_error(data: str, upstream: Upstream) -> None:
-    """Servers send an error in the middle as an event that has nothing else."""
+    """Raises the error in an event, if it holds one: servers send errors in mid-stream as events of their own."""
     if '"error"' not in data:
         return
     try:
         payload = json.loads(data)
     except ValueError:
-        return  # whoever reads chunks says what is wrong with it
+        return  # the assembler will report the invalid chunk
     if isinstance(payload, dict) and payload.get("error") and not payload.get("choices"):
         error = payload["error"]
         raise _AttemptFailed(parse_stream_error(error if isinstance(error, dict) else payload, server=upstream.label))
@@ -189,10 +191,10 @@ def _raise_stream_error(data: str, upstream: Upstream) -> None:
 def _broken(upstream: Upstream, reason: str, *, began: bool) -> UpstreamFailure:
     if began:
         error: EngineError = ReplyInterruptedError(
-            f"The model server {upstream.label} broke off in the middle of this reply: {reason}."
+            f"The model server {upstream.label} failed in the middle of this reply: {reason}."
         )
     else:
-        error = EngineStoppedError(f"The model server {upstream.label} did not reply: {reason}. Please send again.")
+        error = EngineStoppedError(f"The model server {upstream.label} did not reply: {reason}. Please try again.")
     return UpstreamFailure(error, is_retryable=True, is_unhealthy=True)
 
 

@@ -1,4 +1,4 @@
-"""What a server answers when it does not reply, as the engine's own errors."""
+"""Maps the error responses of model servers to the engine's own errors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from engine.errors import (
 )
 
 MAX_SHOWN = 400
+"""Characters of a server's error message that are shown; the rest is cut."""
 
-#: What servers write when a prompt is too long; the types and codes that some of them add are looked at first.
+#: Messages of servers for a prompt that is too long. The error types and codes of some servers take precedence.
 _TOO_LONG = re.compile(
     r"maximum context length|context size|context window|context length|reads at most|longer than the maximum model"
     r"|must have less than \d+ tokens|max_new_tokens` must be|max_tokens' or 'max_completion_tokens' is too large"
@@ -49,25 +50,22 @@ _LIMIT = (
 
 @dataclass(frozen=True, slots=True)
 class UpstreamFailure:
-    """An answer that is no reply.
+    """A failed attempt at a server."""
 
-    ``error`` is what it comes to. Where ``is_retryable`` is set, another server, or this one later, may do better.
-    """
-
-    error: EngineError
-    is_retryable: bool = False
-    retry_after_seconds: float | None = None  #: seconds that the server asks to wait
-    is_unhealthy: bool = False  #: the server is not well, as opposed to busy
-    too_long: bool = False  #: prompt and reply together do not fit its context
-    prompt_tokens: int | None = None  #: as the server counted them, with ``too_long``
-    limit: int | None = None  #: tokens of its context as it says, with ``too_long``
+    error: EngineError  #: raised unless a retry succeeds
+    is_retryable: bool = False  #: another server, or this one later, may succeed
+    retry_after_seconds: float | None = None  #: the server's ``Retry-After``
+    is_unhealthy: bool = False  #: the server is broken, as opposed to busy
+    too_long: bool = False  #: prompt and reply together do not fit the server's context window
+    prompt_tokens: int | None = None  #: the server's count, with ``too_long``
+    limit: int | None = None  #: the server's context window in tokens, with ``too_long``
 
 
 def parse_error_response(status: int, headers: Mapping[str, str], body: bytes, *, server: str) -> UpstreamFailure:
-    """What an answer other than a reply means.
+    """Maps an HTTP error response to a failure.
 
     Args:
-        server: its name, for people.
+        server: its display name.
     """
     payload = _json(body)
     message = _message(payload)
@@ -75,8 +73,8 @@ def parse_error_response(status: int, headers: Mapping[str, str], body: bytes, *
     if status in (401, 403):
         return UpstreamFailure(
             EngineStoppedError(
-                f"The model server {server} refuses the API key (status {status}). Whoever runs this server has to "
-                "set ENGINE_REMOTE_API_KEY."
+                f"The model server {server} refuses the API key (status {status}). An administrator has to set "
+                "ENGINE_REMOTE_API_KEY."
             ),
             is_unhealthy=True,
         )
@@ -84,7 +82,7 @@ def parse_error_response(status: int, headers: Mapping[str, str], body: bytes, *
         return long
     if status == 404:
         return UpstreamFailure(
-            EngineStoppedError(f"The model server {server} does not know the model or the address any more{said}."),
+            EngineStoppedError(f"The model server {server} no longer knows the model or the address{said}."),
             is_retryable=True,
             is_unhealthy=True,
         )
@@ -92,14 +90,14 @@ def parse_error_response(status: int, headers: Mapping[str, str], body: bytes, *
         wait = _seconds(headers.get("retry-after"))
         hint = f" It asks to wait {wait:.0f} seconds." if wait else ""
         return UpstreamFailure(
-            EngineOverloadedError(f"The model server {server} takes no more requests just now.{hint}"),
+            EngineOverloadedError(f"The model server {server} takes no more requests right now.{hint}"),
             is_retryable=True,
             retry_after_seconds=wait,
         )
     if status in (408, 409, 425) or status >= 500:
         return UpstreamFailure(
             EngineStoppedError(
-                f"The model server {server} cannot answer just now (status {status}{said}). Please send again."
+                f"The model server {server} cannot answer right now (status {status}{said}). Please try again."
             ),
             is_retryable=True,
             is_unhealthy=True,
@@ -115,7 +113,7 @@ def parse_error_response(status: int, headers: Mapping[str, str], body: bytes, *
 
 
 def parse_stream_error(payload: Any, *, server: str) -> UpstreamFailure:
-    """What an error means that comes where a chunk of a reply should."""
+    """Maps an error event in the middle of a stream to a failure."""
     message = _message(payload)
     long = _too_long(payload, message)
     if long is not None:
@@ -135,7 +133,7 @@ def parse_stream_error(payload: Any, *, server: str) -> UpstreamFailure:
 
 
 def context_error(prompt_tokens: int, max_model_len: int) -> ContextLengthError:
-    """In the words of the engine that runs here."""
+    """Returns the same error as the in-process engine raises."""
     return ContextLengthError(
         f"The prompt is {prompt_tokens} tokens long; the model reads at most {max_model_len}, and at least one must be "
         "left for the reply. Shorten it.",
@@ -150,7 +148,7 @@ def _too_long(payload: Any, message: str) -> UpstreamFailure | None:
     codes = {detail.get("code"), detail.get("type")} & _TOO_LONG_CODES
     if not codes and not _TOO_LONG.search(message):
         return None
-    # llama.cpp gives numbers of their own, the others put them into the sentence.
+    # llama.cpp reports the numbers in fields of their own, other servers only in the message.
     counted, limit = detail.get("n_prompt_tokens"), detail.get("n_ctx")
     return UpstreamFailure(
         InvalidRequestError(f"The model server refuses this request: {message or 'the prompt is too long'}."),
@@ -168,12 +166,12 @@ def _found(patterns: Sequence[re.Pattern[str]], message: str) -> int | None:
 def _json(body: bytes) -> Any:
     try:
         return json.loads(body)
-    except ValueError:  # such as a proxy's page: not for people
+    except ValueError:  # such as a proxy's HTML page, which is not shown to users
         return None
 
 
 def _message(payload: Any) -> str:
-    """The sentence in an error, wherever this server puts it; empty when there is none."""
+    """Returns the message of an error, wherever the server puts it; empty if there is none."""
     for _ in range(3):
         if not isinstance(payload, dict):
             break
@@ -185,7 +183,7 @@ def _message(payload: Any) -> str:
 
 
 def _seconds(value: str | None) -> float | None:
-    """``Retry-After``: seconds, or a date."""
+    """Parses ``Retry-After``, which is a number of seconds or a date."""
     if value is None:
         return None
     try:

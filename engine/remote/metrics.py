@@ -1,4 +1,4 @@
-"""What a remote engine measures about the servers it asks."""
+"""Prometheus metrics of a remote engine and its servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.runtime.metrics import EngineMetrics
 
 
 class RemoteMetrics(EngineMetrics):
-    """Those of every engine, as far as they can be seen from here, and one line for each server."""
+    """The metrics of every engine, as far as a remote engine can measure them, and those of each server."""
 
     def __init__(self, stats: Callable[[], EngineStats], upstreams: Callable[[], Sequence[Upstream]]) -> None:
         super().__init__(stats)
@@ -27,14 +27,14 @@ class _Upstreams(Collector):
         self._metrics = metrics
 
     def collect(self) -> list[Metric]:
-        up = GaugeMetricFamily("deskmate_remote_up", "1 for a model server that is well, 0 else.", labels=["server"])
+        up = GaugeMetricFamily("deskmate_remote_up", "1 for a healthy model server, else 0.", labels=["server"])
         running = GaugeMetricFamily(
-            "deskmate_remote_requests_running", "Requests that a model server is answering for us.", labels=["server"]
+            "deskmate_remote_requests_running", "Requests in flight at a model server.", labels=["server"]
         )
         for upstream in self._upstreams():
             up.add_metric([upstream.label], float(upstream.is_healthy))
             running.add_metric([upstream.label], upstream.in_flight)
         retries = CounterMetricFamily(
-            "deskmate_remote_retries", "Requests sent to a model server again.", value=self._metrics.retries
+            "deskmate_remote_retries", "Retries of requests to model servers.", value=self._metrics.retries
         )
         return [up, running, retries]

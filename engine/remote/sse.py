@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes, for streams of JSON."""
+"""Parses server-sent events (SSE) from a byte stream of JSON events."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator
 
 MAX_EVENT_BYTES = 8 * 2**20
+"""Bytes that an unfinished line may hold; more raise :class:`BrokenStreamError`."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class BrokenStreamError(Exception):
-    """The bytes are no stream of events."""
+    """The bytes are not a valid event stream. The message is the end of a sentence about the server."""
 
 
 async def read_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str]:
-    """The data of each event, as it is whole. A half event at the end is none.
+    """Yields the data of each complete event. Drops an incomplete event at the end of the stream.
 
-    Lines end as the standard has it. httpx's own lines also end at characters that JSON holds unescaped, such as
-    U+2028.
+    Lines end as the SSE standard says. httpx's ``aiter_lines`` also splits at characters that JSON may hold unescaped,
+    such as U+2028.
 
     Raises:
-        BrokenStreamError: an event without an end, or text that is not UTF-8.
+        BrokenStreamError: an unfinished line exceeds :data:`MAX_EVENT_BYTES`, or text is not UTF-8.
     """
     rest = b""
     data: list[str] = []
     async for chunk in chunks:
         *lines, rest = _LINE_END.split(rest + chunk)
         if rest == b"" and chunk.endswith(b"\r"):
-            # Its line feed may come with the next chunk, where it would look like an empty line.
+            # The line feed after it may come with the next chunk, where it would look like an empty line.
             rest = lines.pop() + b"\r"
         for line in lines:
             if line == b"":

@@ -1,4 +1,4 @@
-"""The tokens of a text or a conversation for a model that is elsewhere, and how many they are."""
+"""Counts, estimates and tokenizes texts and conversations for a remote model."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from engine.remote.dialects import TokenizeApi, chat_fields
 from engine.remote.upstreams import Upstream
 
 BYTES_PER_TOKEN = 4.0
-"""Before a server has told better: what texts in European languages come to, rather less than more."""
+"""Initial estimate, until a server reports usage. Typical of texts in European languages, at the low end."""
 TOKENS_PER_MESSAGE = 5
-"""What chat templates write around a message, about."""
+"""Tokens that chat templates add to a message, approximately."""
 COUNT_SECONDS = 10.0
+"""Timeout of a request to a server's tokenizer API; the server then counts as unable to tokenize."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +28,13 @@ class TokenCount:
 
 
 class TokenEstimator:
-    """Tokens by the length of a text. Learns from what servers say that they read."""
+    """Estimates token counts from the length of a text. Learns from the usage that servers report."""
 
     def __init__(self) -> None:
         self._bytes_per_token = BYTES_PER_TOKEN
 
     def estimate(self, text: Sequence[ChatMessage] | str | Sequence[int]) -> int:
-        """Tokens of a conversation, of a text, or of token ids, which are as many as they are."""
+        """Returns the estimated tokens of a conversation or a text, or the exact number of token ids."""
         if isinstance(text, str):
             return max(1, math.ceil(_size(text) / self._bytes_per_token))
         if text and isinstance(text[0], int):
@@ -43,10 +44,10 @@ class TokenEstimator:
         return math.ceil(size / self._bytes_per_token) + TOKENS_PER_MESSAGE * (len(messages) + 1)
 
     def learn(self, messages: Sequence[ChatMessage], tokens: int) -> None:
-        """The server says that it read so many."""
+        """Adjusts the estimate after a server has reported ``tokens`` prompt tokens for ``messages``."""
         size = sum(_size(message["content"]) for message in messages)
         text_tokens = tokens - TOKENS_PER_MESSAGE * (len(messages) + 1)
-        if size >= 200 and text_tokens > 0:  # the shortest ones tell of the template alone
+        if size >= 200 and text_tokens > 0:  # in shorter ones the template dominates
             seen = min(8.0, max(0.5, size / text_tokens))
             self._bytes_per_token += 0.3 * (seen - self._bytes_per_token)
 
@@ -56,10 +57,10 @@ def _size(text: str) -> int:
 
 
 async def count_tokens(client: httpx.AsyncClient, upstream: Upstream, messages: Sequence[ChatMessage]) -> int | None:
-    """The tokens of a conversation as the server counts them; None where it does not, or not now.
+    """Returns the server's count of a conversation's tokens; None where it cannot count, or does not answer.
 
     Raises:
-        httpx.ConnectError, httpx.ConnectTimeout: it cannot be reached.
+        httpx.ConnectError, httpx.ConnectTimeout: the server cannot be reached.
     """
     served = upstream.served
     if served is None or served.dialect.tokenize_api is TokenizeApi.NONE:
@@ -82,10 +83,10 @@ async def tokenized(
     *,
     add_special_tokens: bool = True,
 ) -> tuple[int, ...] | None:
-    """Token ids of a text or a conversation; None where the server does not tell them, or not now.
+    """Returns the token ids of a text or a conversation; None where the server cannot tokenize, or does not answer.
 
     Raises:
-        httpx.ConnectError, httpx.ConnectTimeout: it cannot be reached.
+        httpx.ConnectError, httpx.ConnectTimeout: the server cannot be reached.
     """
     served = upstream.served
     if served is None or served.dialect.tokenize_api is TokenizeApi.NONE:
@@ -110,7 +111,7 @@ async def tokenized(
 
 
 async def detokenized(client: httpx.AsyncClient, upstream: Upstream, token_ids: Sequence[int]) -> str | None:
-    """The text of token ids. None and errors as :func:`tokenized`."""
+    """Returns the text of token ids. None and errors as :func:`tokenized`."""
     served = upstream.served
     if served is None or served.dialect.tokenize_api is TokenizeApi.NONE:
         return None
@@ -121,7 +122,7 @@ async def detokenized(client: httpx.AsyncClient, upstream: Upstream, token_ids: 
 
 
 async def _post(client: httpx.AsyncClient, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The server's answer; empty where it has none to give."""
+    """Returns the JSON object that the server answers; empty where it does not answer with one."""
     try:
         answer = await client.post(url, json=body, timeout=COUNT_SECONDS)
         payload = answer.json() if answer.status_code == 200 else None

@@ -1,4 +1,4 @@
-"""The servers behind a remote engine: which of them are well, and which one is asked next."""
+"""The pool of model servers behind a remote engine: health checks, cooldowns and load balancing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from engine.remote.error_answers import parse_error_response
 _log = logging.getLogger(__name__)
 
 HEALTH_INTERVAL_SECONDS = 5.0
-"""How often a server is asked whether it is well."""
+"""Interval between health checks of a server."""
 HEALTH_TIMEOUT_SECONDS = 5.0
+"""Timeout of a health check; the server then counts as down."""
 FAILURES_TO_EJECT = 3
-"""So many replies in a row that broke off take a server out, though it says that it is well."""
+"""Failed replies in a row after which a server cools down, even if its health check succeeds."""
 FIRST_COOLDOWN_SECONDS = 5.0
+"""Length of the first cooldown; doubles with each cooldown in a row."""
 MAX_COOLDOWN_SECONDS = 60.0
 
 _OWNERS = {
@@ -37,7 +39,7 @@ _OWNERS = {
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What a server says about itself."""
+    """The model that a server reports to serve, and the server's dialect."""
 
     model: str
     max_model_len: int | None
@@ -46,25 +48,25 @@ class ServedModel:
 
 @dataclass(slots=True, eq=False)
 class Upstream:
-    """One server."""
+    """One model server, its health and its load."""
 
-    url: str  #: ends with ``/v1``, or whatever the API is under
-    in_flight: int = 0
-    served: ServedModel | None = None
-    problem: str | None = "it has not answered yet"  #: why it is not well, as the end of a sentence
-    is_unrecoverable: bool = False  #: the problem is one that waiting does not mend
+    url: str  #: base URL of the API; ends with ``/v1``
+    in_flight: int = 0  #: requests in flight from here
+    served: ServedModel | None = None  #: None until it has answered
+    problem: str | None = "it has not answered yet"  #: why it is unhealthy, as the end of a sentence
+    is_unrecoverable: bool = False  #: waiting does not solve the problem
     failures: int = 0  #: in a row
     num_cooldowns: int = 0  #: in a row
-    cooldown_until: float = 0.0
+    cooldown_until: float = 0.0  #: on :func:`time.monotonic`
 
     @property
     def root(self) -> str:
-        """Where a server has what is not OpenAI's."""
+        """Base URL of a server's endpoints beyond OpenAI's API."""
         return self.url.removesuffix("/v1")
 
     @property
     def label(self) -> str:
-        """Its name for people and metrics: host, port, and a path where that says something."""
+        """Display name, also in metrics: host, port, and the path if there is one besides ``/v1``."""
         parts = urlsplit(self.root)
         return parts.netloc + parts.path.rstrip("/")
 
@@ -73,14 +75,14 @@ class Upstream:
         return self.problem is None
 
     def cool_down(self, seconds: float) -> None:
-        """Not to be asked for so long, if there is another one."""
+        """Avoids the server for ``seconds``, as long as there is another one."""
         self.cooldown_until = max(self.cooldown_until, monotonic() + seconds)
 
     def record_success(self) -> None:
         self.failures = self.num_cooldowns = 0
 
     def record_failure(self) -> None:
-        """A request broke off. Several in a row: it rests, longer each time."""
+        """Counts a failed request. After several in a row the server cools down, longer each time."""
         self.failures += 1
         if self.failures >= FAILURES_TO_EJECT:
             self.cool_down(min(FIRST_COOLDOWN_SECONDS * 2**self.num_cooldowns, MAX_COOLDOWN_SECONDS))
@@ -89,20 +91,20 @@ class Upstream:
 
     def mark_down(self, problem: str, *, is_unrecoverable: bool = False) -> None:
         if self.is_healthy or problem != self.problem:
-            _log.warning("model server %s is out: %s", self.label, problem)
+            _log.warning("model server %s is down: %s", self.label, problem)
         self.problem, self.is_unrecoverable = problem, is_unrecoverable
 
     def mark_up(self, served: ServedModel) -> None:
         if not self.is_healthy:
-            _log.info("model server %s is in: %s, %s", self.label, served.dialect.title, served.model)
+            _log.info("model server %s is up: %s, %s", self.label, served.dialect.title, served.model)
         self.served, self.problem, self.is_unrecoverable = served, None, False
 
 
 def base_url(url: str) -> str:
-    """The address under which the API is, from what people write.
+    """Returns the base URL of the API, ending with ``/v1``, from an address in ``ENGINE_REMOTE_URL``.
 
     Raises:
-        ModelLoadError: it is no address; says what is wrong.
+        ModelLoadError: the address is invalid; says what is wrong.
     """
     try:
         parts = urlsplit(url.strip())
@@ -111,24 +113,24 @@ def base_url(url: str) -> str:
         is_address = False
     if not is_address:
         raise ModelLoadError(
-            f"ENGINE_REMOTE_URL: '{url}' is no address of a model server. Write it like http://10.0.0.5:8000/v1."
+            f"ENGINE_REMOTE_URL: '{url}' is not the address of a model server. Write it like http://10.0.0.5:8000/v1."
         )
     if parts.username or parts.password:
         raise ModelLoadError("ENGINE_REMOTE_URL holds a password. Put it into ENGINE_REMOTE_API_KEY instead.")
     if parts.query or parts.fragment:
-        raise ModelLoadError(f"ENGINE_REMOTE_URL: '{url}' has something behind its path. Leave that out.")
+        raise ModelLoadError(f"ENGINE_REMOTE_URL: '{url}' has a query or a fragment. Remove it.")
     path = parts.path.rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path if path.endswith('/v1') else f'{path}/v1'}"
 
 
 @dataclass(slots=True)
 class UpstreamPool:
-    """Every server, watched.
+    """All model servers, with periodic health checks.
 
     Args:
-        wanted: the model that replies are asked from; None is the only one a server has.
-        kind: of every server, by its name in :data:`DIALECTS`; None finds out.
-        on_change: called when a server becomes well, or is not any more.
+        wanted: the model to use; None means the only one that a server serves.
+        kind: dialect of every server, by its name in :data:`DIALECTS`; None detects it.
+        on_change: called when a server becomes healthy or unhealthy.
     """
 
     upstreams: Sequence[Upstream]
@@ -141,10 +143,10 @@ class UpstreamPool:
     _watchers: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self) -> None:
-        """Ask all of them once, and go on watching.
+        """Probes all servers once, and starts the health checks.
 
         Raises:
-            ModelLoadError: none of them can ever be asked as things stand.
+            ModelLoadError: no server can ever be used with this configuration.
         """
         await asyncio.gather(*(self.probe(upstream) for upstream in self.upstreams))
         if all(upstream.is_unrecoverable for upstream in self.upstreams):
@@ -152,7 +154,7 @@ class UpstreamPool:
         self._watchers = [asyncio.create_task(self._watch(upstream)) for upstream in self.upstreams]
 
     async def close(self) -> None:
-        """Watch no more, and break every connection."""
+        """Stops the health checks, and closes every connection."""
         self.closed = True
         for watcher in self._watchers:
             watcher.cancel()
@@ -160,30 +162,30 @@ class UpstreamPool:
         await self.client.aclose()
 
     def mark_unreachable(self, upstream: Upstream, error: Exception) -> None:
-        """It could not be reached just now."""
+        """Marks a server as down after a failed connection."""
         upstream.mark_down(describe_unreachable(error))
         self.on_change()
 
     def problem(self) -> str:
-        """Why there is nobody to ask, as a sentence."""
+        """Returns why no server is available, as a sentence."""
         each = "; ".join(f"{one.label}: {one.problem}" for one in self.upstreams)
-        return f"No model server can be asked ({each})."
+        return f"No model server is available ({each})."
 
     def choose(self, affinity_key: str, avoid: set[Upstream]) -> Upstream:
-        """Who is asked next: of those that are well and do not rest, the one with the fewest requests.
+        """Returns the healthy server without a cooldown that has the fewest requests in flight.
 
-        Among equals a conversation comes back to the same one, which has its beginning in the cache.
+        Among equals a conversation returns to the same server, whose prefix cache holds its start.
 
         Args:
             affinity_key: the same for every request of one conversation.
-            avoid: asked already in vain; only if there is nobody else.
+            avoid: servers that have failed already; chosen only if there is no other.
 
         Raises:
-            EngineStoppedError: none is well.
+            EngineStoppedError: no server is healthy.
         """
         well = [upstream for upstream in self.upstreams if upstream.is_healthy]
         if not well:
-            raise EngineStoppedError(f"{self.problem()} Please send again in a moment.")
+            raise EngineStoppedError(f"{self.problem()} Please try again in a moment.")
         now = monotonic()
         return min(
             well,
@@ -195,11 +197,11 @@ class UpstreamPool:
             await asyncio.sleep(HEALTH_INTERVAL_SECONDS)
             try:
                 await self.probe(upstream)
-            except Exception:  # a watcher that dies would leave the server out, or in, for ever
-                _log.exception("model server %s could not be looked at", upstream.label)
+            except Exception:  # without its watcher the server would stay up, or down, for ever
+                _log.exception("could not check model server %s", upstream.label)
 
     async def probe(self, upstream: Upstream) -> None:
-        """Ask a server whether it is well, and what it serves."""
+        """Checks a server's health, and which models it serves."""
         try:
             answer = await self.client.get(f"{upstream.url}/models", timeout=HEALTH_TIMEOUT_SECONDS)
         except (httpx.HTTPError, OSError) as error:
@@ -227,10 +229,10 @@ class UpstreamPool:
             self._mark_down(upstream, f"it serves several models ({listed}); choose one with ENGINE_REMOTE_MODEL")
             return
         if wanted not in names:
-            self._mark_down(upstream, f"it does not serve {wanted} but {', '.join(names[:8])}")
+            self._mark_down(upstream, f"it does not serve {wanted}, only {', '.join(names[:8])}")
             return
         if wanted != self.model and any(one.is_healthy and one is not upstream for one in self.upstreams):
-            self._mark_down(upstream, f"it serves {wanted}, the others {self.model}")
+            self._mark_down(upstream, f"it serves {wanted}, but the other servers serve {self.model}")
             return
         card = cards[names.index(wanted)]
         known = upstream.served
@@ -252,11 +254,11 @@ class UpstreamPool:
         self.on_change()
 
     async def _examine(self, upstream: Upstream, card: dict[str, Any], model: str) -> ServedModel:
-        """What kind of server it is, and how much its model reads."""
+        """Detects a server's dialect and its context window."""
         length = _number(card, "max_model_len")
         owner = str(card.get("owned_by"))
         kind = self.kind or _OWNERS.get(owner)
-        if kind is None and owner == "me":  # which others write too
+        if kind is None and owner == "me":  # not only llama-cpp-python reports this owner
             info = (await self._ask(f"{upstream.root}/openapi.json")).get("info")
             if isinstance(info, dict) and "llama.cpp Python API" in str(info.get("title")):
                 kind = "llama-cpp-python"
@@ -280,7 +282,7 @@ class UpstreamPool:
 
 
 def describe_unreachable(error: Exception) -> str:
-    """Why a server did not answer, as the end of a sentence."""
+    """Returns why a server did not answer, as the end of a sentence."""
     match error:
         case httpx.ConnectTimeout() | httpx.ConnectError():
             return "it cannot be reached"

@@ -100,8 +100,8 @@ def _budget(model: LoadedModel, settings: EngineSettings) -> int:
         asked = int(settings.kv_cache_memory * GIB)
         if asked > free:
             raise ModelLoadError(
-                f"kv_cache_memory={settings.kv_cache_memory:g} asks for more memory than the {free / GIB:.1f} GiB "
-                "that are free. Lower it."
+                f"kv_cache_memory={settings.kv_cache_memory:g} GiB is too much: only {free / GIB:.1f} GiB of memory "
+                "are free. Lower it."
             )
         return asked
     if device.type == "cuda":

@@ -81,7 +81,7 @@ def test_the_page_says_where_the_model_is_and_when_it_is_away(
     expect(page.get_by_role("button", name="Sleep")).to_be_hidden()
     elsewhere.stop()
     expect(state).to_have_text("far-away · cannot be reached")
-    expect(about).to_contain_text("No model server can be asked")
+    expect(about).to_contain_text("No model server is available")
     chat.box.fill("are you there?")
     chat.box.press("Enter")
     expect(chat.alert).to_contain_text("cannot be reached")

@@ -183,7 +183,7 @@ def test_a_model_folder_that_cannot_be_loaded(tmp_path: Path) -> None:
 def test_a_model_server_whose_address_is_none(tmp_path: Path, url: str) -> None:
     [*_, finding] = examine(AppSettings(data_dir=tmp_path, port=0), EngineSettings(remote_url=(url,)))
     assert finding.serious
-    assert "is no address of a model server" in finding.text
+    assert "is not the address of a model server" in finding.text
 
 
 def test_an_address_that_is_no_name() -> None:

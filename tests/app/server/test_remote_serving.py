@@ -274,7 +274,7 @@ async def test_the_doctor_asks_the_servers(tmp_path: Path, capsys: pytest.Captur
             await asyncio.to_thread(cli_main, command)
         assert ended.value.code == 2
         assert (
-            f"!!  model: No model server can be asked ({back.label}: it cannot be reached)." in capsys.readouterr().out
+            f"!!  model: No model server is available ({back.label}: it cannot be reached)." in capsys.readouterr().out
         )
 
 

@@ -235,7 +235,7 @@ FAULTS: dict[str, list[Any]] = {
     "no JSON": [b"data: {oops\n\n"],
     "JSON of another shape": [event({"choices": [{"index": "one"}]})],
     "not UTF-8": [b'data: {"choices": "\xff"}\n\n'],
-    "a choice nobody asked for": [chunk("x", index=3)],
+    "a choice with an unexpected index": [chunk("x", index=3)],
 }
 #: What it answers in the place of a reply.
 ANSWERS = {
@@ -555,9 +555,9 @@ async def test_a_reply_goes_on(connect: Connect, owner: str) -> None:
 async def test_a_server_that_cannot_go_on_with_a_reply(connect: Connect, owner: str) -> None:
     async with ScriptedServer(owned_by=owner) as server:
         engine = await connect(server)
-        with pytest.raises(InvalidRequestError, match="cannot go on"):
+        with pytest.raises(InvalidRequestError, match="cannot continue"):
             await engine.check_chat(UNFINISHED)
-        with pytest.raises(InvalidRequestError, match="cannot go on"):
+        with pytest.raises(InvalidRequestError, match="cannot continue"):
             await read(engine.chat(UNFINISHED))
         assert server.asked == []
 
@@ -629,7 +629,7 @@ async def test_a_server_dies_and_returns(
     await other.stop()
     await eventually(lambda: not engine.health().ready)
     assert engine.status.state is EngineState.FAILED
-    with pytest.raises(EngineStoppedError, match="No model server can be asked"):
+    with pytest.raises(EngineStoppedError, match="No model server is available"):
         await engine.check_chat(HI)
     await server.start()
     await eventually(lambda: engine.health().ready)
@@ -697,7 +697,7 @@ async def test_a_server_that_is_not_there_yet(connect: Connect, monkeypatch: pyt
         (refusal(200, {"hello": 1}), {}, "does not list its models"),
         (ScriptedResponse([b"<html>"], 200, {"Content-Type": "text/html"}), {}, "does not list its models"),
         (refusal(200, {"data": [{"id": "a"}, {"id": "b"}]}), {}, "a, b.*ENGINE_REMOTE_MODEL"),
-        (refusal(200, {"data": [{"id": "a"}]}), {"remote_model": "x"}, "does not serve x but a"),
+        (refusal(200, {"data": [{"id": "a"}]}), {"remote_model": "x"}, "does not serve x, only a"),
         (refusal(307, {}, Location="http://elsewhere/v1"), {}, "http://elsewhere/v1"),
     ],
 )
@@ -779,9 +779,9 @@ async def test_tokens_are_told_by_servers_that_tell_them(server: ScriptedServer,
 async def test_tokens_of_a_server_that_does_not_tell_them(connect: Connect) -> None:
     async with ScriptedServer(owned_by="someone") as plain:
         engine = await connect(plain)
-        with pytest.raises(InvalidRequestError, match="does not tell tokens"):
+        with pytest.raises(InvalidRequestError, match="cannot tokenize"):
             await engine.tokenize("hi")
-        with pytest.raises(InvalidRequestError, match="does not tell tokens"):
+        with pytest.raises(InvalidRequestError, match="cannot tokenize"):
             await engine.detokenize([7])
 
 
