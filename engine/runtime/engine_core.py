@@ -159,7 +159,7 @@ class EngineCore:
         failed = [one for one in everyone if one.stream_id in broken]
         self._output_processor.fail_all(len(failed))
         del self._runner, self._overlap
-        self._drafting = None  # it may have a cache too
+        self._drafting = None  # a draft model has a cache of its own
         return failed, [one for one in everyone if one.stream_id not in broken]
 
     def step(self) -> StepResult:

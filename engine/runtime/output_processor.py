@@ -101,7 +101,7 @@ class OutputProcessor:
         if delta is None:
             delta = Delta(submission.stream_id, index=submission.index, sampled_at=request.last_token)
         deltas[request.id] = delta
-        submission.forks = []  # they have begun
+        submission.forks = []  # from here on they run as replies of their own
         if request.finish_reason is FinishReason.STOP:
             delta.text += submission.detokenizer.finish()  # the stop token itself is not part of the text
         else:
