@@ -192,7 +192,7 @@ class Engine:
             messages: the conversation, oldest first.
             params: default: the model's own.
             deadline: seconds. A reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text.
-            priority: lower is served first: each unit counts as arriving a minute earlier.
+            priority: lower is served first: one less counts as arriving a minute earlier.
             caller: the user the request is made for. Requests without a caller share one prefix cache and one turn
                 in the queue.
 
