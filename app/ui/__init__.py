@@ -1,5 +1,5 @@
-"""The chat page: Gradio lays out the panels, ES modules in ``static/`` bring them to life over the JSON API."""
+"""The chat page. Gradio lays out the panels; the ES modules in ``static/`` drive them through the JSON API."""
 
 from app.ui.gradio_patches import disable_type_stubs
 
-disable_type_stubs()  # whatever is imported next of this package imports Gradio
+disable_type_stubs()  # must run before Gradio is imported, which the other modules of this package do

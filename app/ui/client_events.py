@@ -1,4 +1,4 @@
-"""Gradio events that stay in the browser: the page's commands go over the JSON API, never through Gradio's queue."""
+"""Gradio events that run in the browser only. The page uses the JSON API and never Gradio's queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def on_client(
     inputs: Sequence[Component] | None = None,
     outputs: Sequence[Component] | None = None,
 ) -> None:
-    """Call the JavaScript function ``js`` on an event: it gets the values of ``inputs`` and sets ``outputs``."""
+    """Call the JavaScript function ``js`` on an event, with the values of ``inputs``; its result sets ``outputs``."""
     listener(
         fn=None,
         inputs=list(inputs or ()),

@@ -1,6 +1,6 @@
-"""Keeps Gradio from writing type stubs for editors (``.pyi``) when it is imported, which is half of what that takes.
+"""Stops Gradio from writing type stubs for editors (``.pyi``) on import, which takes half of its import time.
 
-For each component it reads, parses and prints its own sources, every time; there is no setting for it.
+Gradio reads, parses and prints the source of each component on every import and has no setting to turn this off.
 """
 
 from __future__ import annotations
@@ -33,6 +33,6 @@ class _Finder(MetaPathFinder):
 
 
 def disable_type_stubs() -> None:
-    """From now on; Gradio is not imported yet."""
+    """Disable stub generation for this process. Has no effect once Gradio is imported."""
     if _WRITER not in sys.modules:
         sys.meta_path.insert(0, _Finder())

@@ -1,7 +1,7 @@
-"""What a browser is told in the page's HTML itself, which Gradio has no setting for.
+"""Adds tags to the ``<head>`` of the HTML that Gradio serves, which Gradio has no setting for.
 
-Gradio adds what it is given as ``head`` once its own scripts have run, several round trips later. The stylesheets have
-to come that late, behind Gradio's own; asking for them and for the page's modules does not.
+Gradio inserts its ``head`` argument only after its own scripts have run, several round trips later. The stylesheets
+must be applied that late, to follow Gradio's own, but they and the page's modules can be preloaded from the start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _IMPORT = re.compile(r'^(?:import|export)\b[^;"]*"(\.[^"]+)";', re.MULTILINE)
 
 
 def find_modules(first: str) -> list[str]:
-    """The modules that one of ``static/`` needs, itself among them: paths below ``static/``, sorted."""
+    """Return the modules that ``first`` imports, directly or not, and itself: sorted paths relative to ``static/``."""
     root = STATIC_DIR.resolve()
     found: set[str] = set()
     to_read = [root / first]
@@ -36,7 +36,7 @@ def find_modules(first: str) -> list[str]:
 
 HTML_HEAD = "".join(
     [
-        '<script src="/ui/static/gradio_clock.js"></script>',  # not deferred: it has to be there before Gradio's
+        '<script src="/ui/static/gradio_clock.js"></script>',  # not deferred: must run before Gradio's scripts
         *(f'<link rel="preload" as="style" href="/ui/static/{name}" fetchpriority="low">' for name in STYLES),
         *(
             f'<link rel="modulepreload" href="/ui/static/{name}" fetchpriority="low">'
@@ -47,7 +47,7 @@ HTML_HEAD = "".join(
 
 
 class _HtmlHeadLoader(BaseLoader):
-    """Gradio's templates, the page's with :data:`HTML_HEAD` at the end of its head."""
+    """Loads Gradio's templates and adds :data:`HTML_HEAD` to the end of the page's ``<head>``."""
 
     def __init__(self, loader: BaseLoader) -> None:
         self._loader = loader
@@ -56,13 +56,13 @@ class _HtmlHeadLoader(BaseLoader):
         source, filename, up_to_date = self._loader.get_source(environment, template)
         if template == _PAGE:
             if source.count(_END) != 1:
-                raise RuntimeError(f"Gradio's {_PAGE} has no end of a head any more: where do we add ours?")
+                raise RuntimeError(f"Gradio's {_PAGE} no longer contains exactly one </head>: adapt app/ui/html_head.py.")
             source = source.replace(_END, HTML_HEAD + _END)
         return source, filename, up_to_date
 
 
 def install_html_head() -> None:
-    """For all pages of Gradio's in this process, once."""
+    """Add :data:`HTML_HEAD` to every Gradio page of this process. Calling it again has no effect."""
     environment = gradio.routes.templates.env
     assert environment.loader is not None
     if not isinstance(environment.loader, _HtmlHeadLoader):

@@ -1,4 +1,4 @@
-"""What the page must know of the server before it can show its controls."""
+"""The options that the page loads before it can show its controls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def page_options(services: Services, identity: Identity) -> dict[str, object]:
-    """Who is there, the model, its defaults, the presets and the desk's system prompts, as JSON."""
+    """Return the user, the model and its defaults, the presets and the system prompts, ready for JSON."""
     person = await services.accounts.records.get(identity.user_id) if services.accounts is not None else None
     defaults = services.engine.default_sampling_params
     info = services.engine.info

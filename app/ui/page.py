@@ -1,4 +1,4 @@
-"""Builds the page and mounts it at ``/``, behind every other route."""
+"""Builds the chat page and mounts it at ``/``, after every other route."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from app.ui.theme import HEAD, page_theme
 if TYPE_CHECKING:
     from app.services.container import Services
 
-# Runs once Gradio has drawn the components. A file that did not arrive, because the network changed just then, would be
-# missing for as long as the page is open, so it is loaded again.
+# Runs once Gradio has rendered the components. A module that fails to load, for example because the network changed,
+# would be missing for as long as the page is open, so the page reloads.
 _START = """
 async () => {
   let page;
   try {
     page = await import("/ui/static/app.js");
   } catch (error) {
-    if (!(error instanceof TypeError)) throw error; // it arrived, and this browser does not understand it
-    document.getElementById("dm-alert").textContent = "A part of the page did not arrive. Loading it again …";
+    if (!(error instanceof TypeError)) throw error; // it loaded, but this browser can't run it
+    document.getElementById("dm-alert").textContent = "Part of the page failed to load. Reloading …";
     document.documentElement.classList.add("dm-visible");
     setTimeout(() => location.reload(), 2000);
     return;
@@ -42,9 +42,9 @@ async () => {
 
 
 def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
-    """Add the page to ``app``. Call it last: a route added later is never reached.
+    """Add the page to ``app``. Call this last: a route added later is never reached.
 
-    ``services`` is called per request, since the services open after the routes exist.
+    ``services`` is called per request, because the services open after the routes are added.
     """
 
     @app.get("/ui/options", include_in_schema=False)
@@ -78,9 +78,9 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
 
 
 QUEUE_SECONDS = 0.5
-"""How often Gradio's queue, of which this page makes no use, looks for something to do and for progress to tell. By
-itself it would look a thousand times a second, and a hundred times, which takes a twentieth of a processor while
-nobody is there."""
+"""Polling interval of Gradio's event queue and of its progress updates, in seconds. The page does not use the queue.
+
+By default Gradio polls them 1000 and 100 times a second, which takes 5 % of a CPU core on an idle server."""
 
 
 def _page() -> gr.Blocks:
@@ -90,7 +90,7 @@ def _page() -> gr.Blocks:
             chat_panel()
             settings_panel()
         page.load(fn=None, js=_START, queue=False, api_visibility="private", show_progress="hidden")
-    page.max_threads = 256  # Gradio's queue holds this many events; it must be set before queue().
+    page.max_threads = 256  # capacity of Gradio's queue, in events; must be set before queue()
     page.queue(default_concurrency_limit=None)
     page._queue.sleep_when_free = page._queue.progress_update_sleep_when_free = QUEUE_SECONDS
     return page

@@ -1,4 +1,4 @@
-"""The page's own scripts and styles."""
+"""Serves the scripts and stylesheets of the pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STATIC_DIR = Path(__file__).parent / "static"
 
 
 class RevalidatedFiles(StaticFiles):
-    """Files that browsers keep but ask about each time, so that a new version never meets an old module."""
+    """Static files that browsers cache but revalidate on each use, so modules of two versions are never mixed."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)

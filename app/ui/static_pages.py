@@ -1,4 +1,4 @@
-"""Pages that are ours alone: small files, without Gradio, for coming in and for one's own account."""
+"""Static pages without Gradio: sign-in, first-admin setup, invitation and account."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fastapi.responses import FileResponse
 
 from app.ui.static_files import STATIC_DIR
 
-#: Path to file. What the pages show, their scripts ask for.
+#: Route to file in ``static/pages/``. The pages' scripts load their data from the JSON API.
 _PAGES = {
     "/sign-in": "sign_in.html",
     "/setup": "link.html",
@@ -17,7 +17,7 @@ _PAGES = {
 
 
 def install_pages(app: FastAPI) -> None:
-    """Add their routes to ``app``."""
+    """Add the routes of the static pages to ``app``."""
     for path, name in _PAGES.items():
         _add(app, path, name)
 

@@ -1,4 +1,4 @@
-"""Gradio's theme with system fonts only, and what goes into the page's head. Colours live in ``static/base.css``."""
+"""Gradio theme with system fonts, and the page's ``head``. Colours are defined in ``static/base.css``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gradio as gr
 
 _SANS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Ubuntu", "Cantarell", "Noto Sans", "sans-serif"]
 _MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Liberation Mono", "monospace"]
-#: In the order in which one overrides the other.
+#: Stylesheets in cascade order: a later one overrides an earlier one.
 STYLES = (
     "base.css",
     "layout.css",
@@ -27,5 +27,5 @@ HEAD = "\n".join(
 
 
 def page_theme() -> gr.themes.Base:
-    """A plain base without web fonts: no request leaves for another origin."""
+    """Return Gradio's base theme without web fonts, so the page loads nothing from another origin."""
     return gr.themes.Base(font=_SANS, font_mono=_MONO)

@@ -1,1 +1,1 @@
-"""The three panels of the page, one file each."""
+"""The three panels of the chat page, one module each."""

@@ -1,4 +1,4 @@
-"""The middle panel: header, messages and the box to write in (brought to life by ``static/chat.js``)."""
+"""The middle panel: header, messages and composer. ``static/chat.js`` drives it."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _CANNED = """
 <button type="button" id="dm-canned" class="dm-icon-button" aria-label="Canned replies" title="Canned replies (/)"
   aria-haspopup="dialog"><span class="dm-icon dm-icon-canned"></span></button>
 """
-_HINT = '<p id="dm-hint">Enter sends, Shift+Enter starts a new line, Esc stops a reply.</p>'
+_HINT = '<p id="dm-hint">Press Enter to send, Shift+Enter for a new line, Esc to stop a reply.</p>'
 
 
 def chat_panel() -> None:
-    """Lay the panel out inside the current Blocks context."""
+    """Add the panel to the current Blocks context."""
     with gr.Column(elem_id="dm-chat", min_width=0):
         gr.HTML(_HEADER, apply_default_css=False, js_on_load=None)
         gr.HTML(_MESSAGES, elem_id="dm-messages-frame", apply_default_css=False, js_on_load=None)

@@ -1,4 +1,4 @@
-"""The left panel: new chat, search, and the list of conversations (filled by ``static/conversations.js``)."""
+"""The left panel: new chat, search, and the conversation list, which ``static/conversations.js`` fills."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FOOT = """
 
 
 def conversations_panel() -> None:
-    """Lay the panel out inside the current Blocks context."""
+    """Add the panel to the current Blocks context."""
     with gr.Column(elem_id="dm-conversations", min_width=0):
         gr.HTML('<a id="dm-brand" href="/">Deskmate</a>', apply_default_css=False, js_on_load=None)
         new_chat = gr.Button("New chat", elem_id="dm-new")

@@ -1,6 +1,6 @@
-"""The right panel: how replies are sampled and which system prompt they follow (see ``static/settings.js``).
+"""The right panel: sampling parameters and system prompt of a conversation (``static/settings.js``).
 
-Below these settings of a conversation stands the model, which is the same for all of them (``static/model.js``).
+Below them is the model section, which applies to all conversations (``static/model.js``).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _MODEL = """
   <div id="dm-model-life" hidden>
     <label for="dm-model-name">Another model</label>
     <input id="dm-model-name" type="text" autocomplete="off" autocapitalize="off" spellcheck="false"
-      aria-describedby="dm-model-info" placeholder="Folder or hub id">
-    <p id="dm-model-info">A folder on this machine, or a hub id such as Qwen/Qwen3-0.6B. Conversations stay.</p>
+      aria-describedby="dm-model-info" placeholder="Folder or hub ID">
+    <p id="dm-model-info">A folder on the server, or a hub ID such as Qwen/Qwen3-0.6B. Conversations are kept.</p>
     <p id="dm-model-error" role="alert"></p>
     <div id="dm-model-buttons">
       <button type="button" id="dm-model-load">Load</button>
@@ -36,7 +36,7 @@ _PRESETS_INFO = "A starting point for the controls below."
 
 
 def settings_panel() -> None:
-    """Lay the panel out inside the current Blocks context."""
+    """Add the panel to the current Blocks context."""
     with gr.Column(elem_id="dm-settings", min_width=0):
         gr.HTML(
             '<h2 id="dm-settings-title">Settings</h2>'
@@ -55,13 +55,13 @@ def settings_panel() -> None:
         controls = _controls()
         reset = gr.Button("Reset to the model's defaults", elem_id="dm-reset")
         gr.HTML(_MODEL, apply_default_css=False, js_on_load=None)
-        # Only code can press it: it puts the settings of the opened conversation into the controls.
+        # Hidden, clicked by settings.js: loads the open conversation's settings into the controls.
         show = gr.Button("Show settings", elem_id="dm-show-settings", visible="hidden")
 
     names = json.dumps(list(controls))
     components = list(controls.values())
     for name, component in controls.items():
-        # A text box tells of typing alone as "input"; what is pasted is a "change" only.
+        # A Textbox fires "input" only for typing; a paste fires "change".
         listener = component.change if isinstance(component, gr.Textbox) else component.input
         on_client(
             listener,
@@ -73,24 +73,24 @@ def settings_panel() -> None:
 
 
 def _controls() -> dict[str, Component]:
-    """Every control by the name of its field in ``ChatSettings``."""
+    """Return the controls, keyed by the name of their field in ``ChatSettings``."""
     controls: dict[str, Component] = {
         "preset": gr.Radio([], label="Preset", info=_PRESETS_INFO, elem_id="dm-preset"),
         "system_prompt_name": gr.Dropdown(
-            [], label="System prompt", info="What the assistant is told before the conversation.", elem_id="dm-prompt"
+            [], label="System prompt", info="Instructions for the assistant, sent before the conversation.", elem_id="dm-prompt"
         ),
     }
     gr.HTML('<div id="dm-prompt-about"></div>', apply_default_css=False, js_on_load=None)
     return controls | {
         "system_prompt": gr.Textbox(
-            label="Text of the system prompt",
-            info="Write your own, or change the chosen one.",
+            label="System prompt text",
+            info="Write your own, or edit the selected one.",
             lines=4,
             max_lines=10,
             elem_id="dm-prompt-text",
         ),
         "temperature": _slider(
-            "temperature", 0, 2, 0.05, "Temperature", "Lower is more predictable; 0 always takes the likeliest word."
+            "temperature", 0, 2, 0.05, "Temperature", "Lower is more predictable; 0 always picks the likeliest word."
         ),
         "top_p": _slider("top_p", 0.01, 1, 0.01, "Top-p", "Keeps the likeliest words until they add up to this share."),
         "top_k": _slider("top_k", 0, 200, 1, "Top-k", "Keeps only this many likeliest words; 0 keeps all."),
@@ -107,26 +107,26 @@ def _controls() -> dict[str, Component]:
             label="Maximum length",
             minimum=1,
             precision=0,
-            info="Most tokens in a reply; empty leaves it to the model.",
+            info="Maximum tokens in a reply. Leave empty to let the model decide.",
             elem_id="dm-control-max_tokens",
         ),
         "stop": gr.Textbox(
             label="Stop strings",
             lines=2,
             max_lines=4,
-            info="A reply ends before any of these; one per line.",
+            info="The reply stops before any of these. One per line.",
             elem_id="dm-control-stop",
         ),
         "seed": gr.Number(
             label="Seed",
             minimum=0,
             precision=0,
-            info="The same seed repeats a reply (to the letter in float32); empty draws a new one.",
+            info="The same seed repeats a reply (exactly, in float32). Leave empty for a random seed.",
             elem_id="dm-control-seed",
         ),
     }
 
 
 def _slider(field: str, min_value: float, max_value: float, step: float, label: str, info: str) -> gr.Slider:
-    """A slider whose range ``settings.js`` can find: Gradio reports what was typed, also beyond it."""
+    """Create a slider whose range ``settings.js`` can look up, because Gradio also reports typed values outside it."""
     return gr.Slider(min_value, max_value, step=step, label=label, info=info, elem_id=f"dm-control-{field}")

@@ -1,21 +1,21 @@
-// Who is signed in: the menu in the header, and the page of somebody who only reads.
+// The account menu in the header, and the read-only state of the page for viewers.
 
 import { signOut } from "./api.js";
 import { byId } from "./dom.js";
 import { openMenu } from "./menu.js";
 
-const VIEWER_NOTE = "You can read here and not write: you are a viewer. An admin can change that.";
+const VIEWER_NOTE = "You have read-only access as a viewer. Ask an admin if you need to write.";
 
-// `onError(error)`: signing out did not work.
+// `onError(error)` is called when signing out fails.
 export function setUpAccountMenu({ accounts, user }, onError) {
   const button = byId("dm-me");
-  const name = accounts ? `${user.name} (${user.role})` : "This desk";
-  button.setAttribute("aria-label", accounts ? `Signed in as ${name}` : "The desk");
-  button.title = accounts ? name : "The desk";
+  const name = accounts ? `${user.name} (${user.role})` : "Desk";
+  button.setAttribute("aria-label", accounts ? `Signed in as ${name}` : "Desk");
+  button.title = accounts ? name : "Desk";
   const goTo = (place) => () => location.assign(place);
   const entries = [{ name: "Desk", iconName: "desk", action: goTo("/desk") }];
   if (accounts) {
-    entries.unshift({ name: `Account of ${user.name}`, iconName: "person", action: goTo("/account") });
+    entries.unshift({ name: `Account (${user.name})`, iconName: "person", action: goTo("/account") });
     entries.push({ name: "Sign out", iconName: "leave", action: () => signOut().catch(onError) });
   }
   button.addEventListener("click", () => openMenu(button, name, entries));
@@ -23,6 +23,6 @@ export function setUpAccountMenu({ accounts, user }, onError) {
   if (user.role !== "viewer") return;
   document.documentElement.classList.add("dm-viewer");
   byId("dm-viewer-note").textContent = VIEWER_NOTE;
-  // The settings of a conversation can be read, and are not the reader's to change.
+  // Viewers can see a conversation's settings but not change them.
   for (const part of document.querySelectorAll("#dm-settings .form, #dm-prompt-about, #dm-reset")) part.inert = true;
 }

@@ -1,4 +1,4 @@
-// Where the page stands, as its address says it.
+// Conversation and message ids in the page's URL.
 
 export const conversationUrl = (id, messageId = null) =>
   id ? `/?${new URLSearchParams(messageId ? { c: id, m: messageId } : { c: id })}` : "/";

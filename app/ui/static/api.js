@@ -1,16 +1,16 @@
-// The chat's JSON API. Every failure is an ApiError whose message is a sentence fit to show.
+// Client of the JSON API. Every failure is an ApiError whose message can be shown to the user.
 
 import { withLabels } from "./labels.js";
 
 export class ApiError extends Error {
   constructor(message, status, code) {
     super(message);
-    this.status = status; // 0 when no answer came
+    this.status = status; // 0 when there was no response
     this.code = code;
   }
 }
 
-// Not crypto.randomUUID: browsers have it only where the page is served by HTTPS or from this machine.
+// Not crypto.randomUUID: browsers offer it only in secure contexts (HTTPS or localhost).
 export const randomId = () => [...crypto.getRandomValues(new Uint32Array(4))].map((n) => n.toString(16)).join("-");
 
 export function request(method, path, body, options = {}) {
@@ -34,7 +34,7 @@ async function send(path, options) {
   return response.status === 204 ? null : response.json();
 }
 
-// Whoever signs out goes to the plain sign-in page, whatever else the page asks for meanwhile and is refused.
+// While the user signs out, 401 responses to other requests must not redirect to /sign-in?next=...
 let isSigningOut = false;
 
 export async function signOut({ everywhere = false } = {}) {
@@ -50,12 +50,12 @@ export async function signOut({ everywhere = false } = {}) {
   location.assign("/sign-in");
 }
 
-// Going back must not show what was on the screen before.
+// The back button must not restore the page from the bfcache after signing out.
 addEventListener("pageshow", () => {
   if (isSigningOut) location.reload();
 });
 
-// The session has ended, here or elsewhere. What was typed is kept by the page for its next visit.
+// The session has ended, in this tab or elsewhere. Drafts are in sessionStorage and survive the redirect.
 function signInAgain() {
   if (isSigningOut) return;
   location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search + location.hash)}`);
@@ -79,7 +79,7 @@ export const api = {
   swap: (model) => request("POST", "/api/engine/swap", { model }),
   listConversations: (parameters) => request("GET", `/api/conversations?${query(parameters)}`),
   getConversation: (id, parameters = {}) => request("GET", `${conversationPath(id)}?${query(parameters)}`),
-  // `keepalive`: the page goes away, and the request must not go with it.
+  // `keepalive`: the request outlives the page, for saves on pagehide.
   changeConversation: (id, change, keepalive = false) => request("PATCH", conversationPath(id), change, { keepalive }),
   deleteConversation: (id) => request("DELETE", conversationPath(id)),
   listTags: () => request("GET", "/api/tags"),

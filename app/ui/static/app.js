@@ -1,4 +1,4 @@
-// Puts the page together. Gradio's components call the commands on window.deskmate.
+// Entry point of the chat page. Gradio's components call the methods of window.deskmate.
 
 import { conversationUrl, parseLocation } from "./address.js";
 import { api } from "./api.js";
@@ -18,13 +18,14 @@ import { Toast } from "./toast.js";
 import { listenForTransfers } from "./transfer.js";
 import { Welcome } from "./welcome.js";
 
-// A new conversation has its first words for a title; the model's own comes a while after its reply.
+// When to look for the generated title of a new conversation, in ms after its first reply. Until then the title is the
+// start of the first message.
 const TITLE_CHECKS_MS = [1500, 4000, 10_000];
 
 class Page {
   #title = "New chat";
-  #optionsLook = 0; // only the newest answer counts
-  #focusBefore = null; // what had the focus when the person asked for another conversation
+  #optionsLook = 0; // sequence number; responses to older requests are dropped
+  #focusBefore = null; // the focused element when the user opened another conversation
 
   constructor(options, textarea) {
     this.options = options;
@@ -72,7 +73,7 @@ class Page {
     this.#listen();
   }
 
-  // ---- commands of Gradio's components
+  // ---- commands called by Gradio's components
 
   newChat() {
     this.navigate(null);
@@ -93,7 +94,7 @@ class Page {
       return;
     }
     if (this.chat.opening) {
-      this.composer.showError("The conversation is still being opened. Send again in a moment.");
+      this.composer.showError("The conversation is still opening. Send again in a moment.");
       return;
     }
     this.composer.showError("");
@@ -105,7 +106,7 @@ class Page {
       this.composer.clearSent(text, from);
       if (!sent.left) this.welcome.hide();
       if (sent.left) {
-        this.refreshSoon(); // nothing else here tells of it
+        this.refreshSoon(); // the user has left that chat, so only the list can show it
         return;
       }
       if (from === null) this.composer.keepDraftFor(sent.turn.conversation_id);
@@ -115,13 +116,13 @@ class Page {
     } catch (error) {
       this.settings.onTurnRefused();
       this.reportError(error);
-      if (error.status === 409) await this.chat.reopen(); // it was asked elsewhere: show that
+      if (error.status === 409) await this.chat.reopen(); // another tab sent a message: show it
     }
     this.refreshSoon();
   }
 
-  // Edits a message, asks for another reply or for the rest of one, with the settings as they are now. `start(settings)` gives the turn;
-  // whether it was taken is returned.
+  // Edits a message, or regenerates or continues a reply, with the current settings. `start(settings)` resolves to the turn.
+  // Resolves to whether the server accepted it.
   async askAgain(start) {
     if (this.chat.activeTurnId) {
       this.warnReplyInProgress();
@@ -143,7 +144,7 @@ class Page {
     return true;
   }
 
-  // Goes on from a message in a conversation of its own.
+  // Copies the conversation up to a message into a new conversation and opens that.
   async branch(id) {
     try {
       const { conversation_id: branched } = await api.branch(id);
@@ -156,7 +157,7 @@ class Page {
     this.refreshSoon();
   }
 
-  // Deletes a message with what follows it; for a while that can be taken back.
+  // Deletes a message and everything after it, and offers to undo that for a while.
   async deleteMessage(id) {
     if (this.chat.activeTurnId) return this.warnReplyInProgress();
     let deletion;
@@ -181,7 +182,7 @@ class Page {
     }
     crossTab.broadcast("conversation-changed", { id: conversation });
     if (this.chat.conversationId === conversation) await this.chat.reopen();
-    announce("The messages are back.");
+    announce("The messages were restored.");
   }
 
   warnReplyInProgress() {
@@ -208,9 +209,9 @@ class Page {
     return this.settings.controlValues(names);
   }
 
-  // ---- where the page stands
+  // ---- navigation
 
-  // Opens a conversation, at the message `at` if there is one, or a new chat with null.
+  // Opens a conversation, at message `at` if given; `id` null opens a new chat.
   navigate(id, { record = true, at = null, from = document.activeElement } = {}) {
     const address = conversationUrl(id, at);
     this.#focusBefore = from;
@@ -228,7 +229,7 @@ class Page {
     this.conversations.markCurrent(id);
   }
 
-  // The list knows the titles, and what nobody has read yet.
+  // Takes the open conversation's title and unread state from the list.
   #listed(items) {
     const open = items.find((item) => item.id === this.chat?.conversationId);
     if (!open) return;
@@ -240,7 +241,7 @@ class Page {
     try {
       await api.changeConversation(id, { unread: false });
     } catch {
-      return; // the mark stays until the next look
+      return; // the unread mark stays until the next refresh
     }
     this.refreshSoon();
     crossTab.broadcast("conversation-changed", { id, title: this.#title });
@@ -263,21 +264,21 @@ class Page {
     document.title = `${title} · Deskmate`;
   }
 
-  // ---- what the chat reports
+  // ---- callbacks of the chat
 
   onConversationShown(conversation, { again = false, asked } = {}) {
     byId("dm-temporary-mark").hidden = !conversation?.temporary;
     if (conversation === null || conversation.messages.length === 0) this.welcome.show({ exists: conversation !== null });
     else this.welcome.hide();
     this.#entitle(conversation?.title ?? "New chat");
-    if (again) return; // the person may be writing, or changing the settings
+    if (again) return; // a reload: the user may be typing or changing settings
     this.settings.open(conversation?.id ?? null, conversation?.settings, asked);
     this.composer.useDraft(conversation?.id ?? null);
     this.composer.takeFocus(this.#focusBefore);
   }
 
   setReplying(active) {
-    // The button that was pressed goes away, and the focus must not go with it.
+    // The pressed button is about to be hidden; keep the focus on the page.
     const focused = document.activeElement;
     if (focused === byId("dm-stop") || focused === byId("dm-send")) this.composer?.focus();
     document.documentElement.classList.toggle("dm-replying", active);
@@ -292,7 +293,7 @@ class Page {
     else this.readiness.show("not reachable");
   }
 
-  // Another model is loaded, or this one went to sleep or came back.
+  // Another model was loaded, or the model went to sleep or woke up.
   async modelChanged() {
     const look = ++this.#optionsLook;
     try {
@@ -311,7 +312,7 @@ class Page {
     else await this.readiness.check();
   }
 
-  // Not every model server can go on with a reply that was cut off.
+  // Not every model server can continue an incomplete reply.
   #offerContinue() {
     document.documentElement.classList.toggle("dm-cannot-continue", !this.options.model.can_continue);
   }
@@ -319,10 +320,10 @@ class Page {
   onConversationMissing() {
     const temporary = !byId("dm-temporary-mark").hidden;
     history.replaceState(null, "", "/");
-    this.navigate(null, { from: null }); // nobody asked for it
+    this.navigate(null, { from: null }); // not requested by the user, so take no focus
     this.composer.showError(
       temporary
-        ? "This temporary chat has ended: it was in the memory of a server that has stopped or cannot be reached now."
+        ? "This temporary chat has ended: it was kept in the memory of a server that has stopped or cannot be reached."
         : "This conversation does not exist. It may have been deleted.",
     );
   }
@@ -332,7 +333,7 @@ class Page {
     this.readiness.recordFailure(error);
   }
 
-  // ---- set-up
+  // ---- setup
 
   #listen() {
     listenForTransfers({
@@ -370,7 +371,7 @@ class Page {
   }
 }
 
-// Called once, after Gradio has drawn its components.
+// Called once, after Gradio has rendered its components.
 export async function start() {
   const [textarea] = await Promise.all([
     waitForElement("#dm-box textarea"),
@@ -394,9 +395,9 @@ export async function start() {
   page.conversations.refresh();
   const { id, at } = parseLocation();
   await page.navigate(id, { record: false, at });
-  page.refreshSoon.cancel(); // the list was asked for just now
-  page.conversations.notifyListed(); // it may have come before the conversation, which it calls unread
+  page.refreshSoon.cancel(); // the list was requested above
+  page.conversations.notifyListed(); // the list may have loaded first, with this conversation still unread
   page.readiness.check();
   document.documentElement.classList.add("dm-visible", "dm-ready");
-  page.composer.focus(); // what is not visible takes no focus
+  page.composer.focus(); // only now: an invisible element can't take the focus
 }

@@ -1,17 +1,17 @@
-// Canned replies: chosen from a list that can be searched, their variables filled in, put into the message box.
+// Canned replies: a searchable list and a form for the variables; inserts the text into the message box.
 
 import { api } from "./api.js";
 import { make } from "./dom.js";
 
-// Whether each word asked for begins a word of the title or stands in the description.
+// Whether title, description and name contain every word of the query, in any order.
 function fits({ title, description, name }, asked) {
   const text = `${title} ${description} ${name}`.toLowerCase();
   return asked.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
 
 export class CannedReplies {
-  // `insert(text)` puts a text into the box; `onError(error)` tells the person; `left(typed)` hears of a list that was
-  // left without a choice, and what had been typed into its search.
+  // `insert(text)` inserts into the message box; `onError(error)` shows an error; `left(typed)` is called when the list is
+  // closed without a choice, with the typed search.
   constructor(button, { insert, onError, left }) {
     this.button = button;
     this.insert = insert;
@@ -20,7 +20,8 @@ export class CannedReplies {
     button.addEventListener("click", () => this.open());
   }
 
-  // `typed`: it was opened by typing / into the box. It is there before the list is: whoever types on types into the search.
+  // `typed`: opened by typing "/" in the box. The dialog opens before the list has loaded, so that further typing goes to
+  // its search.
   async open({ typed = false } = {}) {
     if (document.querySelector(".dm-canned, .dm-fill")) return;
     const { show, showError } = this.#list(typed);
@@ -31,7 +32,7 @@ export class CannedReplies {
     }
   }
 
-  // Opens the list without its entries: `show(replies)` brings them, `showError(sentence)` says why there are none.
+  // Opens the dialog without entries. Returns {show(replies), showError(sentence)}.
   #list(typed) {
     let replies = null;
     let sentence = "Loading …";
@@ -81,13 +82,13 @@ export class CannedReplies {
           ),
         ),
       );
-      if (replies.length === 0) note.textContent = "There are no canned replies yet. Admins write them at /desk.";
-      else note.textContent = found.length === 0 ? "No canned reply fits." : "";
+      if (replies.length === 0) note.textContent = "There are no canned replies yet. Admins can add them at /desk.";
+      else note.textContent = found.length === 0 ? "No matching canned replies." : "";
       mark(0);
     };
     search.addEventListener("input", draw);
     dialog.addEventListener("keydown", (event) => {
-      event.stopPropagation(); // Esc closes it and stops no reply
+      event.stopPropagation(); // Esc closes the dialog and must not also stop a reply
       if (event.isComposing || event.target !== search) return;
       if (event.key === "ArrowDown") mark(at + 1);
       else if (event.key === "ArrowUp") mark(at - 1);
@@ -96,7 +97,7 @@ export class CannedReplies {
       event.preventDefault();
     });
     dialog.addEventListener("click", (event) => {
-      if (event.target === dialog) dialog.close(); // beside it
+      if (event.target === dialog) dialog.close(); // a click on the backdrop
     });
     dialog.addEventListener("close", () => {
       dialog.remove();
@@ -133,7 +134,7 @@ export class CannedReplies {
     }
   }
 
-  // What to fill in; null where the person has changed their mind.
+  // Asks for the variables. Resolves to their values by name, or null when cancelled.
   #ask(reply) {
     const inputs = reply.variables.map(({ name, description, default: value }) => {
       const input = make("input", { type: "text", class: "dm-row-input", id: `dm-fill-${name}`, maxlength: "2000", autocomplete: "off", required: value === null });

@@ -1,4 +1,4 @@
-// The open conversation: its messages, the reply in flight, sending and stopping.
+// The open conversation: messages, the reply in flight, sending and stopping.
 
 import { api, randomId } from "./api.js";
 import { announce, byId } from "./dom.js";
@@ -9,11 +9,12 @@ import { codePoints, turnEvents } from "./turn_events.js";
 const PAGE_SIZE = 100;
 
 export class Chat {
-  #unfollow = null; // leaves the reply in flight
-  #unconfirmed = null; // the request that may or may not have arrived: {key, id}
-  #visit = 0; // a slow answer must not open a conversation the person has left
+  #unfollow = null; // stops following the reply in flight
+  #unconfirmed = null; // the request whose response was lost, so it may have arrived: {key, id}
+  #visit = 0; // sequence number: a slow response must not reopen a conversation that the user has left
 
-  // `page` hears: onConversationShown(conversation or null), setReplying(bool), setConnected(bool), reportError(error), onConversationMissing().
+  // Calls `page`: onConversationShown(conversation or null), setReplying(bool), setConnected(bool), reportError(error),
+  // onConversationMissing().
   constructor(page) {
     this.page = page;
     this.messages = new MessageList({
@@ -36,17 +37,17 @@ export class Chat {
     this.conversationId = null;
     this.activeTurnId = null;
     this.sending = false;
-    this.isNew = false; // it began here, and its first reply is being written
-    this.opening = null; // the other conversation that is being loaded; what is shown is still the last one
+    this.isNew = false; // created in this tab, and its first reply is in flight
+    this.opening = null; // id of the conversation that is loading while the previous one is still shown
     this.firstId = null;
-    this.tipId = null; // the last message that is shown
+    this.tipId = null; // the last message shown
     this.lastUserText = null;
     this.messages.clear();
     this.earlier.hidden = true;
     this.page.setReplying(false);
   }
 
-  // The conversation that the person is at, shown already or not.
+  // The conversation the user is on, even if it is still loading.
   get targetConversationId() {
     return this.opening ?? this.conversationId;
   }
@@ -57,7 +58,7 @@ export class Chat {
     this.page.onConversationShown(null);
   }
 
-  // Loads a conversation and follows its reply in flight, if there is one. `at`: the message to look at.
+  // Loads a conversation and follows its reply in flight, if any. `at`: the message to scroll to.
   async open(id, { at = null } = {}) {
     const visit = ++this.#visit;
     this.opening = id === this.conversationId ? null : id;
@@ -71,7 +72,7 @@ export class Chat {
       this.opening = null;
       if (error.status === 404) this.page.onConversationMissing();
       else this.page.reportError(error);
-      if (stays) await this.reopen(); // what happened there meanwhile was not shown
+      if (stays) await this.reopen(); // show what was missed while the other one was loading
       return;
     }
     if (visit !== this.#visit) return;
@@ -95,19 +96,19 @@ export class Chat {
       return await api.getConversation(id, { limit: PAGE_SIZE, at });
     } catch (error) {
       if (at === null) throw error;
-      // It is on another branch, which is shown from now on; or it is gone, and the conversation is what is left.
+      // The message is on another branch, so switch to that; or it was deleted, so open the conversation without it.
       if (error.code === "invalid_input") await api.showMessage(at);
       return await api.getConversation(id, { limit: PAGE_SIZE, at: error.code === "invalid_input" ? at : null });
     }
   }
 
-  // Shows what is shown as it is now; unless the person is on the way to another conversation.
+  // Reloads the shown conversation, unless another one is loading.
   async reopen() {
     if (this.conversationId && this.opening === null) await this.open(this.conversationId);
   }
 
-  // Sends text. Returns the turn, and whether the person has left this chat meanwhile; null when one
-  // is being sent or answered already.
+  // Sends text. Resolves to {turn, left}, where `left` says whether the user has left this chat meanwhile; null while
+  // another message is being sent or answered.
   async send(text, settings, temporary) {
     if (this.sending || this.activeTurnId) return null;
     const expected = turnEvents.expect();
@@ -129,14 +130,14 @@ export class Chat {
     }
     crossTab.broadcast("conversation-changed", { id: turn.conversation_id });
     if (visit !== this.#visit) {
-      const stayed = turn.conversation_id === this.conversationId; // it was only loaded again
+      const stayed = turn.conversation_id === this.conversationId; // only reloaded
       if (stayed) await this.reopen();
       return { turn, left: !stayed };
     }
     this.isNew = this.conversationId === null;
     this.conversationId = turn.conversation_id;
     if (this.messages.holds(turn.user_message_id)) {
-      await this.reopen(); // it had arrived the first time, and was shown since
+      await this.reopen(); // a retry: the first attempt had arrived and is shown already
       return { turn, left: false };
     }
     this.#add({ id: turn.user_message_id, role: "user", content: text, status: "complete" });
@@ -147,7 +148,7 @@ export class Chat {
     return { turn, left: false };
   }
 
-  // The same message sent again after no answer came is the same request: it may have arrived.
+  // A retry of the same message after a lost response reuses its request id, because the first attempt may have arrived.
   async #sendOnce(message, call) {
     const key = JSON.stringify(message);
     if (this.#unconfirmed?.key !== key) this.#unconfirmed = { key, id: randomId() };
@@ -163,11 +164,11 @@ export class Chat {
 
   #start(text, settings, temporary, stream_id) {
     const message = { conversation_id: this.conversationId, text, temporary };
-    const tip_id = this.tipId; // the person answers that, and not what another tab may have made of it since
+    const tip_id = this.tipId; // the message replied to, even if another tab has added to the branch since
     return this.#sendOnce(message, (request_id) => api.startTurn({ ...message, tip_id, settings, request_id, stream_id }));
   }
 
-  // Edits a message, asks for another reply or for the rest of one; the page then shows it. Returns the turn.
+  // Edits a message, or regenerates or continues a reply (`how` names the API call), and shows it. Resolves to the turn.
   async #askAgain(how, id, { text, settings }) {
     const turn = await this.#sendOnce({ how, id, text }, (request_id) => api[how](id, { text, settings, request_id }));
     crossTab.broadcast("conversation-changed", { id: turn.conversation_id });
@@ -187,7 +188,7 @@ export class Chat {
       return;
     }
     crossTab.broadcast("conversation-changed", { id: this.conversationId });
-    this.messages.following = false; // the reader stays where the versions part
+    this.messages.following = false; // keep the scroll position at the message whose version changed
     await this.reopen();
     this.messages.focusVersion(id, step);
   }
@@ -196,7 +197,7 @@ export class Chat {
     if (this.activeTurnId) await api.stopTurn(this.activeTurnId);
   }
 
-  // `inStreamId`: the stream in which the reply is told already.
+  // `inStreamId`: the event stream that already carries the reply.
   #add(message, inStreamId = null) {
     this.tipId = message.id;
     if (message.role === "user") this.lastUserText = message.content;
@@ -209,7 +210,7 @@ export class Chat {
     this.page.setReplying(true);
     const followDown = () => this.messages.followDown();
     let lost = false;
-    let doubtful = false; // the connection was lost: after a crash, another tab may have continued the reply from fewer words
+    let doubtful = false; // the connection was lost: after a server crash, another tab may have continued the reply from an earlier offset
     const listener = {
       text: (text) => reply.append(text, followDown),
       progress: (progress) => reply.progress(progress),
@@ -221,7 +222,7 @@ export class Chat {
         reply.end(end);
         this.#finished(turnId);
         followDown();
-        if (doubtful || end.offset !== codePoints(reply.source)) this.reopen(); // a crash lost the last words
+        if (doubtful || end.offset !== codePoints(reply.source)) this.reopen(); // a crash lost the end of the text
       },
       gone: () => {
         this.#finished(turnId);
@@ -230,7 +231,7 @@ export class Chat {
       connection: (connected) => {
         this.page.setConnected(connected);
         if (connected && lost) reply.notice("");
-        if (!connected) reply.notice("The connection was lost. Trying to continue …");
+        if (!connected) reply.notice("The connection was lost. Reconnecting …");
         lost = !connected;
         doubtful ||= lost;
         followDown();
@@ -238,7 +239,7 @@ export class Chat {
       },
     };
     const unfollow = turnEvents.follow(turnId, codePoints(reply.source), listener, inStreamId);
-    if (this.activeTurnId === turnId) this.#unfollow = unfollow; // else it has ended meanwhile
+    if (this.activeTurnId === turnId) this.#unfollow = unfollow; // otherwise it has already ended
   }
 
   #finished(turnId) {
@@ -256,7 +257,7 @@ export class Chat {
     this.earlier.disabled = true;
     try {
       const page = await api.getConversation(this.conversationId, { limit: PAGE_SIZE, before });
-      if (visit !== this.#visit || before !== this.firstId) return; // others are shown by now
+      if (visit !== this.#visit || before !== this.firstId) return; // the list has changed meanwhile
       this.messages.addAbove(page.messages);
       this.firstId = page.messages[0]?.id ?? this.firstId;
       this.earlier.hidden = !page.has_earlier;

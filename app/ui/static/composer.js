@@ -1,4 +1,4 @@
-// The box to write in. Gradio owns the textarea; this adds the keys and keeps the draft.
+// The message box. Gradio owns the textarea; this adds keyboard shortcuts and drafts.
 
 import { byId, storage } from "./dom.js";
 
@@ -7,7 +7,7 @@ const draftKeyOf = (conversationId) => `deskmate.draft.${conversationId ?? "new"
 export class Composer {
   #draftKey = null;
 
-  // `canned(typed)` opens the list of canned replies.
+  // `canned()` opens the list of canned replies; `lastMessage()` returns the user's last message, or null.
   constructor(textarea, { send, stop, lastMessage, canned }) {
     this.textarea = textarea;
     this.alert = byId("dm-alert");
@@ -15,7 +15,7 @@ export class Composer {
     textarea.setAttribute("enterkeyhint", "send");
     textarea.dir = "auto";
     textarea.addEventListener("keydown", (event) => {
-      if (event.isComposing || event.keyCode === 229) return; // an input method is choosing characters
+      if (event.isComposing || event.keyCode === 229) return; // an IME is composing
       if (event.key === "Enter" && !event.shiftKey && !event.ctrlKey && !event.metaKey && !event.altKey) {
         event.preventDefault();
         event.stopImmediatePropagation();
@@ -36,7 +36,7 @@ export class Composer {
     });
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
-      if (!event.target.closest("#dm-conversations, #dm-settings")) stop(); // there it closes a menu, say
+      if (!event.target.closest("#dm-conversations, #dm-settings")) stop(); // in a panel, Esc closes menus and the panel
     });
   }
 
@@ -44,21 +44,21 @@ export class Composer {
     return this.textarea.value;
   }
 
-  // Gradio learns of a value set by code from the event alone.
+  // Gradio notices a value set by code only through an input event.
   #set(text) {
     if (this.textarea.value === text) return;
     this.textarea.value = text;
     this.textarea.dispatchEvent(new Event("input", { bubbles: true }));
   }
 
-  // Brings text into the box, ready to be changed and sent.
+  // Replaces the text of the box, with the cursor at its end.
   fill(text) {
     this.#set(text);
     this.focus();
     this.textarea.setSelectionRange(text.length, text.length);
   }
 
-  // Puts text where the person writes, in place of what is selected.
+  // Inserts text at the cursor, replacing the selection.
   insert(text) {
     const { value, selectionStart: from, selectionEnd: to } = this.textarea;
     this.#set(value.slice(0, from) + text + value.slice(to));
@@ -66,8 +66,8 @@ export class Composer {
     this.textarea.setSelectionRange(from + text.length, from + text.length);
   }
 
-  // The text was sent from the chat `from` (null is a new one): what was typed behind it meanwhile stays, here or as the draft of
-  // a chat that the person has left.
+  // Removes sent text from the draft of chat `from` (null: a new chat). Text typed after it meanwhile stays, also when the
+  // user has left that chat.
   clearSent(text, from) {
     const key = draftKeyOf(from);
     const draft = key === this.#draftKey ? this.text : (storage.read("sessionStorage", key) ?? "");
@@ -77,14 +77,14 @@ export class Composer {
     storage.write("sessionStorage", key, rest);
   }
 
-  // Each conversation has its own unsent text, kept in this tab until it is sent.
+  // Shows the draft of a conversation. Drafts are kept per conversation and tab until they are sent.
   useDraft(conversationId) {
     this.#draftKey = draftKeyOf(conversationId);
     this.#set(storage.read("sessionStorage", this.#draftKey) ?? "");
     this.showError("");
   }
 
-  // The new chat has become a conversation, and what is in the box belongs to it.
+  // A new chat got its conversation id: the text in the box becomes that conversation's draft.
   keepDraftFor(conversationId) {
     this.deleteDraft(null);
     this.#draftKey = draftKeyOf(conversationId);
@@ -96,15 +96,15 @@ export class Composer {
   }
 
   focus() {
-    // On a touch screen the keyboard would cover the page.
+    // On a touch screen the on-screen keyboard would cover the page.
     if (matchMedia("(hover: hover)").matches) this.textarea.focus({ preventScroll: true });
   }
 
-  // What the person asked for has come; they may have gone on meanwhile. The focus stays where it is by now, unless that is
-  // where it was when they asked, or nowhere.
+  // Focuses the box once a request is done, unless the user has moved the focus meanwhile. `before`: the focused element at
+  // the time of the request.
   takeFocus(before = null) {
     const now = document.activeElement;
-    // A row of the list may have been drawn anew since it was clicked.
+    // The clicked list row may have been rebuilt since: compare its link.
     const again = now?.href !== undefined && now.href === before?.href;
     if (now === null || now === document.body || now === before || again || now.closest("#dm-composer")) this.focus();
   }

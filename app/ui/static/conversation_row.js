@@ -1,4 +1,4 @@
-// One conversation of the list: open it, and a menu of what can be done with it.
+// One row of the conversation list: a link, and a menu of actions.
 
 import { conversationUrl } from "./address.js";
 import { icon, make } from "./dom.js";
@@ -15,7 +15,7 @@ export function conversationRow(summary, actions) {
     "a",
     { href: conversationUrl(id, messageId), class: "dm-row-link", title, tabindex: "-1" },
     make("span", { class: "dm-row-title", dir: "auto" }, title),
-    summary.streaming ? mark("live", "Replying") : summary.unread ? mark("unread", "Not read yet") : null,
+    summary.streaming ? mark("live", "Replying") : summary.unread ? mark("unread", "Unread") : null,
     summary.snippet.length ? make("span", { class: "dm-row-snippet" }, ...summary.snippet.map(snippetPart)) : null,
     summary.tags.length ? make("span", { class: "dm-row-tags" }, summary.tags.map((tag) => `#${tag}`).join(" ")) : null,
   );
@@ -48,7 +48,7 @@ export function conversationRow(summary, actions) {
       { name: "Rename", iconName: "rename", action: () => actions.rename(row) },
       { name: "Tags", iconName: "tag", action: () => actions.tag() },
       {
-        name: summary.archived ? "Take out of the archive" : "Archive",
+        name: summary.archived ? "Unarchive" : "Archive",
         iconName: "archive",
         action: () => actions.mark({ archived: !summary.archived }),
       },

@@ -1,4 +1,4 @@
-// The list of conversations: by day, by tag, archived ones, and what a search finds.
+// The conversation list: date groups, tags, archive and search.
 
 import { api } from "./api.js";
 import { conversationRow } from "./conversation_row.js";
@@ -15,12 +15,12 @@ export class Conversations {
   #tags = [];
   #archived = false;
   #items = [];
-  #drawnRows = new Map(); // what is drawn, by what it says
+  #drawnRows = new Map(); // JSON of its summary (or the heading's text) -> the rendered element
   #cursor = null;
   #current = null;
-  #lastRequest = 0; // only the newest answer is shown
-  #refreshing = null; // which of them is under way
-  #hasDeferredRedraw = false; // something is not drawn anew yet, because a menu is open or a row is being pressed
+  #lastRequest = 0; // sequence number; responses to older requests are dropped
+  #refreshing = null; // the sequence number of the refresh in flight, or null
+  #hasDeferredRedraw = false; // a redraw was postponed because a menu is open or a row is being pressed
 
   // `actions`: open(id, messageId), listed(items), renamed(id, title), deleted(id), onError(error), listFailed(error).
   constructor(actions) {
@@ -41,7 +41,7 @@ export class Conversations {
       document.addEventListener(released, () => this.#redrawDeferred());
     }
     this.list.addEventListener("focusin", (event) => this.#setTabStop(event.target.closest(".dm-row")));
-    // Whoever scrolls to the end gets more without asking.
+    // Infinite scrolling.
     this.atEnd = new IntersectionObserver((entries) => entries.at(-1).isIntersecting && this.#loadMore(), {
       root: byId("dm-list-frame"),
     });
@@ -51,7 +51,7 @@ export class Conversations {
     });
   }
 
-  // Reads again what is shown, as far down as it was shown.
+  // Reloads the list, with at least as many items as are shown.
   async refresh() {
     const asked = ++this.#lastRequest;
     this.#refreshing = asked;
@@ -75,7 +75,7 @@ export class Conversations {
     this.#show(items, cursor);
   }
 
-  // Says again what the list holds.
+  // Calls `listed` again with the current items.
   notifyListed() {
     this.actions.listed(this.#items);
   }
@@ -98,7 +98,7 @@ export class Conversations {
   }
 
   async #loadMore() {
-    // What is being read again is newer than what would be added to.
+    // Skipped during a refresh: its result replaces the items that this would append to.
     if (this.#cursor === null || this.more.disabled || this.#refreshing !== null) return;
     const asked = this.#lastRequest;
     this.more.disabled = true;
@@ -117,13 +117,13 @@ export class Conversations {
     if (asked !== this.#lastRequest) return;
     this.#tags = Object.keys(counted);
     if (this.#tag !== null && !(this.#tag in counted)) {
-      this.#tag = null; // the last conversation that had it lost it
+      this.#tag = null; // no conversation has this tag any more
       this.refresh();
     }
     this.#drawTags();
   }
 
-  // As with the rows: a chip that is there already is the same one.
+  // Reuses existing chips, so that a click or the focus on them is not lost.
   #drawTags() {
     const there = new Map([...this.tags.children].map((chip) => [chip.dataset.tag, chip]));
     replaceChildren(this.tags, this.#tags.map((tag) => there.get(tag) ?? this.#chip(tag)));
@@ -140,15 +140,15 @@ export class Conversations {
   }
 
   #show(items, cursor) {
-    if (this.list.querySelector("input")) return; // a title is being edited; what is missed is read again after
+    if (this.list.querySelector("input")) return; // a title is being edited; closing the editor refreshes
     if (this.list.querySelector(":active")) {
-      this.#hasDeferredRedraw = true; // what goes from under a pressed button is not clicked
+      this.#hasDeferredRedraw = true; // removing a pressed element would swallow its click
       return;
     }
     this.#items = items;
     this.#cursor = cursor;
     this.more.hidden = cursor === null;
-    this.atEnd.unobserve(this.more); // to be told again, should it still be in view
+    this.atEnd.unobserve(this.more); // re-observing reports again if it is still in view
     this.atEnd.observe(this.more);
     const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
     const focusedId = focused?.closest(".dm-row").dataset.id;
@@ -156,13 +156,13 @@ export class Conversations {
     const again = focused && this.#rowOf(focusedId);
     if (!again) this.#setTabStop(this.#rowOf(this.#current) ?? this.#rows()[0]);
     else if (!focused.isConnected) again.querySelector(focused.matches("a") ? "a" : ".dm-row-more").focus();
-    else if (focused !== document.activeElement) focused.focus(); // it was moved
+    else if (focused !== document.activeElement) focused.focus(); // moving an element in the DOM drops its focus
     this.note.textContent = items.length > 0 ? "" : this.#emptyMessage();
     this.#pollWhileStreaming(items);
     this.actions.listed(items);
   }
 
-  // The rows, under headings where they come by time. Those that say the same as before are the same.
+  // The rows, under date headings except in search results. Rows whose content is unchanged are reused.
   #drawn(items) {
     const before = this.#drawnRows;
     const held = this.list.querySelector('[aria-expanded="true"]')?.closest(".dm-row");
@@ -205,11 +205,11 @@ export class Conversations {
 
   #emptyMessage() {
     if (this.#query) return "Nothing found.";
-    if (this.#archived) return "Nothing is archived.";
+    if (this.#archived) return "No archived conversations.";
     return "No conversations yet.";
   }
 
-  // Of replies that no open tab follows, only the list tells when they have ended.
+  // Polls while a reply is in flight: for replies that no open tab follows, only the list shows when they end.
   #pollWhileStreaming(items) {
     clearTimeout(this.timer);
     if (!items.some((item) => item.streaming)) return;
@@ -222,7 +222,7 @@ export class Conversations {
     return [...this.list.querySelectorAll(".dm-row")];
   }
 
-  // However long the list is, Tab stops at one row of it.
+  // Roving tabindex: Tab stops at one row of the list only.
   #setTabStop(stop) {
     for (const row of this.#rows()) {
       for (const control of row.querySelectorAll("a, button")) control.tabIndex = row === stop ? 0 : -1;
@@ -265,7 +265,7 @@ export class Conversations {
       if (closed) return;
       closed = true;
       const title = input.value.trim();
-      const byKey = document.activeElement === input; // and not because the person went elsewhere
+      const byKey = document.activeElement === input; // closed by a key, not by the focus moving elsewhere
       row.replaceChildren(...before);
       if (byKey) row.querySelector("a").focus();
       try {
@@ -300,7 +300,7 @@ export class Conversations {
       }
     }
     const rows = this.#rows();
-    const at = rows.findIndex((one) => one.dataset.id === summary.id); // it may have been drawn anew, or be gone
+    const at = rows.findIndex((one) => one.dataset.id === summary.id); // the row may have been rebuilt or removed meanwhile
     if (at >= 0 && (document.activeElement === document.body || rows[at].contains(document.activeElement))) {
       (rows[at + 1] ?? rows[at - 1])?.querySelector("a")?.focus();
     }
@@ -309,7 +309,7 @@ export class Conversations {
     await this.refresh();
   }
 
-  // Up and down move along the titles.
+  // Arrow keys move between the titles.
   #moveFocus(event) {
     if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
     if (!event.target.classList.contains("dm-row-link")) return;

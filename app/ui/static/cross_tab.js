@@ -1,4 +1,4 @@
-// Messages among the tabs of this browser. Without BroadcastChannel each tab is on its own.
+// Messages between the tabs of this browser. Without BroadcastChannel each tab works alone.
 
 const channel = "BroadcastChannel" in window ? new BroadcastChannel("deskmate") : null;
 const listeners = new Map();

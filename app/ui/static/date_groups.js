@@ -1,4 +1,4 @@
-// Under which heading a conversation stands: by the day it was last written in, as people count days.
+// The list heading of a conversation, by the local calendar day of its last message.
 
 const month = new Intl.DateTimeFormat("en", { month: "long", year: "numeric" });
 
@@ -7,7 +7,7 @@ const midnight = (moment) => new Date(moment.getFullYear(), moment.getMonth(), m
 export function dateGroup(summary, now = new Date()) {
   if (summary.pinned) return "Pinned";
   const moment = new Date(summary.updated_at);
-  // Rounded: a day with a change to summer time has 23 hours.
+  // Rounded because a day on which summer time begins has 23 hours.
   const days = Math.round((midnight(now) - midnight(moment)) / 86_400_000);
   if (days <= 0) return "Today";
   if (days === 1) return "Yesterday";

@@ -42,7 +42,7 @@ def test_gradios_html_ends_its_head_with_ours_once() -> None:
 def test_a_gradio_whose_html_is_another_is_not_guessed_at() -> None:
     environment = Environment(loader=_HtmlHeadLoader(DictLoader({"frontend/index.html": "<body>", "other": "<p>"})))
     assert environment.get_template("other").render() == "<p>"
-    with pytest.raises(RuntimeError, match="no end of a head"):
+    with pytest.raises(RuntimeError, match="exactly one </head>"):
         environment.get_template("frontend/index.html")
 
 

@@ -1,4 +1,4 @@
-// The audit log: who did what and when. Nothing that anybody wrote is in it.
+// The audit log: who did what, and when. It holds nothing that users wrote.
 
 import { query, request } from "../api.js";
 import { make } from "../dom.js";
@@ -18,22 +18,22 @@ async function show(place) {
   const only = latest();
   let cursor = null;
   const { actions } = await request("GET", "/api/desk/audit/actions");
-  const action = make("select", {}, make("option", { value: "" }, "Everything"), ...actions.map((name) => make("option", { value: name }, words(name))));
-  const person = make("input", { type: "search", maxlength: "200", placeholder: "A name" });
+  const action = make("select", {}, make("option", { value: "" }, "All actions"), ...actions.map((name) => make("option", { value: name }, words(name))));
+  const person = make("input", { type: "search", maxlength: "200", placeholder: "Name" });
   const range = new DayRange(() => look());
   const download = make("a", { class: "dk-button", download: "" }, "Download as CSV");
   const trouble = make("div");
-  const note = make("p", { class: "dk-empty", hidden: true }, "Nothing of this kind was done on these days.");
+  const note = make("p", { class: "dk-empty", hidden: true }, "No matching entries in this date range.");
   action.addEventListener("change", () => look());
   person.addEventListener("change", () => look());
-  range.element.append(field("What", action), field("Who", person), download);
+  range.element.append(field("Action", action), field("User", person), download);
 
   const row = ({ at, actor, action: done, target, details: values }) =>
     make(
       "tr",
       {},
       make("td", {}, moment(at)),
-      make("td", {}, actor ?? "nobody signed in"),
+      make("td", {}, actor ?? "(not signed in)"),
       make("td", {}, words(done)),
       make("td", {}, target ?? ""),
       make("td", {}, details(values)),
@@ -43,7 +43,7 @@ async function show(place) {
     const asked = { ...range.value, zone, action: action.value || null, actor: person.value.trim() || null };
     download.href = `/api/desk/audit/csv?${query(asked)}`;
     place.setAttribute("aria-busy", "true");
-    more.disabled = true; // what it would add belongs to another question by now
+    more.disabled = true; // its cursor belongs to the previous filters
     return only(
       () => request("GET", `/api/desk/audit?${query({ ...asked, limit: PAGE, cursor: further ? cursor : null })}`),
       ({ items, next_cursor: next }) => {
@@ -65,12 +65,12 @@ async function show(place) {
     );
   }
   place.append(
-    make("p", { class: "dk-lead" }, "Who did what and when. Nothing that anybody wrote is kept here."),
+    make("p", { class: "dk-lead" }, "Who did what, and when. Nothing that users write is recorded here."),
     range.element,
     make(
       "div",
-      { class: "dk-table", tabindex: "0", role: "region", "aria-label": "What was done" },
-      make("table", {}, make("thead", {}, make("tr", {}, ...["When", "Who", "What", "To what", "Details"].map((name) => make("th", { scope: "col" }, name)))), body),
+      { class: "dk-table", tabindex: "0", role: "region", "aria-label": "Audit entries" },
+      make("table", {}, make("thead", {}, make("tr", {}, ...["Time", "User", "Action", "Target", "Details"].map((name) => make("th", { scope: "col" }, name)))), body),
     ),
     note,
     trouble,

@@ -1,4 +1,4 @@
-// What several sections need: days to choose, fields with their names, numbers and times as people read them.
+// Shared by the sections: a date range, labelled fields, buttons, and formatting of numbers and times.
 
 import { make, storage } from "../dom.js";
 
@@ -21,7 +21,7 @@ export function seconds(milliseconds) {
   return milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(2)} s`;
 }
 
-// A field under its name. `input` gets the id that the name points to.
+// A labelled field. Gives `input` an id if it has none.
 let fields = 0;
 export function field(name, input, hint = null) {
   input.id ||= `dk-field-${++fields}`;
@@ -37,7 +37,7 @@ export function button(name, onclick, { kind = "", ...attributes } = {}) {
   return make("button", { type: "button", class: `dk-button ${kind}`.trim(), onclick, ...attributes }, name);
 }
 
-// The days to look at, kept for this tab: presets and two dates. `changed({first, last})` hears of each choice.
+// A date range with presets, kept in sessionStorage. `changed({first, last})` is called on every change.
 export class DayRange {
   constructor(changed) {
     const today = new Date();
@@ -63,7 +63,7 @@ export class DayRange {
       { class: "dk-filters" },
       field("From", this.first),
       field("To", this.last),
-      make("div", { class: "dk-buttons", role: "group", "aria-label": "Latest days" }, preset(7), preset(30), preset(90)),
+      make("div", { class: "dk-buttons", role: "group", "aria-label": "Recent days" }, preset(7), preset(30), preset(90)),
     );
   }
 
@@ -78,7 +78,7 @@ export class DayRange {
   }
 }
 
-// Calls of which only the latest counts: the answers of earlier ones are dropped.
+// Returns a function that runs async calls and drops the result of every call but the latest.
 export function latest() {
   let at = 0;
   return async (call, use, failed) => {

@@ -1,26 +1,26 @@
-// The page for those who run the desk: one section at a time, named in the address (/desk#usage).
+// The desk page, for admins and viewers. Shows one section at a time, named in the URL (/desk#usage).
 
 import { ApiError, request } from "../api.js";
 import { byId, make } from "../dom.js";
 
 const sections = [];
 
-// A section: {id, title, roles, show(place, viewer)}. `roles`: who may see it; none is everybody.
-// `show` draws into the element `place`; `viewer` is {user_id, name, role}. It may return a function that is called when it is left.
+// A section: {id, title, roles, show(place, viewer)}. `roles`: the roles that may see it; without, every role.
+// `show` renders into the element `place` and may return a function to call on leaving; `viewer` is {user_id, name, role}.
 export function register(section) {
   sections.push(section);
 }
 
 export const isAdmin = (viewer) => viewer.role === "admin";
 
-// Tells a screen reader something once, without moving the focus.
+// Announces a text to screen readers once, without moving the focus.
 export function announce(text) {
   byId("dk-announcer").textContent = text;
 }
 
-// A sentence that says what went wrong, where it went wrong.
+// An element that shows an error where it happened.
 export function problem(error) {
-  const text = error instanceof ApiError ? error.message : `Something went wrong in this page (${error.message}). Load it again.`;
+  const text = error instanceof ApiError ? error.message : `Something went wrong on this page (${error.message}). Reload it.`;
   return make("p", { class: "dk-problem", role: "alert" }, text);
 }
 
@@ -36,7 +36,7 @@ class Desk {
       ...this.sections.map(({ id, title }) => make("a", { href: `#${id}`, "data-section": id }, title)),
     );
     if (viewer.name) byId("dk-who").textContent = viewer.name;
-    // Before anybody can choose the section that is shown already: it would be read and drawn a second time.
+    // Set the hash first: otherwise a click on the first section's link would load it a second time.
     if (location.hash === "") history.replaceState(null, "", `#${this.sections[0].id}`);
     addEventListener("hashchange", () => this.#show(true));
     this.#show(false);
@@ -45,7 +45,7 @@ class Desk {
   async #show(moveFocus) {
     const id = location.hash.slice(1).split("/")[0];
     const section = this.sections.find((each) => each.id === id) ?? this.sections[0];
-    if (section.id !== id) history.replaceState(null, "", `#${section.id}`); // that one is not for them, or nowhere
+    if (section.id !== id) history.replaceState(null, "", `#${section.id}`); // unknown section, or not for this role
     const visit = ++this.#visit;
     this.#leave?.();
     this.#leave = null;

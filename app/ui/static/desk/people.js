@@ -1,4 +1,4 @@
-// The people who sign in: their roles, invitations, and what an admin may have to do about them.
+// Accounts: roles, invitations, password reset links, sessions and deletion. For admins.
 
 import { request } from "../api.js";
 import { make } from "../dom.js";
@@ -17,7 +17,7 @@ async function show(place, viewer) {
   const openTitle = make("h2", {}, "Open invitations");
   const history = make("div");
   const only = latest();
-  let asked = 0; // what is shown about one of them is what was asked for last
+  let asked = 0; // sequence number: details about an account are shown only for the latest request
 
   async function act(work) {
     trouble.replaceChildren();
@@ -29,7 +29,7 @@ async function show(place, viewer) {
     }
   }
 
-  // Whatever was done, the list is then as the server has it, also where it was refused.
+  // Reloads the list after every change, also a refused one, so that it matches the server.
   const change = (work, said) =>
     act(async () => {
       try {
@@ -77,7 +77,7 @@ async function show(place, viewer) {
       () =>
         act(async () => {
           const { link } = await request("POST", `${path(person)}/reset-link`, {});
-          handOn(link, `Give this link to ${name}: for a day, it lets them choose another password, once. It is not shown again.`);
+          handOn(link, `Give this link to ${name}. They can use it once within a day to set a new password. It won't be shown again.`);
         }),
       { kind: "dk-chip", "aria-label": `Reset link for ${name}` },
     );
@@ -87,7 +87,7 @@ async function show(place, viewer) {
     });
     const erase = button("Delete", () => act(() => previewDeletion(person)), {
       kind: "dk-chip dk-danger",
-      "aria-label": `Delete ${name} and all that is theirs`,
+      "aria-label": `Delete ${name} and all of their data`,
     });
     return make(
       "tr",
@@ -104,7 +104,7 @@ async function show(place, viewer) {
     const sessions = await request("GET", `${path(person)}/sessions`);
     if (mine !== asked) return;
     const lines = sessions.map(({ user_agent: agent, address, last_seen_at: seen }) =>
-      make("li", {}, `${agent || "An unknown program"} · ${address} · ${moment(seen)}`),
+      make("li", {}, `${agent || "Unknown client"} · ${address} · ${moment(seen)}`),
     );
     const end = button("Sign out everywhere", () =>
       change(async () => {
@@ -113,18 +113,18 @@ async function show(place, viewer) {
       }, `${person.name} was signed out everywhere.`),
     );
     made.replaceChildren(
-      make("p", {}, `${person.name} is signed in at ${plural(sessions.length, "place")}.`),
+      make("p", {}, `${person.name} has ${plural(sessions.length, "active session")}.`),
       make("ul", {}, ...lines),
       ...(sessions.length ? [end] : []),
     );
   }
 
-  // What would go is shown first, in numbers; nobody sees what they wrote.
+  // Shows how much would be deleted, as counts only: an admin doesn't get to see the content.
   async function previewDeletion({ id, name }) {
     const address = `/api/desk/people/${encodeURIComponent(id)}`;
     const mine = ++asked;
     const data = await request("GET", `${address}/data`);
-    if (mine !== asked) return; // a button that deletes one must not come where another's was
+    if (mine !== asked) return; // the delete button of one account must not replace that of another
     const numbers = [
       plural(data.conversations, "conversation"),
       plural(data.messages, "message"),
@@ -141,22 +141,22 @@ async function show(place, viewer) {
       { kind: "dk-danger" },
     );
     made.replaceChildren(
-      make("p", {}, `This deletes ${name} with all that is theirs: ${numbers.join(", ")}. It cannot be undone; backups keep it until they are gone.`),
-      make("div", { class: "dk-buttons" }, go, button("Keep", () => made.replaceChildren())),
+      make("p", {}, `This deletes ${name} and all of their data: ${numbers.join(", ")}. It can't be undone. Backups keep the data until they are deleted.`),
+      make("div", { class: "dk-buttons" }, go, button("Cancel", () => made.replaceChildren())),
     );
     go.focus();
   }
 
   function invitation({ id, role, note, expires_at: ends }) {
     const back = button(
-      "Take back",
-      () => change(() => request("DELETE", `/api/people/invitations/${encodeURIComponent(id)}`), "The invitation was taken back."),
-      { kind: "dk-chip", "aria-label": `Take back the invitation ${note ?? `of ${moment(ends)}`}` },
+      "Revoke",
+      () => change(() => request("DELETE", `/api/people/invitations/${encodeURIComponent(id)}`), "The invitation was revoked."),
+      { kind: "dk-chip", "aria-label": `Revoke the invitation ${note ?? `of ${moment(ends)}`}` },
     );
-    return make("li", {}, `${note ?? "Without a note"} · ${ROLES[role]} · works until ${moment(ends)} `, back);
+    return make("li", {}, `${note ?? "No note"} · ${ROLES[role]} · expires ${moment(ends)} `, back);
   }
 
-  // Of several looks the last one counts: what an earlier one saw may arrive after it.
+  // Loads the list. Drops responses to older requests, which may arrive after newer ones.
   const look = () =>
     only(
       () => request("GET", "/api/people"),
@@ -172,41 +172,41 @@ async function show(place, viewer) {
     open.hidden = openTitle.hidden = invitations.length === 0;
     history.replaceChildren();
     if (count === 0) return;
-    const take = button("Take them over", () =>
-      change(() => request("POST", "/api/people/local-history", {}), "They are yours now."),
+    const take = button("Move to my account", () =>
+      change(() => request("POST", "/api/people/local-history", {}), "The conversations were moved to your account."),
     );
-    history.append(make("h2", {}, "From before there were accounts"), make("p", {}, `${plural(count, "conversation")} of the local user.`), take);
+    history.append(make("h2", {}, "From before accounts were turned on"), make("p", {}, `${plural(count, "conversation")} of the local user.`), take);
   }
 
   const role = make("select", {}, ...options("agent"));
   const note = make("input", { maxlength: "200" });
-  const invite = make("form", { class: "dk-filters" }, field("Role", role), field("Who it is for (a note for you)", note));
+  const invite = make("form", { class: "dk-filters" }, field("Role", role), field("Note (who it's for)", note));
   const send = make("button", { type: "submit", class: "dk-button dk-primary" }, "Invite");
   invite.append(send);
   invite.addEventListener("submit", (event) => {
     event.preventDefault();
-    if (send.disabled) return; // whoever presses twice invites one
+    if (send.disabled) return; // a double click must not create two invitations
     send.disabled = true;
     const about = note.value;
     act(async () => {
       const { link, expires_at: ends } = await request("POST", "/api/people/invitations", { role: role.value, note: about || null });
-      if (note.value === about) note.value = ""; // else it is for somebody else already
-      handOn(link, `Give this link to them: until ${moment(ends)}, it makes one account. It is not shown again.`);
+      if (note.value === about) note.value = ""; // otherwise the next note is being typed
+      handOn(link, `Give this link to the new user. Until ${moment(ends)}, it can create one account. It won't be shown again.`);
       await look();
     }).finally(() => {
       send.disabled = false;
     });
   });
 
-  const heads = ["Name", "Role", "Last here", ""].map((name) => make("th", { scope: "col" }, name));
+  const heads = ["Name", "Role", "Last seen", ""].map((name) => make("th", { scope: "col" }, name));
   if (viewer.name === null) {
-    place.append(make("p", { class: "dk-lead" }, "There are no accounts here: one person uses this desk. APP_ACCOUNTS turns them on."));
+    place.append(make("p", { class: "dk-lead" }, "Accounts are off: this desk has a single user. Set APP_ACCOUNTS=true to turn them on."));
     return;
   }
   place.append(
-    make("p", { class: "dk-lead" }, "Who can sign in. Nobody sees another's conversations, whatever their role."),
+    make("p", { class: "dk-lead" }, "Users who can sign in. Nobody can browse another user's conversations, whatever their role."),
     trouble,
-    make("h2", {}, "Invite somebody"),
+    make("h2", {}, "Invite a user"),
     invite,
     made,
     make("h2", {}, "Accounts"),
@@ -222,4 +222,4 @@ async function show(place, viewer) {
   await look();
 }
 
-register({ id: "people", title: "People", roles: ["admin"], show });
+register({ id: "people", title: "Users", roles: ["admin"], show });

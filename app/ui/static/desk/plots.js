@@ -1,16 +1,16 @@
-// The plots of usage. The table below them says the same in words.
+// The usage plots. The table below them has the same numbers.
 
 import { make } from "../dom.js";
 import uPlot from "../vendor/uplot.esm.js";
 import { compact, seconds } from "./controls.js";
 
-// A plot: its title, how values are written, whether days stand as columns, and its lines: [name, field, colour].
+// A plot: title, value formatter, whether it has a column per day instead of lines, and series: [name, field, colour].
 const PLOTS = [
   ["Messages", compact, true, [["Messages", "messages", "--dk-first"], ["Conversations", "conversations", "--dk-second"]]],
-  ["Tokens", compact, true, [["Read", "prompt_tokens", "--dk-second"], ["Written", "completion_tokens", "--dk-first"]]],
-  ["Time to first token", seconds, false, [["95 %", "ttft_p95_ms", "--dk-second"], ["Median", "ttft_p50_ms", "--dk-first"]]],
+  ["Tokens", compact, true, [["Prompt", "prompt_tokens", "--dk-second"], ["Completion", "completion_tokens", "--dk-first"]]],
+  ["Time to first token", seconds, false, [["95th percentile", "ttft_p95_ms", "--dk-second"], ["Median", "ttft_p50_ms", "--dk-first"]]],
   ["Tokens per second", (value) => value.toFixed(1), false, [["Median", "tokens_per_second_p50", "--dk-first"]]],
-  ["People", compact, true, [["People", "users", "--dk-first"]]],
+  ["Users", compact, true, [["Users", "users", "--dk-first"]]],
   ["Ratings", compact, true, [["Liked", "thumbs_up", "--dk-first"], ["Disliked", "thumbs_down", "--dk-third"]]],
 ];
 const HEIGHT = 180;

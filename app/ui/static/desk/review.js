@@ -1,4 +1,4 @@
-// Replies that somebody should look at: low rated ones, and questions that got no answer.
+// The review queue: disliked replies, and questions left unanswered.
 
 import { query, request } from "../api.js";
 import { reasonName } from "../feedback.js";
@@ -7,11 +7,11 @@ import { button, DayRange, field, latest, moment, zone } from "./controls.js";
 import { announce, isAdmin, problem, register } from "./desk.js";
 
 const FLAGS = {
-  low_rated: "Rated down",
+  low_rated: "Disliked",
   failed: "Failed",
   interrupted: "Interrupted",
   empty: "Empty",
-  asked_again: "Asked again",
+  asked_again: "Regenerated",
 };
 const STATES = [["open", "To review"], ["reviewed", "Reviewed"], ["all", "All"]];
 const PAGE = 25;
@@ -41,10 +41,10 @@ function exchange({ item, before, reply, others, after, has_earlier }) {
   const one = (message, extra = {}) =>
     said(message.role === "user" ? item.user : "Reply", message.content, { note: STATUS_NOTES[message.status] ?? "", ...extra });
   const parts = [];
-  if (has_earlier) parts.push(make("p", { class: "dk-hint" }, "The conversation began earlier."));
+  if (has_earlier) parts.push(make("p", { class: "dk-hint" }, "Earlier messages aren't shown."));
   parts.push(...before.map((message) => one(message)), one(reply, { mark: true }));
-  for (const other of others) parts.push(one(other, { note: other.id > reply.id ? "written when asked again" : "written before" }));
-  if (after.length) parts.push(make("p", { class: "dk-hint" }, "What came next"), ...after.map((message) => one(message)));
+  for (const other of others) parts.push(one(other, { note: other.id > reply.id ? "later version" : "earlier version" }));
+  if (after.length) parts.push(make("p", { class: "dk-hint" }, "Next messages"), ...after.map((message) => one(message)));
   return make("div", { class: "dk-exchange" }, ...parts);
 }
 
@@ -55,7 +55,7 @@ function card(item, viewer, changed) {
   const reviewed = item.reviewed_at !== null;
   const actions = make("div", { class: "dk-buttons" }, open);
   if (isAdmin(viewer)) {
-    const mark = button(reviewed ? "Review again" : "Mark as reviewed", async () => {
+    const mark = button(reviewed ? "Mark as not reviewed" : "Mark as reviewed", async () => {
       mark.disabled = true;
       try {
         await request("PUT", path(item.message_id), { reviewed: !reviewed });
@@ -64,7 +64,7 @@ function card(item, viewer, changed) {
         element.append(problem(error));
         return;
       }
-      announce(reviewed ? "It is to be reviewed again." : "Marked as reviewed.");
+      announce(reviewed ? "Marked as not reviewed." : "Marked as reviewed.");
       changed();
     }, { kind: reviewed ? "" : "dk-primary" });
     actions.append(mark);
@@ -78,7 +78,7 @@ function card(item, viewer, changed) {
       return;
     }
     if (reading) return;
-    reading = true; // the button is not disabled: it keeps the focus, and takes none from where the person goes meanwhile
+    reading = true; // the button stays enabled, because disabling it would drop its focus
     try {
       around.replaceChildren(exchange(await request("GET", path(item.message_id))));
     } catch (error) {
@@ -135,7 +135,7 @@ function show(place, viewer) {
         const cards = items.map((item) => card(item, viewer, () => look()));
         if (further) list.append(...cards);
         else list.replaceChildren(...cards);
-        if (!list.children.length) list.replaceChildren(make("p", { class: "dk-empty" }, "Nothing to see here: no reply of these days has been found that fits."));
+        if (!list.children.length) list.replaceChildren(make("p", { class: "dk-empty" }, "No matching replies in this date range."));
         cursor = next;
         more.hidden = next === null;
         more.disabled = false;
@@ -149,9 +149,9 @@ function show(place, viewer) {
     );
   }
   place.append(
-    make("p", { class: "dk-lead" }, "Replies that somebody did not like, and questions that were left without an answer: the reply failed, was interrupted, is empty, or was asked for again."),
+    make("p", { class: "dk-lead" }, "Replies that users disliked, and questions left unanswered: the reply failed, was interrupted, is empty, or was regenerated."),
     range.element,
-    make("div", { class: "dk-filters", role: "group", "aria-label": "Why" }, ...chips),
+    make("div", { class: "dk-filters", role: "group", "aria-label": "Reasons" }, ...chips),
     list,
     more,
   );

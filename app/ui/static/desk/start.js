@@ -1,4 +1,4 @@
-// The sections of the page, in their order. Each registers itself.
+// Entry point of the desk page. Each section registers itself on import; the import order is the menu order.
 
 import "./usage.js";
 import "./review.js";

@@ -1,4 +1,4 @@
-// Prompts and canned replies: a list, and an editor for the chosen one with its versions.
+// Prompts and canned replies: a list, and an editor with the versions of the selected one.
 
 import { request } from "../api.js";
 import { make } from "../dom.js";
@@ -16,27 +16,27 @@ const SAMPLING = [
 const KINDS = {
   prompt: {
     noun: "prompt",
-    lead: "What the model is told before a conversation. People choose one in the chat's settings; a new version counts from the next message on.",
-    bodyHint: "{{ name }} stands for a variable, {% if name %} … {% endif %} for words that depend on one.",
+    lead: "Instructions for the model before a conversation. Users choose one in the chat settings; a new version applies from the next message on.",
+    bodyHint: "Use {{ name }} for a variable, and {% if name %} … {% endif %} for text that depends on one.",
   },
   canned: {
     noun: "canned reply",
-    lead: "Texts that people put into the message box with the button beside it, or by typing / into the empty box. They are asked for the variables.",
-    bodyHint: "{{ name }} stands for a variable. One without a default must be filled in.",
+    lead: "Texts that users insert with the button next to the message box, or by typing / in the empty box. They are asked for the variables.",
+    bodyHint: "Use {{ name }} for a variable. A variable without a default must be filled in.",
   },
 };
 const EMPTY = { title: "", description: "", variables: [], recommended: {}, body: "" };
 
-const versionName = ({ version }) => (version === 0 ? "The file" : `Version ${version}`);
+const versionName = ({ version }) => (version === 0 ? "Original" : `Version ${version}`);
 const written = ({ version, author, created_at: at }) =>
-  version === 0 ? "comes with Deskmate" : `by ${author ?? "somebody who is gone"}, ${moment(at)}`;
+  version === 0 ? "included with Deskmate" : `by ${author ?? "a deleted user"}, ${moment(at)}`;
 const nameFrom = (title) => title.toLowerCase().normalize("NFKD").replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 64);
 
 class Editor {
   #rows;
-  #only = latest(); // of a preview and a saving, what was asked for last is what is told about
+  #only = latest(); // shared by preview and save: only the latest request shows its result
 
-  // `about`: the version that is edited, or null for a new template. `done(name)` hears when something was saved.
+  // `about`: the version to edit, or null for a new template. `done(name, message)` is called after saving or removing.
   constructor(section, about, done) {
     this.section = section;
     this.about = about;
@@ -75,7 +75,7 @@ class Editor {
     if (this.section.kind === "prompt") {
       parts.push(
         make("h3", {}, "Recommended sampling"),
-        make("p", { class: "dk-hint" }, "Shown to whoever chooses the prompt; an empty field leaves it to the model."),
+        make("p", { class: "dk-hint" }, "Shown to users who choose the prompt. An empty field leaves the value to the model."),
         make("div", { class: "dk-sampling" }, ...this.sampling.map(([, label, input]) => field(label, input))),
       );
     }
@@ -92,7 +92,7 @@ class Editor {
     this.shown = JSON.stringify(this.template);
   }
 
-  #kept = {}; // what a file recommends beside the fields here
+  #kept = {}; // recommended settings that have no field here
 
   #addVariable({ name, description, default: value }, focus = false) {
     const inputs = {
@@ -103,7 +103,7 @@ class Editor {
     inputs.name.value = name;
     inputs.description.value = description;
     inputs.default.value = value ?? "";
-    if (this.section.kind === "canned") inputs.default.placeholder = "none: it must be filled in";
+    if (this.section.kind === "canned") inputs.default.placeholder = "None (must be filled in)";
     const row = make("div", { class: "dk-variable", role: "group", "aria-label": "Variable" }, field("Name", inputs.name), field("Description", inputs.description), field("Default", inputs.default));
     const entry = { inputs, had: value };
     if (!this.readOnly) {
@@ -124,7 +124,7 @@ class Editor {
     return {
       title: this.title.value.trim(),
       description: this.description.value.trim(),
-      // An empty default is one in a prompt; in a canned reply it is none, unless it was one before.
+      // In a prompt an empty default is "". In a canned reply it is null (required), unless it was "" before.
       variables: this.#rows.map(({ inputs, had }) => ({
         name: inputs.name.value.trim(),
         description: inputs.description.value.trim(),
@@ -153,13 +153,13 @@ class Editor {
 
   async #save() {
     if (!this.about && this.section.names.includes(this.#name)) {
-      this.said.replaceChildren(make("p", { class: "dk-problem", role: "alert" }, "There is one with this title already. Choose another title, or edit that one."));
+      this.said.replaceChildren(make("p", { class: "dk-problem", role: "alert" }, "This title is already in use. Choose another title, or edit the existing entry."));
       return;
     }
     await this.#change("PUT", this.#path(), { after: this.about?.version ?? 0, template: this.template }, "Saved.");
   }
 
-  // Nothing can be written meanwhile: the editor is drawn anew with what was saved, and it would be lost.
+  // The editor is inert meanwhile: it is rebuilt from the saved version, and edits made in between would be lost.
   async #change(method, path, body, message) {
     const focused = document.activeElement;
     this.element.inert = true;
@@ -175,7 +175,7 @@ class Editor {
   }
 
   async #remove() {
-    if (!confirm(`Remove “${this.about.template.title}”? It is offered no more; its versions stay here, and any of them can be brought back.`)) return;
+    if (!confirm(`Remove “${this.about.template.title}”? Users can no longer choose it. Its versions are kept and can be restored.`)) return;
     await this.#change("POST", this.#path("/remove"), { after: this.about.version }, "Removed.");
   }
 
@@ -199,7 +199,7 @@ class Editor {
 
 class Section {
   stored = [];
-  editor = null; // what somebody works on; null while what was saved is read again
+  editor = null; // the open editor; null while the saved version is being reloaded
   #loads = 0;
 
   constructor(kind, viewer) {
@@ -240,14 +240,14 @@ class Section {
     this.list.replaceChildren(...this.stored.map(entry));
     this.work.inert = false;
     if (this.editor !== null) {
-      this.#mark(this.editor.about?.name); // another was opened meanwhile
+      this.#mark(this.editor.about?.name); // another entry was opened meanwhile
       return;
     }
     const chosen = this.stored.find(({ name }) => name === open) ?? this.stored[0];
     if (chosen) await this.#open(chosen, { message, asked: true });
   }
 
-  // Points at the one that is being worked on.
+  // Highlights the entry that is being edited.
   #mark(name) {
     for (const entry of this.list.querySelectorAll(".dk-entry")) {
       if (entry.dataset.name === name) entry.setAttribute("aria-current", "true");
@@ -256,7 +256,7 @@ class Section {
   }
 
   #leave() {
-    return !this.editor?.changed || confirm("What you have changed here is not saved. Leave it?");
+    return !this.editor?.changed || confirm("You have unsaved changes. Discard them?");
   }
 
   #new() {
@@ -273,11 +273,11 @@ class Section {
     this.work.inert = false;
   }
 
-  // What `editor` held is saved.
+  // Called after `editor` has saved.
   async #reload(editor, name, message) {
     if (this.editor === editor) {
       this.editor = null;
-      this.work.inert = true; // what is shown is no more, and what is done to it would be lost
+      this.work.inert = true; // still shows the old version; edits to it would be lost
     }
     try {
       await this.load(name, message);
@@ -293,7 +293,7 @@ class Section {
     this.#mark(stored.name);
     this.#edit(stored);
     const history = make("details", { class: "dk-history" }, make("summary", {}, "Versions"));
-    const note = stored.removed ? make("p", { class: "dk-problem" }, "This one was removed and is not offered. Save it, or go back to a version, to bring it back.") : null;
+    const note = stored.removed ? make("p", { class: "dk-problem" }, "This entry was removed, so users can't choose it. Save it or restore a version to bring it back.") : null;
     this.work.replaceChildren(
       make("h2", {}, stored.template.title),
       make("p", { class: "dk-hint" }, `${stored.name} · ${versionName(stored)}, ${written(stored)}`),
@@ -313,18 +313,18 @@ class Section {
 
   #version(current, version) {
     const text = make("pre", { hidden: true }, version.template.body);
-    const look = button("Look", () => {
+    const look = button("View", () => {
       text.hidden = !text.hidden;
       look.setAttribute("aria-expanded", String(!text.hidden));
-    }, { "aria-expanded": "false", "aria-label": `Look at ${versionName(version)}` });
+    }, { "aria-expanded": "false", "aria-label": `View ${versionName(version)}` });
     const line = make("div", { class: "dk-version" }, make("span", {}, `${versionName(version)}${version.removed ? " (removed)" : ""}, ${written(version)}`), look);
     const inUse = version.version === current.version && !current.removed;
     if (inUse) line.append(make("em", {}, "in use"));
     else if (isAdmin(this.viewer)) {
-      line.append(button("Go back to this", async () => {
+      line.append(button("Restore", async () => {
         if (!this.#leave()) return;
         const editor = this.editor;
-        this.work.inert = true; // as while it is saved
+        this.work.inert = true; // as in #reload
         try {
           await request("POST", `${this.path}/${encodeURIComponent(current.name)}/restore`, { version: version.version, after: current.version });
         } catch (error) {
@@ -333,13 +333,13 @@ class Section {
           return;
         }
         this.#reload(editor, current.name, `${versionName(version)} is in use again.`);
-      }, { "aria-label": `Go back to ${versionName(version)}` }));
+      }, { "aria-label": `Restore ${versionName(version)}` }));
     }
     return make("li", {}, line, text);
   }
 }
 
-const opened = new Map(); // kind -> its section, to come back to while something in it is not saved
+const opened = new Map(); // kind -> its section, kept so that unsaved changes survive switching sections
 const isUnsaved = (section) => section?.editor?.changed ?? false;
 
 const show = (kind) => (place, viewer) => {
@@ -347,12 +347,12 @@ const show = (kind) => (place, viewer) => {
   const section = isUnsaved(kept) ? kept : new Section(kind, viewer);
   opened.set(kind, section);
   place.append(...section.parts);
-  if (section === kept) section.editor.said.replaceChildren(make("p", {}, "Your changes are still here, and not saved yet."));
+  if (section === kept) section.editor.said.replaceChildren(make("p", {}, "Your changes are still here but not saved yet."));
   return section.load();
 };
 
 addEventListener("beforeunload", (event) => {
-  if ([...opened.values()].some(isUnsaved)) event.preventDefault(); // the browser asks
+  if ([...opened.values()].some(isUnsaved)) event.preventDefault(); // the browser asks for confirmation
 });
 
 register({ id: "prompts", title: "Prompts", show: show("prompt") });

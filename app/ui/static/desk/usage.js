@@ -1,4 +1,4 @@
-// Usage: numbers of some days, together, as plots, and day by day.
+// Usage statistics of a date range: totals, plots and a table by day.
 
 import { query, request } from "../api.js";
 import { make } from "../dom.js";
@@ -15,11 +15,11 @@ const COLUMNS = [
   ["Messages", (day) => count(day.messages)],
   ["Replies", (day) => count(day.replies)],
   ["Failed", (day) => count(day.failed)],
-  ["People", (day) => count(day.users)],
-  ["Tokens read", (day) => count(day.prompt_tokens)],
-  ["Tokens written", (day) => count(day.completion_tokens)],
+  ["Users", (day) => count(day.users)],
+  ["Prompt tokens", (day) => count(day.prompt_tokens)],
+  ["Completion tokens", (day) => count(day.completion_tokens)],
   ["First token, median", (day) => seconds(day.ttft_p50_ms)],
-  ["First token, 95 %", (day) => seconds(day.ttft_p95_ms)],
+  ["First token, 95th percentile", (day) => seconds(day.ttft_p95_ms)],
   ["Tokens/s, median", (day) => rate(day.tokens_per_second_p50)],
   ["Liked", (day) => count(day.thumbs_up)],
   ["Disliked", (day) => count(day.thumbs_down)],
@@ -34,9 +34,9 @@ function tiles(total) {
     { class: "dk-tiles" },
     tile("Conversations", compact(total.conversations), `${compact(total.messages)} messages`),
     tile("Replies", compact(total.replies), `${count(total.failed)} failed or interrupted`),
-    tile("People", compact(total.users), "who got a reply"),
-    tile("Tokens written", compact(total.completion_tokens), `${compact(total.prompt_tokens)} read, ${share(total.cached_prompt_tokens, total.prompt_tokens)} cached`),
-    tile("First token", seconds(total.ttft_p50_ms), `median; 95 % within ${seconds(total.ttft_p95_ms)}`),
+    tile("Users", compact(total.users), "who got a reply"),
+    tile("Completion tokens", compact(total.completion_tokens), `${compact(total.prompt_tokens)} prompt tokens, ${share(total.cached_prompt_tokens, total.prompt_tokens)} cached`),
+    tile("Time to first token", seconds(total.ttft_p50_ms), `median; 95 % within ${seconds(total.ttft_p95_ms)}`),
     tile("Tokens/s", rate(total.tokens_per_second_p50), "median of the replies"),
     tile("Liked", share(total.thumbs_up, rated), `${count(total.thumbs_up)} up, ${count(total.thumbs_down)} down`),
   );
@@ -87,7 +87,7 @@ function show(place) {
     make(
       "p",
       { class: "dk-hint" },
-      `Days are those of ${zone}. What was deleted is not counted, nor are temporary chats and requests of /v1 (the metrics have those).`,
+      `Days are in the time zone ${zone}. Deleted messages, temporary chats and /v1 requests are not counted (the metrics include the last two).`,
     ),
   );
   return look(range.value).then(() => () => plots.close());
