@@ -220,7 +220,7 @@ def test_the_archive_is_out_of_the_way_and_found(seeded: ChatPage) -> None:
     expect(seeded.row("Beta")).to_have_count(1)
     expect(seeded.row("Alpha")).to_have_count(0)
     seeded.press_in_row("Beta", "Take out of the archive")
-    expect(seeded.page.locator("#dm-list-note")).to_have_text("Nothing is archived.")
+    expect(seeded.page.locator("#dm-list-note")).to_have_text("No archived conversations.")
     archive.click()
     expect(seeded.row("Beta")).to_have_count(count)
 
@@ -275,12 +275,12 @@ def test_a_reply_that_ends_elsewhere_is_marked_until_it_is_opened(chat: ChatPage
     request = chat.page.request
     turn = request.get(f"{chat.url}/api/conversations/{conversation}").json()["active_turn_id"]
     request.post(f"{chat.url}/api/turns/{turn}/stop", data={})
-    expect(row.get_by_label("Not read yet")).to_be_visible(timeout=60_000)
+    expect(row.get_by_label("Unread")).to_be_visible(timeout=60_000)
     row.locator("a").click()
-    expect(row.get_by_label("Not read yet")).to_have_count(0)
+    expect(row.get_by_label("Unread")).to_have_count(0)
     later = new_tab().row("this one ends elsewhere")
     expect(later).to_be_visible()
-    expect(later.get_by_label("Not read yet")).to_have_count(0)
+    expect(later.get_by_label("Unread")).to_have_count(0)
 
 
 def test_more_than_a_page_of_conversations_come_as_one_scrolls(server: Server, new_tab: NewTab) -> None:

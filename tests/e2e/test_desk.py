@@ -90,13 +90,13 @@ def test_a_prompt_is_edited_and_the_file_comes_back_with_a_click(chat: ChatPage,
     chat.page.get_by_label("What is sold.").fill("kayaks")
     told = chat.page.locator("#dm-prompt-text textarea")
     expect(told).to_have_value("You answer for our company and kayaks.")
-    chat.page.get_by_role("button", name="Use it").click()
-    expect(chat.page.locator("#dm-prompt-about")).to_contain_text("It is in use.")
+    chat.page.get_by_role("button", name="Use these").click()
+    expect(chat.page.locator("#dm-prompt-about")).to_contain_text("Already in use.")
     expect(chat.setting("Temperature")).to_have_value("0.3")
 
     desk.bring_to_front()
-    desk.get_by_role("button", name="Go back to The file").click()
-    expect(desk.locator(".dk-said-by-editor")).to_have_text("The file is in use again.")
+    desk.get_by_role("button", name="Restore Original").click()
+    expect(desk.locator(".dk-said-by-editor")).to_have_text("Original is in use again.")
     expect(desk.get_by_label("Text", exact=True)).to_have_value(re.compile("support desk of {{ company }}"))
 
 
@@ -168,7 +168,7 @@ def test_usage_shows_what_happened_and_the_file_agrees(chat: ChatPage, desk: Pag
         desk.get_by_role("link", name="Download as CSV").click()
     today = list(csv.DictReader(io.StringIO(downloading.value.path().read_text())))[-1]
     assert today["day"] == shown["Day"]
-    for name, column in {"messages": "Messages", "replies": "Replies", "completion_tokens": "Tokens written"}.items():
+    for name, column in {"messages": "Messages", "replies": "Replies", "completion_tokens": "Completion tokens"}.items():
         assert int(today[name]) == int(shown[column].replace(",", ""))
 
 

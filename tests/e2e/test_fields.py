@@ -83,7 +83,7 @@ def test_sentences_name_the_labels_of_the_page(chat: ChatPage) -> None:
     expect(note).to_have_text("Maximum length must be at least 1.")
     expect(note).to_be_in_viewport(ratio=1)
     chat.set_number("Temperature", "7")
-    expect(note).to_have_text("Temperature must be between 0 and 2. 7 was not taken.")
+    expect(note).to_have_text("Temperature must be between 0 and 2. 7 was not applied.")
     # What the page lets through, the server refuses in the same words.
     chat.page.evaluate("window.deskmate.settings.value = {...window.deskmate.settings.value, max_tokens: 0}")
     chat.box.fill("hello")

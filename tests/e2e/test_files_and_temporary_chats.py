@@ -31,7 +31,7 @@ def test_a_conversation_goes_out_and_comes_in_again(server: Server, new_tab: New
     assert "which cheese" in text
 
     page.get_by_role("button", name="Export all").click()
-    name, text = save(page, "JSON, with every version")
+    name, text = save(page, "JSON, with all versions")
     assert any(one["title"] == "Käse / Brot" for one in json.loads(text)["conversations"])
     file = tmp_path / name
     file.write_text(text, encoding="utf-8")

@@ -48,7 +48,7 @@ def test_a_reply_that_a_stop_string_cut_says_so_and_unknown_numbers_are_not_show
         lambda told: told["messages"][-1]["stats"].update(finish_reason="stop_string", cached_prompt_tokens=None),
     )
     short.reload()
-    expect(stats).to_have_text(re.compile(r"· \d+ prompt tokens? · ended at a stop string$"))
+    expect(stats).to_have_text(re.compile(r"· \d+ prompt tokens? · reached a stop string$"))
     expect(short.page.get_by_role("button", name="Continue this reply")).to_be_hidden()
 
 
@@ -68,14 +68,14 @@ def test_a_conversation_without_messages_is_not_a_blank_page(short: ChatPage) ->
     page, welcome = short.page, short.page.locator("#dm-welcome")
     short.ask("to be deleted")
     conversation = short.conversation_id
-    page.get_by_role("button", name="Delete this message and what follows it").click()
+    page.get_by_role("button", name="Delete this message and everything after it").click()
     expect(short.users).to_have_count(0)
     expect(welcome).to_be_visible()
     expect(page.locator("#dm-temporary")).to_be_hidden()  # it is decided already
     page.get_by_role("button", name="Undo").click()
     expect(short.users).to_have_count(1)
     expect(welcome).to_be_hidden()
-    page.get_by_role("button", name="Delete this message and what follows it").click()
+    page.get_by_role("button", name="Delete this message and everything after it").click()
     expect(welcome).to_be_visible()
     short.reload()
     expect(welcome).to_be_visible()

@@ -50,10 +50,10 @@ def setup_link(server: Server) -> str:
 
 
 def fill_account(page: Page, name: str, shown: str) -> None:
-    page.get_by_label("Name to sign in with").fill(name)
-    page.get_by_label("Name that others see (optional)").fill(shown)
+    page.get_by_label("Username").fill(name)
+    page.get_by_label("Display name (optional)").fill(shown)
     page.get_by_label("Password", exact=True).fill(PASSWORD)
-    page.get_by_label("Password once more").fill(PASSWORD)
+    page.get_by_label("Confirm password").fill(PASSWORD)
     page.get_by_role("button", name="Create account").click()
 
 
@@ -81,7 +81,7 @@ def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Se
     # Nobody is let in yet, and told where to go.
     ben.goto(f"{people_server.url}/?c=somewhere")
     expect(ben.get_by_role("heading", name="Sign in")).to_be_visible()
-    ben.get_by_label("Name or e-mail address").fill("ben")
+    ben.get_by_label("Username or email address").fill("ben")
     ben.get_by_label("Password").fill("not a password yet")
     ben.get_by_role("button", name="Sign in").click()
     expect(ben.get_by_role("alert")).to_have_text("The name or the password is not right.")
@@ -95,9 +95,9 @@ def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Se
     # She invites him, from the page for those who run the desk.
     ada.get_by_role("button", name="Signed in as <b>Ada</b> (admin)").click()
     ada.get_by_role("menuitem", name="Desk").click()
-    ada.get_by_role("link", name="People").click()
+    ada.get_by_role("link", name="Users").click()
     expect(ada.get_by_role("row", name="ada")).to_contain_text("<b>Ada</b>")
-    ada.get_by_label("Who it is for (a note for you)").fill("Ben")
+    ada.get_by_label("Note (who it's for)").fill("Ben")
     ada.get_by_role("button", name="Invite").click()
     link = ada.get_by_label("The link")
     expect(link).to_have_value(re.compile(r"/invitation/\S{40,}"))
@@ -115,7 +115,7 @@ def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Se
     ben.get_by_role("menuitem", name="Sign out").click()
     expect(ben.get_by_role("heading", name="Sign in")).to_be_visible()
     expect(ben).to_have_url(f"{people_server.url}/sign-in")
-    ben.get_by_label("Name or e-mail address").fill("Ben@Example.com")
+    ben.get_by_label("Username or email address").fill("Ben@Example.com")
     ben.get_by_label("Password").fill(PASSWORD)
     ben.get_by_role("button", name="Sign in").click()
     at_the_chat(his, people_server, ben)
@@ -137,7 +137,7 @@ def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Se
     ben.reload()
     expect(ben.locator("html.dm-ready")).to_be_attached()
     expect(ben.locator("#dm-list").get_by_text("what Ben asked")).to_be_visible()
-    expect(ben.get_by_text("You can read here and not write: you are a viewer.")).to_be_visible()
+    expect(ben.get_by_text("You have read-only access as a viewer.")).to_be_visible()
     expect(ben.get_by_role("textbox", name="Message")).to_be_hidden()
     ben.get_by_role("button", name="Signed in as Ben (viewer)").click()
     ben.get_by_role("menuitem", name="Account").click()
@@ -154,7 +154,7 @@ def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Se
 
 
 SECTIONS = {
-    "admin": ["Usage", "Review", "Prompts", "Canned replies", "People", "Audit"],
+    "admin": ["Usage", "Review", "Prompts", "Canned replies", "Users", "Audit"],
     "agent": ["Prompts", "Canned replies"],
     "viewer": ["Usage", "Review", "Prompts", "Canned replies"],
 }
@@ -220,8 +220,8 @@ def test_ones_own_account(people_server: Server, new_browser: NewBrowser) -> Non
         re.compile(r"You use (0|less than 0\.1) MiB of 1 GiB, in \d of 20,000 conversations\.")
     )
     expect(storage.get_by_role("meter", name="Storage")).to_have_attribute("max", str(2**30))
-    page.get_by_label("What the key is for").fill("a <i>tool</i>")
-    page.get_by_role("button", name="Make a key").click()
+    page.get_by_label("Key name").fill("a <i>tool</i>")
+    page.get_by_role("button", name="Create key").click()
     expect(page.locator("#dp-key")).to_have_text(re.compile(r"^dmk_\S{40,}$"))
     key = page.locator("#dp-key").text_content()
     models = f"{people_server.url}/v1/models"
@@ -230,10 +230,10 @@ def test_ones_own_account(people_server: Server, new_browser: NewBrowser) -> Non
     page.get_by_role("button", name="Revoke a <i>tool</i>").click()
     expect(page.get_by_role("status").filter(has_text="was revoked")).to_be_visible()
     assert program.get(models, headers={"Authorization": f"Bearer {key}"}).status == 401
-    page.get_by_label("Present password").fill(PASSWORD)
+    page.get_by_label("Current password").fill(PASSWORD)
     page.get_by_label("New password").fill("short")
     page.get_by_label("New password").fill("another four words here")
     page.get_by_role("button", name="Change password").click()
-    expect(page.get_by_text("The password was changed.")).to_be_visible()
+    expect(page.get_by_text("Your password was changed.")).to_be_visible()
     page.get_by_role("button", name="Sign out everywhere").click()
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()

@@ -76,7 +76,7 @@ def test_the_page_says_where_the_model_is_and_when_it_is_away(
     chat.open_settings()
     state, about = page.locator("#dm-model-state"), page.locator("#dm-model-about")
     expect(state).to_have_text("far-away · ready")
-    expect(about).to_contain_text(f"It runs on another server: {elsewhere.server.label} (vLLM)")
+    expect(about).to_contain_text(f"Runs on another server: {elsewhere.server.label} (vLLM)")
     expect(page.get_by_label("Another model")).to_be_hidden()
     expect(page.get_by_role("button", name="Sleep")).to_be_hidden()
     elsewhere.stop()

@@ -74,7 +74,7 @@ def test_presets_and_reset(chat: ChatPage) -> None:
 
 def test_system_prompt_from_the_library_and_own_text(chat: ChatPage) -> None:
     _short_chat(chat, "with a system prompt")
-    text = chat.page.get_by_label("Text of the system prompt")
+    text = chat.page.get_by_label("System prompt text")
     choice = chat.page.get_by_role("combobox", name="System prompt")
     choice.click()
     chat.page.get_by_role("option").nth(1).click()
@@ -86,10 +86,10 @@ def test_system_prompt_from_the_library_and_own_text(chat: ChatPage) -> None:
     expect(text).to_have_value(words)
 
     text.fill("Answer in one word.")
-    expect(choice).to_have_value("Own text")
+    expect(choice).to_have_value("Custom")
     expect(chat.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
     chat.reload().open_settings()
-    expect(choice).to_have_value("Own text")
+    expect(choice).to_have_value("Custom")
     expect(text).to_have_value("Answer in one word.")
 
 

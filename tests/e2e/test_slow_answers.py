@@ -59,7 +59,7 @@ def until(page: Page, true: Callable[[], bool]) -> None:
 def test_a_part_of_the_page_that_did_not_arrive_is_loaded_again(chat: ChatPage) -> None:
     chat.page.route("**/ui/static/markdown.js", lambda route: route.abort())
     chat.page.reload()
-    expect(chat.alert).to_contain_text("did not arrive")
+    expect(chat.alert).to_contain_text("failed to load")
     chat.page.unroute("**/ui/static/markdown.js")
     chat.ready()
     expect(chat.alert).to_have_text("")
@@ -91,7 +91,7 @@ def test_a_message_never_goes_to_the_chat_one_has_just_left(short: ChatPage) -> 
     short.row("in the first chat").locator("a").click()
     short.box.fill("where does this go?")
     short.box.press("Enter")
-    expect(short.alert).to_contain_text("still being opened")
+    expect(short.alert).to_contain_text("still opening")
     opening.let_go()
     expect(short.users).to_have_text(["in the first chat"])
     expect(short.box).to_have_value("")  # the box of the first chat; the words wait in the second
@@ -257,7 +257,7 @@ def test_a_slider_takes_no_value_it_does_not_show(short: ChatPage) -> None:
     short.ask("before")
     short.set_number("Temperature", "0.5")
     short.set_number("Temperature", "5")
-    expect(short.page.locator("#dm-settings-note")).to_contain_text("must be between 0 and 2. 5 was not taken.")
+    expect(short.page.locator("#dm-settings-note")).to_contain_text("must be between 0 and 2. 5 was not applied.")
     expect(short.setting("Temperature")).to_have_value("0.5")
     address = f"{short.url}/api/conversations/{short.conversation_id}"
     until(short.page, lambda: short.page.request.get(address).json()["settings"]["temperature"] == 0.5)

@@ -121,8 +121,8 @@ class Page {
     this.refreshSoon();
   }
 
-  // Edits a message, or regenerates or continues a reply, with the current settings. `start(settings)` resolves to the turn.
-  // Resolves to whether the server accepted it.
+  // Edits a message, or regenerates or continues a reply, with the current settings. `start(settings)` resolves to the
+  // turn. Resolves to whether the server accepted it.
   async askAgain(start) {
     if (this.chat.activeTurnId) {
       this.warnReplyInProgress();

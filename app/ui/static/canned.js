@@ -10,8 +10,8 @@ function fits({ title, description, name }, asked) {
 }
 
 export class CannedReplies {
-  // `insert(text)` inserts into the message box; `onError(error)` shows an error; `left(typed)` is called when the list is
-  // closed without a choice, with the typed search.
+  // `insert(text)` inserts into the message box; `onError(error)` shows an error; `left(typed)` is called when the list
+  // is closed without a choice, with the typed search.
   constructor(button, { insert, onError, left }) {
     this.button = button;
     this.insert = insert;
@@ -20,8 +20,8 @@ export class CannedReplies {
     button.addEventListener("click", () => this.open());
   }
 
-  // `typed`: opened by typing "/" in the box. The dialog opens before the list has loaded, so that further typing goes to
-  // its search.
+  // `typed`: opened by typing "/" in the box. The dialog opens before the list has loaded, so that further typing goes
+  // to its search.
   async open({ typed = false } = {}) {
     if (document.querySelector(".dm-canned, .dm-fill")) return;
     const { show, showError } = this.#list(typed);

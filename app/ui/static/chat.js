@@ -148,7 +148,8 @@ export class Chat {
     return { turn, left: false };
   }
 
-  // A retry of the same message after a lost response reuses its request id, because the first attempt may have arrived.
+  // A retry of the same message after a lost response reuses its request id, because the first attempt may have
+  // arrived.
   async #sendOnce(message, call) {
     const key = JSON.stringify(message);
     if (this.#unconfirmed?.key !== key) this.#unconfirmed = { key, id: randomId() };
@@ -168,7 +169,8 @@ export class Chat {
     return this.#sendOnce(message, (request_id) => api.startTurn({ ...message, tip_id, settings, request_id, stream_id }));
   }
 
-  // Edits a message, or regenerates or continues a reply (`how` names the API call), and shows it. Resolves to the turn.
+  // Edits a message, or regenerates or continues a reply (`how` names the API call), and shows it. Resolves to the
+  // turn.
   async #askAgain(how, id, { text, settings }) {
     const turn = await this.#sendOnce({ how, id, text }, (request_id) => api[how](id, { text, settings, request_id }));
     crossTab.broadcast("conversation-changed", { id: turn.conversation_id });
@@ -210,7 +212,7 @@ export class Chat {
     this.page.setReplying(true);
     const followDown = () => this.messages.followDown();
     let lost = false;
-    let doubtful = false; // the connection was lost: after a server crash, another tab may have continued the reply from an earlier offset
+    let doubtful = false; // the connection was lost; after a crash another tab may have continued from an earlier offset
     const listener = {
       text: (text) => reply.append(text, followDown),
       progress: (progress) => reply.progress(progress),

@@ -36,7 +36,7 @@ export class Composer {
     });
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
-      if (!event.target.closest("#dm-conversations, #dm-settings")) stop(); // in a panel, Esc closes menus and the panel
+      if (!event.target.closest("#dm-conversations, #dm-settings")) stop(); // in a panel, Esc closes menus
     });
   }
 
@@ -66,8 +66,8 @@ export class Composer {
     this.textarea.setSelectionRange(from + text.length, from + text.length);
   }
 
-  // Removes sent text from the draft of chat `from` (null: a new chat). Text typed after it meanwhile stays, also when the
-  // user has left that chat.
+  // Removes sent text from the draft of chat `from` (null: a new chat). Text typed after it meanwhile stays, also when
+  // the user has left that chat.
   clearSent(text, from) {
     const key = draftKeyOf(from);
     const draft = key === this.#draftKey ? this.text : (storage.read("sessionStorage", key) ?? "");
@@ -100,8 +100,8 @@ export class Composer {
     if (matchMedia("(hover: hover)").matches) this.textarea.focus({ preventScroll: true });
   }
 
-  // Focuses the box once a request is done, unless the user has moved the focus meanwhile. `before`: the focused element at
-  // the time of the request.
+  // Focuses the box once a request is done, unless the user has moved the focus meanwhile. `before`: the focused
+  // element at the time of the request.
   takeFocus(before = null) {
     const now = document.activeElement;
     // The clicked list row may have been rebuilt since: compare its link.

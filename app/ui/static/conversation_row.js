@@ -48,7 +48,7 @@ export function conversationRow(summary, actions) {
       { name: "Rename", iconName: "rename", action: () => actions.rename(row) },
       { name: "Tags", iconName: "tag", action: () => actions.tag() },
       {
-        name: summary.archived ? "Unarchive" : "Archive",
+        name: summary.archived ? "Take out of the archive" : "Archive",
         iconName: "archive",
         action: () => actions.mark({ archived: !summary.archived }),
       },

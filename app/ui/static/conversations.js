@@ -300,7 +300,7 @@ export class Conversations {
       }
     }
     const rows = this.#rows();
-    const at = rows.findIndex((one) => one.dataset.id === summary.id); // the row may have been rebuilt or removed meanwhile
+    const at = rows.findIndex((one) => one.dataset.id === summary.id); // may have been rebuilt or removed meanwhile
     if (at >= 0 && (document.activeElement === document.body || rows[at].contains(document.activeElement))) {
       (rows[at + 1] ?? rows[at - 1])?.querySelector("a")?.focus();
     }

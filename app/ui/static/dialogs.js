@@ -1,8 +1,8 @@
-// Questions that the page asks, each a promise of the answer.
+// Modal dialogs. Each function resolves to the user's answer.
 
 import { make } from "./dom.js";
 
-// Resolves to what the dialog was left with: "yes", or "" and "no" where it was cancelled.
+// Resolves to the dialog's return value: "yes" when confirmed, "no" or "" when cancelled.
 function ask(title, content, yes, { danger = false, focus = null } = {}) {
   const cancel = make("button", { type: "button" }, "Cancel");
   const dialog = make(
@@ -22,7 +22,7 @@ function ask(title, content, yes, { danger = false, focus = null } = {}) {
     ),
   );
   cancel.addEventListener("click", () => dialog.close("no"));
-  dialog.addEventListener("keydown", (event) => event.stopPropagation()); // Esc closes it and stops no reply
+  dialog.addEventListener("keydown", (event) => event.stopPropagation()); // Esc must not also stop a reply
   document.body.append(dialog);
   dialog.showModal();
   (focus ?? cancel).focus();
@@ -39,14 +39,14 @@ export async function confirmDeletion(title) {
   return (await ask("Delete this conversation?", text, "Delete", { danger: true })) === "yes";
 }
 
-// The new tags, or null where they stay as they are. `known` are the tags of other conversations.
+// Resolves to the new tags, or null when cancelled. `known`: existing tags to suggest.
 export async function askTags(title, tags, known) {
   const input = make("input", { class: "dm-row-input", "aria-label": "Tags", list: "dm-known-tags", maxlength: "1000" });
   input.value = tags.join(", ");
   const content = make(
     "div",
     { class: "dm-tags-form" },
-    make("p", {}, `Words to find “${title}” by, separated by commas.`),
+    make("p", {}, `Tags for “${title}”, separated by commas.`),
     input,
     make("datalist", { id: "dm-known-tags" }, ...known.map((tag) => make("option", { value: tag }))),
   );

@@ -1,6 +1,6 @@
-// Small helpers around the DOM.
+// DOM, timer and storage helpers.
 
-// Makes an element: make("a", {href: "/", class: "x", onclick: f}, "text", child, ...).
+// Creates an element: make("a", {href: "/", class: "x", onclick: f}, "text", child, ...).
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -16,7 +16,8 @@ export const byId = (id) => document.getElementById(id);
 
 export const icon = (name) => make("span", { class: `dm-icon dm-icon-${name}`, "aria-hidden": "true" });
 
-// Gives an element these children. What stays is left alone: what is read again under the pointer must not swallow a click.
+// Replaces the children of an element. Children in both lists stay in place, so that a refresh under the pointer
+// doesn't swallow a click.
 export function replaceChildren(parent, elements) {
   const stay = new Set(elements);
   for (const element of [...parent.children]) if (!stay.has(element)) element.remove();
@@ -26,7 +27,7 @@ export function replaceChildren(parent, elements) {
   });
 }
 
-// Waits until Gradio has drawn what `selector` names.
+// Resolves to the first element that matches `selector`, once Gradio has rendered it.
 export function waitForElement(selector) {
   const found = document.querySelector(selector);
   if (found) return Promise.resolve(found);
@@ -41,7 +42,7 @@ export function waitForElement(selector) {
   });
 }
 
-// Tells a screen reader something once, without moving the focus.
+// Announces a text to screen readers once, without moving the focus.
 export function announce(text) {
   byId("dm-announcer").textContent = text;
 }
@@ -56,7 +57,7 @@ export function debounce(milliseconds, action) {
   return later;
 }
 
-// Storage can be switched off in a browser; the page then forgets, and works.
+// Web storage that fails silently: a browser can disable it, and the page must still work.
 export const storage = {
   read(area, key) {
     try {
@@ -70,7 +71,7 @@ export const storage = {
       if (value === null || value === "") window[area].removeItem(key);
       else window[area].setItem(key, value);
     } catch {
-      // Full or forbidden: what could not be kept is a convenience only.
+      // Full or disabled. Only conveniences are stored, so losing one is acceptable.
     }
   },
 };

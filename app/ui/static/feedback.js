@@ -1,4 +1,4 @@
-// What the person thinks of a reply: a thumb, reasons, words of their own. Everything is saved as it is given.
+// Feedback on a reply: a thumb, reasons and a comment. Every change is saved at once.
 
 import { api } from "./api.js";
 import { debounce, icon, make } from "./dom.js";
@@ -19,12 +19,13 @@ const MAX_COMMENT = 2000;
 export const reasonName = (rating, reason) => REASONS[rating][reason] ?? reason;
 
 export class Feedback {
-  #saved; // as the server has it; null is none
-  #shown; // as it is on the page
+  #saved; // the feedback the server has; null: none
+  #shown; // the feedback on the page
   #saving = false;
-  #keepComment = () => {}; // takes what has been written by now
+  #keepComment = () => {}; // saves the comment as typed so far
 
-  // `buttons` belong into the row under the reply, `details` under that row. `onError(error)` tells the person.
+  // Place `buttons` in the row under the reply and `details` below that row. `onError(error)` is called when saving
+  // fails.
   constructor({ id, feedback = null }, onError) {
     this.id = id;
     this.onError = onError;
@@ -95,15 +96,15 @@ export class Feedback {
       else if (!this.#saving) this.#say("Saved.");
     };
     const keep = debounce(600, this.#keepComment);
-    box.addEventListener("change", this.#keepComment); // whoever leaves the box may leave the page
+    box.addEventListener("change", this.#keepComment); // leaving the box may be followed by leaving the page
     box.addEventListener("input", () => {
       this.writing = true;
-      this.#say("Saving …"); // from the first letter on, what is shown is not what is saved
+      this.#say("Saving …"); // from the first keystroke on, the comment is unsaved
       keep();
     });
     box.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || event.isComposing) return;
-      event.stopPropagation(); // Esc stops no reply here
+      event.stopPropagation(); // Esc must not also stop a reply
       event.preventDefault();
       this.#toggle();
       this.why.focus();
@@ -120,14 +121,14 @@ export class Feedback {
     this.#draw();
   }
 
-  // Shows an opinion, and saves it.
+  // Shows new feedback and saves it; null removes it.
   #give(opinion) {
     this.#shown = opinion;
     this.#draw();
     this.#save();
   }
 
-  // One request at a time, the latest opinion last: whatever comes between is never sent.
+  // Sends one request at a time and the latest feedback last; states in between are skipped.
   async #save() {
     if (this.#saving) return;
     this.#saving = true;
@@ -149,7 +150,7 @@ export class Feedback {
       if (!this.writing) this.#say("Saved.");
     }
     this.#saving = false;
-    this.buttons.dataset.saved = String(this.#saved?.rating ?? "none"); // what the server has, for tests
+    this.buttons.dataset.saved = String(this.#saved?.rating ?? "none"); // the saved rating, read by tests
   }
 
   #say(text) {

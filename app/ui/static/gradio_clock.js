@@ -1,6 +1,6 @@
-// Gradio shows for how many seconds something is loading, and this page hides that. But the clock of the picture it loads
-// with is never stopped: it would have the page drawn with every frame for as long as it is open. Gradio's scripts take
-// what they find here when they are loaded, so this runs before them.
+// Stops the timer of Gradio's loading indicator. Gradio never stops it itself, although this page hides the indicator,
+// so it would redraw the page on every frame for as long as the page is open. Gradio's scripts capture
+// requestAnimationFrame when they load, so this must run before them.
 {
   const clock = /\(performance\.now\(\)-[\w$]+\([\w$]+\)\)\/1e3\),[\w$]+&&[\w$]+\(\)/;
   const request = window.requestAnimationFrame;

@@ -1,4 +1,4 @@
-// The API's sentences name its fields; on the page a field is known by its label.
+// Replaces the field names in the API's error messages with the labels shown on the page.
 
 export const LABELS = {
   temperature: "Temperature",
@@ -9,7 +9,7 @@ export const LABELS = {
   max_tokens: "Maximum length",
   stop: "Stop strings",
   seed: "Seed",
-  system_prompt: "Text of the system prompt",
+  system_prompt: "System prompt text",
   system_prompt_name: "System prompt",
   text: "The message",
   title: "Title",
@@ -25,11 +25,11 @@ export const LABELS = {
   model: "Another model",
 };
 
-// What the API's validation says of a value, as the end of a sentence that begins with the label.
+// Pydantic's validation messages, and their rewording as the end of a sentence that starts with the label.
 const REASONS = [
   [/^String should have at least 1 character$/, () => "must not be empty"],
   [/^(?:String|List|Tuple|Dictionary) should have at (least|most) (\d+) (\w+)/, (_, way, count, things) => `must have at ${way} ${count} ${things}`],
-  [/^String should match pattern '\^\[a-z\]\[a-z0-9_\]\*\$'$/, () => "must begin with a lowercase letter and have only lowercase letters, digits and _ in it"],
+  [/^String should match pattern '\^\[a-z\]\[a-z0-9_\]\*\$'$/, () => "must start with a lowercase letter and contain only lowercase letters, digits and _"],
   [/^Input should be greater than or equal to (\S+)$/, (_, bound) => `must be at least ${bound}`],
   [/^Input should be less than or equal to (\S+)$/, (_, bound) => `must be at most ${bound}`],
   [/^Input should be a valid integer|^Unable to parse input string as an integer/, () => "must be a whole number that is not too large"],
@@ -39,7 +39,7 @@ const REASONS = [
 
 const BOUND = /^(\w+) (must be .*?)(?: \(got .*\))?\.?$/s;
 
-// "template.variables[1].name" is "Name of variable 2". Undefined where the page has no label for it.
+// The label of a field path: "template.variables[1].name" gives "Name of variable 2". Undefined for unknown fields.
 function labelOf(path) {
   const label = LABELS[/\w+(?=(?:\[\d+\])?$)/.exec(path)?.[0]];
   const variable = /\bvariables\[(\d+)\]\./.exec(path);
@@ -58,7 +58,7 @@ function withReason(label, reason) {
 const INVALID = /^The field '([^']+)' is not valid: (.*)\.$/s;
 const MISSING = /^The field '([^']+)' is missing\.$/;
 
-// The sentence with labels for the fields it names; the same where there are none.
+// The message with labels in place of field names; unchanged if it names no known field.
 export function withLabels(message) {
   const invalid = INVALID.exec(message);
   const missing = MISSING.exec(message);

@@ -1,5 +1,5 @@
-// Markdown to DOM. A model's text is not trusted: raw HTML is shown as text, the result is sanitised
-// to a short list of tags, and pictures become links so that nothing is loaded from elsewhere.
+// Renders Markdown to DOM. Model output is untrusted: raw HTML is shown as text, the result is sanitised to a
+// short list of tags, and images become links so that nothing is loaded from other origins.
 
 import DOMPurify from "./vendor/purify.es.mjs";
 import { Lexer, Marked } from "./vendor/marked.esm.js";
@@ -8,12 +8,12 @@ import { icon, make } from "./dom.js";
 const escapeHtml = (text) =>
   text.replace(/[&<>"']/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[c]);
 
-// Some texts take the parser very long: quotes within quotes a thousand deep, emphasis that never
-// closes in a paragraph without end. A model that loops writes them; they are shown without markup.
+// Limits for texts that make the parser very slow, such as quotes nested a thousand deep or unclosed emphasis in an
+// endless paragraph. A model stuck in a loop writes them. Beyond the limits, text is shown without markup.
 const MAX_INLINE_CHARACTERS = 8000;
 const TOO_DEEP = /^(?:[ \t]*(?:>|(?:[-+*]|\d{1,9}[.)])(?=[ \t]))){24,}/;
 
-const unlessTooDeep = (source) => (TOO_DEEP.test(source) ? undefined : false); // false: as the parser does
+const unlessTooDeep = (source) => (TOO_DEEP.test(source) ? undefined : false); // false: use the parser's default
 
 const marked = new Marked({
   gfm: true,
@@ -24,7 +24,7 @@ const marked = new Marked({
     image: ({ href, text }) => `<a href="${escapeHtml(href)}">${escapeHtml(text || href)}</a>`,
     checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
     heading({ tokens, depth }) {
-      const level = Math.min(depth + 2, 6); // the page has its own h1 and h2
+      const level = Math.min(depth + 2, 6); // h1 and h2 belong to the page
       return `<h${level}>${this.parser.parseInline(tokens)}</h${level}>`;
     },
   },
@@ -49,13 +49,13 @@ const PURIFY = {
   ).split(" "),
   ALLOWED_ATTR: ["href", "title", "class", "start", "align"],
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:)/i,
-  ADD_URI_SAFE_ATTR: ["start", "align"], // no addresses; `PLAIN_VALUES` says what they may be
+  ADD_URI_SAFE_ATTR: ["start", "align"], // not URIs; PLAIN_VALUES restricts their values
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,
   RETURN_DOM_FRAGMENT: true,
 };
 
-// The only elements and values that the attributes without an address may have.
+// The allowed elements and values of the attributes that aren't URIs: [attribute, tag, pattern].
 const PLAIN_VALUES = [
   ["start", "OL", /^\d{1,9}$/],
   ["align", "TH", /^(?:left|center|right)$/],
@@ -63,11 +63,11 @@ const PLAIN_VALUES = [
   ["class", "CODE", /^language-/],
 ];
 
-// A link definition may stand below the text that uses it.
+// A link reference definition may follow the text that uses it.
 const HAS_DEFINITION = /^ {0,3}\[[^\]\n]+\]:/m;
 const OPEN_FENCE = /^(`{3,}|~{3,})[^\n]*\n/;
 
-// HTML as a fragment of harmless elements, whatever it holds.
+// Sanitises untrusted HTML to a fragment of allowed elements and attributes.
 export function sanitizeHtml(html) {
   const fragment = DOMPurify.sanitize(html, PURIFY);
   for (const link of fragment.querySelectorAll("a")) {
@@ -93,18 +93,18 @@ function toFragment(tokens) {
     table.replaceWith(frame);
     frame.append(table);
   }
-  // Each block stands on the side where its language begins; code is read from the left in all of them.
+  // The text direction is set per block by its language; code is always left to right.
   for (const block of fragment.children) if (!block.matches(".dm-code")) block.dir = "auto";
   return fragment;
 }
 
-// Puts a bar with a copy button above the code. The element itself stays: the code may still grow.
+// Adds a bar with a copy button above the code. Keeps the <pre> itself, because the code may still be streaming.
 function frameCode(pre) {
   const code = pre.querySelector("code") ?? pre;
   const language = /^language-(\S+)/.exec(code.className)?.[1] ?? "";
   const copy = make("button", { type: "button", class: "dm-action", "aria-label": "Copy code" }, icon("copy"), "Copy");
   copy.addEventListener("click", () => copyText(code.textContent, copy));
-  pre.tabIndex = 0; // long lines scroll, also by keyboard
+  pre.tabIndex = 0; // so that long lines can be scrolled by keyboard
   pre.setAttribute("role", "region");
   pre.setAttribute("aria-label", language ? `Code, ${language}` : "Code");
   const block = make("div", { class: "dm-code", dir: "ltr" }, make("div", { class: "dm-code-bar" }, make("span", {}, language), copy));
@@ -112,7 +112,7 @@ function frameCode(pre) {
   block.append(pre);
 }
 
-// Copies, and lets the button say how it went.
+// Copies text and shows the outcome on the button for 1.5 s.
 export async function copyText(text, button) {
   let outcome = "Copied";
   try {
@@ -127,15 +127,15 @@ export async function copyText(text, button) {
   setTimeout(() => (label.textContent = before), 1500);
 }
 
-// A text that may grow. Only its last block is drawn again; blocks above it cannot change any more.
+// Renders Markdown that is still streaming. Only the last block is rendered again; earlier blocks are final.
 export class StreamingMarkdown {
   constructor(element, text = "") {
     this.element = element;
     this.text = "";
-    this.settled = 0; // how much of the text stands above the last block
+    this.settled = 0; // length of the text before the last block
     this.tail = make("div", { class: "dm-tail" });
-    this.openCode = null; // {raw, node, fence}: a code block that is still being written
-    this.pause = 0; // no drawing before this time: large blocks are drawn less often
+    this.openCode = null; // {raw, node, fence}: the unclosed code block at the end
+    this.pause = 0; // performance.now() before which nothing is rendered: slow blocks are rendered less often
     this.frame = null;
     this.timer = null;
     element.replaceChildren(this.tail);
@@ -145,7 +145,7 @@ export class StreamingMarkdown {
     }
   }
 
-  // `drawn` is called after the text is on the page.
+  // `drawn` is called once the text is on the page.
   append(text, drawn = () => {}) {
     this.text += text;
     if (this.frame !== null || this.timer !== null) return;
@@ -180,7 +180,7 @@ export class StreamingMarkdown {
 
   #draw() {
     const started = performance.now();
-    if (this.text.includes("\r")) this.text = this.text.replace(/\r\n?/g, "\n"); // as the lexer counts
+    if (this.text.includes("\r")) this.text = this.text.replace(/\r\n?/g, "\n"); // as the lexer does: offsets must match
     const rest = this.text.slice(this.settled);
     if (!this.#extendOpenCode(rest)) this.#drawBlocks(rest);
     const cost = performance.now() - started;
@@ -205,18 +205,18 @@ export class StreamingMarkdown {
     if (!fence || !node) return;
     const raw = this.text.slice(this.settled);
     const body = raw.slice(fence[0].length);
-    // The lexer's text ends before the closing fence; without one it lacks a newline at most.
+    // code.text excludes the closing fence; without a closing fence it lacks one newline at most.
     if (body.length - code.text.length >= fence[1].length) return;
-    node.data = body; // the renderer rounds off the last lines
+    node.data = body; // the renderer normalises trailing newlines
     this.openCode = { raw, node, fence: fence[1][0] };
   }
 
-  // Inside a code block whose end has not come, new text is appended as it is.
+  // Fast path: inside an unclosed code block, new text is appended verbatim.
   #extendOpenCode(rest) {
     const open = this.openCode;
     if (!open || !rest.startsWith(open.raw)) return false;
     const fresh = rest.slice(open.raw.length);
-    // A line with the fence's character in it may be the end: the lexer decides.
+    // A line that contains the fence's character may close the block: leave that to the lexer.
     const lineStart = open.raw.lastIndexOf("\n") + 1;
     if ((open.raw.slice(lineStart) + fresh).includes(open.fence)) return false;
     open.node.appendData(fresh);

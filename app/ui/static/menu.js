@@ -1,9 +1,9 @@
-// A small menu that opens at a button.
+// A popup menu anchored to a button.
 
 import { icon, make } from "./dom.js";
 
-// `entries`: {name, iconName, action, danger}. Arrow keys move, Esc and a click elsewhere close it (the browser's popover
-// sees to that), and the focus returns to the button. Whatever draws the page anew leaves a button with aria-expanded alone
+// `entries`: {name, iconName, action, danger}. Arrow keys move; Esc and a click elsewhere close it (the browser's
+// popover does that), and the focus returns to the button. Redraws must keep a button that has aria-expanded="true"
 // until `closed` is called.
 export function openMenu(button, label, entries, closed = () => {}) {
   const item = ({ name, iconName, action, danger }) =>
@@ -24,7 +24,7 @@ export function openMenu(button, label, entries, closed = () => {}) {
     );
   const menu = make("div", { class: "dm-menu", role: "menu", "aria-label": label, popover: "auto" }, ...entries.map(item));
   document.body.append(menu);
-  // Told at once, where "toggle" comes later: the button may have been pressed again by then, and its next menu be open.
+  // "beforetoggle" is synchronous. By the time "toggle" fires, the button may have opened its next menu.
   menu.addEventListener("beforetoggle", (event) => {
     if (event.newState === "closed") button.setAttribute("aria-expanded", "false");
   });
@@ -35,7 +35,7 @@ export function openMenu(button, label, entries, closed = () => {}) {
     closed();
   });
   menu.addEventListener("keydown", (event) => {
-    event.stopPropagation(); // Esc closes the menu and stops no reply
+    event.stopPropagation(); // Esc closes the menu and must not also stop a reply
     const items = [...menu.children];
     const at = items.indexOf(document.activeElement);
     const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: items.length - 1 }[event.key];
@@ -50,7 +50,7 @@ export function openMenu(button, label, entries, closed = () => {}) {
   menu.firstElementChild.focus();
 }
 
-// Under the button, or above it where there is no room.
+// Places the menu below the button, or above it where it doesn't fit.
 function place(menu, at) {
   const { width, height } = menu.getBoundingClientRect();
   const below = at.bottom + 4;

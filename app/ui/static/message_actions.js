@@ -1,4 +1,4 @@
-// What can be done with one message: the buttons under it, and the way to its siblings.
+// The action buttons under a message, and the switcher between its versions.
 
 import { icon, make } from "./dom.js";
 
@@ -6,7 +6,7 @@ export function actionButton(name, label, onclick, iconName) {
   return make("button", { type: "button", class: "dm-action", "aria-label": label, onclick }, icon(iconName), name);
 }
 
-// "‹ 2 / 3 ›": other versions of this message. Empty where it is the only one.
+// "‹ 2 / 3 ›": switches between the versions of a message. Null if there is only one.
 export function versionSwitcher({ id, siblings = [] }, show) {
   if (siblings.length < 2) return null;
   const at = siblings.indexOf(id);

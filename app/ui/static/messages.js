@@ -1,5 +1,5 @@
-// The messages of the open conversation. A finished reply and one that is being written are the same
-// element drawn by the same code, so nothing changes on the page when a reply ends.
+// The messages of the open conversation. A streaming and a finished reply are the same element, rendered by
+// the same code, so the page doesn't jump when a reply ends.
 
 import { copyText, renderMarkdown, StreamingMarkdown } from "./markdown.js";
 import { announce, byId, make } from "./dom.js";
@@ -7,10 +7,10 @@ import { Feedback } from "./feedback.js";
 import { actionButton, versionSwitcher } from "./message_actions.js";
 import { userMessage } from "./user_message.js";
 
-const SPOKEN_CHARACTERS = 1000; // of a finished reply, to a screen reader
+const SPOKEN_CHARACTERS = 1000; // how much of a finished reply is announced to screen readers
 
-const ENDINGS = { stop: "ended by itself", stop_string: "ended at a stop string", length: "reached its maximum length", abort: "stopped", error: "failed", deadline: "its time was over" };
-const ENDED = new Set(["stop", "stop_string"]); // there is nothing to continue
+const ENDINGS = { stop: "ended by itself", stop_string: "reached a stop string", length: "reached its maximum length", abort: "stopped", error: "failed", deadline: "timed out" };
+const ENDED = new Set(["stop", "stop_string"]); // finish reasons that leave nothing to continue
 
 const number = new Intl.NumberFormat("en");
 const plural = (count, word) => `${number.format(count)} ${word}${count === 1 ? "" : "s"}`;
@@ -27,20 +27,20 @@ function statsLine(stats, contextLength) {
   if (stats.completion_tokens > 0) parts.push(`first after ${(stats.ttft_ms / 1000).toFixed(2)} s`);
   if (stats.tokens_per_second > 0) parts.push(`${stats.tokens_per_second.toFixed(1)} tokens/s`);
   const read = plural(stats.prompt_tokens, "prompt token");
-  // Not every model server says what it had in its cache.
+  // Not every model server reports its cached tokens.
   parts.push(stats.cached_prompt_tokens === null ? read : `${number.format(stats.cached_prompt_tokens)} of ${read} cached`);
   parts.push(whyEnded(stats, contextLength));
   return parts.join(" · ");
 }
 
 const NOTES = {
-  stopped: "Stopped. What had been written is kept.",
-  interrupted: "Interrupted: Deskmate was shut down before the reply was complete. What had been saved is shown.",
+  stopped: "Stopped. The text so far was kept.",
+  interrupted: "Interrupted: Deskmate was shut down before the reply was complete. The text saved so far is shown.",
 };
 
 function ending(status, error, empty) {
   if (status === "error") return `The reply failed. ${error ?? ""}`.trim();
-  if (status === "interrupted" && error) return `Interrupted. ${error} What had been written is kept.`;
+  if (status === "interrupted" && error) return `Interrupted. ${error} The text so far was kept.`;
   return NOTES[status] ?? (empty ? "The reply is empty." : "");
 }
 
@@ -73,8 +73,8 @@ export class ReplyView {
       this.copy,
       this.feedback.buttons,
       actionButton("Try again", "Try again: write another reply", () => actions.regenerate(message.id), "again"),
-      actionButton("Branch", "Branch: go on from here in a new conversation", () => actions.branch(message.id), "branch"),
-      actionButton("Delete", "Delete this reply and what follows it", () => actions.remove(message.id), "delete"),
+      actionButton("Branch", "Branch: continue from here in a new conversation", () => actions.branch(message.id), "branch"),
+      actionButton("Delete", "Delete this reply and everything after it", () => actions.remove(message.id), "delete"),
       this.stats,
     );
     this.element = make(
@@ -140,9 +140,9 @@ export class ReplyView {
   }
 }
 
-// The scrolling list: it follows the text down unless the reader has scrolled up.
+// The scrolling message list. It follows new text to the bottom unless the user has scrolled up.
 export class MessageList {
-  // `actions`: what can be done with a message, see ReplyView and userMessage.
+  // `actions`: the callbacks that ReplyView and userMessage need.
   constructor(actions) {
     this.actions = actions;
     this.scroller = byId("dm-scroll");
@@ -162,7 +162,7 @@ export class MessageList {
     this.list.replaceChildren();
   }
 
-  // Adds a message (a MessageView of the API) at the end; returns its ReplyView, or null for a user's.
+  // Appends a message (the API's MessageView). Returns its ReplyView, or null for a user's message.
   add(message) {
     const { element, reply } = this.#build(message);
     this.list.append(element);
@@ -170,7 +170,7 @@ export class MessageList {
     return reply;
   }
 
-  // Puts earlier messages above, without moving what is being read.
+  // Prepends earlier messages without moving the scroll position.
   addAbove(messages) {
     const fromBottom = this.scroller.scrollHeight - this.scroller.scrollTop;
     this.list.prepend(...messages.map((message) => this.#build(message).element));
@@ -178,7 +178,7 @@ export class MessageList {
     this.scroller.scrollTop = this.scroller.scrollHeight - fromBottom;
   }
 
-  // Where the reader is, to come back to after the messages were drawn anew.
+  // The scroll position, for `returnTo` after the messages are rebuilt.
   get place() {
     return this.scroller.scrollTop;
   }
@@ -190,7 +190,8 @@ export class MessageList {
     this.#showLatest();
   }
 
-  // Where somebody writes in an edited message, to go on there after the messages were drawn anew.
+  // The selection in the focused edit box, for `goOnWriting` after the messages are rebuilt; null if none has the
+  // focus.
   get writing() {
     const box = document.activeElement;
     if (!box?.matches(".dm-edit-box") || !this.list.contains(box)) return null;
@@ -204,7 +205,7 @@ export class MessageList {
     box?.setSelectionRange(from, to);
   }
 
-  // Another version was shown: the button that was pressed is drawn anew, and keeps the focus.
+  // After switching versions, focuses the rebuilt button that was pressed.
   focusVersion(id, step) {
     const buttons = [...this.list.querySelectorAll(`[data-id="${CSS.escape(id)}"] .dm-version`)];
     const enabled = buttons.filter((button) => !button.disabled);
@@ -215,7 +216,7 @@ export class MessageList {
     return this.#elementOf(id) !== null;
   }
 
-  // Brings a message into view and points at it; false where it is not here.
+  // Scrolls a message into view and highlights it. Returns false if it isn't in the list.
   lookAt(id) {
     const element = this.#elementOf(id);
     if (!element) return false;
@@ -229,7 +230,7 @@ export class MessageList {
     return true;
   }
 
-  // The last message is the person's own: its reply was deleted. Another can be asked for.
+  // If the last message is the user's, because its reply was deleted, offers to get a new reply.
   offerReply(message) {
     if (message?.role !== "user") return;
     const ask = actionButton("Get a reply", "Get a reply to this message", () => this.actions.regenerate(message.id), "again");
@@ -253,7 +254,7 @@ export class MessageList {
     return { element: reply.element, reply };
   }
 
-  // What was left out is said where it changes, not with every reply.
+  // Shows the notice about omitted messages only where it changes, not on every reply.
   #sayOnce() {
     let said = "";
     for (const line of this.list.querySelectorAll(".dm-left-out")) {
@@ -273,7 +274,8 @@ export class MessageList {
   #scrolled() {
     const top = this.scroller.scrollTop;
     const fromEnd = this.#fromEnd();
-    // However little it is, up is up; where the text became shorter, the browser moves, and the end stays in view.
+    // Scrolling up by any amount stops following. If the content shrank, the browser scrolls by itself and the end
+    // stays in view, which must not.
     if (top < this.lastTop && fromEnd >= 1) this.following = false;
     else if (fromEnd < 24) this.following = true;
     this.lastTop = top;

@@ -1,4 +1,4 @@
-// The model in the settings panel: what is loaded, what it is doing, and another one to load.
+// The model section of the settings panel: the loaded model, its state, sleep and wake, and loading another model.
 
 import { api } from "./api.js";
 import { byId } from "./dom.js";
@@ -12,14 +12,14 @@ const STATES = {
   draining: "finishing its replies",
   asleep: "asleep",
   swapping: "loading another model",
-  restarting: "starting again after a failure",
+  restarting: "restarting after a failure",
   failed: "failed",
 };
-const REMOTE_STATES = { starting: "waiting for its server", failed: "cannot be reached" };
+const REMOTE_STATES = { starting: "waiting for the server", failed: "cannot be reached" };
 const RESTING = new Set(["asleep", "failed"]);
 const STEADY = new Set(["ready", ...RESTING]);
 
-// A model that is fetched from the hub is on its way while the old one is still ready.
+// While a model is downloaded from the hub, the state is still "ready": the old model keeps serving.
 const isMoving = ({ state, stage }) => stage !== null || !STEADY.has(state);
 
 const number = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -27,12 +27,12 @@ const percent = (share) => `${Math.round(100 * share)} %`;
 
 export class Model {
   #timer = null;
-  #lastLook = null; // only the newest look is shown
-  #isRequestPending = false; // a button of this tab was pressed and has no answer yet
+  #lastLook = null; // the latest poll; results of older ones are dropped
+  #isRequestPending = false; // a request made in this tab has no response yet
   #shown = "";
 
-  // `isOpen()`: the panel can be seen; `canChange()`: this person may load another model; `changed()`: the model or its
-  // state is another than before.
+  // `isOpen()`: whether the panel is visible; `canChange()`: whether this user may load another model; `changed()` is
+  // called when the model or its state has changed.
   constructor({ isOpen, canChange, changed }) {
     this.isOpen = isOpen;
     this.canChange = canChange;
@@ -50,8 +50,8 @@ export class Model {
     });
   }
 
-  // Shows how it is now, and goes on looking while somebody can see it or something is being loaded.
-  // Resolves when it is shown; should another look begin meanwhile, with that one, which sees what is newer.
+  // Shows the current state, and keeps polling while the panel is visible or a model is loading.
+  // Resolves once the state is shown; if a newer poll starts meanwhile, resolves with that one.
   refresh() {
     clearTimeout(this.#timer);
     const look = {};
@@ -81,7 +81,7 @@ export class Model {
   async #swap() {
     const name = this.input.value.trim();
     if (name === "") {
-      this.#complain("Write a folder or a hub id first.");
+      this.#complain("Enter a folder or a hub ID first.");
       this.input.focus();
       return;
     }
@@ -106,7 +106,7 @@ export class Model {
     }
     this.#isRequestPending = false;
     await this.refresh();
-    this.#complain(sentence); // last: whoever reads it can act on it at once
+    this.#complain(sentence); // last, when the buttons work again
     return sentence === "";
   }
 
@@ -122,9 +122,9 @@ export class Model {
 
   #show({ state, reason, stage, progress, source, remote, model, stats }) {
     this.resting = RESTING.has(state);
-    byId("dm-model-life").hidden = remote || !this.canChange(); // another server decides about it, or an admin
+    byId("dm-model-life").hidden = remote || !this.canChange(); // managed by its own server, or by admins
     if (remote) {
-      const elsewhere = `It runs on another server: ${source} (${model.attention}), context of ${model.max_model_len.toLocaleString("en")} tokens. Settings left at the model's default are that server's to choose.`;
+      const elsewhere = `Runs on another server: ${source} (${model.attention}), context of ${model.max_model_len.toLocaleString("en")} tokens. That server chooses the settings left at the model's default.`;
       this.#write("dm-model-state", `${model.name} · ${REMOTE_STATES[state] ?? STATES[state] ?? state}`);
       this.#write("dm-model-about", state === "ready" ? elsewhere : (reason ?? ""));
       this.#notifyIfChanged(`${source} ${model.name} ${state}`);
@@ -132,10 +132,10 @@ export class Model {
     }
     this.#write("dm-model-state", `${model.name} · ${STATES[state] ?? state}`);
     const about = `${number.format(model.num_parameters)} parameters, ${model.dtype} on ${model.device}, context of ${model.max_model_len.toLocaleString("en")} tokens.`;
-    const plain = model.has_chat_template ? "" : "It has no chat template: it reads a plain dialogue, and may answer poorly.";
+    const plain = model.has_chat_template ? "" : "It has no chat template, so it gets a plain dialogue and may answer poorly.";
     const adapter = model.has_unused_adapter ? "The LoRA adapter in its folder is not applied. Merge it into the weights to use it." : "";
     const used = stats.utilisation;
-    const work = `In the last minute it computed ${percent(used.device_busy)} of the time, ${Math.round(used.generation_tokens_per_second * 60)} tokens.`;
+    const work = `In the last minute it was busy ${percent(used.device_busy)} of the time and generated ${Math.round(used.generation_tokens_per_second * 60)} tokens.`;
     const doing = stage ? `${stage} …` : null;
     this.#write("dm-model-about", doing ?? (state === "ready" ? [about, plain, adapter, work].filter(Boolean).join(" ") : (reason ?? "")));
     byId("dm-model-progress").hidden = doing === null;
@@ -150,7 +150,7 @@ export class Model {
     this.#shown = shown;
   }
 
-  // A screen reader hears what is written into a status, also where it is the same.
+  // Writes only changes: screen readers announce every write to a status element, even of the same text.
   #write(id, text) {
     if (byId(id).textContent !== text) byId(id).textContent = text;
   }

@@ -1,9 +1,9 @@
-// What the page must know before it can show anything.
+// Loads the options that the page needs before it can show anything.
 
 import { api } from "./api.js";
 import { byId } from "./dom.js";
 
-// Asks until there is an answer, and says meanwhile why there is none.
+// Retries with backoff until the server responds, and shows the error meanwhile.
 export async function loadOptions() {
   for (let wait = 500; ; wait = Math.min(wait * 2, 5000)) {
     try {

@@ -1,4 +1,4 @@
-// The side panels: shown beside the chat on a wide screen, over it on a narrow one.
+// The side panels: beside the chat on wide screens, over it on narrow ones.
 
 import { byId } from "./dom.js";
 
@@ -18,7 +18,7 @@ class Panel {
 
   set(open, { moveFocus = true } = {}) {
     const hadFocus = this.element.contains(document.activeElement);
-    this.element.inert = !open; // a hidden panel is out of the tab order
+    this.element.inert = !open; // removes a hidden panel from the tab order
     this.element.classList.toggle("dm-open", open);
     this.toggle.setAttribute("aria-expanded", String(open));
     if (!open && hadFocus && moveFocus) this.toggle.focus();
@@ -39,8 +39,8 @@ export class Panels {
     for (const panel of [this.conversations, this.settings]) {
       panel.toggle.addEventListener("click", () => this.#toggle(panel));
     }
-    // Esc closes the panel that lies over the chat, wherever the focus is, and stops no reply; what a panel has open
-    // itself is closed first.
+    // On a narrow screen Esc closes the open panel, wherever the focus is, and doesn't stop a reply. A menu or dialog
+    // in the panel closes first.
     document.addEventListener("keydown", (event) => {
       const open = [this.conversations, this.settings].filter((panel) => panel.open);
       if (event.key !== "Escape" || event.isComposing || event.defaultPrevented || !NARROW.matches || open.length === 0) return;
@@ -49,14 +49,14 @@ export class Panels {
     });
   }
 
-  // One at a time lies over the chat.
+  // On a narrow screen only one panel is open at a time.
   #toggle(panel) {
     const open = !panel.open;
     if (open) this.closeOverlays();
     panel.set(open);
   }
 
-  // On a narrow screen a choice in a panel shows the chat again.
+  // On a narrow screen, closes the panels to show the chat, for example after a conversation is chosen.
   closeOverlays() {
     if (!NARROW.matches) return;
     this.conversations.set(false, { moveFocus: false });

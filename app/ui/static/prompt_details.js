@@ -1,4 +1,4 @@
-// What a chosen system prompt comes with: its description, variables to fill in, the sampling that suits it.
+// Details of the selected system prompt: description, variables to fill in and recommended sampling.
 
 import { byId, make } from "./dom.js";
 
@@ -17,15 +17,16 @@ const shown = ([name, value]) =>
   name === "max_tokens" ? `at most ${value} tokens` : `${NAMES[name] ?? name} ${Array.isArray(value) ? value.join(", ") : value}`;
 
 export class PromptDetails {
-  #drawn = ""; // what for: fields in which somebody writes stay
+  #drawn = ""; // key of what is rendered; fields with the focus are not rebuilt for the same key
 
-  // `filled(values)` hears of variables, `recommended(settings)` that the sampling is wanted.
+  // `filled(values)` is called when variables change, `recommended(settings)` when the user chooses the recommended
+  // sampling.
   constructor({ filled, recommended }) {
     this.filled = filled;
     this.recommended = recommended;
   }
 
-  // `prompt`: of the options, or undefined. `used`: whether its sampling is chosen already.
+  // `prompt`: one of the page's options, or undefined. `used`: whether its recommended sampling is already in use.
   show(prompt, values, used) {
     const place = byId("dm-prompt-about");
     if (!place) return;
@@ -41,9 +42,9 @@ export class PromptDetails {
     const wanted = Object.entries(prompt.recommended);
     const parts = [make("p", {}, prompt.description), ...fields];
     if (wanted.length) {
-      const use = make("button", { type: "button", class: "dm-chip", onclick: () => this.recommended(prompt.recommended) }, "Use it");
+      const use = make("button", { type: "button", class: "dm-chip", onclick: () => this.recommended(prompt.recommended) }, "Use these");
       const text = make("p", {}, `Recommended: ${wanted.map(shown).join(", ")}.`);
-      parts.push(make("div", { class: "dm-prompt-recommended" }, text, used ? make("p", {}, "It is in use.") : use));
+      parts.push(make("div", { class: "dm-prompt-recommended" }, text, used ? make("p", {}, "Already in use.") : use));
     }
     place.replaceChildren(...parts);
   }

@@ -1,5 +1,5 @@
-// Whether the server answers and its model is ready, as the header says it. While it does not, it is asked again:
-// nothing else tells a page at rest that it is back.
+// The server and model state shown in the header. While the server is unreachable or not ready, it is polled: an idle
+// page has no other way to notice that it is back.
 
 import { api } from "./api.js";
 import { byId } from "./dom.js";
@@ -9,13 +9,14 @@ const MAX_PAUSE_MS = 10_000;
 
 export class Readiness {
   #state = "";
-  #lastCheck = 0; // only the newest answer counts
+  #lastCheck = 0; // sequence number; responses to older requests are dropped
   #timer = null;
   #pauseMs = FIRST_PAUSE_MS;
-  #shownError = null; // what the page says of a server that cannot be reached, or is not ready
-  #wasDown = false; // seen since: the complaint is about more than one request, and over once the server is back
+  #shownError = null; // the error on the page about a server that is unreachable or not ready
+  #wasDown = false; // a check has failed since, so the error is about the server and is cleared once the server is back
 
-  // `modelName()`, `isReplying()`; `onReconnect()`: the server can be reached again.
+  // `modelName()` and `isReplying()` return the state to show; `onReconnect()` is called when the server is reachable
+  // again.
   constructor({ modelName, isReplying, onReconnect }) {
     this.modelName = modelName;
     this.isReplying = isReplying;
@@ -46,7 +47,8 @@ export class Readiness {
     this.show(this.isReplying() ? "replying" : "ready");
   }
 
-  // A request failed, and the page says so: perhaps because there is no server, or its model cannot answer now.
+  // Called when a request failed and its error is shown. Starts polling if the server is unreachable or its model is
+  // unavailable.
   recordFailure(error) {
     if (error.status !== 0 && error.code !== "engine_unavailable") return;
     this.#shownError = error.message;
@@ -60,7 +62,7 @@ export class Readiness {
     if (state !== this.#state) this.#write(state);
   }
 
-  // Another model is loaded: its name stands beside the state.
+  // Writes the status again with the current model name.
   refreshName() {
     this.#write(this.#state);
   }
@@ -80,7 +82,7 @@ export class Readiness {
   }
 
   #scheduleCheck() {
-    if (this.#timer !== null || document.hidden) return; // the page asks when it is seen again
+    if (this.#timer !== null || document.hidden) return; // a hidden page checks when it becomes visible
     this.#timer = setTimeout(() => {
       this.#timer = null;
       this.check();

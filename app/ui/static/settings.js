@@ -1,5 +1,5 @@
-// The settings panel: what Gradio's controls show, and what is saved with the conversation.
-// A control that stands at the model's own default is saved as null, "the model decides".
+// The settings panel: syncs Gradio's controls with the settings saved in the conversation.
+// A control at the model's default is saved as null, "the model decides".
 
 import { api } from "./api.js";
 import { byId, debounce, waitForElement, storage } from "./dom.js";
@@ -26,7 +26,7 @@ const EMPTY = Object.freeze({
 
 const NO_NAMED_PROMPT = Object.freeze({ system_prompt_name: null, system_prompt_variables: {}, system_prompt: "" });
 
-// Gradio loads each kind of control by itself; what one shows before it is told a conversation's settings is its own.
+// Gradio loads each kind of control separately; until it is loaded, a control can't show a conversation's settings.
 export const waitForSettings = () =>
   Promise.all(
     ["#dm-preset", "#dm-prompt input", "#dm-prompt-text textarea", "#dm-control-stop textarea"]
@@ -38,21 +38,21 @@ const newChatSettings = () => {
   try {
     return { ...EMPTY, ...JSON.parse(storage.read("localStorage", NEW_CHAT_KEY) ?? "{}") };
   } catch {
-    return EMPTY; // what is stored there is not ours
+    return EMPTY; // not JSON that this page wrote
   }
 };
 
 export class Settings {
   #conversationId = null;
   #choicesShown = false;
-  #saveQueue = Promise.resolve(); // one at a time: of two under way, the older one might arrive last
-  #pendingSaves = new Map(); // conversation id -> its settings that the server has not confirmed yet
-  #failedSaves = new Map(); // conversation id -> its settings that could not be saved: tried again when it is opened
-  #confirmedSaves = new Map(); // conversation id -> {value, when} of the last that it has
-  #filledPrompt = null; // the chosen prompt with its variables: {key, text}
+  #saveQueue = Promise.resolve(); // one save at a time: with two in flight, the older one might arrive last
+  #pendingSaves = new Map(); // conversation id -> settings not yet confirmed by the server
+  #failedSaves = new Map(); // conversation id -> settings that failed to save; retried when the conversation is opened
+  #confirmedSaves = new Map(); // conversation id -> {value, when} of the last confirmed save
+  #filledPrompt = null; // the selected prompt with its variables filled in: {key, text}
 
-  // `save(conversationId, settings, keepalive)` sends them to the server; `keepalive`: the page goes away behind it.
-  // `onSaveFailed(error)`: those of a conversation that is not shown any more could not be saved.
+  // `save(conversationId, settings, keepalive)` sends settings to the server; `keepalive`: the page is being unloaded.
+  // `onSaveFailed(error)` is called when saving fails for a conversation that is no longer shown.
   constructor(options, save, { onSaveFailed }) {
     this.options = options;
     this.save = save;
@@ -69,17 +69,18 @@ export class Settings {
     this.showSoon = debounce(600, () => this.#show()); // not while a number is being typed
     addEventListener("pagehide", () => {
       if (this.unsaved && this.#conversationId) this.#failedSaves.set(this.#conversationId, this.value);
-      for (const [id, value] of this.#failedSaves) this.save(id, value, true).catch(() => {}); // there is nobody left to tell
+      for (const [id, value] of this.#failedSaves) this.save(id, value, true).catch(() => {}); // no page to show the error
     });
   }
 
-  // Shows the settings of a conversation, which the server was `asked` for then; null is a chat that does not exist yet.
+  // Shows the settings of a conversation; id null is a new chat. `asked`: performance.now() when `settings` were
+  // requested.
   open(conversationId, settings = null, asked = performance.now()) {
-    if (this.unsaved && this.#conversationId) this.#save(); // before it is forgotten
+    if (this.unsaved && this.#conversationId) this.#save(); // before switching away from it
     this.saveSoon.cancel();
     this.#conversationId = conversationId;
-    const unanswered = this.#pendingSaves.get(conversationId); // newer than what the server said
-    const confirmed = this.#confirmedSaves.get(conversationId); // perhaps while it said something older
+    const unanswered = this.#pendingSaves.get(conversationId); // newer than the server's response
+    const confirmed = this.#confirmedSaves.get(conversationId); // newer, if confirmed after the request
     const newer = unanswered ?? (confirmed?.when >= asked ? confirmed.value : undefined);
     const failed = unanswered === undefined ? this.#failedSaves.get(conversationId) : undefined;
     this.value = conversationId === null ? newChatSettings() : (failed ?? newer ?? { ...EMPTY, ...settings });
@@ -89,32 +90,32 @@ export class Settings {
     this.#show();
   }
 
-  // What a new turn must carry: for a new chat all of it, otherwise only what is not saved yet.
+  // The settings to send with a new turn: always for a new chat, otherwise only if they are unsaved; else null.
   settingsForTurn() {
     this.saveSoon.cancel();
     return this.#conversationId === null || this.unsaved ? this.value : null;
   }
 
-  // The turn was accepted, and with it the settings it carried: what settingsForTurn() had returned.
+  // The server accepted a turn. `carried`: what settingsForTurn() returned for it.
   onTurnAccepted(conversationId, carried) {
     if (this.#conversationId === null) storage.write("localStorage", NEW_CHAT_KEY, null);
     this.#conversationId = conversationId;
-    if (carried === null) return; // nothing was unsaved then; what is now is being saved
-    // A save that is under way may be older than what the turn carried, and arrive after it.
+    if (carried === null) return; // nothing was unsaved then; later changes are already being saved
+    // A save in flight may be older than the turn's settings and arrive after them.
     this.unsaved = carried !== this.value || this.#pendingSaves.has(conversationId);
     this.note.textContent = this.unsaved ? SAVING : "";
     if (this.unsaved) this.saveSoon();
   }
 
-  // The turn was not accepted: what it carried still wants saving.
+  // The server refused a turn: its settings still have to be saved.
   onTurnRefused() {
     if (this.unsaved) this.saveSoon();
   }
 
-  // Another model is loaded, with other defaults.
+  // Another model was loaded, with other defaults.
   useOptions(options) {
     this.options = options;
-    this.#choicesShown = false; // the prompts may be others by now
+    this.#choicesShown = false; // the prompts may have changed
     this.#show();
   }
 
@@ -123,17 +124,17 @@ export class Settings {
     this.#show();
   }
 
-  // A person changed the control `name`; `values` are those of all controls, in the order of `names`.
+  // The user changed the control `name`. `values`: the values of all controls, in the order of `names`.
   controlChanged(name, names, values) {
     const shown = Object.fromEntries(names.map((each, i) => [each, values[i]]));
-    if ((shown[name] ?? "") === (this.#shown()[name] ?? "")) return; // it was changed by code
+    if ((shown[name] ?? "") === (this.#shown()[name] ?? "")) return; // changed by code, not by the user
     if (name === "preset") this.#choosePreset(shown.preset);
     else if (name === "system_prompt_name") this.#choosePrompt(shown.system_prompt_name);
     else if (name === "system_prompt") this.#writePrompt(shown.system_prompt ?? "");
     else this.#setNumber(name, shown);
   }
 
-  // What Gradio puts into the controls.
+  // The values, and where needed the choices, for Gradio to set on the controls.
   controlValues(names) {
     const shown = this.#shown();
     const choices = this.#choicesShown ? {} : this.#choices();
@@ -158,7 +159,7 @@ export class Settings {
     const prompts = this.options.prompts.map(({ name, title }) => [title, name]);
     return {
       preset: this.options.presets.map(({ name, title }) => [title, name]),
-      system_prompt_name: [["None", NO_PROMPT], ...prompts, ["Own text", OWN_TEXT]],
+      system_prompt_name: [["None", NO_PROMPT], ...prompts, ["Custom", OWN_TEXT]],
     };
   }
 
@@ -171,7 +172,7 @@ export class Settings {
     if (prompt && this.#filledPrompt?.key !== this.#fillKey()) this.fillSoon();
   }
 
-  // The chosen prompt as the model is told it; undefined where none is chosen.
+  // The selected prompt as the model gets it; undefined if none is selected.
   #promptText() {
     if (this.#filledPrompt?.key === this.#fillKey()) return this.#filledPrompt.text;
     return this.#prompt(this.value.system_prompt_name)?.text;
@@ -210,12 +211,12 @@ export class Settings {
     return SAMPLING.every((name) => this.value[name] === null);
   }
 
-  // A slider shows the nearest value it has, but reports what was typed, which is then not taken. A plain field shows
-  // what was typed: that is kept, and a message with it is refused, until it is mended.
+  // Out of range, a slider shows its nearest value but reports the typed one, which is ignored. A plain number field
+  // shows the typed value, so that is kept, and messages with it are refused until it is corrected.
   #setNumber(name, shown) {
     const complaint = this.#rangeError(name, shown[name]);
     if (complaint !== null && SAMPLING.includes(name)) {
-      this.note.textContent = `${complaint} ${shown[name]} was not taken.`;
+      this.note.textContent = `${complaint} ${shown[name]} was not applied.`;
       this.showSoon();
       return;
     }
@@ -224,7 +225,7 @@ export class Settings {
     if (this.#shown().preset !== shown.preset) this.#show();
   }
 
-  // A sentence where a value is out of its control's range, else null.
+  // An error message if a value is outside its control's range, else null.
   #rangeError(name, value) {
     const control = byId(`dm-control-${name}`);
     const input = control?.querySelector("input[type=range]") ?? control?.querySelector("input[type=number]");
@@ -234,7 +235,7 @@ export class Settings {
     return `${LABELS[name]} must be ${max === null ? `at least ${min}` : `between ${min} and ${max}`}.`;
   }
 
-  // Length, stop strings and seed are no part of a preset.
+  // Changing a sampling parameter deselects the preset. Length, stop strings and seed aren't part of one.
   #presetAfter(name) {
     return SAMPLING.includes(name) ? null : this.value.preset;
   }
@@ -291,23 +292,23 @@ export class Settings {
   }
 
   async #send(conversationId, value) {
-    if (this.#pendingSaves.get(conversationId) !== value) return; // a newer one waits behind it
+    if (this.#pendingSaves.get(conversationId) !== value) return; // superseded by a newer save in the queue
     try {
       await this.save(conversationId, value);
       this.#confirmedSaves.set(conversationId, { value, when: performance.now() });
     } catch (error) {
       if (conversationId === this.#conversationId) this.note.textContent = error.message;
       else if (error.status !== 404 && this.#pendingSaves.get(conversationId) === value) {
-        this.#failedSaves.set(conversationId, value); // a deleted conversation needs no settings
+        this.#failedSaves.set(conversationId, value); // not on 404: a deleted conversation needs no settings
         this.onSaveFailed(error);
       }
       return;
     } finally {
       if (this.#pendingSaves.get(conversationId) === value) this.#pendingSaves.delete(conversationId);
     }
-    if (value !== this.value) return; // changed again meanwhile, or another conversation's by now
+    if (value !== this.value) return; // changed again meanwhile, or another conversation is shown
     this.unsaved = false;
-    // A complaint that came meanwhile stays.
+    // Don't overwrite an error shown meanwhile.
     if (this.note.textContent === SAVING) this.note.textContent = "Saved with this conversation.";
   }
 }

@@ -1,4 +1,4 @@
-// A short message above the box to write in, perhaps with one thing to do about it.
+// A short notification above the message box, with an optional action button.
 
 import { byId, make } from "./dom.js";
 
@@ -11,7 +11,7 @@ export class Toast {
     this.element = byId("dm-toast");
   }
 
-  // Without a name there is nothing to do about it; without a text it goes away.
+  // `name` and `action`: the optional button. An empty text hides the toast.
   show(text, name = null, action = null) {
     this.hide();
     if (text === "") return;

@@ -1,10 +1,10 @@
-// Conversations as files: saving one or all of them, and bringing files in.
+// Export and import of conversations as files.
 
 import { api } from "./api.js";
 import { byId, make } from "./dom.js";
 import { openMenu } from "./menu.js";
 
-// The browser saves it as the server names it; `id` null is all conversations.
+// Downloads one conversation, or all of them with `id` null. The server chooses the file name.
 export function download(id, format) {
   const link = make("a", { href: api.exportPath(id, format), download: "" });
   document.body.append(link);
@@ -16,19 +16,19 @@ const number = new Intl.NumberFormat("en");
 const conversations = (count) => `${number.format(count)} conversation${count === 1 ? "" : "s"}`;
 
 function outcome({ imported, already_there: there }) {
-  const known = `${conversations(there)} ${there === 1 ? "was" : "were"} there already`;
+  const known = `${conversations(there)} ${there === 1 ? "was" : "were"} already here`;
   if (imported === 0 && there > 0) return `Nothing new: ${known}.`;
   const rest = there > 0 ? `; ${known}` : "";
   return `${conversations(imported)} imported${rest}.`;
 }
 
-// The buttons under the list. `page` hears: onStatus(text), onError(error), onImported().
+// Wires the export and import buttons under the list. Calls `page`: onStatus(text), onError(error), onImported().
 export function listenForTransfers(page) {
   const exporting = byId("dm-export");
   exporting.addEventListener("click", () =>
     openMenu(exporting, "Export all conversations", [
-      { name: "JSON, with every version", iconName: "export", action: () => download(null, "json") },
-      { name: "Markdown, a file for each", iconName: "export", action: () => download(null, "markdown") },
+      { name: "JSON, with all versions", iconName: "export", action: () => download(null, "json") },
+      { name: "Markdown, one file each", iconName: "export", action: () => download(null, "markdown") },
     ]),
   );
   const picker = byId("dm-import-file");

@@ -1,8 +1,8 @@
-// The events of replies in flight. All tabs of a browser share one event stream, because a browser
-// opens only six connections to a host: the tab that holds a lock reads for all of them and passes
-// events on. A tab wants the lock as long as it follows a turn and a while after, so when the reader
-// closes or is done the next one takes over, and each tab continues at its own offset. In that while
-// the stream stays open, and the reply to another message is told in it without another request.
+// Events of replies in flight. All tabs of a browser share one event stream, because a browser opens only
+// six HTTP/1.1 connections per host. The tab that holds a Web Lock reads the stream and broadcasts the events. A tab
+// holds or waits for the lock while it follows a turn and for LINGER_MS after, so when the reading tab closes or is
+// done, the next one takes over and each tab continues at its own offset. While the stream lingers, the reply to the
+// next message comes through it without another request.
 
 import { api, randomId } from "./api.js";
 import { crossTab } from "./cross_tab.js";
@@ -12,10 +12,10 @@ const EVENT_NAMES = ["text", "progress", "notice", "end", "gone"];
 const FIRST_RETRY_MS = 400;
 const MAX_RETRY_MS = 5000;
 const LINGER_MS = 60_000;
-const SILENT_MS = 3000; // nothing of a reply in so long: the stream may be dead, as after a sleep of the machine
+const SILENT_MS = 3000; // without an event for this long, the stream may be dead (the computer slept): reopen it
 const CAN_SHARE = navigator.locks !== undefined && crossTab.isAvailable;
 
-// Offsets count characters as Python does: code points, not UTF-16 units.
+// Length in code points. Offsets count these, as Python does, not UTF-16 units.
 export function codePoints(text) {
   let count = text.length;
   for (let i = 0; i < text.length; i++) {
@@ -28,12 +28,12 @@ export function codePoints(text) {
   return count;
 }
 
-// Opens the browser's one stream while this tab is the reader.
+// Reads the browser's shared event stream while this tab holds the lock.
 class Reader {
   constructor(deliver, report, announce) {
     this.deliver = deliver; // (turnId, name, data)
     this.report = report; // (connected)
-    this.announce = announce; // (streamId, or null while there is no open stream)
+    this.announce = announce; // (streamId, or null while no stream is open)
     this.streamId = null;
     this.positions = new Map(); // turn id -> offset reached
     this.source = null;
@@ -41,13 +41,13 @@ class Reader {
     this.timer = null;
   }
 
-  // `inStreamId`: the stream in which the server tells of the turn already.
+  // `inStreamId`: the stream that already carries the turn's events.
   follow(turnId, offset, inStreamId = null) {
     const reached = this.positions.get(turnId);
     if (reached !== undefined && reached <= offset) return;
     this.positions.set(turnId, offset);
     if (inStreamId === null || inStreamId !== this.streamId) {
-      this.#scheduleOpen(10); // several tabs answer at once; one opening serves them all
+      this.#scheduleOpen(10); // several tabs subscribe at once; open one stream for all of them
       return;
     }
     setTimeout(() => {
@@ -86,10 +86,10 @@ class Reader {
       this.report(true);
     };
     source.onerror = () => {
-      // Refused, and not cut off: should the session have ended, asking who one is leads to the way in.
+      // CLOSED means refused, not disconnected. If the session has ended, this request redirects to the sign-in page.
       if (source.readyState === EventSource.CLOSED) api.account().catch(() => {});
-      this.close(); // its own retry would ask again from where this stream began
-      if (this.positions.size === 0) return; // nobody waits for anything
+      this.close(); // EventSource's own retry would start again from this stream's first offsets
+      if (this.positions.size === 0) return; // no turn is followed
       this.report(false);
       this.#scheduleOpen(this.retryMs);
       this.retryMs = Math.min(this.retryMs * 2, MAX_RETRY_MS);
@@ -110,11 +110,11 @@ class Reader {
 class TurnEvents {
   #followed = new Map(); // turn id -> {offset, listener}
   #reader = null;
-  #releaseLock = null; // gives up the lock, or the place in its queue
-  #releaseTimer = null; // a timer: then it is left
-  #streamId = null; // of the browser's stream, while one is open
-  #pendingSends = 0; // messages on their way
-  #earlyEvents = new Map(); // turn id -> what came of it before this tab knew that it is its own: [name, data]
+  #releaseLock = null; // releases the lock, or leaves its queue
+  #releaseTimer = null; // timer that calls #releaseLock after LINGER_MS
+  #streamId = null; // id of the browser's stream, or null while none is open
+  #pendingSends = 0; // messages being sent
+  #earlyEvents = new Map(); // turn id -> events that arrived before this tab knew the turn id: [name, data]
 
   constructor() {
     crossTab.on("follow", ({ turns, inStreamId }) => {
@@ -126,8 +126,8 @@ class TurnEvents {
     crossTab.on("stream-state", ({ connected }) => this.#reportConnection(connected));
   }
 
-  // Before a message is sent: the stream that its reply can be told in, or null. What is told there before the answer
-  // says which turn it is waits for `follow`; call `done` after that.
+  // Call before sending a message. Returns the stream that can carry its reply, or null, and `done`. Events that arrive
+  // before the response with the turn id are buffered until `follow`; call `done` after that.
   expect() {
     this.#pendingSends++;
     const done = () => {
@@ -139,7 +139,7 @@ class TurnEvents {
 
   // Calls listener.text(newText), .progress({processed, total}), .notice(message), .end(event), .gone()
   // and .connection(connected) until the turn ends or the returned function is called.
-  // `inStreamId`: the stream in which the server tells of the turn already; null where it has to be asked.
+  // `inStreamId`: the stream that already carries the turn's events, or null to subscribe to them.
   follow(turnId, offset, listener, inStreamId = null) {
     this.#followed.set(turnId, { offset, listener });
     clearTimeout(this.#releaseTimer);
@@ -219,7 +219,7 @@ class TurnEvents {
     }
     const { listener } = followed;
     if (name === "text") {
-      // Another tab may have asked from an earlier place: take only what is new here.
+      // Another tab may have subscribed from an earlier offset: take only the text that is new here.
       const start = data.offset - codePoints(data.text);
       if (data.offset <= followed.offset) return;
       if (start > followed.offset) {
@@ -233,7 +233,7 @@ class TurnEvents {
     else if (name === "notice") listener.notice(data.message);
     else {
       if (name === "end" && data.offset > followed.offset) {
-        this.#subscribe(turnId); // text was missed on the way; the end comes again after it
+        this.#subscribe(turnId); // some text was missed; subscribe again, which also repeats the end event
         return;
       }
       this.#unfollow(turnId);
@@ -256,7 +256,7 @@ class TurnEvents {
         this.#releaseLock = null;
         leave();
       },
-      CAN_SHARE ? LINGER_MS : 0, // a stream for each tab would soon be too many
+      CAN_SHARE ? LINGER_MS : 0, // without sharing, each tab has its own stream and must not keep it open
     );
   }
 }

@@ -1,16 +1,16 @@
-// A message of the person's, which can be asked again in other words.
+// A message of the user, with an editor to change and resend it.
 
 import { make, storage } from "./dom.js";
 import { copyText } from "./markdown.js";
 import { actionButton, versionSwitcher } from "./message_actions.js";
 
-// `actions`: edit(id, text) resolves to whether it was taken, remove(id), show(id, step).
+// `actions`: edit(id, text) resolves to whether it was accepted, remove(id), show(id, step).
 export function userMessage(message, actions) {
   const text = make("div", { class: "dm-text", dir: "auto" });
   text.textContent = message.content;
   const copy = actionButton("Copy", "Copy message", () => copyText(message.content, copy), "copy");
   const edit = actionButton("Edit", "Edit message", () => open(), "rename");
-  const remove = actionButton("Delete", "Delete this message and what follows it", () => actions.remove(message.id), "delete");
+  const remove = actionButton("Delete", "Delete this message and everything after it", () => actions.remove(message.id), "delete");
   const foot = make(
     "footer",
     { class: "dm-foot" },
@@ -27,7 +27,7 @@ export function userMessage(message, actions) {
   const draftKey = `deskmate.edit.${message.id}`;
   const keepDraft = (draft) => storage.write("sessionStorage", draftKey, draft);
   const draft = storage.read("sessionStorage", draftKey);
-  if (draft !== null) open(draft); // another tab's news, or a reload, must not cost what was being written
+  if (draft !== null) open(draft); // an unsent edit survives a rebuild of the list or a reload
 
   function open(begun = null) {
     const box = make("textarea", { class: "dm-edit-box", dir: "auto", "aria-label": "Edited message" });
@@ -38,7 +38,7 @@ export function userMessage(message, actions) {
       "form",
       { class: "dm-edit" },
       box,
-      make("p", { class: "dm-edit-hint" }, "The message as it is stays, with all that followed it."),
+      make("p", { class: "dm-edit-hint" }, "The original message and its replies are kept."),
       make("div", { class: "dm-buttons" }, cancel, send),
     );
     const grow = () => {
@@ -65,11 +65,11 @@ export function userMessage(message, actions) {
       else if (event.key === "Enter" && event.target === box && !event.shiftKey) submit();
       else return;
       event.preventDefault();
-      event.stopPropagation(); // Esc stops no reply here
+      event.stopPropagation(); // Esc must not also stop a reply
     });
     element.replaceChildren(form);
     element.classList.add("dm-editing");
-    requestAnimationFrame(grow); // it may not be on the page yet
+    requestAnimationFrame(grow); // the box may not be in the DOM yet
     if (begun !== null) return;
     box.focus();
     box.setSelectionRange(box.value.length, box.value.length);

@@ -1,4 +1,4 @@
-// What stands where a new chat has no messages yet: the model, questions to begin with, and whether it is to be kept.
+// The welcome screen of an empty chat: the model, example questions and the temporary chat toggle.
 
 import { byId, make } from "./dom.js";
 
@@ -9,10 +9,10 @@ const EXAMPLES = [
   "How do I use another model?",
 ];
 
-const TEMPORARY = "It is kept in memory only: not in the list, and gone when Deskmate stops, or after a day.";
+const TEMPORARY = "Kept in memory only. It isn't listed, and it's deleted after a day or when Deskmate stops.";
 
 export class Welcome {
-  temporary = false; // the next new chat is kept in memory only
+  temporary = false; // whether the next new chat is kept in memory only
 
   constructor(options, choose) {
     this.element = byId("dm-welcome");
@@ -22,8 +22,8 @@ export class Welcome {
     this.describe(options);
   }
 
-  // Every new chat is kept, unless the person chooses otherwise for this one. `exists`: the conversation is there already,
-  // and has no messages any more.
+  // Shows the screen with the temporary toggle off. `exists`: the conversation is saved already, but its messages were
+  // deleted, so it can't become temporary.
   show({ exists = false } = {}) {
     this.element.hidden = false;
     byId("dm-temporary").hidden = exists;

@@ -134,7 +134,7 @@ def sign_in(browser: BrowserContext, desk: ComposeProject) -> ChatPage:
     """As the admin, by the door that every address leads to."""
     page = browser.new_page()
     page.goto(desk.url)
-    page.get_by_label("Name or e-mail address").fill("ann")
+    page.get_by_label("Username or email address").fill("ann")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url(f"{desk.url}/")

@@ -5,8 +5,8 @@ import { byId, make } from "../dom.js";
 
 const sections = [];
 
-// A section: {id, title, roles, show(place, viewer)}. `roles`: the roles that may see it; without, every role.
-// `show` renders into the element `place` and may return a function to call on leaving; `viewer` is {user_id, name, role}.
+// A section: {id, title, roles, show(place, viewer)}. `roles`: the roles that may see it; without, every role. `show`
+// renders into the element `place` and may return a function to call on leaving; `viewer` is {user_id, name, role}.
 export function register(section) {
   sections.push(section);
 }

@@ -87,7 +87,7 @@ function show(place) {
     make(
       "p",
       { class: "dk-hint" },
-      `Days are in the time zone ${zone}. Deleted messages, temporary chats and /v1 requests are not counted (the metrics include the last two).`,
+      `Days are in the time zone ${zone}. Deleted content, temporary chats and /v1 requests are not counted (the metrics include the last two).`,
     ),
   );
   return look(range.value).then(() => () => plots.close());

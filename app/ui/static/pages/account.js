@@ -1,4 +1,4 @@
-// One's own account: what others see, the password, the sessions, the API keys.
+// The account page: display name, password, storage, sessions and API keys.
 
 import { request, signOut } from "../api.js";
 import { byId, make } from "../dom.js";
@@ -12,13 +12,13 @@ const say = (text) => {
   byId("dp-said").textContent = text;
 };
 
-// What a browser calls itself, as people call it.
+// A readable browser and system name from a User-Agent header.
 export function browserOf(agent) {
   const names = [["Edg/", "Edge"], ["OPR/", "Opera"], ["Firefox/", "Firefox"], ["Chrome/", "Chrome"], ["Safari/", "Safari"]];
   const systems = [["Android", "Android"], ["iPhone", "iPhone"], ["iPad", "iPad"], ["Windows", "Windows"], ["Mac OS", "macOS"], ["Linux", "Linux"]];
   const find = (list) => list.find(([mark]) => agent.includes(mark))?.[1];
   const [browser, system] = [find(names), find(systems)];
-  return browser && system ? `${browser} on ${system}` : (browser ?? (agent.slice(0, 60) || "An unknown program"));
+  return browser && system ? `${browser} on ${system}` : (browser ?? (agent.slice(0, 60) || "Unknown client"));
 }
 
 async function act(work) {
@@ -36,7 +36,8 @@ const button = (name, label, onclick) => make("button", { type: "button", class:
 const line = (title, about, ...buttons) =>
   make("li", {}, make("div", {}, make("strong", {}, title), make("p", { class: "dp-hint" }, about)), ...buttons);
 
-// What `path` lists, drawn; of several looks only the last one is, for an earlier one may be answered after it.
+// Returns a function that loads `path` and renders it. Drops responses to older requests, which may arrive after newer
+// ones.
 function list(path, draw) {
   let looks = 0;
   return async () => {
@@ -50,13 +51,13 @@ const showSessions = list("/api/account/sessions", (sessions) => {
   byId("dp-sessions").replaceChildren(
     ...sessions.map(({ id, user_agent: agent, address, last_seen_at: seen, current }) => {
       const name = browserOf(agent);
-      const about = `${current ? "This one" : `Last here ${moment(seen)}`} · ${address}`;
+      const about = `${current ? "This session" : `Last seen ${moment(seen)}`} · ${address}`;
       if (current) return line(name, about);
       const end = () =>
         act(async () => {
           await request("DELETE", `/api/account/sessions/${id}`);
           await showSessions();
-          say("That session was ended.");
+          say("The session was signed out.");
         });
       return line(name, about, button("Sign out", `Sign out ${name}, ${address}`, end));
     }),
@@ -68,9 +69,9 @@ const showKeys = list("/api/account/keys", (keys) => {
     ...keys.map(({ id, name, beginning, scopes, expires_at: ends, last_used_at: used }) => {
       const about = [
         `${beginning}…`,
-        scopes.includes("chat") ? "replies and models" : "the list of models",
+        scopes.includes("chat") ? "chat and list models" : "list models only",
         used ? `last used ${moment(used)}` : "never used",
-        ends ? `${new Date(ends) < new Date() ? "ended" : "ends"} ${moment(ends)}` : "never ends",
+        ends ? `${new Date(ends) < new Date() ? "expired" : "expires"} ${moment(ends)}` : "never expires",
       ].join(" · ");
       const revoke = () =>
         act(async () => {
@@ -83,7 +84,7 @@ const showKeys = list("/api/account/keys", (keys) => {
   );
 });
 
-// A size as people say it; so much that is used is never shown as nothing.
+// A readable size. A small size above zero is never shown as 0.
 export function sizeOf(bytes) {
   const mebibytes = bytes / 2 ** 20;
   const number = (value, digits) => value.toLocaleString(undefined, { maximumFractionDigits: digits });
@@ -100,7 +101,7 @@ async function showStorage() {
   const number = of(conversations.toLocaleString(), maxConversations === null ? null : maxConversations.toLocaleString());
   const full = (maxBytes !== null && used >= maxBytes) || (maxConversations !== null && conversations >= maxConversations);
   const near = maxBytes !== null && used > 0.9 * maxBytes;
-  const advice = full ? " Nothing more can be added until you delete some." : near ? " There is little room left." : "";
+  const advice = full ? " To add more, delete some conversations." : near ? " Your storage is almost full." : "";
   byId("dp-storage-said").textContent = `You use ${room}, in ${number} conversations.${advice}`;
   const meter = byId("dp-storage");
   meter.hidden = maxBytes === null;
@@ -120,7 +121,7 @@ function listen() {
     await request("POST", "/api/account/password", { present: byId("dp-present").value, new: byId("dp-new").value });
     byId("dp-password").reset();
     await showSessions();
-    say("The password was changed. You were signed out everywhere else.");
+    say("Your password was changed. You were signed out everywhere else.");
   });
   onSubmit(byId("dp-new-key"), problem, async () => {
     const days = byId("dp-key-days").value;
@@ -148,7 +149,7 @@ async function showProfile() {
   const me = await request("GET", "/api/account");
   byId("dp-who").textContent = me.accounts
     ? `Signed in as ${me.name}, ${me.role}.`
-    : "There are no accounts here: you are the one person who uses this desk. APP_ACCOUNTS turns them on.";
+    : "Accounts are off: this desk has a single user. Set APP_ACCOUNTS=true to turn them on.";
   if (!me.accounts) return false;
   byId("dp-username").value = me.name;
   byId("dp-display").value = me.display_name;

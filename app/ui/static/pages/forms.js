@@ -1,11 +1,12 @@
-// What the forms of these pages have in common.
+// Form handling shared by the static pages.
 
 import { ApiError } from "../api.js";
 
 export const errorMessage = (error) =>
-  error instanceof ApiError ? error.message : `Something went wrong in this page (${error.message}). Load it again.`;
+  error instanceof ApiError ? error.message : `Something went wrong on this page (${error.message}). Reload it.`;
 
-// Sends a form once at a time; `problem` shows what went wrong. The button may wait, disabled, until this listens.
+// Runs `work` on submit, once at a time, and shows an error in `problem`. Enables the submit button, which may be
+// disabled in the HTML until then.
 export function onSubmit(form, problem, work) {
   const button = form.querySelector("button[type=submit]");
   form.addEventListener("submit", async (event) => {

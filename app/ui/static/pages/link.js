@@ -1,13 +1,13 @@
-// What a link leads to: the first admin's account, another person's, or a new password.
+// The page behind a setup, invitation or password reset link.
 
 import { request } from "../api.js";
 import { byId } from "../dom.js";
 import { onSubmit, errorMessage } from "./forms.js";
 
 const ROLES = {
-  admin: "As an admin you can also look after the desk and the people on it.",
-  agent: "You will be able to chat here.",
-  viewer: "You will be able to read here: as a viewer, you change nothing.",
+  admin: "As an admin, you can chat, run the desk and manage its users.",
+  agent: "As an agent, you can chat.",
+  viewer: "As a viewer, you have read-only access.",
 };
 
 const token = location.pathname.startsWith("/invitation/")
@@ -19,7 +19,7 @@ function describe({ purpose, role, name, local_conversations: count }) {
   byId("dp-title").textContent = title;
   document.title = `${title} · Deskmate`;
   byId("dp-lead").textContent =
-    purpose === "reset" ? `For ${name}. You will be signed out everywhere else.` : ROLES[role];
+    purpose === "reset" ? `For ${name}. You'll be signed out everywhere else.` : ROLES[role];
   if (purpose === "reset") {
     byId("dp-who").hidden = true;
     byId("dp-name").required = false;
@@ -28,7 +28,7 @@ function describe({ purpose, role, name, local_conversations: count }) {
   }
   if (count > 0) {
     const conversations = count === 1 ? "the conversation" : `the ${count} conversations`;
-    byId("dp-history-text").textContent = `Take over ${conversations} from before there were accounts`;
+    byId("dp-history-text").textContent = `Move ${conversations} from before accounts were turned on to my account`;
     byId("dp-history").hidden = false;
   }
   byId("dp-form").hidden = false;
@@ -38,13 +38,13 @@ function describe({ purpose, role, name, local_conversations: count }) {
 async function look() {
   if (!token) {
     byId("dp-title").textContent = "No link";
-    byId("dp-lead").textContent = "Open the whole link that the server printed when it started, or that an admin gave you.";
+    byId("dp-lead").textContent = "Open the full link that the server printed when it started, or that an admin gave you.";
     return;
   }
   try {
     describe(await request("POST", "/api/links/look", { token }));
   } catch (error) {
-    byId("dp-title").textContent = "This link does not work";
+    byId("dp-title").textContent = "This link doesn't work";
     byId("dp-lead").textContent = errorMessage(error);
   }
 }
@@ -52,14 +52,14 @@ async function look() {
 onSubmit(byId("dp-form"), byId("dp-problem"), async () => {
   const password = byId("dp-password").value;
   if (password !== byId("dp-again").value) {
-    byId("dp-problem").textContent = "The two passwords are not the same.";
+    byId("dp-problem").textContent = "The passwords don't match.";
     byId("dp-again").select();
     return;
   }
   const account = byId("dp-who").hidden ? {} : { name: byId("dp-name").value, display_name: byId("dp-display").value };
   const history = byId("dp-history").hidden ? {} : { with_history: byId("dp-with-history").checked };
   await request("POST", "/api/links/use", { token, password, ...account, ...history });
-  location.replace("/"); // not assign: going back would open a link that works no more
+  location.replace("/"); // not assign: the back button would open the used link
 });
 
 await look();

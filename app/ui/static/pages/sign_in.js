@@ -1,10 +1,10 @@
-// Signing in; then on to where the person wanted to go.
+// The sign-in page. Redirects to the page that the user wanted to open.
 
 import { request } from "../api.js";
 import { byId } from "../dom.js";
 import { onSubmit } from "./forms.js";
 
-// Only ever a place of this server: what came in the address may have been written by anybody.
+// The redirect target, limited to this origin: the `next` parameter is untrusted (open redirect).
 export function placeToGo(wanted, origin) {
   if (!wanted?.startsWith("/")) return "/";
   let place;
