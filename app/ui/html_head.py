@@ -56,7 +56,7 @@ class _HtmlHeadLoader(BaseLoader):
         source, filename, up_to_date = self._loader.get_source(environment, template)
         if template == _PAGE:
             if source.count(_END) != 1:
-                raise RuntimeError(f"Gradio's {_PAGE} no longer contains exactly one </head>: adapt app/ui/html_head.py.")
+                raise RuntimeError(f"Gradio's {_PAGE} does not contain exactly one </head>. Adapt html_head.py.")
             source = source.replace(_END, HTML_HEAD + _END)
         return source, filename, up_to_date
 

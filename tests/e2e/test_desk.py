@@ -168,7 +168,8 @@ def test_usage_shows_what_happened_and_the_file_agrees(chat: ChatPage, desk: Pag
         desk.get_by_role("link", name="Download as CSV").click()
     today = list(csv.DictReader(io.StringIO(downloading.value.path().read_text())))[-1]
     assert today["day"] == shown["Day"]
-    for name, column in {"messages": "Messages", "replies": "Replies", "completion_tokens": "Completion tokens"}.items():
+    columns = {"messages": "Messages", "replies": "Replies", "completion_tokens": "Completion tokens"}
+    for name, column in columns.items():
         assert int(today[name]) == int(shown[column].replace(",", ""))
 
 

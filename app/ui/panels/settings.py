@@ -77,7 +77,7 @@ def _controls() -> dict[str, Component]:
     controls: dict[str, Component] = {
         "preset": gr.Radio([], label="Preset", info=_PRESETS_INFO, elem_id="dm-preset"),
         "system_prompt_name": gr.Dropdown(
-            [], label="System prompt", info="Instructions for the assistant, sent before the conversation.", elem_id="dm-prompt"
+            [], label="System prompt", info="Instructions sent before the conversation.", elem_id="dm-prompt"
         ),
     }
     gr.HTML('<div id="dm-prompt-about"></div>', apply_default_css=False, js_on_load=None)
