@@ -20,7 +20,7 @@ SENTENCES = {
         "Description must not be empty."
     ),
     "The field 'template.variables[1].name' is not valid: String should match pattern '^[a-z][a-z0-9_]*$'.": (
-        "Name of variable 2 must begin with a lowercase letter and have only lowercase letters, digits and _ in it."
+        "Name of variable 2 must start with a lowercase letter and contain only lowercase letters, digits and _."
     ),
     "The field 'settings.max_tokens' is not valid: Input should be less than or equal to 2147483647.": (
         "Maximum length must be at most 2147483647."
@@ -127,5 +127,5 @@ def test_fields_fit_and_placeholders_are_pale(new_browser: NewBrowser, server: S
         expect(page.locator("#dm-model-error")).to_contain_text("There is no model folder at")
         expect(page.locator("#dm-model-error")).to_be_in_viewport(ratio=1)
     page.goto(f"{server.url}/desk#audit")
-    expect(page.get_by_placeholder(re.compile("name"))).to_be_visible()
+    expect(page.get_by_placeholder(re.compile("Name"))).to_be_visible()
     _assert_placeholders_are_pale(page)

@@ -73,7 +73,7 @@ export class ReplyView {
       this.copy,
       this.feedback.buttons,
       actionButton("Try again", "Try again: write another reply", () => actions.regenerate(message.id), "again"),
-      actionButton("Branch", "Branch: continue from here in a new conversation", () => actions.branch(message.id), "branch"),
+      actionButton("Branch", "Branch: start a new conversation from here", () => actions.branch(message.id), "branch"),
       actionButton("Delete", "Delete this reply and everything after it", () => actions.remove(message.id), "delete"),
       this.stats,
     );
