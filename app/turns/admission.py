@@ -1,4 +1,4 @@
-"""Whether somebody may have a reply now, and what their replies took."""
+"""Admission control for replies: rate and concurrency limits before a reply, token accounting after it."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from engine import Caller, Delta
 
 
 def caller_of(user_id: str, *, accounts: bool, cache_salt: str = "") -> Caller | None:
-    """The user as the engine knows one; None without accounts, where everything is one user's.
+    """Maps a user to the engine's ``Caller``; None without accounts, where all requests are one user's.
 
     Args:
-        cache_salt: as the request gave it.
+        cache_salt: the ``cache_salt`` of the request.
     """
     return Caller(user_id if accounts else "", cache_salt) if accounts or cache_salt else None
 
 
 class Admission(Protocol):
-    """Asked before each reply, told after each."""
+    """Admits a reply before it starts and counts its tokens after it ends."""
 
     def admit(self, user_id: str, replies: int = 1) -> AbstractAsyncContextManager[None]:
-        """Around the start of a reply, or of so many.
+        """Wraps the start of ``replies`` replies (one by default).
 
         Raises (on entering):
-            TooManyRequests: they have had, or have at the moment, as much as anybody may.
+            TooManyRequests: the user has reached a limit on replies, now or over the day.
         """
 
     def record_tokens(self, user_id: str, tokens: int) -> None:
-        """A reply has ended that took so many tokens, read and written."""
+        """Counts the tokens, prompt and completion, of a reply that has ended."""
 
     def meter(self, user_id: str, deltas: AsyncIterator[Delta], replies: int = 1) -> AsyncIterator[Delta]:
-        """The same deltas, of replies that are saved nowhere: admitted before the first, counted after the last.
+        """Passes on the deltas of unsaved replies: admits before the first delta, counts after the last.
 
         Raises (on the first ``anext``):
             TooManyRequests: as :meth:`admit`.
@@ -40,13 +40,13 @@ class Admission(Protocol):
 
 
 class UnlimitedAdmission:
-    """Without accounts: the one person at this computer may have what it can give."""
+    """Admits everything. Used without accounts, where the only user is the owner of this computer."""
 
     def admit(self, user_id: str, replies: int = 1) -> AbstractAsyncContextManager[None]:  # noqa: ARG002 - one user
         return nullcontext()
 
     def record_tokens(self, user_id: str, tokens: int) -> None:
-        """Nobody counts."""
+        """Does nothing: there is no limit to count towards."""
 
     def meter(self, user_id: str, deltas: AsyncIterator[Delta], replies: int = 1) -> AsyncIterator[Delta]:  # noqa: ARG002
         return deltas

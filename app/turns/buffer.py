@@ -1,4 +1,4 @@
-"""The text of a reply while it grows: appended by one task, read by many, each at its own offset."""
+"""The text of a reply in flight: one task appends to it, many readers read it, each at its own offset."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from app.turns.readers import ChangeCallback
 
 
 class ReplyBuffer:
-    """Append-only and offset-addressed. Belongs to one event loop.
+    """An append-only, offset-addressed text buffer. Belongs to one event loop.
 
-    Nothing is kept for a reader: one that falls behind finds everything new in one piece when it
-    returns, and one that never returns costs nothing.
+    Keeps no queue per reader: a slow reader gets all new text in one piece when it returns, and an
+    abandoned reader costs nothing.
     """
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ class ReplyBuffer:
 
     @property
     def progress(self) -> TurnProgress | None:
-        """How far the prompt was read, until the text begins."""
+        """Prompt progress; None once the text begins."""
         return self._progress
 
     @property
     def end(self) -> TurnEnd | NotFound | None:
-        """How it ended; :class:`NotFound` where it was deleted."""
+        """How the reply ended; :class:`NotFound` if it was deleted, None while it is in flight."""
         return self._end
 
     def append(self, text: str, sampled_at: float | None = None) -> None:
@@ -59,17 +59,17 @@ class ReplyBuffer:
         self._notify_readers()
 
     def notify(self, notice: TurnNotice) -> None:
-        """Tell the readers of now; those who come later do not need to know."""
+        """Sends ``notice`` to the current readers. A reader that attaches later does not get it."""
         self._notice = notice
         self._notify_readers()
 
     def close(self, end: TurnEnd | NotFound) -> None:
-        """Nothing is appended after this. Readers get the end, or :class:`NotFound` raised where there is none."""
+        """Ends the reply; nothing is appended after this. Readers get ``end``, a :class:`NotFound` by exception."""
         self._end = end
         self._notify_readers()
 
     def text_from(self, offset: int) -> str:
-        """The text from ``offset`` on; costs what is new, not what is there."""
+        """The text from ``offset`` on. Costs O(new text), not O(reply)."""
         first = bisect_right(self._ends, offset)
         if first == len(self._ends):
             return ""
@@ -77,18 +77,18 @@ class ReplyBuffer:
         return "".join([self._pieces[first][offset - start :], *self._pieces[first + 1 :]])
 
     def sampled_at(self, offset: int) -> float | None:
-        """When the first token of the piece at ``offset`` was sampled; None where that is not known."""
+        """When the first token of the piece at ``offset`` was sampled (``time.monotonic``); None if unknown."""
         return self._sampled_at[bisect_right(self._ends, offset)]
 
     def reader(self, offset: int, changed: ChangeCallback) -> BufferReader:
-        """A reader at ``offset``, told of every change from now on. Close it in the end."""
+        """A reader at ``offset``; ``changed`` is called on every change from now on. The caller closes it."""
         return BufferReader(self, offset, changed)
 
     async def follow(self, offset: int) -> AsyncIterator[TurnEvent]:
-        """Everything from ``offset`` on as it comes, :class:`TurnEnd` last.
+        """Yields everything from ``offset`` on as it arrives, :class:`TurnEnd` last.
 
         Raises:
-            NotFound: at the end, where the reply was deleted.
+            NotFound: at the end, if the reply was deleted.
         """
         changed = asyncio.Event()
         reader = self.reader(offset, lambda _ended: changed.set())
@@ -108,7 +108,7 @@ class ReplyBuffer:
 
 
 class BufferReader:
-    """One reader's place in a buffer; see :class:`app.turns.readers.TurnReader`."""
+    """One reader's position in a buffer; implements :class:`app.turns.readers.TurnReader`."""
 
     def __init__(self, buffer: ReplyBuffer, offset: int, changed: ChangeCallback) -> None:
         self.ended = False
@@ -129,7 +129,7 @@ class BufferReader:
             self._notice = buffer._notice
             events.append(self._notice)
         if text := buffer.text_from(self._offset):
-            # What was there before its reader has waited for nobody here.
+            # Text older than the reader has no meaningful delivery latency.
             sampled_at = buffer.sampled_at(self._offset) if self._offset >= self._came_at else None
             self._offset += len(text)
             events.append(TurnText(text, self._offset, sampled_at))
@@ -138,7 +138,7 @@ class BufferReader:
                 self.ended = True
                 events.append(buffer.end)
             elif events:
-                self.changed(True)  # they come first
+                self.changed(True)  # deliver the events before raising
             else:
                 self.ended = True
                 raise buffer.end

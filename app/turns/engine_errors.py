@@ -1,4 +1,4 @@
-"""The engine's refusals in the app's words."""
+"""Maps the engine's errors to the app's."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from engine import EngineError, EngineOverloadedError, EngineStoppedError
 
 
 def context_too_long(tokens: int, context_length: int, *, subject: str, advice: str) -> ContextTooLong:
-    """What does not fit, by how much, and what to do."""
+    """The error for a prompt that is too long: what is too long, by how much, and what to do."""
     return ContextTooLong(
         f"{subject} {tokens} tokens long; the model reads at most {context_length}, its reply included. {advice}."
     )
 
 
 def as_app_error(error: EngineError | ValueError) -> AppError:
-    """What to tell the person whose message the engine would not take."""
+    """The app's error for a message that the engine rejected."""
     match error:
         case EngineOverloadedError():
             return Overloaded("Too many replies are waiting to be written. Please send again in a moment.")

@@ -1,6 +1,6 @@
-"""What a reader of a reply in flight receives.
+"""Events that a reader of a reply in flight receives.
 
-Offsets count characters of the reply; clients hand them back as they came.
+Offsets count characters of the reply and are opaque to clients, which send them back unchanged.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from app.domain.views import MessageStatus, ReplyStats
 
 @dataclass(frozen=True, slots=True)
 class TurnText:
-    """Everything the reply has gained since this reader's offset."""
+    """All text that the reply has gained since this reader's offset."""
 
     text: str
-    offset: int  #: where the reader stands after ``text``
-    #: ``time.monotonic`` when the oldest token of it was sampled, where that is known and the reader was there already
+    offset: int  #: the reader's offset after ``text``
+    #: ``time.monotonic`` when its oldest token was sampled; None if unknown or if the text is older than the reader
     sampled_at: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class TurnProgress:
-    """How much of the prompt the engine has read, in tokens."""
+    """Prompt progress: how much of the prompt the engine has processed, in tokens."""
 
     processed: int
     total: int
@@ -30,20 +30,20 @@ class TurnProgress:
 
 @dataclass(frozen=True, slots=True)
 class TurnNotice:
-    """Something to tell the person while the reply goes on."""
+    """A notice for the user while the reply continues."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEnd:
-    """The reply will not change any more, and it is saved as ``status`` says."""
+    """The reply is final and saved with ``status``."""
 
     status: MessageStatus
     stats: ReplyStats | None
     error: str | None
     message_id: str
-    offset: int  #: length of the saved reply; less than a reader's own where a crash lost the last words
+    offset: int  #: length of the saved reply; less than a reader's offset if a crash lost the last text
 
 
 TurnEvent = TurnText | TurnProgress | TurnNotice | TurnEnd
@@ -51,7 +51,7 @@ TurnEvent = TurnText | TurnProgress | TurnNotice | TurnEnd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSnapshot:
-    """A turn as it stands now."""
+    """The current state of a turn."""
 
     turn_id: str
     conversation_id: str

@@ -1,4 +1,4 @@
-"""Starting a turn once, however often the request for it comes: a page asks again where an answer was lost."""
+"""Starts a turn once, however often its request arrives: a page repeats a request whose answer was lost."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from app.store.chat.turn_records import TurnRecords
 from app.turns.live import TurnRef
 
 Begin = Callable[[str], Coroutine[Any, Any, TurnRef]]
-"""Begins the turn with this id."""
+"""Starts the turn with this id."""
 
 
 class IdempotentStarts:
-    """The turns that are being started. A turn's id is made of its request's, so a second one finds the first."""
+    """The turns being started. A turn's id derives from its request's id, so a repeat finds the first turn."""
 
     def __init__(self, records: TurnRecords) -> None:
         self._records = records
@@ -26,14 +26,14 @@ class IdempotentStarts:
     async def start_once(
         self, user_id: str, request_id: str | None, begin: Begin, *, look_first: bool = True
     ) -> TurnRef:
-        """Begin a turn, unless the same request has already; a caller that is cancelled leaves it to its end.
+        """Starts a turn, unless the same request already has. A cancelled caller does not cancel the start.
 
         Args:
-            request_id: None is a request of its own.
-            look_first: whether it has is asked before anything else; otherwise once there is a conflict.
+            request_id: None makes the request unique.
+            look_first: look for an earlier start before anything else; otherwise only after a conflict.
 
         Raises:
-            Exception: what ``begin`` raises.
+            Exception: whatever ``begin`` raises.
         """
         turn_id = new_id() if request_id is None else id_of_request(user_id, request_id)
         start = self._in_flight.get(turn_id)
@@ -46,11 +46,11 @@ class IdempotentStarts:
             start = asyncio.create_task(own)
             self._in_flight[turn_id] = start
             start.add_done_callback(lambda _: self._in_flight.pop(turn_id))
-        # Shielded: between the commit and the launch nothing may come, or a turn would run without a task.
+        # Shielded: a cancellation between commit and launch would leave a running turn without a task.
         return await asyncio.shield(start)
 
     async def wait_for_pending(self, seconds: float) -> None:
-        """Wait so long at most for those under way."""
+        """Waits up to ``seconds`` for the starts in flight."""
         if self._in_flight:
             await wait_with_timeout(seconds, self._in_flight.values())
 
@@ -60,13 +60,13 @@ class IdempotentStarts:
         try:
             return await begin(turn_id)
         except Conflict:
-            # It may be this very request, which has come before, or to another process at the same time.
+            # The conflict may be this same request, which arrived before or at another process at the same time.
             if (ref := await self._find_started(user_id, turn_id)) is not None:
                 return ref
             raise
 
     async def _find_started(self, user_id: str, turn_id: str) -> TurnRef | None:
-        """The turn that an earlier request with the same id has started."""
+        """The turn started by an earlier request with the same id, or None."""
         record = await self._records.find(user_id, turn_id)
         if record is None:
             return None

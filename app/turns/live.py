@@ -1,4 +1,4 @@
-"""One reply in flight: a task of the server's own takes it from the engine, whoever reads or leaves."""
+"""One reply in flight: a server task takes it from the engine, independent of the browsers that read it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 FIRST_RETRY_SECONDS = 0.25
 MAX_RETRY_SECONDS = 10.0
 
-#: What a reply that was not cut off ends with.
+#: Finish reasons of a reply that was not cut off.
 _ENDS = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.DEADLINE)
 
 NOT_SAVED_YET = "This reply could not be saved just now; trying again. It goes on meanwhile."
@@ -51,19 +51,19 @@ ENGINE_FAILED = "The engine failed while writing this reply. Your message is sav
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRef:
-    """What a started turn is called."""
+    """The ids of a started turn."""
 
     turn_id: str
     conversation_id: str
     user_message_id: str
     message_id: str  #: the assistant's reply
-    omitted_messages: int = 0  #: at the conversation's beginning, for which the model's context had no room
-    context_length: int | None = None  #: most tokens the model reads, the reply included
-    has_system_prompt: bool = False  #: which is never left out
+    omitted_messages: int = 0  #: oldest messages that did not fit the model's context
+    context_length: int | None = None  #: tokens, prompt and reply together
+    has_system_prompt: bool = False  #: a system prompt is never left out
 
 
 class LiveTurn:
-    """From the engine into a buffer, and from there to the database on a clock and at the end."""
+    """Streams a reply from the engine into a buffer, checkpoints it to the database on a clock, and saves its end."""
 
     def __init__(
         self,
@@ -81,16 +81,16 @@ class LiveTurn:
         lease_seconds: float,
         partial_reply: PartialReply | None = None,
     ) -> None:
-        """``partial_reply`` is what there is of a reply that goes on.
+        """``partial_reply`` is the text so far of a reply that is resumed.
 
         Args:
-            checkpoint_seconds: how often new text is written.
-            lease_seconds: how long the turn is this process's after a write; it is renewed each third of that.
+            checkpoint_seconds: interval between writes of new text.
+            lease_seconds: how long after a write this process owns the turn; renewed every third of that.
         """
         self.ref = ref
         self.user_id = user_id
         self.buffer = ReplyBuffer()
-        self.saved: TurnOutcome | None = None  #: its end, once that is in the database
+        self.saved: TurnOutcome | None = None  #: how it ended, once that is saved
         if partial_reply is not None:
             self.buffer.append(partial_reply.text)
         self._engine = engine
@@ -105,9 +105,9 @@ class LiveTurn:
         self._partial_reply_tokens = partial_reply.num_tokens if partial_reply is not None else 0
         self._token_ids: list[int] = list(partial_reply.token_ids) if partial_reply is not None else []
         self._last: Delta | None = None  # the delta that ended the reply
-        self._stop_status: MessageStatus | None = None  # why it was ended before its end
+        self._stop_status: MessageStatus | None = None  # why it was ended early
         self._deleted = False
-        self._lost = False  # the turn is in the database no more, or not this process's
+        self._lost = False  # the turn was deleted, or another process owns it
         self._saved_chars = len(self.buffer)
         self._saved_at = time.monotonic()
         self._failing = False  # the last write failed
@@ -117,11 +117,11 @@ class LiveTurn:
 
     @property
     def tokens(self) -> int:
-        """Read and written in this run."""
+        """Tokens of this run, prompt and completion."""
         return self._measure.tokens
 
     def launch(self) -> asyncio.Task[None]:
-        """Begin. The turn is in the database by now."""
+        """Starts generation. The turn is in the database already."""
         self._generation = asyncio.create_task(self._generate(), name=f"generate {self.ref.turn_id}")
         self._task = asyncio.create_task(self._run(self._generation), name=f"turn {self.ref.turn_id}")
         if self._stop_status is not None:
@@ -129,18 +129,18 @@ class LiveTurn:
         return self._task
 
     def stop(self, status: MessageStatus) -> None:
-        """End the reply with what has arrived. Too late, or a second time, changes nothing."""
+        """Ends the reply with the text so far. A second call, or one after the end, does nothing."""
         self._stop_status = self._stop_status or status
         if self._generation is not None:
             self._generation.cancel()
 
     def discard(self) -> None:
-        """End the reply; its conversation was deleted here, so there is nothing to save."""
+        """Ends the reply without saving it: its conversation was deleted in this process."""
         self._deleted = True
         self.stop(MessageStatus.STOPPED)
 
     async def wait_until_saved(self) -> None:
-        """Wait until the reply is saved; or has ended, where it cannot be saved for now."""
+        """Waits until the reply is saved, or has ended and cannot be saved for now."""
         if self._generation is not None:
             await self._saved_or_failed.wait()
 
@@ -158,7 +158,7 @@ class LiveTurn:
             self.buffer.set_progress(TurnProgress(delta.progress.processed, delta.progress.total))
         self._token_ids += delta.token_ids
         self.buffer.append(clean_text(delta.text), delta.sampled_at)
-        # An error ends the stream by raising right after.
+        # An error delta precedes an exception, which ends the stream.
         if delta.finish_reason not in (None, FinishReason.ERROR):
             self._last = delta
 
@@ -173,7 +173,7 @@ class LiveTurn:
                     total = outcome.stats.completion_tokens + self._partial_reply_tokens
                     outcome = replace(outcome, stats=replace(outcome.stats, completion_tokens=total))
                 tokens = asyncio.create_task(self._reply_tokens(outcome.text))
-                await asyncio.sleep(0)  # mostly that is enough
+                await asyncio.sleep(0)  # usually enough for the task to finish
                 await self._checkpoint_until_done(tokens, asked)
                 end = await self._finish(replace(outcome, token_ids=tokens.result()))
         finally:
@@ -185,10 +185,10 @@ class LiveTurn:
             self._saved_or_failed.set()
 
     async def _checkpoint_until_done(self, work: asyncio.Task[Any], asked: asyncio.Event) -> None:
-        """Until ``work`` is done: write the reply and renew the lease on the clock, and look when somebody asks."""
+        """Until ``work`` is done: checkpoints the reply and renews the lease, on the clock and at once on a stop request."""
         while not work.done():
             hint = asyncio.create_task(asked.wait())
-            # All replies keep the same time, so that one transaction writes them all.
+            # All replies share one clock, so that one transaction checkpoints them all.
             until_tick = self._tick_seconds - time.monotonic() % self._tick_seconds
             await asyncio.wait({work, hint}, timeout=until_tick, return_when=asyncio.FIRST_COMPLETED)
             hint.cancel()
@@ -200,7 +200,7 @@ class LiveTurn:
     async def _checkpoint(self, *, look: bool) -> None:
         now = time.monotonic()
         grown = len(self.buffer) != self._saved_chars
-        # Without anything new, the lease alone, and no later than it must be.
+        # Without new text, renew only the lease, and only when it is due before the next tick.
         if not (grown or look or self._failing) and now + self._tick_seconds - self._saved_at <= self._renewal_seconds:
             return
         text = self.buffer.text if grown else None
@@ -210,7 +210,7 @@ class LiveTurn:
             self._notify_not_saved()
             return
         if standing is LeaseStatus.LOST:
-            # Whatever was written since belongs to somebody else's reply; what was saved is safe with them.
+            # Another process owns the turn: later text is dropped, the saved text is safe there.
             self._lost = True
             self.stop(MessageStatus.INTERRUPTED)
             return
@@ -222,7 +222,7 @@ class LiveTurn:
             self.stop(MessageStatus.STOPPED)
 
     async def _finish(self, outcome: TurnOutcome) -> TurnEnd | NotFound:
-        """Write the end, again and again until it is written: a full disk must not cost a reply."""
+        """Saves the end of the reply, retrying until it succeeds: a full disk must not cost a reply."""
         delay = FIRST_RETRY_SECONDS
         while True:
             if self._deleted:
@@ -238,11 +238,11 @@ class LiveTurn:
                     self._notify_not_saved()
                 self._saved_or_failed.set()
             await asyncio.sleep(delay)
-            # No later than others have waited for a sign of life after the database was away.
+            # At most one renewal interval: once the database is back, other processes wait one lease for a sign of life.
             delay = min(2 * delay, MAX_RETRY_SECONDS, self._renewal_seconds)
 
     async def _end_elsewhere(self, outcome: TurnOutcome) -> TurnEnd | NotFound:
-        """What to tell readers of a reply that is not this process's any more: what is saved of it."""
+        """The final event of a reply that this process no longer owns: what is saved of it."""
         try:
             record = await self._records.get(self.user_id, self.ref.turn_id)
         except NotFound as gone:
@@ -253,14 +253,14 @@ class LiveTurn:
         return TurnEnd(record.status, record.stats, record.error, record.message_id, len(record.text))
 
     async def _reply_tokens(self, text: str) -> tuple[int, ...]:
-        """The token ids that spell the reply; the next turn does without them where the engine cannot tell."""
+        """The reply's token ids, for the next turn's prompt; empty if the engine cannot tell them."""
         if self._deleted or self._lost or not text:
             return ()
         try:
             return await self._engine.reply_tokens(text, self._token_ids)
-        except EngineError:  # it has stopped, or loads another model
+        except EngineError:  # it has stopped, or is loading another model
             return ()
-        except Exception:  # whatever it is, it must not cost the reply
+        except Exception:  # no failure here may cost the reply
             _log.exception("the token ids of turn %s are not kept", self.ref.turn_id)
             return ()
 
@@ -268,12 +268,12 @@ class LiveTurn:
         text = self.buffer.text
         last = self._last
         if last is not None and last.finish_reason in _ENDS:
-            # Whatever happened after the end, a stop that came too late included, takes nothing back.
+            # Nothing after the end changes the outcome, such as a stop request that came too late.
             reason = ending_of(last, self._params.stop)
             stats = stats_from(last.timings, reason) if last.timings else self._measure.partial_stats(reason)
             return TurnOutcome(text=text, status=MessageStatus.COMPLETE, stats=stats)
         failure = None if generation.cancelled() else generation.exception()
-        # It was cut off, or an engine that stops did not begin it; where a step of it failed is another thing.
+        # A stopping engine cut the reply off or did not start it. A failed step is an error, handled below.
         if isinstance(failure, EngineStoppedError) and not isinstance(failure, EngineFailedError):
             stats = self._measure.partial_stats(FinishReason.ABORT)
             return TurnOutcome(text=text, status=MessageStatus.INTERRUPTED, stats=stats, error=str(failure))
@@ -294,7 +294,7 @@ class LiveTurn:
 
     def _end_event(self, outcome: TurnOutcome) -> TurnEnd:
         if self._deleted and outcome.status is MessageStatus.INTERRUPTED:
-            # A checkpoint found the rows gone before it was told why.
+            # A checkpoint saw the deleted rows before ``discard`` was called.
             outcome = replace(outcome, status=MessageStatus.STOPPED, error=None)
         return TurnEnd(
             status=outcome.status,

@@ -1,4 +1,4 @@
-"""The numbers under a reply: the engine's own where it gave them, the app's where the reply was cut short."""
+"""Statistics of a reply: the engine's own timings if it reported them, else the app's, for a reply that was cut off."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from app.domain.views import ReplyStats
 from engine import Delta, FinishReason, Timings
 
-#: Beside the engine's :class:`FinishReason`: a string that the conversation's settings name ended the reply.
+#: A finish reason in addition to the engine's :class:`FinishReason`: a stop string of the conversation's settings.
 STOP_STRING = "stop_string"
 
 
 class ReplyMeasure:
-    """Watches the deltas of one reply go by. Starts counting when it is made."""
+    """Measures one reply from its deltas. The clock starts on construction."""
 
     def __init__(self, prompt_tokens: int) -> None:
         self._prompt_tokens = prompt_tokens
@@ -33,11 +33,11 @@ class ReplyMeasure:
 
     @property
     def tokens(self) -> int:
-        """Read and written so far."""
+        """Tokens so far, prompt and completion."""
         return self._prompt_tokens + self._tokens
 
     def partial_stats(self, reason: FinishReason | str) -> ReplyStats:
-        """The numbers of a reply that did not reach its end."""
+        """Statistics of a reply that did not finish."""
         gap = (self._last - self._first) / (self._tokens - 1) if self._tokens > 1 else 0.0
         return ReplyStats(
             prompt_tokens=self._prompt_tokens,
@@ -51,10 +51,10 @@ class ReplyMeasure:
 
 
 def ending_of(delta: Delta, stop: Sequence[str]) -> str:
-    """Why a reply has ended, as people are told it. The engine calls the model's own end and a stop string alike.
+    """The finish reason as users see it. The engine reports the end-of-sequence token and a stop string both as STOP.
 
     Args:
-        stop: the stop strings that it was asked with.
+        stop: the stop strings of the request.
     """
     assert delta.finish_reason is not None
     by_string = delta.finish_reason is FinishReason.STOP and delta.stop_reason in stop
@@ -62,7 +62,7 @@ def ending_of(delta: Delta, stop: Sequence[str]) -> str:
 
 
 def stats_from(timings: Timings, reason: str) -> ReplyStats:
-    """The engine's own numbers."""
+    """Statistics from the engine's own timings."""
     return ReplyStats(
         prompt_tokens=timings.prompt_tokens,
         cached_prompt_tokens=timings.cached_prompt_tokens,

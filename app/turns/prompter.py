@@ -1,4 +1,4 @@
-"""What the engine is sent for a message: the conversation so far, as much of it as fits."""
+"""Builds the prompt for a message: as much of the conversation as fits the model's context."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from engine import Caller, ChatEngine, ChatMessage, ContextLengthError, EngineEr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A conversation that the engine takes."""
+    """A prompt that the engine accepts."""
 
     messages: list[ChatMessage]
     tokens: int
-    omitted_messages: int  #: at the conversation's beginning, for which there was no room
-    context_length: int  #: most tokens the model reads, its reply included
+    omitted_messages: int  #: oldest messages that did not fit
+    context_length: int  #: tokens, prompt and reply together
 
 
 class Prompter:
-    """Makes prompts for one engine, under one policy."""
+    """Builds prompts for one engine under one context policy."""
 
     def __init__(self, engine: ChatEngine, policy: ContextPolicy) -> None:
         self._engine = engine
@@ -40,15 +40,15 @@ class Prompter:
         caller: Caller | None = None,
         shares_system_prompt: bool = False,
     ) -> Prompt:
-        """The prompt for a reply to ``text``, which follows ``context``; or for the rest of ``partial_reply``.
+        """Builds the prompt for a reply to ``text`` after ``context``, or for the rest of ``partial_reply``.
 
         Args:
-            shares_system_prompt: it is the desk's, word for word, and no user's text.
+            shares_system_prompt: the system prompt is the desk's own text, word for word, and holds no user's text.
 
         Raises:
-            ContextTooLong: it does not fit, whatever is left out; or something would have to be, and the policy is
-                to refuse that.
-            InvalidInput, Overloaded, EngineUnavailable: the engine does not take it.
+            ContextTooLong: the prompt does not fit even with all old turns left out, or the policy forbids leaving
+                turns out.
+            InvalidInput, Overloaded, EngineUnavailable: the engine rejected the prompt.
         """
         turns = past_turns(context.path)
         counted: dict[int, int] = {}
@@ -69,7 +69,7 @@ class Prompter:
         room = ContextBudget(context_length, params.max_tokens or defaults.max_tokens)
         left_out = 0
         if self._policy == "drop_oldest":
-            # Another model, or another size of its context, begins anew: more may fit, or less.
+            # With another model or context length the number already left out is no guide: more may fit, or less.
             already = context.omitted_messages // 2 if context.context_length == context_length else 0
             left_out = await count_turns_to_omit(count, len(turns), already=already, room=room)
         tokens = await count(left_out)
@@ -90,7 +90,7 @@ class Prompter:
     async def _refusal(
         self, tokens: int, context_length: int, system_prompt: str, params: SamplingParams, *, with_turns: bool
     ) -> ContextTooLong:
-        """Names the part that is too long: the system prompt, the message, or all that was said."""
+        """The error that names the part that is too long: the system prompt, the message, or the whole conversation."""
         subject, advice = "This message is", "Shorten it"
         if system_prompt.strip():
             alone = await self._count(chat_messages(system_prompt, (), "."), params)

@@ -1,4 +1,4 @@
-"""Reading replies without waiting at each of them: who follows many is told of changes, and takes what is new."""
+"""Readers of replies that never block: a caller that follows many replies is notified of changes and polls them."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Protocol
 from app.turns.events import TurnEvent
 
 ChangeCallback = Callable[[bool], None]
-"""Called when there is something new to take, with whether the reply has ended. Takes nothing itself."""
+"""Called when there may be new events, with whether the reply has ended. Must not call ``take`` itself."""
 
 
 class TurnReader(Protocol):
     """One reader of one reply."""
 
-    ended: bool  #: nothing comes any more
+    ended: bool  #: no more events
 
     def take(self) -> list[TurnEvent]:
-        """What is new, all text in one piece; empty where nothing is.
+        """Returns the new events, all text in one piece; empty if there are none.
 
         Raises:
             NotFound: the turn is missing, deleted, or another user's. The reader has ended.
-            StorageUnavailable: the database does not work.
+            StorageUnavailable: the database is unavailable.
         """
         ...
 
     async def close(self) -> None:
-        """Read no more."""
+        """Stops reading."""
         ...
 
 
 class PrefetchingReader:
-    """A reader of events that are waited for elsewhere. The next one is asked for when the last one was taken."""
+    """Makes a reader of an async iterator of events: prefetches one event at a time, in a task of its own."""
 
     def __init__(self, events: AsyncIterator[TurnEvent], changed: ChangeCallback) -> None:
         self.ended = False
@@ -48,7 +48,7 @@ class PrefetchingReader:
         except BaseException:
             self.ended = True
             raise
-        if event is None:  # the one before was the last
+        if event is None:  # the iterator is exhausted
             self.ended = True
             return []
         self._asked = self._ask()

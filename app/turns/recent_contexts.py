@@ -1,7 +1,7 @@
-"""What the next message of a conversation follows, where its last reply was written here a moment ago.
+"""Caches the context of a conversation's next message when this process has just written its last reply.
 
-Most messages follow such a reply. Nothing is trusted that could have changed since: a context is found by the last
-message that the person sees, and when the message is written the database is asked whether that is still the last.
+Most messages follow such a reply. The cache trusts nothing that could have changed: a context is looked up by the last
+message that the user sees, and the transaction that writes the message checks that it is still the last.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections import OrderedDict
 from app.store.chat.turn_contexts import TurnContext
 
 MAX_CHARS = 4_000_000
-"""Of all messages that are kept."""
+"""Capacity: characters over all cached messages. Above it the oldest contexts are evicted."""
 
 
 class RecentContexts:
-    """The latest, of one event loop.
+    """A cache of contexts that evicts the oldest write first. Belongs to one event loop.
 
-    Only for a process that writes to its database alone: elsewhere a reply may go on and keep its id.
+    Only for a process that is the database's single writer: otherwise another process may resume a reply under its id.
 
     Args:
-        max_chars: the oldest are forgotten where there would be more; 0 keeps none.
+        max_chars: capacity; the oldest contexts are evicted above it. 0 caches nothing.
     """
 
     def __init__(self, max_chars: int = MAX_CHARS) -> None:
@@ -29,12 +29,12 @@ class RecentContexts:
         self._num_chars = 0
 
     def find(self, user_id: str, conversation_id: str, tip_id: str) -> TurnContext | None:
-        """What a message after ``tip_id`` follows. Its settings are those of the last message, and may be old."""
+        """The context of a message after ``tip_id``, or None. Its settings are the last message's, perhaps outdated."""
         context = self._kept.get((user_id, conversation_id))
         return context if context is not None and context.parent_id == tip_id else None
 
     def keep(self, user_id: str, conversation_id: str, context: TurnContext) -> None:
-        """The conversation has come to stand there."""
+        """Caches the conversation's latest context."""
         self.forget(user_id, conversation_id)
         self._kept[user_id, conversation_id] = context
         self._num_chars += _size(context)
@@ -43,7 +43,7 @@ class RecentContexts:
             self._num_chars -= _size(oldest)
 
     def forget(self, user_id: str, conversation_id: str) -> None:
-        """It goes on."""
+        """Evicts the conversation's context, because it changes."""
         context = self._kept.pop((user_id, conversation_id), None)
         if context is not None:
             self._num_chars -= _size(context)

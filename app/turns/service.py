@@ -1,4 +1,4 @@
-"""Starting, following and stopping replies. A reply belongs to the server; browsers come and go."""
+"""Starts, follows and stops replies. The server owns a reply; browsers attach to it and leave."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ __all__ = ["TurnRef", "TurnSnapshot", "Turns"]
 
 _log = logging.getLogger(__name__)
 
-LAST_WRITE_SECONDS = 5.0
+LAST_WRITE_SECONDS = 5.0  # for last writes on shutdown
 
 
 class Turns:
-    """The replies in flight, and the way to those that have ended."""
+    """The replies in flight, and access to those that have ended."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class Turns:
         *,
         is_alone: bool = False,
     ) -> None:
-        """``titles``: where to ask for a new conversation's title; None leaves it its first message's words.
+        """``titles``: generates the title of a new conversation; None keeps the first words of its first message.
 
         Args:
-            admission: who may have a reply; None is everybody.
-            storage: who has room for a message; None is everybody.
-            is_alone: no other process writes to the same database.
+            admission: limits on replies; None is no limit.
+            storage: limits on storage; None is no limit.
+            is_alone: this process is the database's single writer.
         """
         self._admission = admission or UnlimitedAdmission()
         self._storage = storage
@@ -79,7 +79,7 @@ class Turns:
         self._turn_requests = TurnRequests(contexts, self._recent, settings.max_message_chars)
         self._prompter = Prompter(engine, settings.context_policy)
         self._live: dict[str, LiveTurn] = {}
-        self._writing: Counter[str] = Counter()  # of those, how many are whose
+        self._writing: Counter[str] = Counter()  # running replies by user id
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -94,29 +94,29 @@ class Turns:
         settings: ChatSettings | None = None,
         request_id: str | None = None,
     ) -> TurnRef:
-        """Save a message and begin its reply. On return the message is in the database.
+        """Saves a message and starts its reply. On return the message is in the database.
 
-        Nothing is written where this raises. A caller that is cancelled meanwhile changes nothing:
+        Writes nothing if it raises. Cancelling the caller does not interrupt it half-way:
         the message is sent, or it is not.
 
         Args:
-            conversation_id: None begins a conversation.
-            parent_id: the reply that the message follows; None is the conversation's last.
-            tip_id: what the person sees as the conversation's last message; refused where it is another by now.
+            conversation_id: None creates a conversation.
+            parent_id: the reply that the message follows; None means the last message of the conversation.
+            tip_id: what the user sees as the last message; Conflict if it no longer is.
             settings: saved on the conversation; None uses the conversation's own.
-            request_id: of a request that may come twice, because its answer was lost. The second one starts nothing
-                and gets the turn that the first one started, whatever else it says.
+            request_id: idempotency key. A repeated request starts nothing and returns the turn of the first one,
+                whatever its other arguments.
 
         Raises:
             InvalidInput: an empty or overlong message, or a setting out of range (named).
             ContextTooLong: the model cannot read that much.
             NotFound: the conversation or the parent is missing or another user's.
-            Conflict: a reply is being written in this conversation, or it has gone on elsewhere.
+            Conflict: a reply is running in this conversation, or the conversation has moved on elsewhere.
             Overloaded: the engine's queue is full.
             EngineUnavailable: the engine or the server is stopping.
-            TooManyRequests: the person has, or has had, as much as anybody may.
-            LimitReached: the person, or the conversation, has no room for more.
-            StorageUnavailable: the database does not work.
+            TooManyRequests: the user has reached a limit on replies.
+            LimitReached: the user or the conversation is at its storage limit.
+            StorageUnavailable: the database is unavailable.
         """
         return await self._start(
             user_id,
@@ -125,7 +125,7 @@ class Turns:
             lambda: self._turn_requests.new(
                 user_id, text, conversation_id, parent_id, tip_id, uses_settings=settings is None
             ),
-            # Of a request that comes again the first one has moved the conversation on, which is found out anyway.
+            # With a tip, a repeated request conflicts anyway: its first one moved the conversation on.
             look_first=conversation_id is None or tip_id is None,
         )
 
@@ -138,16 +138,16 @@ class Turns:
         settings: ChatSettings | None = None,
         request_id: str | None = None,
     ) -> TurnRef:
-        """Ask otherwise: save ``text`` beside the message, which stays with all that followed it, and begin its reply.
+        """Saves ``text`` as a sibling of the message, which keeps all that followed it, and starts its reply.
 
         Otherwise as :meth:`start`.
 
         Args:
-            message_id: of a message of the person's.
+            message_id: a message of the user's.
 
         Raises:
             NotFound: the message is missing or another user's.
-            InvalidInput: also where the message is a reply.
+            InvalidInput: also if the message is a reply.
         """
 
         return await self._start(
@@ -157,10 +157,10 @@ class Turns:
     async def regenerate(
         self, user_id: str, message_id: str, *, settings: ChatSettings | None = None, request_id: str | None = None
     ) -> TurnRef:
-        """Begin another reply to the same message, beside those there are. Otherwise as :meth:`start`.
+        """Starts another reply to the same message, a sibling of the existing ones. Otherwise as :meth:`start`.
 
         Args:
-            message_id: of the message, or of a reply to it.
+            message_id: the message, or a reply to it.
 
         Raises:
             NotFound: the message is missing or another user's.
@@ -171,24 +171,24 @@ class Turns:
         )
 
     async def resume(self, user_id: str, message_id: str, *, settings: ChatSettings | None = None) -> TurnRef:
-        """Let a reply go on that was stopped or interrupted, or reached its maximum length. The turn is the same.
+        """Resumes a reply that was stopped, interrupted, or reached its maximum length. Keeps its turn.
 
         Otherwise as :meth:`start`.
 
         Raises:
             NotFound: the message is missing or another user's.
-            InvalidInput: also where it cannot go on.
+            InvalidInput: also if it cannot be resumed.
         """
 
         return await self._start(user_id, None, settings, lambda: self._turn_requests.resume(user_id, message_id))
 
     async def events(self, user_id: str, turn_id: str, offset: int = 0) -> AsyncIterator[TurnEvent]:
-        """Follow a reply from ``offset`` on; :class:`TurnEnd` comes last. Works for finished turns too.
+        """Follows a reply from ``offset`` on; :class:`TurnEnd` comes last. Works for finished turns too.
 
-        A reader may take its time: the next event brings everything new in one piece.
+        A slow reader gets all new text in one piece with its next event.
 
         Raises:
-            NotFound: on the first ``anext``, where the turn is missing or another user's.
+            NotFound: on the first ``anext``, if the turn is missing or another user's.
         """
         live = self._live_of(user_id, turn_id)
         events = live.buffer.follow(offset) if live is not None else self._stored.events(user_id, turn_id, offset)
@@ -196,14 +196,14 @@ class Turns:
             yield event
 
     def reader(self, user_id: str, turn_id: str, offset: int, changed: ChangeCallback) -> TurnReader:
-        """As :meth:`events`, for who reads many replies at once: read it whenever ``changed`` is called."""
+        """As :meth:`events`, for a caller that reads many replies at once: it takes whenever ``changed`` is called."""
         live = self._live_of(user_id, turn_id)
         if live is not None:
             return live.buffer.reader(offset, changed)
         return PrefetchingReader(self._stored.events(user_id, turn_id, offset), changed)
 
     async def snapshot(self, user_id: str, turn_id: str) -> TurnSnapshot:
-        """The turn as it stands now.
+        """The current state of the turn.
 
         Raises:
             NotFound: it is missing or another user's.
@@ -236,23 +236,23 @@ class Turns:
         )
 
     def running_turn_ids(self) -> list[str]:
-        """The ids of the turns that this process writes."""
+        """The ids of the turns that this process is writing."""
         return list(self._live)
 
     def count_running(self, user_id: str) -> int:
-        """How many replies this process is writing for somebody."""
+        """How many of the user's replies this process is writing."""
         return self._writing[user_id]
 
     async def stop(self, user_id: str, turn_id: str) -> None:
-        """End the reply and keep what it has. Stopping twice, or too late, is no error.
+        """Stops the reply and keeps its text so far. A second stop, or one after the end, is no error.
 
-        On return the reply grows no more and is saved, so the next message can be sent; only where the
-        database does not work, saving goes on behind.
+        On return the reply is final and saved, so that the next message can be sent. If the database is
+        unavailable, saving continues in the background.
 
         Raises:
             NotFound: the turn is missing or another user's.
-            EngineUnavailable: another process writes it, which has not answered for some seconds; the request
-                to stop stays.
+            EngineUnavailable: another process is writing it and has not answered for some seconds; the stop request
+                stays.
         """
         live = self._live_of(user_id, turn_id)
         if live is None:
@@ -262,12 +262,12 @@ class Turns:
         await live.wait_until_saved()
 
     async def delete_conversation(self, user_id: str, conversation_id: str) -> None:
-        """Delete a conversation for good, with a reply that is still being written.
+        """Deletes a conversation permanently, with a reply that is still in flight.
 
         Raises:
             NotFound: it is missing or another user's.
         """
-        # The rows go first: should that fail, the reply has lost nothing.
+        # Delete the rows first: if that fails, the reply is unharmed.
         await self._records.delete_conversation(user_id, conversation_id)
         self._recent.forget(user_id, conversation_id)
         for live in self._live_in(conversation_id):
@@ -275,11 +275,11 @@ class Turns:
             await live.wait_until_saved()
 
     async def close(self) -> None:
-        """Start no more replies, give those in flight ``shutdown_seconds``, then end them as interrupted."""
+        """Starts no more replies, gives those in flight ``shutdown_seconds``, then ends them as interrupted."""
         self._closing = True
         if self._titles is not None:
             await self._titles.close()
-        # A transaction under way is not left without the task that ends its turn.
+        # A start in flight needs the task that ends its turn.
         await self._idempotent_starts.wait_for_pending(LAST_WRITE_SECONDS)
         if self._tasks:
             await wait_with_timeout(self._settings.shutdown_seconds, self._tasks)
@@ -373,7 +373,7 @@ class Turns:
         if ref.turn_id in self._live:
             raise Conflict(BUSY)
         self._recent.forget(user_id, ref.conversation_id)
-        # Known before it is written: whoever sees the turn in the database finds it here.
+        # Registered before it is written: a reader that sees the turn in the database finds it here.
         self._live[ref.turn_id] = live
         self._writing[user_id] += 1
         try:
@@ -398,7 +398,7 @@ class Turns:
             _log.error("%s failed", task.get_name(), exc_info=failure)
 
     def _remember(self, live: LiveTurn, context: TurnContext, question: str, settings: ChatSettings) -> None:
-        """What the next message in the conversation follows."""
+        """Caches the context of the conversation's next message."""
         if live.saved is None:
             return
         reply = PathMessage(Role.ASSISTANT, live.saved.text, live.saved.token_ids)

@@ -1,4 +1,4 @@
-"""Whether a user has room for another message. Asked before each one: a reply under way may always come to its end."""
+"""Checks a user's storage quota before each message. A reply in flight may always finish."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.errors import LimitReached
 from app.store.chat.storage_use import StorageUsageRecords
 
 COUNTED_SECONDS = 30.0
-"""For so long a count holds, where it leaves much room."""
+"""How long, in seconds, a count stays valid while the user is far from the limit."""
 _MAX_ENTRIES = 10_000
 
 
@@ -21,11 +21,11 @@ class _Counted:
 
 
 class StorageQuota:
-    """Counts what users have stored, now and then where there is much room, each time where there is little.
+    """Counts what users have stored: from a short-lived cache far from the limit, afresh each time near it.
 
     Args:
-        uses: of the database in which the messages are kept.
-        limits: of each user.
+        uses: storage counts of the database that keeps the messages.
+        limits: per user.
     """
 
     def __init__(self, uses: StorageUsageRecords, limits: StorageLimits) -> None:
@@ -34,7 +34,7 @@ class StorageQuota:
         self._counted: dict[str, _Counted] = {}
 
     async def use_of(self, user_id: str) -> StorageUse:
-        """What the user has stored now."""
+        """Counts what the user has stored now, and caches it."""
         use = await self._uses.of(user_id)
         if len(self._counted) >= _MAX_ENTRIES:
             self._counted.clear()
@@ -42,10 +42,10 @@ class StorageQuota:
         return use
 
     async def check(self, user_id: str, conversation_id: str | None) -> None:
-        """Room for a message in a conversation, or in a new one (None).
+        """Checks the quota for a message in ``conversation_id``, or in a new conversation (None).
 
         Raises:
-            LimitReached: there is none; says what to do.
+            LimitReached: the user or the conversation is at the limit; the text says what to do.
         """
         new = int(conversation_id is None)
         counted = self._counted.get(user_id)

@@ -1,4 +1,4 @@
-"""Replies that this process does not write: they have ended, or another process on the same database writes them."""
+"""Replies that this process does not write: finished ones, and those of another process on the same database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.store.chat.turn_records import TurnRecords
 from app.store.db.notifications import Channel, Notifications
 from app.turns.events import TurnEnd, TurnEvent, TurnText
 
-STOP_SECONDS = 10.0  # that another process has to end its reply
+STOP_SECONDS = 10.0  # for another process to stop its reply
 
 NO_ANSWER = (
     "The server process that writes this reply does not answer. The reply is stopped as soon as it does; should it "
@@ -21,10 +21,10 @@ NO_ANSWER = (
 
 
 class StoredTurns:
-    """Reads them from the database, where another process's checkpoints are what there is to read.
+    """Reads replies from the database, where another process's checkpoints arrive.
 
     Args:
-        poll_seconds: seconds between two looks at what another process writes, where no hint comes.
+        poll_seconds: interval between two reads of another process's reply when no notification comes.
     """
 
     def __init__(self, records: TurnRecords, notifications: Notifications, poll_seconds: float) -> None:
@@ -33,7 +33,7 @@ class StoredTurns:
         self._poll_seconds = poll_seconds
 
     async def events(self, user_id: str, turn_id: str, offset: int) -> AsyncIterator[TurnEvent]:
-        """The reply from ``offset`` on, and its end.
+        """Yields the reply from ``offset`` on, then its end.
 
         Raises:
             NotFound: the turn is missing or another user's.
@@ -50,11 +50,11 @@ class StoredTurns:
                 await self._next_look(changed)
 
     async def stop(self, user_id: str, turn_id: str) -> None:
-        """Ask the process that writes the reply to stop it, and wait until it has.
+        """Asks the process that writes the reply to stop it, and waits until it has.
 
         Raises:
             NotFound: the turn is missing or another user's.
-            EngineUnavailable: the process has not answered for ``STOP_SECONDS``; the request to stop stays.
+            EngineUnavailable: the process has not answered for ``STOP_SECONDS``; the stop request stays.
         """
         with self._notifications.watch(Channel.CHANGED, turn_id) as changed:
             if (await self._records.get(user_id, turn_id)).status is not MessageStatus.STREAMING:
@@ -70,7 +70,7 @@ class StoredTurns:
                 return  # deleted meanwhile: it has stopped
 
     async def _next_look(self, changed: asyncio.Event) -> None:
-        """Wait until another process says that its reply changed, or for as long as it takes to write it down."""
+        """Waits for a notification that the reply changed, at most ``poll_seconds``."""
         with suppress(TimeoutError):
             await asyncio.wait_for(changed.wait(), self._poll_seconds)
         changed.clear()

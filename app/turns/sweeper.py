@@ -1,4 +1,4 @@
-"""Finds replies whose process has died while this one goes on."""
+"""Interrupts replies whose process has died while this process lives."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _log = logging.getLogger(__name__)
 
 
 async def sweep_expired(leases: Leases, lease_seconds: float, alive: Callable[[], Collection[str]]) -> None:
-    """Interrupt replies whose lease has ended, every third of a lease, until cancelled. For PostgreSQL.
+    """Interrupts replies whose lease has expired, every third of a lease, until cancelled. For PostgreSQL.
 
-    A lease that ends while the database is away says nothing about its owner. So a turn is taken only when its lease
-    was over at the last look already, and the database has answered in time since; after it has not, nothing is taken
-    for a whole lease, in which every owner that lives renews its own.
+    A lease that expires while the database is unavailable says nothing about its owner. So a turn is taken only if its
+    lease had expired by the previous look and the database has answered in time since. After a late answer nothing is
+    taken for a whole lease, in which every live owner renews its own.
 
     Args:
-        alive: the turns of this process, which knows of them without a lease: where one could not be renewed because
-            somebody locks the rows of its reply, the turn is not taken from itself.
+        alive: the turns of this process, which are known to live without a lease: a locked row may have prevented
+            the renewal.
     """
     third = lease_seconds / 3
     last_look: datetime | None = None

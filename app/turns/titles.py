@@ -1,4 +1,4 @@
-"""Generates a title for a conversation, in the background of replies."""
+"""Generates conversation titles with the model, in the background of replies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine import BACKGROUND_PRIORITY, Caller, ChatEngine, ChatMessage, EngineE
 
 _log = logging.getLogger(__name__)
 
-READ_CHARS = 2000  # of the message and of the reply; a title needs no more
+READ_CHARS = 2000  # of the message and of the reply each; a title needs no more
 _PARAMS = SamplingParams(temperature=0.0, max_tokens=24)
 _DEADLINE_SECONDS = 120.0
 _REQUEST = """Write a title of two to six words for the conversation below, in its own language.
@@ -25,7 +25,7 @@ Answer: {reply}"""
 
 
 class Titles:
-    """Asks for titles, one task per conversation."""
+    """Generates titles, one task per conversation."""
 
     def __init__(self, engine: ChatEngine, conversations: Conversations, *, accounts: bool = False) -> None:
         self._accounts = accounts
@@ -34,7 +34,7 @@ class Titles:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def generate(self, user_id: str, conversation_id: str, message: str, reply: str) -> None:
-        """Give the conversation that begins with these a title soon, or leave it the one it has."""
+        """Generates a title for the conversation that begins with these, in the background; a failure changes nothing."""
         task = asyncio.create_task(
             self._generate(user_id, conversation_id, message, reply), name=f"title of {conversation_id}"
         )
@@ -42,7 +42,7 @@ class Titles:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Cancels the titles in progress."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -54,11 +54,11 @@ class Titles:
             title = as_title(said, about=f"{message} {reply}") if said else None
             if title is not None:
                 await self._conversations.set_generated_title(user_id, conversation_id, title)
-        except (AppError, EngineError, ValueError) as error:  # it keeps the title it has
+        except (AppError, EngineError, ValueError) as error:  # the conversation keeps its title
             _log.info("no title for conversation %s: %s", conversation_id, error)
 
     async def _complete(self, request: str, caller: Caller | None) -> str:
-        """What the model says; empty where it did not come to an end, as a title does."""
+        """The model's answer; empty if it was cut off, since a title ends by itself."""
         text, ended = "", False
         messages = [ChatMessage(role="user", content=request)]
         async for delta in self._engine.chat(

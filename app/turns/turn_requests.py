@@ -1,4 +1,4 @@
-"""What is asked for: a new message, one edited, another reply, the rest of one."""
+"""The four kinds of turn request: a new message, an edited message, a regenerated reply, a resumed reply."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from app.turns.recent_contexts import RecentContexts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest:
-    """A message to be answered, and where it stands."""
+    """A message to answer, and its place in the conversation."""
 
     text: str
-    conversation_id: str | None  #: None begins one
+    conversation_id: str | None  #: None creates one
     context: TurnContext
-    message_id: str | None = None  #: of a message that is there already
-    partial_reply: PartialReply | None = None  #: the reply that is to go on
-    follows_tip: bool = False  #: refuse if the conversation has moved on meanwhile
+    message_id: str | None = None  #: of a message that exists already
+    partial_reply: PartialReply | None = None  #: the reply to resume
+    follows_tip: bool = False  #: raise Conflict if the conversation moves on before the write
 
 
 class TurnRequests:
-    """Finds out what a person asks.
+    """Resolves a user's request to the message and its context.
 
     Args:
-        recent: contexts that need not be read.
-        max_message_chars: longest message that is accepted.
+        recent: cached contexts, which spare a read.
+        max_message_chars: longest message accepted, in characters.
     """
 
     def __init__(self, contexts: TurnContexts, recent: RecentContexts, max_message_chars: int) -> None:
@@ -46,13 +46,13 @@ class TurnRequests:
         *,
         uses_settings: bool = True,
     ) -> TurnRequest:
-        """A message that follows another, or begins a conversation.
+        """A message that follows another, or starts a conversation.
 
         Args:
-            uses_settings: it is answered with the conversation's own settings.
+            uses_settings: the reply uses the conversation's own settings.
 
         Raises:
-            Conflict: it follows the conversation's last message, and that is not ``tip_id``.
+            Conflict: the conversation's last message, which it is to follow, is not ``tip_id``.
         """
         text = self._checked(text)
         if conversation_id is not None:
@@ -70,7 +70,7 @@ class TurnRequests:
         return TurnRequest(text=text, conversation_id=conversation_id, context=context, follows_tip=parent_id is None)
 
     async def edit(self, user_id: str, message_id: str, text: str) -> TurnRequest:
-        """A message of the person's in other words."""
+        """An edited version of a user's message."""
         text = self._checked(text)
         user_message = await self._contexts.get_user_message(user_id, message_id)
         if user_message.id != message_id:
@@ -78,7 +78,7 @@ class TurnRequests:
         return TurnRequest(text=text, conversation_id=user_message.conversation_id, context=user_message.context)
 
     async def regenerate(self, user_id: str, message_id: str) -> TurnRequest:
-        """The message once more, or the one that this is a reply to."""
+        """Another reply to the message, or to the message that this is a reply to."""
         user_message = await self._contexts.get_user_message(user_id, message_id)
         return TurnRequest(
             text=user_message.text,
@@ -88,7 +88,7 @@ class TurnRequests:
         )
 
     async def resume(self, user_id: str, message_id: str) -> TurnRequest:
-        """The rest of a reply."""
+        """The rest of a partial reply."""
         partial_reply = await self._contexts.get_partial_reply(user_id, message_id)
         user_message = partial_reply.user_message
         return TurnRequest(
