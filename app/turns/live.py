@@ -185,7 +185,7 @@ class LiveTurn:
             self._saved_or_failed.set()
 
     async def _checkpoint_until_done(self, work: asyncio.Task[Any], asked: asyncio.Event) -> None:
-        """Until ``work`` is done: checkpoints the reply and renews the lease, on the clock and at once on a stop request."""
+        """Until ``work`` is done: checkpoints the reply and renews the lease, on the clock and on a stop request."""
         while not work.done():
             hint = asyncio.create_task(asked.wait())
             # All replies share one clock, so that one transaction checkpoints them all.
@@ -238,7 +238,7 @@ class LiveTurn:
                     self._notify_not_saved()
                 self._saved_or_failed.set()
             await asyncio.sleep(delay)
-            # At most one renewal interval: once the database is back, other processes wait one lease for a sign of life.
+            # At most one renewal interval: other processes wait one lease for a sign of life once the database is back.
             delay = min(2 * delay, MAX_RETRY_SECONDS, self._renewal_seconds)
 
     async def _end_elsewhere(self, outcome: TurnOutcome) -> TurnEnd | NotFound:

@@ -34,7 +34,7 @@ class Titles:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def generate(self, user_id: str, conversation_id: str, message: str, reply: str) -> None:
-        """Generates a title for the conversation that begins with these, in the background; a failure changes nothing."""
+        """Generates a title for the conversation that begins with these, in the background. It may fail silently."""
         task = asyncio.create_task(
             self._generate(user_id, conversation_id, message, reply), name=f"title of {conversation_id}"
         )

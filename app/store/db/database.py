@@ -1,4 +1,4 @@
-"""The door to the database: transactions run in threads, so that the event loop never waits for a disk."""
+"""Database access: runs transactions in threads, so that the event loop never waits for a disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 IN_MEMORY = "sqlite://"
 READERS = 4
 POSTGRES_CONNECTIONS = 8
-#: By it a server's connections to PostgreSQL are told from those of commands.
+#: The ``application_name`` of a server's PostgreSQL connections, which tells them from those of CLI commands.
 SERVER_NAME = "deskmate server"
 CONNECT_TIMEOUT_SECONDS = 10
 BUSY_TIMEOUT_MS = 5000
@@ -34,23 +34,23 @@ IDLE_TRANSACTION_SECONDS = 10
 class Database:
     """Runs functions of a :class:`~sqlalchemy.orm.Session`, each in one transaction, outside the event loop.
 
-    What every message asks for is done with prepared statements alone (:mod:`app.store.db.prepared_statements`), by functions of a
-    :class:`~sqlalchemy.Connection`.
+    Code that every message runs uses prepared statements only (:mod:`app.store.db.prepared_statements`), in functions
+    of a :class:`~sqlalchemy.Connection`.
 
     SQLite has one writer with its own connection and thread, so that writers queue instead of
     colliding (see :mod:`app.store.db.group_commit`), and a few readers that see a consistent snapshot
-    beside it; in memory, it has one connection for all. PostgreSQL has one pool.
+    at the same time. An in-memory SQLite has one connection for everything. PostgreSQL has one pool.
 
-    A cancelled caller never leaves half a transaction: what has begun is committed or rolled back
-    in its thread, what has not begun does not begin.
+    A cancelled caller never leaves half a transaction: a transaction that has begun is committed or rolled
+    back in its thread; one that has not begun never runs.
     """
 
     def __init__(self, url: str) -> None:
         """Args:
-        url: as ``AppSettings.resolved_database_url`` gives it, or ``IN_MEMORY``. Nothing is opened yet.
+        url: from ``AppSettings.resolved_database_url``, or ``IN_MEMORY``. Nothing is opened yet.
         """
         self._closed = False
-        self._commits: GroupCommit | None = None  # where there is one writer
+        self._commits: GroupCommit | None = None  # SQLite only
         if url == IN_MEMORY:
             self._writer = self._reader = sqlite_engine(url, connections=1)
             self._write_threads = self._read_threads = _threads(1, "database-memory")
@@ -67,7 +67,7 @@ class Database:
             self._write_threads = self._read_threads = _threads(POSTGRES_CONNECTIONS, "database")
 
     async def read(self, work: Callable[[Session], Result]) -> Result:
-        """Run ``work`` in a transaction that only reads.
+        """Runs ``work`` in a read-only transaction.
 
         Raises:
             StorageUnavailable: the database cannot be reached or read.
@@ -76,12 +76,12 @@ class Database:
         return result
 
     async def read_rows(self, work: Callable[[Connection], Result]) -> Result:
-        """As :meth:`read`, without objects."""
+        """As :meth:`read`, on a plain connection without the ORM."""
         result: Result = await self._read(CORE_MODE, work)
         return result
 
     async def write(self, work: Callable[[Session], Result]) -> Result:
-        """Run ``work`` in a transaction and commit it; roll back where it raises.
+        """Runs ``work`` in a transaction and commits it; rolls back if it raises.
 
         Raises:
             StorageUnavailable: the database cannot be reached, is locked, or its disk is full.
@@ -90,18 +90,20 @@ class Database:
         return result
 
     async def write_rows(self, work: Callable[[Connection], Result]) -> Result:
-        """As :meth:`write`, without objects."""
+        """As :meth:`write`, on a plain connection without the ORM."""
         result: Result = await self._write(CORE_MODE, work)
         return result
 
     async def ping(self) -> None:
-        """Raises:
-        StorageUnavailable: the database does not answer.
+        """Checks that the database answers.
+
+        Raises:
+        StorageUnavailable: it does not.
         """
         await self.read(lambda session: session.execute(text("SELECT 1")).scalar_one())
 
     async def close(self) -> None:
-        """Wait for the transactions under way, then close every connection."""
+        """Waits for the transactions in progress, then closes every connection."""
         self._closed = True
         for threads in {self._write_threads, self._read_threads}:
             await asyncio.to_thread(threads.shutdown)
@@ -127,22 +129,22 @@ class Database:
 
 
 def _threads(number: int, name: str) -> ThreadPoolExecutor:
-    """Whoever serves the page goes first: many wait for text there while one writes."""
+    """Threads of lower priority than the event loop, where many readers wait for text while one thread writes."""
     return ThreadPoolExecutor(number, thread_name_prefix=name, initializer=lower_thread_priority)
 
 
 def is_postgres(session: Session | Connection) -> bool:
-    """Whether it is one of PostgreSQL's; otherwise it is SQLite's."""
+    """Whether the database is PostgreSQL; otherwise it is SQLite."""
     bind = session if isinstance(session, Connection) else session.get_bind()
     return bind.dialect.name == "postgresql"
 
 
 @contextmanager
 def open_snapshot(url: str) -> Iterator[Connection]:
-    """A connection of its own in a transaction that sees one moment of the database, however long the block takes.
+    """A separate connection in a transaction that sees one snapshot of the database for as long as the block runs.
 
     Raises:
-        SQLAlchemyError: it cannot be opened.
+        SQLAlchemyError: the database cannot be opened.
     """
     sqlite = make_url(url).get_backend_name() == "sqlite"
     engine = sqlite_engine(url, connections=1, read_only=True) if sqlite else postgres_engine(url, connections=1)
@@ -157,8 +159,8 @@ def open_snapshot(url: str) -> Iterator[Connection]:
 
 
 def sqlite_engine(url: str, *, connections: int, read_only: bool = False) -> Engine:
-    """An engine for a SQLite file whose transactions are real ones, with the pragmas of every connection."""
-    if url == IN_MEMORY:  # another connection would be another database, and this one is used by its own thread alone
+    """An engine for SQLite with real transactions, which also sets the pragmas of each connection."""
+    if url == IN_MEMORY:  # a second connection would be a second database; only the database's own thread uses this one
         in_memory = {"check_same_thread": False}
         engine = create_engine(url, poolclass=StaticPool, connect_args=in_memory, hide_parameters=True)
     else:
@@ -166,9 +168,9 @@ def sqlite_engine(url: str, *, connections: int, read_only: bool = False) -> Eng
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:
-        # The driver's own idea of when a transaction begins leaves DDL and reads outside of it.
+        # The driver's default begins transactions late and leaves DDL and reads outside of them.
         connection.isolation_level = None
-        # SQLite folds the case of ASCII alone.
+        # SQLite's own functions fold the case of ASCII only.
         connection.create_function("casefold", 1, lambda value: value and value.casefold(), deterministic=True)
         for pragma in (
             f"busy_timeout = {BUSY_TIMEOUT_MS}",
@@ -181,7 +183,7 @@ def sqlite_engine(url: str, *, connections: int, read_only: bool = False) -> Eng
             connection.execute(f"PRAGMA {pragma}")
 
     # BEGIN IMMEDIATE takes the write lock at once: a transaction that reads first and writes later
-    # could otherwise be refused in the middle.
+    # could otherwise fail in the middle.
     begin_statement = "BEGIN" if read_only else "BEGIN IMMEDIATE"
 
     @event.listens_for(engine, "begin")
@@ -195,21 +197,21 @@ def postgres_engine(url: str, *, connections: int, name: str = "deskmate") -> En
     """An engine for PostgreSQL that notices connections the server has dropped.
 
     Args:
-        name: what the database server lists its connections as.
+        name: the ``application_name`` under which the server lists the connections.
     """
     return create_engine(
         url,
         pool_size=connections,
         max_overflow=0,
         pool_pre_ping=True,
-        hide_parameters=True,  # they hold what people write, and errors are logged
+        hide_parameters=True,  # parameters hold users' messages, and errors are logged
         connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": name},
     )
 
 
 def _limit_waits(engine: Engine) -> None:
-    """Wait for somebody else's lock no longer than on SQLite; and hold none for long: a process that is stopped in the
-    middle of a transaction must not hold up the others, so the server ends it."""
+    """Limits lock waits as on SQLite, and lets the server end idle transactions: a process that is suspended in the
+    middle of a transaction must not block the others."""
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:

@@ -1,4 +1,4 @@
-"""The tables of the desk's own work: feedback, reviews, and versions of prompts and canned replies."""
+"""Tables of the support desk: feedback, reviews, and versions of prompts and canned replies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.store.db.models import Base
 
 
 class Feedback(Base):
-    """What one person says about one reply."""
+    """One user's rating of one reply."""
 
     __tablename__ = "feedback"
     __table_args__ = (
@@ -33,7 +33,7 @@ class Feedback(Base):
 
 
 class Review(Base):
-    """Somebody has looked at a reply on the review page. New feedback takes the mark away."""
+    """A reply that was reviewed on the review page. New feedback deletes the row."""
 
     __tablename__ = "review"
     __table_args__ = (
@@ -48,7 +48,7 @@ class Review(Base):
 
 
 class TemplateVersion(Base):
-    """A prompt or a canned reply as an admin wrote it; the highest version is in use. Files are version 0 of theirs."""
+    """A version of a prompt or a canned reply by an admin; the highest is in use. A file on disk is its version 0."""
 
     __tablename__ = "template_version"
     __table_args__ = (
@@ -72,5 +72,5 @@ class TemplateVersion(Base):
     created_at: Mapped[datetime]
 
 
-#: Every table there is: those of :mod:`app.store.db.models`, and these.
+#: All tables: those of :mod:`app.store.db.models` and these.
 METADATA = Base.metadata

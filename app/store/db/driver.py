@@ -1,4 +1,4 @@
-"""Statements given to the database's driver itself, whose errors come back as SQLAlchemy's."""
+"""Runs statements on the DBAPI driver directly; its errors are raised as SQLAlchemy's."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 
 
 def fetch(connection: Connection, statement: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-    """All rows of a query."""
+    """Returns all rows of a query."""
     with _described(connection, statement) as of_driver:
         found: list[tuple[Any, ...]] = of_driver.execute(statement, parameters).fetchall()
         return found
 
 
 def run(connection: Connection, statement: str, parameters: Parameters = ()) -> None:
-    """A statement that returns nothing."""
+    """Runs a statement that returns nothing."""
     with _described(connection, statement) as of_driver:
         of_driver.execute(statement, parameters)
 
 
 def run_each(connection: Connection, statement: str, parameters: Sequence[Parameters]) -> None:
-    """The same for each of these, at once."""
+    """Runs the statement once per element of ``parameters``, as one batch."""
     if len(parameters) == 1:
         run(connection, statement, parameters[0])
         return
@@ -36,10 +36,10 @@ def run_each(connection: Connection, statement: str, parameters: Sequence[Parame
 
 
 def watch_idleness(connection: Connection) -> None:
-    """Have PostgreSQL's ``idle_in_transaction_session_timeout`` count again, which it does not after ``executemany``.
+    """Restarts PostgreSQL's ``idle_in_transaction_session_timeout``, which does not count after ``executemany``.
 
-    That is sent in libpq's pipeline mode, behind whose last message the server waits for the next one without a limit.
-    A process that is stopped just there would hold its locks for as long as it is.
+    ``executemany`` uses libpq's pipeline mode. After its last message the server waits for the next one without a
+    limit, so a process that is suspended just there would hold its locks until it resumes.
     """
     if connection.dialect.name == "postgresql":
         of_driver: Any = connection.connection.dbapi_connection
@@ -48,7 +48,7 @@ def watch_idleness(connection: Connection) -> None:
 
 @contextmanager
 def _described(connection: Connection, statement: str) -> Iterator[Any]:
-    """The driver's connection. Parameters are in no error: they hold what people write."""
+    """Yields the driver's connection and converts its errors. Errors hide the parameters: they hold users' messages."""
     dialect, of_driver = connection.dialect, connection.connection.dbapi_connection
     error_of_driver = dialect.loaded_dbapi.Error
     try:

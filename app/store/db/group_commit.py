@@ -1,7 +1,7 @@
-"""Writing to a database that has one writer: all that wait share one transaction, and so one way to the disk.
+"""Group commit for a database with a single writer: all waiting writes share one transaction and one disk sync.
 
-What takes the time of a short write is its transaction: the lock, the commit, the disk. Under load those that come
-while one runs become one more, each behind a savepoint of its own. A write without company is a plain transaction.
+The time of a short write is its transaction: lock, commit, disk sync. Under load, the writes that arrive during a
+transaction share the next one, each behind its own savepoint. A single write is a plain transaction.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from app.store.db.transaction import OURS, TransactionMode, Work, run_transactio
 
 MAX_BATCH_WRITES = 64
 MAX_TRANSACTION_SECONDS = 0.05
-"""A transaction takes no more writes in after so long: those that are done wait for its end."""
+"""A transaction admits no further writes after this time: the finished ones wait for its commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,17 @@ class _Write:
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """Of a write whose savepoint was rolled back."""
+    """The outcome of a write whose savepoint was rolled back."""
 
     error: Exception
 
 
 class GroupCommit:
-    """Runs writes in the order in which they came.
+    """Runs writes in order of arrival.
 
     Args:
-        engine: with one connection for them.
-        threads: of which one writes at a time.
+        engine: has one connection for the writes.
+        threads: run one write at a time.
     """
 
     def __init__(self, engine: Engine, threads: Executor) -> None:
@@ -56,10 +56,10 @@ class GroupCommit:
         self._writing = False
 
     async def run(self, way: TransactionMode, work: Work) -> Any:
-        """Run ``work``, and return once it is committed. A cancelled caller's is not begun, or comes to its end.
+        """Runs ``work`` and returns after its commit. If the caller is cancelled, it never runs or runs to completion.
 
         Raises:
-            StorageUnavailable: the database failed, and nothing was changed.
+            StorageUnavailable: the database failed; nothing was changed.
         """
         write = _Write(way, work)
         with self._lock:
@@ -70,8 +70,8 @@ class GroupCommit:
         return await asyncio.wrap_future(write.done)
 
     def _write(self) -> None:
-        """Transactions, until nobody waits."""
-        begun: list[_Write] = []  # they come first: the transaction before had no time left for them
+        """Runs transactions until no write waits."""
+        begun: list[_Write] = []  # left over from the transaction before, so they come first
         while True:
             with self._lock:
                 taken = [self._waiting.popleft() for _ in range(min(MAX_BATCH_WRITES, len(self._waiting)))]
@@ -82,7 +82,7 @@ class GroupCommit:
             begun = self._commit(begun)
 
     def _commit(self, writes: list[_Write]) -> list[_Write]:
-        """One transaction; returns those for which it had no time left."""
+        """Runs one transaction. Returns the writes for which it had no time left."""
         try:
             outcomes = self._outcomes(writes)
         except Exception as error:
@@ -97,11 +97,11 @@ class GroupCommit:
         return writes[len(outcomes) :]
 
     def _outcomes(self, writes: Sequence[_Write]) -> list[Any]:
-        """What each returned or raised, once that is committed; fewer where the transaction was long enough.
+        """Returns each write's result or error after the commit; fewer if the transaction ran out of time.
 
         Raises:
-            StorageUnavailable: nothing of it was changed.
-            Exception: what a write without company raised.
+            StorageUnavailable: the transaction failed; nothing was changed.
+            Exception: raised by a write that was alone in its transaction.
         """
         if len(writes) < 2:
             return [run_transaction(self._engine, write.way, write.work) for write in writes]
@@ -119,7 +119,7 @@ class GroupCommit:
 
 
 def _outcome(connection: Connection, write: _Write) -> Any:
-    """What it returned, or :class:`_Raised`.
+    """The write's result, or :class:`_Raised`.
 
     Raises:
         DBAPIError: the database failed, which may have ended the whole transaction.

@@ -1,4 +1,4 @@
-"""The tables. What users may see of them are the plain views of ``app.domain.views``."""
+"""The tables. Users see them only through the plain views of ``app.domain.views``."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from sqlalchemy.sql.expression import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
 ID_LENGTH = 36
-#: Of a turn: it failed, or may have ended without a word. Queries say it in the same words as its index.
+#: Condition on a turn: it failed or may have ended without text. Queries must repeat the index's exact wording.
 PERHAPS_UNANSWERED = "status IN ('error', 'interrupted') OR (status = 'complete' AND completion_tokens <= 4)"
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """Points in time, always with a zone in Python; SQLite keeps them as text in UTC, which sorts by time."""
+    """Timestamps, always timezone-aware in Python. SQLite stores them as text in UTC, which sorts by time."""
 
     impl = SqlDateTime(timezone=True)
     cache_ok = True
@@ -59,7 +59,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class TokenIds(TypeDecorator[tuple[int, ...]]):
-    """Token ids as signed 32-bit integers, little-endian: a fifth of what JSON would take."""
+    """Token ids as signed 32-bit integers, little-endian: a fifth of their size in JSON."""
 
     impl = LargeBinary
     cache_ok = True
@@ -72,7 +72,7 @@ class TokenIds(TypeDecorator[tuple[int, ...]]):
 
 
 class StoredSize(FunctionElement[int]):
-    """Bytes that a text, JSON or blob column takes; 0 for null."""
+    """Size of a text, JSON or blob column in bytes; 0 for null."""
 
     inherit_cache = True
 
@@ -90,16 +90,16 @@ def _stored_size_postgres(element: StoredSize, compiler: Any, **options: Any) ->
 
 
 def stored_bytes(*columns: ColumnClause[Any]) -> Computed:
-    """What a row's long columns take. The database computes it, so that no writer can forget it.
+    """Size in bytes of a row's long columns. The database computes it, so that no writer can forget it.
 
-    PostgreSQL keeps it in the row (it needs not read a long text for it), SQLite in an index: there it is no part of
-    the row, which may be long.
+    PostgreSQL keeps it in the row and need not read a long text for it. SQLite keeps it in an index only, since
+    there the row itself may be long.
     """
     return Computed(reduce(add, (StoredSize(column) for column in columns)))
 
 
 class Base(DeclarativeBase):
-    """Every constraint has a name, so that a later migration can speak of it on both databases."""
+    """Names every constraint, so that a later migration can refer to it on both databases."""
 
     metadata = MetaData(
         naming_convention={
@@ -114,13 +114,13 @@ class Base(DeclarativeBase):
 
 
 def table_of(model: type[Base]) -> Table:
-    """Where a model's rows are, for statements that need no objects."""
+    """A model's table, for statements that bypass the ORM."""
     assert isinstance(model.__table__, Table)
     return model.__table__
 
 
 class Account(Base):
-    """Someone who owns conversations. Without accounts, that is the one local user, who never signs in."""
+    """An owner of conversations. Without accounts there is one local user, who never signs in."""
 
     __tablename__ = "account"
     __table_args__ = (CheckConstraint("role IN ('admin', 'agent', 'viewer')", name="role"),)
@@ -140,7 +140,7 @@ class Account(Base):
 
 
 class LoginSession(Base):
-    """A browser in which somebody has signed in. Gone is signed out."""
+    """A browser that is signed in. Signing out deletes the row."""
 
     __tablename__ = "login_session"
     __table_args__ = (Index("ix_login_session_user_id", "user_id"),)
@@ -158,7 +158,7 @@ class LoginSession(Base):
 
 
 class Invitation(Base):
-    """A link that works once: to make an account, the first one, or to choose a new password."""
+    """A single-use link: to create an account, to create the first account, or to choose a new password."""
 
     __tablename__ = "invitation"
     __table_args__ = (
@@ -181,7 +181,7 @@ class Invitation(Base):
 
 
 class ApiKey(Base):
-    """What a program of somebody's shows at ``/v1``. Gone is revoked."""
+    """A client's credential for ``/v1``. Revoking deletes the row."""
 
     __tablename__ = "api_key"
     __table_args__ = (Index("ix_api_key_user_id", "user_id"),)
@@ -198,7 +198,7 @@ class ApiKey(Base):
 
 
 class TokenUse(Base):
-    """What a person's replies took in a day. Beside the turns: deleting a conversation gives no tokens back."""
+    """Tokens of a user's replies per day. Kept apart from turns: deleting a conversation refunds no tokens."""
 
     __tablename__ = "token_use"
 
@@ -208,7 +208,7 @@ class TokenUse(Base):
 
 
 class AuditEvent(Base):
-    """Who did what and when; never what anybody wrote. It outlives what it speaks of, hence no foreign keys."""
+    """Who did what and when, never what anyone wrote. Has no foreign keys, because it outlives what it refers to."""
 
     __tablename__ = "audit_event"
     __table_args__ = (Index("ix_audit_event_actor_id", "actor_id"),)
@@ -231,9 +231,9 @@ class Conversation(Base):
         Index(
             "ix_conversation_unindexed", "id", sqlite_where=text("indexed = 0"), postgresql_where=text("NOT indexed")
         ),
-        # Importing a file twice finds what the first time made.
+        # Importing a file a second time finds the first import.
         Index("uq_conversation_user_id_imported_from", "user_id", "imported_from", unique=True),
-        Index("ix_conversation_created_at", "created_at"),  # what is counted by days is found by this, here and below
+        Index("ix_conversation_created_at", "created_at"),  # for counts per day, as the other created_at indexes
         Index("ix_conversation_user_id_stored_bytes", "user_id", "stored_bytes").ddl_if(dialect="sqlite"),
     )
 
@@ -283,7 +283,7 @@ class Message(Base):
         CheckConstraint("role IN ('user', 'assistant')", name="role"),
         CheckConstraint("status IN ('streaming', 'complete', 'stopped', 'interrupted', 'error')", name="status"),
         Index("ix_message_conversation_id_position", "conversation_id", "position"),
-        # Siblings of a branch; and deleting a long chat checks each parent_id.
+        # For the siblings of a branch; deleting a long chat also checks each parent_id.
         Index("ix_message_parent_id", "parent_id"),
         Index("ix_message_unindexed", "id", sqlite_where=text("indexed = 0"), postgresql_where=text("NOT indexed")),
         Index(
@@ -292,21 +292,21 @@ class Message(Base):
             sqlite_where=text("deletion IS NOT NULL"),
             postgresql_where=text("deletion IS NOT NULL"),
         ),
-        # With all that counting asks for: reading each message for it takes a hundred times as long.
+        # Covers all that counting needs: reading each message instead takes a hundred times as long.
         Index("ix_message_created_at", "created_at", "role", "deletion"),
         Index("ix_message_conversation_id_stored_bytes", "conversation_id", "stored_bytes").ddl_if(dialect="sqlite"),
     )
 
     id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
     conversation_id: Mapped[str] = mapped_column(ForeignKey("conversation.id", ondelete="CASCADE"))
-    # No ON DELETE CASCADE here: SQLite would recurse once per message, and stop at a depth of 1,000.
+    # No ON DELETE CASCADE here: SQLite would recurse once per message and stop at a depth of 1,000.
     parent_id: Mapped[str | None] = mapped_column(ForeignKey("message.id"), comment="Null at the root.")
     role: Mapped[str] = mapped_column(String(16))
     status: Mapped[str] = mapped_column(
         String(16), comment="Only 'streaming' may change; the row exists before the first token does."
     )
     content: Mapped[str] = mapped_column(Text, comment="For a reply in flight: the text up to the last checkpoint.")
-    # Deferred: only what goes to the model needs them, and they are as large as the text.
+    # Deferred: only prompts need them, and they are as large as the text.
     token_ids: Mapped[tuple[int, ...] | None] = mapped_column(
         TokenIds,
         deferred=True,
@@ -329,12 +329,12 @@ class Message(Base):
 
 
 class Turn(Base):
-    """One run of the model that wrote (or is writing) one reply: how it was asked, and what it took."""
+    """One run of the model that wrote, or is writing, one reply: its parameters and its statistics."""
 
     __tablename__ = "turn"
     __table_args__ = (
         CheckConstraint("status IN ('running', 'complete', 'stopped', 'interrupted', 'error')", name="status"),
-        # At most one reply at a time in a conversation, whoever asks: the second insert fails.
+        # At most one running reply per conversation, for any requester: the second insert fails.
         Index(
             "uq_turn_running",
             "conversation_id",
@@ -393,7 +393,7 @@ class Turn(Base):
 
 
 class ConversationTag(Base):
-    """A word that a person has put on a conversation to find it by."""
+    """A tag that a user has put on a conversation."""
 
     __tablename__ = "conversation_tag"
     __table_args__ = (Index("ix_conversation_tag_tag", "tag", "conversation_id"),)
@@ -403,10 +403,10 @@ class ConversationTag(Base):
 
 
 class SearchEntry(Base):
-    """The words of a title or of (a piece of) a message, as :mod:`app.store.chat.search` finds them.
+    """The searchable words of a title or of (a piece of) a message; see :mod:`app.store.chat.search`.
 
-    Made from the other tables and made anew where ``indexed`` is false, so it holds nothing of its own. SQLite finds
-    words through the FTS5 table ``search_entry_fts``, which triggers keep, PostgreSQL through an index.
+    Derived from the other tables and rebuilt where ``indexed`` is false, so it holds no data of its own. SQLite finds
+    words through the FTS5 table ``search_entry_fts``, which triggers maintain; PostgreSQL through an index.
     """
 
     __tablename__ = "search_entry"

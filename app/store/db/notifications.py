@@ -1,6 +1,6 @@
-"""What processes on one PostgreSQL tell each other: look at this turn again. A hint; the truth is in the rows.
+"""Notifications between processes on one PostgreSQL: "read this turn again". Only a hint; the rows hold the truth.
 
-Nobody relies on a hint to arrive: whoever waits for one looks by itself after a while, too.
+No caller relies on a hint to arrive: every waiter also polls.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _log = logging.getLogger(__name__)
 FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 30.0
 
-#: A connection that only listens would never notice that the other end is gone.
+#: A connection that only listens would never notice that its peer is gone.
 _KEEPALIVE = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
 
 
 class Channel(StrEnum):
-    """What a hint is about; its payload is the id of a turn."""
+    """The kinds of notification. The payload is a turn id."""
 
-    CHANGED = "deskmate_turn_changed"  #: for who reads it: it has grown, or ended
-    STOP_REQUESTED = "deskmate_turn_asked"  #: for who writes it: it is to stop, or was deleted
+    CHANGED = "deskmate_turn_changed"  #: to readers: the reply has grown or ended
+    STOP_REQUESTED = "deskmate_turn_asked"  #: to the writer: stop, or the turn was deleted
 
 
 def notify(session: Session, channel: Channel, turn_id: str) -> None:
-    """Tell every process that listens, once this transaction is committed. On SQLite there is one process."""
+    """Notifies all listening processes when this transaction commits. Does nothing on SQLite: there is one process."""
     if is_postgres(session):
         session.execute(select(func.pg_notify(channel.value, turn_id)))
 
 
 class Notifications:
-    """The hints that come from the database, for those who watch for them. Belongs to one event loop.
+    """Delivers the database's notifications to watchers. Belongs to one event loop.
 
     Args:
-        url: of the database; nothing is ever opened for SQLite.
+        url: of the database; SQLite opens no connection.
     """
 
     def __init__(self, url: str) -> None:
@@ -55,7 +55,7 @@ class Notifications:
 
     @contextmanager
     def watch(self, channel: Channel, turn_id: str) -> Iterator[asyncio.Event]:
-        """An event that is set at each hint, and whenever hints may have been missed. The caller clears it."""
+        """Yields an event that is set at each hint and whenever hints may have been missed. The caller clears it."""
         hinted = asyncio.Event()
         key = (channel.value, turn_id)
         self._watched.setdefault(key, set()).add(hinted)
@@ -67,7 +67,7 @@ class Notifications:
                 del self._watched[key]
 
     async def listen(self) -> None:
-        """Receive hints until cancelled, connecting again by itself. On SQLite there is nothing to do."""
+        """Receives hints until cancelled and reconnects by itself. Returns at once on SQLite."""
         if self._url.get_backend_name() != "postgresql":
             return
         delay = FIRST_RETRY_SECONDS
@@ -87,7 +87,7 @@ class Notifications:
             delay = min(2 * delay, MAX_RETRY_SECONDS)
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
-        # As the pool of the database reads the same URL.
+        # Parses the URL exactly as the database's pool does.
         _, options = self._url.get_dialect()().create_connect_args(self._url)
         ours = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": SERVER_NAME}
         return await psycopg.AsyncConnection.connect(**{**ours, **_KEEPALIVE, **options}, autocommit=True)
@@ -104,6 +104,4 @@ class Notifications:
         if not self._lost:
             self._lost = True
             reason = str(error).strip().partition("\n")[0]
-            _log.warning(
-                "no notifications from other processes (%s); replies are looked at on a clock meanwhile", reason
-            )
+            _log.warning("no notifications from other processes (%s); replies of theirs are polled meanwhile", reason)

@@ -1,7 +1,7 @@
-"""Statements that every message asks for: put together once for each database, and run by its driver itself.
+"""Statements that every message runs: compiled once per database and executed by its driver directly.
 
-What SQLAlchemy does between a statement and its rows, each time anew, takes several times as long as the database does
-for these. Here it says once how the statement is written and how values are converted; both stay its own.
+SQLAlchemy's work between a statement and its rows takes several times as long as the database takes for these.
+Here SQLAlchemy compiles the statement and picks the type converters once; both remain its own.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _Convert = Callable[[Any], Any]
 
 
 class _Compiled(NamedTuple):
-    """A statement in the words of one database."""
+    """A statement compiled for one dialect."""
 
     text: str
-    names: tuple[str, ...] | None  #: of its parameters in their order; None where they are given by name
-    fixed: dict[str, Any]  #: parameters that the statement itself has values for
-    given: tuple[tuple[str, _Convert], ...]  #: which of the others must be converted, and how
-    columns: tuple[tuple[int, _Convert], ...]  #: the same of a row's values
+    names: tuple[str, ...] | None  #: parameter names in positional order; None if passed by name
+    fixed: dict[str, Any]  #: parameters whose values are part of the statement
+    given: tuple[tuple[str, _Convert], ...]  #: converters for those of the other parameters that need one
+    columns: tuple[tuple[int, _Convert], ...]  #: converters for result columns, by index
 
     def parameters(self, given: Mapping[str, Any]) -> Sequence[Any] | dict[str, Any]:
         values = {**self.fixed, **given}
@@ -54,33 +54,33 @@ class _Compiled(NamedTuple):
 
 
 class Prepared:
-    """One statement without objects: its parameters are ``bindparam`` all, and none of them is a list.
+    """One statement without the ORM. All its parameters are ``bindparam``, and none is a list.
 
-    It takes part in the connection's transaction, and raises what any statement raises.
+    Runs in the connection's transaction and raises what any statement raises.
     """
 
     def __init__(self, statement: Select[Any] | Insert | Update | Delete) -> None:
         self._statement = statement
-        self._compiled: dict[str, _Compiled] = {}  # by the database's name
+        self._compiled: dict[str, _Compiled] = {}  # by dialect name
 
     def rows(self, connection: Connection, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """What it selects."""
+        """Returns the selected rows."""
         compiled = self._on(connection)
         found = driver.fetch(connection, compiled.text, compiled.parameters(given))
         return [compiled.converted(row) for row in found] if compiled.columns else found
 
     def row(self, connection: Connection, given: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """The only row that it selects, if there is one."""
+        """Returns the only selected row, or None."""
         found = self.rows(connection, given)
         return found[0] if found else None
 
     def run(self, connection: Connection, given: Mapping[str, Any]) -> None:
-        """Write one row."""
+        """Writes one row."""
         compiled = self._on(connection)
         driver.run(connection, compiled.text, compiled.parameters(given))
 
     def run_each(self, connection: Connection, given: Sequence[Mapping[str, Any]]) -> None:
-        """Write several rows; the database is asked once."""
+        """Writes several rows in one round trip."""
         compiled = self._on(connection)
         driver.run_each(connection, compiled.text, [compiled.parameters(one) for one in given])
 
@@ -93,16 +93,16 @@ class Prepared:
 
 
 def update_of(table: Table, columns: Iterable[str]) -> Prepared:
-    """The statement that gives these columns new values in the row with the id ``key``; made once for each."""
+    """The statement that updates these columns in the row whose id is ``key``; cached per table and columns."""
     return _update_of(table, tuple(columns))
 
 
 def insert_into(table: Table, columns: str, **computed: ColumnElement[Any]) -> Prepared:
-    """The statement for a new row.
+    """The statement that inserts a row.
 
     Args:
-        columns: which get a value each time, separated by blanks.
-        computed: what the database itself puts into others.
+        columns: names of the columns with a value per call, separated by blanks.
+        computed: further columns, by the SQL expression that the database computes.
     """
     return Prepared(insert(table).values({name: bindparam(name) for name in columns.split()} | computed))
 

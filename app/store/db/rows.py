@@ -1,4 +1,4 @@
-"""From rows to views, and the queries that every repository needs."""
+"""Converts rows to views; queries shared by all repositories."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ NO_CONVERSATION = "There is no such conversation. It may have been deleted."
 
 
 def shown_name(account: type[Account]) -> ColumnElement[str]:
-    """What others see of a person."""
+    """The name that other users see."""
     return func.coalesce(account.display_name, account.name)
 
 
 def is_id(text: str) -> bool:
-    """Whether ``text`` could be an id at all; databases choke on some of what it may be instead."""
+    """Whether ``text`` is shaped like an id. Some other strings make the databases fail."""
     return _ID.fullmatch(text) is not None
 
 
-# Made once: putting a statement together costs more than its execution.
+# Built once: constructing a statement costs more than executing it.
 _OWNED = select(Conversation).where(
     Conversation.id == bindparam("conversation_id"), Conversation.user_id == bindparam("user_id")
 )
-_OWNED_LOCKED = _OWNED.with_for_update(key_share=True)  # whoever only refers to it need not wait
+_OWNED_LOCKED = _OWNED.with_for_update(key_share=True)  # inserting a row that refers to it does not wait
 
 
 def owned_conversation(session: Session, user_id: str, conversation_id: str, *, lock: bool = False) -> Conversation:
-    """The conversation, where it is this user's. ``lock`` holds others back until the transaction ends.
+    """The user's conversation. ``lock`` blocks other writers of the row until the transaction ends.
 
     Raises:
-        NotFound: it is missing or another's.
+        NotFound: it is missing or another user's.
     """
     if not is_id(conversation_id):
         raise NotFound(NO_CONVERSATION)
@@ -52,10 +52,10 @@ def owned_conversation(session: Session, user_id: str, conversation_id: str, *, 
 
 
 def owned_message(session: Session, user_id: str, message_id: str) -> Message:
-    """The message, where it stands in one of this user's conversations.
+    """The message, if it is in one of the user's conversations.
 
     Raises:
-        NotFound: it is missing or another's.
+        NotFound: it is missing or another user's.
     """
     message = None
     if is_id(message_id):
@@ -92,7 +92,7 @@ def message_view(
 
 
 def reply_stats(turn: Turn) -> ReplyStats | None:
-    """What the turn took; None while it runs, or where its end was not seen."""
+    """The turn's statistics; None while it runs or if its end was not recorded."""
     if turn.finish_reason is None:
         return None
     return ReplyStats(

@@ -1,4 +1,4 @@
-"""A limit on what a query may take, where a person chooses what is looked for."""
+"""A time limit for queries whose search terms come from users."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from app.store.db.database import is_postgres
 
 
 class TooSlowError(Exception):
-    """A statement was ended because it took too long. Its transaction cannot go on."""
+    """A statement exceeded its time limit. Its transaction is unusable."""
 
 
 @contextmanager
 def time_limit(session: Session, seconds: float) -> Iterator[None]:
-    """Around statements that only read: each of PostgreSQL's, and all of SQLite's together, take no longer than this.
+    """Limits read-only statements: each single statement on PostgreSQL, all of them together on SQLite.
 
     Raises:
-        TooSlowError: they would have.
+        TooSlowError: the limit, in seconds, was exceeded.
     """
     try:
         if is_postgres(session):
@@ -44,7 +44,7 @@ def time_limit(session: Session, seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _interrupted_after(connection: SqliteConnection, seconds: float) -> Iterator[None]:
-    # Late, it would hit whatever the connection does next.
+    # A late interrupt would hit the connection's next statement.
     lock, over = threading.Lock(), False
 
     def interrupt() -> None:

@@ -1,4 +1,4 @@
-"""Transactions, by themselves or behind a savepoint, and what it means when the database fails."""
+"""Runs transactions, standalone or behind a savepoint, and maps database failures to StorageUnavailable."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from app.store.db import driver
 
 _log = logging.getLogger(__name__)
 
-#: Ours: a constraint that a caller reads, or a statement that is wrong. They leave a transaction as it was.
+#: Errors of our own making: a violated constraint, or a wrong statement. They leave the transaction usable.
 OURS = IntegrityError, ProgrammingError, DataError
 
 Work = Callable[[Any], Any]
-"""What is done in a transaction; gets what its :class:`TransactionMode` says."""
+"""A function that runs in a transaction. Its argument depends on the :class:`TransactionMode`."""
 
 
 class TransactionMode(NamedTuple):
-    """How work is given a transaction: what it does is kept, or nothing of it where it raises."""
+    """How work runs in a transaction. Its changes are kept, or all undone if it raises."""
 
-    alone: Callable[[Engine, Work], Any]
-    nested: Callable[[Connection, Work], Any]  #: in a transaction that others share, which goes on behind it
+    alone: Callable[[Engine, Work], Any]  #: in a transaction of its own
+    nested: Callable[[Connection, Work], Any]  #: behind a savepoint, in a transaction that other work shares
 
 
 def run_transaction(engine: Engine, way: TransactionMode, work: Work) -> Any:
-    """Commit what ``work`` does, or roll it back where it raises.
+    """Commits what ``work`` does, or rolls it back if it raises.
 
     Raises:
-        StorageUnavailable: the database failed, and nothing was changed.
+        StorageUnavailable: the database failed; nothing was changed.
     """
     try:
         return way.alone(engine, work)
@@ -47,7 +47,7 @@ def run_transaction(engine: Engine, way: TransactionMode, work: Work) -> Any:
 
 
 def unavailable(error: Exception) -> StorageUnavailable:
-    """For people: what the database failed with."""
+    """The error for users, with the database's reason; logs it too."""
     reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
     _log.error("The database failed: %s", reason)
     return StorageUnavailable(
@@ -78,7 +78,7 @@ def _behind_savepoint(connection: Connection, work: Work) -> Any:
     try:
         done = work(connection)
     except Exception as error:
-        if isinstance(error, OURS) or not isinstance(error, DBAPIError):  # else nothing of the transaction may be left
+        if isinstance(error, OURS) or not isinstance(error, DBAPIError):  # else the transaction may be gone
             driver.run(connection, "ROLLBACK TO one")
             driver.run(connection, "RELEASE one")
         raise
@@ -86,7 +86,7 @@ def _behind_savepoint(connection: Connection, work: Work) -> Any:
     return done
 
 
-#: Work with SQLAlchemy's objects; gets a :class:`~sqlalchemy.orm.Session`.
+#: For work with the ORM; passes a :class:`~sqlalchemy.orm.Session`.
 ORM_MODE = TransactionMode(_in_session, _in_nested_session)
-#: Work with nothing but prepared statements; gets a :class:`~sqlalchemy.Connection`. It takes half the time.
+#: For work with prepared statements only; passes a :class:`~sqlalchemy.Connection`. Takes half the time.
 CORE_MODE = TransactionMode(_on_connection, _behind_savepoint)
