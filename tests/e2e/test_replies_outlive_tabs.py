@@ -226,7 +226,7 @@ def test_what_another_browser_asked_is_shown_before_anything_follows_it(
     one.box.fill("not knowing of that")
     one.box.press("Enter")
     expect(one.users.last).to_have_text("asked elsewhere")
-    expect(one.page.get_by_text("gone on elsewhere")).to_be_visible()
+    expect(one.page.get_by_text("changed elsewhere")).to_be_visible()
     expect(one.box).to_have_value("not knowing of that")
     one.box.press("Enter")
     expect(one.users.last).to_have_text("not knowing of that")

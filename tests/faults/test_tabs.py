@@ -78,7 +78,7 @@ async def race(tabs: list[httpx.AsyncClient], database: Engine, rounds: int) -> 
         for which, answer in enumerate(answers):
             if which not in winners:
                 assert answer.status_code == 409, answer.text
-                assert "reply is still being written" in answer.text or "gone on elsewhere" in answer.text
+                assert "reply is still being written" in answer.text or "changed elsewhere" in answer.text
         expected.update(texts[which] for which in winners if which < 3)
         turn = answers[winners[0]].json()
         await stop(tabs[0], turn)
@@ -170,7 +170,7 @@ async def test_a_tab_that_slept_through_a_crash(start: Start, database: Engine) 
         late = {"text": "late", "conversation_id": conversation_id, "tip_id": lost["message_id"]}
         refused = await tab.post("/api/turns", json=late)
         assert refused.status_code == 409
-        assert "gone on elsewhere" in refused.json()["error"]["message"]
+        assert "changed elsewhere" in refused.json()["error"]["message"]
         await stop(tab, lost)
         await stop(tab, first)
         events = [event async for event in follow(tab, lost["turn_id"], last_event_id=last_event_id)]

@@ -1,4 +1,4 @@
-"""The list of conversations, a page at a time: by keys, never by counting, and without the messages' texts."""
+"""Lists conversations page by page, with keyset pagination and without the messages' texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from app.store.db.rows import is_id
 
 @dataclass(frozen=True, slots=True)
 class PageCursor:
-    """Where a page of conversations ended."""
+    """The position where a page of conversations ended."""
 
     pinned: bool
     updated_at: datetime
@@ -32,10 +32,12 @@ class PageCursor:
 
     @classmethod
     def decode(cls, cursor: str) -> PageCursor:
-        """Raises:
-        InvalidInput: no page ended there.
+        """Decodes a page's ``next_cursor``.
+
+        Raises:
+        InvalidInput: it is not a valid cursor.
         """
-        nonsense = InvalidInput("This cursor is not one that a page of conversations gave; leave it out.")
+        nonsense = InvalidInput("This cursor is not valid. Send the next_cursor of a page, or leave it out.")
         try:
             pinned, moment, conversation_id = base64.urlsafe_b64decode(cursor.encode()).decode().split("|")
             updated_at = datetime.fromisoformat(moment)
@@ -56,9 +58,9 @@ def list_page(
     tag: str | None,
     archived: bool,
 ) -> Page[ConversationSummary]:
-    """One page, as :meth:`app.store.chat.conversations.Conversations.list` describes it."""
+    """One page; see :meth:`app.store.chat.conversations.Conversations.list`."""
     running = exists().where(Turn.conversation_id == Conversation.id, Turn.status == "running")
-    # What was searched for comes by time alone.
+    # Search results are ordered by time only.
     pinned: ColumnElement[bool] = Conversation.pinned.expression if search is None else literal(False)
     hit: ColumnElement[str | None] = literal(None)
     statement = select(Conversation, running.label("streaming"), pinned.label("first")).where(
@@ -113,7 +115,7 @@ def list_page(
 
 
 def tags_of(session: Session, conversation_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The tags of each of these conversations that has some."""
+    """Tags by conversation id; conversations without tags are missing."""
     rows = session.execute(
         select(ConversationTag.conversation_id, ConversationTag.tag)
         .where(ConversationTag.conversation_id.in_(conversation_ids))

@@ -1,4 +1,4 @@
-"""Conversations as people see them: listed, searched, opened, renamed. Every query asks for the user's id."""
+"""The user's conversations: list, search, open, rename. Every query takes the user's id."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from app.store.db.rows import message_view, owned_conversation, owned_message
 from app.store.db.statement_timeout import TooSlowError, time_limit
 
 MAX_PAGE = 500
-CONTEXT_ABOVE = 10  # messages above the one that a search leads to
+CONTEXT_ABOVE = 10  # messages shown above a search hit
 MAX_SEARCH_SECONDS = 5.0
 MAX_TAGS = 20
 MAX_TAG_CHARS = 50
-_LONG_PROMPT_CHARS = 10_000  # a shorter one makes no difference to what anybody has stored
+_LONG_PROMPT_CHARS = 10_000  # a shorter system prompt is too small to matter for the storage quota
 
 
 class Conversations:
-    """The repository of conversations. Deleting one is :meth:`app.turns.service.Turns.delete_conversation`."""
+    """The repository of conversations. To delete one, see :meth:`app.turns.service.Turns.delete_conversation`."""
 
     def __init__(self, database: Database, limits: StorageLimits | None = None) -> None:
-        """``limits``: what each user may store; None is any amount."""
+        """``limits``: storage limits per user; None is no limit."""
         self._database = database
         self._limits = limits or StorageLimits()
         self.index = SearchIndex(database)
@@ -54,18 +54,18 @@ class Conversations:
         tag: str | None = None,
         archived: bool = False,
     ) -> Page[ConversationSummary]:
-        """The user's conversations, pinned ones first, then latest activity first.
+        """The user's conversations, pinned ones first, then by latest activity.
 
         Args:
-            cursor: the last page's ``next_cursor``.
-            query: only those with these words in the title or a message, archived or not, latest activity first;
-                ``message_id`` and ``snippet`` tell the message that matched.
-            tag: only those that have it.
-            archived: the archived ones instead of the others.
+            cursor: the previous page's ``next_cursor``.
+            query: only conversations with these words in the title or a message, archived or not, by latest activity;
+                ``message_id`` and ``snippet`` describe the message that matched.
+            tag: only conversations with this tag.
+            archived: list archived conversations instead of the others.
 
         Raises:
-            InvalidInput: the limit or the cursor makes no sense, or the search takes too long.
-            TooManyRequests: many searches of the user's wait already.
+            InvalidInput: the limit or the cursor is not valid, or the search takes too long.
+            TooManyRequests: too many of the user's searches are waiting.
         """
         _check_limit(limit)
         after = PageCursor.decode(cursor) if cursor else None
@@ -80,7 +80,7 @@ class Conversations:
                 return list_page(session, user_id, limit, after, Query(user_id, wanted), tag=tag, archived=archived)
 
         async with self._searches.slot(user_id):
-            await self.index.catch_up()  # what was just said can be found; a long backlog is not waited for
+            await self.index.catch_up()  # finds new messages; does not wait for a long backlog
             try:
                 return await self._database.read(search)
             except TooSlowError:
@@ -90,7 +90,7 @@ class Conversations:
                 ) from None
 
     async def tags(self, user_id: str) -> dict[str, int]:
-        """The user's tags in alphabetical order, and how many conversations have each."""
+        """The user's tags in alphabetical order, with the number of conversations per tag."""
 
         def work(session: Session) -> dict[str, int]:
             rows = session.execute(
@@ -115,13 +115,13 @@ class Conversations:
         """The conversation with its last messages.
 
         Args:
-            limit: how many messages.
-            before: the last ones above this message instead.
-            at: as many as it takes to begin a little above this one.
+            limit: number of messages.
+            before: return the messages above this one instead.
+            at: return as many messages as needed to start a little above this one.
 
         Raises:
             NotFound: the conversation, or the message in it, is missing or another user's.
-            InvalidInput: the limit makes no sense, or ``at`` is on another branch than the one that is shown.
+            InvalidInput: the limit is out of range, or ``at`` is not on the branch that is shown.
         """
         _check_limit(limit)
 
@@ -138,7 +138,7 @@ class Conversations:
                 shown = max(limit, _distance(session, user_id, conversation, at, last) + CONTEXT_ABOVE)
             rows = path_to(session, last, shown)
             if at is not None and all(message.id != at for message, _turn in rows):
-                raise InvalidInput("This message is on another branch than the one that is shown. Show that one first.")
+                raise InvalidInput("This message is on another branch. Switch to that branch first.")
             siblings = siblings_of(session, [message for message, _turn in rows])
             feedback = feedback_of(session, user_id, [message.id for message, _turn in rows])
             messages = tuple(
@@ -161,7 +161,9 @@ class Conversations:
         return await self._database.read(work)
 
     async def get_message(self, user_id: str, message_id: str) -> MessageView:
-        """Raises:
+        """Returns one message.
+
+        Raises:
         NotFound: the message is missing or another user's.
         """
 
@@ -174,7 +176,7 @@ class Conversations:
         return await self._database.read(work)
 
     async def show(self, user_id: str, message_id: str) -> None:
-        """Make the branch that ``message_id`` is on the one that is shown, as far as its latest messages go.
+        """Shows the branch of ``message_id``, down to its latest message.
 
         Raises:
             NotFound: the message is missing or another user's.
@@ -188,12 +190,12 @@ class Conversations:
         await self._database.write(work)
 
     async def branch(self, user_id: str, message_id: str) -> str:
-        """Copy a conversation up to a message into a new one; returns the new one's id.
+        """Copies a conversation up to a message into a new conversation and returns the new id.
 
         Raises:
             NotFound: the message is missing or another user's.
             Conflict: the message is still being written.
-            LimitReached: there is no room for the copy.
+            LimitReached: the copy does not fit the storage quota.
         """
         now = datetime.now(UTC)
 
@@ -220,7 +222,9 @@ class Conversations:
         return await self._database.write(work)
 
     async def rename(self, user_id: str, conversation_id: str, title: str) -> None:
-        """Raises:
+        """Renames a conversation.
+
+        Raises:
         InvalidInput: the title is empty or longer than 200 characters.
         NotFound: the conversation is missing or another user's.
         """
@@ -228,11 +232,11 @@ class Conversations:
         if not title:
             raise InvalidInput("A title needs at least one character.")
         if len(title) > MAX_TITLE_CHARS:
-            raise InvalidInput(f"This title is {len(title)} characters long; at most {MAX_TITLE_CHARS} are kept.")
+            raise InvalidInput(f"This title is {len(title)} characters long; at most {MAX_TITLE_CHARS} are allowed.")
         await self._change(user_id, conversation_id, title=title, title_by="person", indexed=False)
 
     async def set_generated_title(self, user_id: str, conversation_id: str, title: str) -> bool:
-        """Give it the model's title instead of its first message's words; False where it has another by now."""
+        """Replaces the default title, the first message's words, by a model's; False if it has another title by now."""
 
         def work(session: Session) -> bool:
             done = session.execute(
@@ -259,7 +263,7 @@ class Conversations:
         archived: bool | None = None,
         unread: bool | None = None,
     ) -> None:
-        """Pin, archive, or take for read; None leaves it as it is. None of them moves it in the list by itself.
+        """Pins, archives or marks as unread; None leaves a mark as it is. Does not count as activity in the list.
 
         Raises:
             NotFound: the conversation is missing or another user's.
@@ -268,10 +272,10 @@ class Conversations:
         await self._change(user_id, conversation_id, **{name: mark for name, mark in marks.items() if mark is not None})
 
     async def set_tags(self, user_id: str, conversation_id: str, tags: Sequence[str]) -> None:
-        """Give the conversation these tags, and no others.
+        """Replaces the conversation's tags.
 
         Raises:
-            InvalidInput: too many, an empty one or one that is too long.
+            InvalidInput: too many tags, or one that is empty or too long.
             NotFound: the conversation is missing or another user's.
         """
         wanted = clean_tags(tags)
@@ -286,7 +290,9 @@ class Conversations:
         await self._database.write(work)
 
     async def save_settings(self, user_id: str, conversation_id: str, settings: ChatSettings) -> None:
-        """Raises:
+        """Saves the conversation's settings.
+
+        Raises:
         InvalidInput: a value is out of range.
         NotFound: the conversation is missing or another user's.
         """
@@ -295,7 +301,9 @@ class Conversations:
         await self._change(user_id, conversation_id, counted=is_long, settings=settings_row(settings))
 
     async def settings_of(self, user_id: str, conversation_id: str) -> ChatSettings:
-        """Raises:
+        """Returns the conversation's settings.
+
+        Raises:
         NotFound: the conversation is missing or another user's.
         """
         return await self._database.read(
@@ -303,7 +311,7 @@ class Conversations:
         )
 
     async def _change(self, user_id: str, conversation_id: str, *, counted: bool = False, **values: object) -> None:
-        """``counted``: what is written may take so much room that it is counted before it is kept."""
+        """``counted``: the new values may be large, so check the storage quota before the commit."""
 
         def work(session: Session) -> None:
             owned_conversation(session, user_id, conversation_id, lock=True)
@@ -315,42 +323,42 @@ class Conversations:
         await self._database.write(work)
 
     def _use(self, session: Session, user_id: str) -> StorageUse | None:
-        """Counts what a user has stored; None where there is no limit."""
+        """What the user has stored; None if there is no limit."""
         return None if self._limits == StorageLimits() else storage_use(session, user_id)
 
     def _require_kept(self, session: Session, user_id: str, before: StorageUse | None) -> None:
-        """Counts what this transaction leaves of what was there ``before``; None counts nothing."""
+        """Checks the storage quota after this transaction's changes. ``before``: use before them; None skips the check."""
         if before is not None:
             session.flush()
             self._limits.require_kept(storage_use(session, user_id), before)
 
 
 def settings_row(settings: ChatSettings) -> dict[str, object]:
-    """Settings as they are stored: defaults left out."""
+    """Settings in stored form: without defaults."""
     return settings.model_dump(mode="json", exclude_defaults=True)
 
 
 def clean_tags(tags: Sequence[str]) -> list[str]:
-    """Tags as they are kept: on one line, each once.
+    """Normalises tags: one line each, no duplicates.
 
     Raises:
-        InvalidInput: too many, an empty one or one that is too long.
+        InvalidInput: too many tags, or one that is empty or too long.
     """
     wanted = list(dict.fromkeys(one_line(clean_text(tag)) for tag in tags))
     if len(wanted) > MAX_TAGS:
-        raise InvalidInput(f"A conversation takes at most {MAX_TAGS} tags; these are {len(wanted)}.")
+        raise InvalidInput(f"A conversation can have at most {MAX_TAGS} tags; these are {len(wanted)}.")
     for tag in wanted:
         if not tag:
             raise InvalidInput("A tag needs at least one character.")
         if len(tag) > MAX_TAG_CHARS:
             raise InvalidInput(
-                f"The tag '{tag[:20]}…' is {len(tag)} characters long; at most {MAX_TAG_CHARS} are kept."
+                f"The tag '{tag[:20]}…' is {len(tag)} characters long; at most {MAX_TAG_CHARS} are allowed."
             )
     return wanted
 
 
 def _distance(session: Session, user_id: str, conversation: Conversation, message_id: str, last: str) -> int:
-    """How many messages a path of this conversation has from ``message_id`` to ``last``, if both are on it."""
+    """Number of messages on the path from ``message_id`` to ``last``, both included, if there is one."""
     message = owned_message(session, user_id, message_id)
     if message.conversation_id != conversation.id:
         raise NotFound("There is no such message in this conversation.")

@@ -1,4 +1,4 @@
-"""Deleting a message with what hangs on it; for a while that can be undone."""
+"""Deletes a message with all its descendants; the deletion can be undone for a while."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from app.store.db.rows import is_id, owned_conversation, owned_message
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What was deleted, to be undone by its id."""
+    """A deletion, which can be undone by its id."""
 
     deletion_id: str
     conversation_id: str
-    messages: int  #: how many, what hung on the message included
+    messages: int  #: number of deleted messages, descendants included
 
 
 class Deletions:
-    """The repository of deleted messages. Every query but one asks for the user's id."""
+    """The repository of deleted messages. Every query but ``purge`` takes the user's id."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def delete(self, user_id: str, message_id: str) -> Deletion:
-        """Delete a message with all that follows it. Another version of it is shown then, or what it followed.
+        """Deletes a message with all its descendants, then shows its latest sibling, or else its parent.
 
         Raises:
             NotFound: the message is missing or another user's.
@@ -70,11 +70,11 @@ class Deletions:
         return await self._database.write(work)
 
     async def undo(self, user_id: str, deletion_id: str) -> str:
-        """Bring back what was deleted, and show it; returns the conversation's id.
+        """Restores a deletion, shows the restored branch, and returns the conversation's id.
 
         Raises:
-            NotFound: there is no such deletion of this user's any more.
-            Conflict: what the message followed was deleted after it, or a reply is being written.
+            NotFound: the user has no such deletion any more.
+            Conflict: the message's parent was deleted later, or a reply is being written.
         """
 
         def work(session: Session) -> str:
@@ -88,13 +88,15 @@ class Deletions:
                     .limit(1)
                 ).one_or_none()
             if top is None:
-                raise NotFound("This cannot be undone any more: the messages are gone for good, or back already.")
+                raise NotFound(
+                    "This cannot be undone any more: the messages are permanently deleted, or restored already."
+                )
             conversation = owned_conversation(session, user_id, top.conversation_id, lock=True)
             if is_running(session.connection(), conversation.id):
                 raise Conflict("A reply is still being written in this conversation. Stop it first, then undo.")
             parent = session.get(Message, top.parent_id) if top.parent_id is not None else None
             if parent is not None and parent.deletion is not None:
-                raise Conflict("What this message followed was deleted after it. Undo that first.")
+                raise Conflict("The message before this one was deleted later. Undo that first.")
             session.execute(
                 update(Message)
                 .where(Message.deletion == deletion_id)
@@ -107,7 +109,7 @@ class Deletions:
         return await self._database.write(work)
 
     async def purge(self, before: datetime) -> int:
-        """Delete for good what was deleted earlier than this; returns how many messages that were. Of all users."""
+        """Permanently deletes all users' messages that were deleted before ``before``; returns how many."""
 
         def work(session: Session) -> int:
             done = session.execute(
@@ -122,7 +124,7 @@ class Deletions:
 
 
 def _tip_without(session: Session, deleted: Message) -> str | None:
-    """What is shown instead of a branch that is gone."""
+    """The message to show last, now that ``deleted`` is gone."""
     sibling = session.scalar(
         select(func.max(Message.id)).where(
             Message.conversation_id == deleted.conversation_id,

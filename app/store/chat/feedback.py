@@ -1,4 +1,4 @@
-"""What people say about replies."""
+"""Users' feedback on replies."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from app.store.db.rows import owned_message
 
 
 class FeedbackRecords:
-    """The repository of feedback: one opinion per person and reply. Every query asks for the user's id."""
+    """The repository of feedback: one rating per user and reply. Every query takes the user's id."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def put(self, user_id: str, message_id: str, opinion: Opinion) -> FeedbackView:
-        """Save what the person thinks, in place of what they thought before. The reply wants a review again.
+        """Saves the user's feedback, replacing any earlier one, and clears the reply's review mark.
 
         Raises:
             NotFound: the reply is missing or another user's.
-            InvalidInput: it is no reply, or the opinion makes no sense.
+            InvalidInput: the message is not a reply, or the feedback is not valid.
             Conflict: it is still being written.
         """
         opinion = opinion.checked()
@@ -53,7 +53,7 @@ class FeedbackRecords:
         return await self._database.write(work)
 
     async def remove(self, user_id: str, message_id: str) -> None:
-        """Forget it; nothing where there is none.
+        """Deletes the user's feedback, if there is any.
 
         Raises:
             NotFound: the reply is missing or another user's.
@@ -67,7 +67,7 @@ class FeedbackRecords:
 
 
 def feedback_of(session: Session, user_id: str, message_ids: Sequence[str]) -> dict[str, FeedbackView]:
-    """This user's opinions about these messages."""
+    """The user's feedback by message id."""
     if not message_ids:
         return {}
     rows = session.scalars(select(Feedback).where(Feedback.message_id.in_(message_ids), Feedback.user_id == user_id))

@@ -1,4 +1,4 @@
-"""Whose a running turn is: its owner's for as long as the lease that the owner renews."""
+"""Leases on running turns: a turn belongs to its owner process for as long as the owner renews the lease."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ SWEPT = "The server stopped while this reply was being written."
 def lease_until(session: Session, seconds: float) -> datetime | ColumnElement[datetime]:
     """The end of a lease that begins now.
 
-    On PostgreSQL the database's clock says what now is: processes on different machines compare it with theirs.
-    SQLite has one process, and nobody compares.
+    On PostgreSQL by the database's clock, because processes on different machines compare it. SQLite has one process,
+    which compares it with nothing.
     """
     lease = timedelta(seconds=seconds)
     return func.now() + lease if is_postgres(session) else datetime.now(UTC) + lease
 
 
 class Leases:
-    """Takes turns from owners that are dead. Without a user: it looks at the dead ones' turns, whoever asked for them.
+    """Interrupts turns whose owner has died. Takes no user id: it applies to every user's turns.
 
     Args:
         owner: id of this start of the process.
-        seconds: how long a lease is.
+        seconds: length of a lease.
     """
 
     def __init__(self, database: Database, owner: str, seconds: float) -> None:
@@ -40,13 +40,13 @@ class Leases:
         self._seconds = seconds
 
     async def now(self) -> datetime:
-        """By the database's clock; PostgreSQL only."""
+        """The database's time. PostgreSQL only."""
         return await self._database.read(lambda session: session.execute(select(func.now())).scalar_one())
 
     async def sweep_at_start(self) -> int:
-        """Interrupt what the dead left running; returns how many turns that were.
+        """Interrupts the turns that dead processes left running and returns how many.
 
-        On SQLite that is every turn of another owner: this process holds the file's claim, so the others are dead.
+        On SQLite that is every turn of another owner: this process holds the file's lock, so the others are dead.
         """
 
         def work(session: Session) -> int:
@@ -55,19 +55,19 @@ class Leases:
         return await self._database.write(work)
 
     async def sweep_expired(self, before: datetime, alive: Collection[str] = ()) -> int:
-        """Interrupt the turns whose lease ended before ``before``, which :meth:`now` said; returns how many.
+        """Interrupts the turns whose lease ended before ``before``, a time from :meth:`now`, and returns how many.
 
-        That is not now: whoever asks later has given owners that could not reach the database time to renew theirs.
+        ``before`` lies in the past, so that owners that could not reach the database have had time to renew leases.
 
         Args:
-            alive: ids of turns that are not taken.
+            alive: ids of turns to leave alone.
         """
         ended = and_(or_(Turn.lease_until.is_(None), Turn.lease_until < before), Turn.id.not_in(alive))
         return await self._database.write(lambda session: _interrupt(session, ended))
 
 
 def _expired(seconds: float) -> ColumnElement[bool]:
-    """By PostgreSQL's clock, the lease is over; and not because the server itself was away, or nobody could renew."""
+    """Whether a lease has expired by PostgreSQL's clock, and the server has been up long enough for owners to renew."""
     lease = timedelta(seconds=seconds)
     return or_(
         Turn.lease_until.is_(None),
@@ -76,7 +76,7 @@ def _expired(seconds: float) -> ColumnElement[bool]:
 
 
 def _interrupt(session: Session, which: ColumnElement[bool]) -> int:
-    # A locked row is being written, so its owner lives.
+    # A locked row is being written, so its owner is alive.
     taken = session.execute(
         select(Turn.id, Turn.message_id).where(Turn.status == "running", which).with_for_update(skip_locked=True)
     ).all()

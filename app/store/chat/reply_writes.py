@@ -1,7 +1,7 @@
-"""Writing replies while they grow and when they end: all that wait in one transaction, by statements made once.
+"""Batches the checkpoints and final writes of replies into shared transactions of precompiled statements.
 
-With many replies in flight this is most of what the database is asked for, and it competes with the engine for the
-processor: a statement that is put together anew costs more than its execution, and a transaction more than both.
+With many replies in flight these are most of the database's load, and they compete with the engine for the
+CPU: compiling a statement costs more than executing it, and a transaction costs more than both.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from app.store.db.prepared_statements import Prepared, update_of
 
 
 class LeaseStatus(Enum):
-    """How a turn stands with the process that writes it."""
+    """A turn's status for the process that writes it."""
 
     RUNNING = auto()
-    STOP_REQUESTED = auto()  #: it is to end
-    LOST = auto()  #: deleted, or taken from this process: it writes nothing any more
+    STOP_REQUESTED = auto()  #: a stop was requested
+    LOST = auto()  #: deleted, or owned by another process: nothing is written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,24 +38,24 @@ class TurnOutcome:
     status: MessageStatus
     stats: ReplyStats | None = None
     error: str | None = None
-    token_ids: tuple[int, ...] = ()  #: that spell the text, where they are known
+    token_ids: tuple[int, ...] = ()  #: of the text; empty if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyWrite:
-    """What there is to write of one reply."""
+    """A pending write of one reply."""
 
     user_id: str
     turn_id: str
-    text: str | None = None  #: as far as it has come; None where nothing is new, and only the lease is renewed
-    outcome: TurnOutcome | None = None  #: how it ended
+    text: str | None = None  #: the text so far; None renews the lease only
+    outcome: TurnOutcome | None = None  #: set if the reply has ended
 
 
 class ReplyWriter:
-    """Gathers what replies have to write while a transaction runs, and writes it in the next one. Of one event loop.
+    """Collects replies' writes during a transaction and writes them in the next one. Belongs to one event loop.
 
     Args:
-        owner: id of this start of the process. Turns that run under another are not written here.
+        owner: id of this start of the process. Turns with another owner are not written.
         lease_seconds: how long a turn belongs to its owner after each write.
     """
 
@@ -67,10 +67,10 @@ class ReplyWriter:
         self._writing: asyncio.Task[None] | None = None
 
     async def write(self, write: ReplyWrite) -> LeaseStatus:
-        """Write it, with all that wait. ``LOST``: nothing was written. A cancelled caller's is not begun.
+        """Writes ``write`` in the next batch. ``LOST``: nothing was written. A cancelled caller's write may be dropped.
 
         Raises:
-            StorageUnavailable: nothing of this transaction was written.
+            StorageUnavailable: the whole batch failed; nothing was written.
         """
         written: asyncio.Future[LeaseStatus] = asyncio.get_running_loop().create_future()
         self._waiting.append((write, written))
@@ -81,10 +81,10 @@ class ReplyWriter:
     async def _write_waiting(self) -> None:
         try:
             while self._waiting:
-                await asyncio.sleep(0)  # several wake at the same moment
+                await asyncio.sleep(0)  # several replies' timers fire at the same moment
                 batch = [(write, written) for write, written in self._waiting if not written.done()]
                 self._waiting = []
-                if batch:  # else all have left
+                if batch:  # otherwise all callers were cancelled
                     await self._write_batch(batch)
         finally:
             self._writing = None
@@ -109,7 +109,7 @@ class ReplyWriter:
     def _transaction(self, connection: Connection, writes: Sequence[ReplyWrite]) -> dict[str, LeaseStatus]:
         postgres = is_postgres(connection)
         asked = {"owner": self._owner, "turns": [write.turn_id for write in writes]}
-        # The turns first: their rows decide who may write, and hold back a checkpoint that comes too late.
+        # Turns first: their row locks decide who may write and hold back a late checkpoint.
         rows = (_MINE_POSTGRES if postgres else _MINE).rows(connection, asked)
         found = {(row.id, row.user_id): row for row in (_Mine(*row) for row in rows)}
         todo = [(write, found[mine]) for write in writes if (mine := (write.turn_id, write.user_id)) in found]
@@ -135,7 +135,7 @@ class ReplyWriter:
         }
 
     def _values(self, write: ReplyWrite, now: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
-        """New values of the turn's and of the message's row."""
+        """New column values of the turn's and the message's row."""
         outcome = write.outcome
         if outcome is None:
             turn: dict[str, Any] = {"heartbeat_at": datetime.now(UTC), "lease_until": now + self._lease}
@@ -162,14 +162,14 @@ _CONVERSATION = table_of(Conversation)
 
 
 class _Mine(NamedTuple):
-    """What is asked of a turn that this process writes."""
+    """A running turn of this process."""
 
     id: str
     message_id: str
     conversation_id: str
     user_id: str
     stop_requested_at: datetime | None
-    now: datetime | None = None  #: by the database's clock, where its leases end by that
+    now: datetime | None = None  #: the database's time, on PostgreSQL
 
 
 _RUNNING = (
@@ -177,11 +177,11 @@ _RUNNING = (
     .join(_CONVERSATION, _CONVERSATION.c.id == _TURN.c.conversation_id)
     .where(_TURN.c.status == "running", _TURN.c.owner == bindparam("owner"))
 )
-# A statement whose text is the same for any number of turns gets them in one parameter.
+# One JSON parameter keeps the statement's text the same for any number of turns.
 _MINE = Prepared(
     _RUNNING.where(_TURN.c.id.in_(select(func.json_each(bindparam("turns", type_=JSON)).table_valued("value").c.value)))
 )
-#: The rows are locked, always in the same order.
+#: Locks the rows, always in the same order.
 _MINE_POSTGRES = Prepared(
     _RUNNING.add_columns(func.now())
     .where(_TURN.c.id == any_(bindparam("turns", type_=ARRAY(String))))
@@ -195,6 +195,6 @@ _NOTIFY = Prepared(
 
 
 def _update(connection: Connection, table: Table, rows: dict[tuple[str, ...], list[dict[str, Any]]]) -> None:
-    """Update rows by their ids; those that get values for the same columns at once."""
+    """Updates rows by id, one batch per set of columns."""
     for columns, values in rows.items():
         update_of(table, columns).run_each(connection, values)

@@ -1,7 +1,7 @@
-"""Searching: which conversations hold some words, and in which of their messages.
+"""Full-text search: which conversations contain some words, and in which messages.
 
-The words of every user are kept apart by what they begin with, so that a search meets nobody else's and costs what the
-user has written, not what all have.
+Each user's words are stored with a prefix of that user, so that a search never meets another user's words and its cost
+depends on what the user has written, not on what all users have.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from app.domain.words import Phrase, SnippetPart, fold_words, literal_snippet, p
 from app.store.db.models import Conversation, Message, SearchEntry
 
 SNIPPETS_SECONDS = 1.0
-"""For all snippets of a page: long texts full of nearly what is searched for would take minutes."""
-ENTRY_WORDS = 1000  # PostgreSQL keeps at most a megabyte and 256 places of a word in an entry
-ENTRY_OVERLAP = 20  # longest phrase that is found where two entries of one text meet
+"""Time budget for all snippets of a page: long texts full of near matches would take minutes."""
+ENTRY_WORDS = 1000  # PostgreSQL limits an entry to one megabyte and 256 positions per word
+ENTRY_OVERLAP = 20  # longest phrase that is found across two entries of one text
 
 _FTS = table("search_entry_fts", column("rowid"), column("words"))
 
 
 class Query:
-    """What a person searches for.
+    """A user's search query.
 
-    Words are found whatever their case and accents, and by their beginning; where a query has no word in it (``100%``
-    has one, ``%`` has none), its characters are looked for as they are.
+    Matches word prefixes regardless of case and accents. A query without any word (``100%`` has one, ``%`` has none)
+    is matched literally.
     """
 
     def __init__(self, user_id: str, text: str) -> None:
         self._user_id = user_id
         self._text = text
         self._phrases = phrases(text)
-        self._until: float | None = None  # looking for the places of hits
+        self._until: float | None = None  # deadline of the snippets
 
     def hits(self, session: Session) -> Subquery:
-        """Of each of the user's conversations that has one: ``conversation_id`` and ``message_id`` of the latest hit.
+        """Per conversation of the user's with a hit: ``conversation_id``, and ``message_id`` of the latest hit.
 
-        The message is null where only the title is one.
+        ``message_id`` is null if only the title matches.
         """
         found = self._indexed(session) if self._phrases else self._literal()
         entry = found.subquery()
@@ -56,7 +56,7 @@ class Query:
         )
 
     def snippet(self, content: str) -> tuple[SnippetPart, ...]:
-        """What surrounds the first hit in a message; its beginning, where those before it took long."""
+        """The text around the first hit in a message; the message's beginning once the time budget is spent."""
         if self._until is None:
             self._until = time.monotonic() + SNIPPETS_SECONDS
         if self._phrases:
@@ -83,7 +83,7 @@ class Query:
 
 
 def entries(dialect: str, user_id: str, text: str) -> Iterator[str]:
-    """The words of a text as ``SearchEntry.words`` takes them, in as many entries as it needs."""
+    """The words of a text in the form of ``SearchEntry.words``, in as many entries as needed."""
     begins = mark(user_id)
     marked = [begins + word for word in fold_words(text)]
     for start in range(0, len(marked), ENTRY_WORDS):
@@ -92,12 +92,12 @@ def entries(dialect: str, user_id: str, text: str) -> Iterator[str]:
 
 
 def mark(user_id: str) -> str:
-    """What the user's words begin with. Should two users ever share one, the list is still each one's own."""
+    """The prefix of the user's words. If two users' prefixes collide, the user filter still separates their results."""
     return hashlib.blake2b(user_id.encode(), digest_size=6).hexdigest()
 
 
 def ts_vector(piece: Sequence[str]) -> str:
-    """PostgreSQL's own spelling, so that its parser, which would cut the words again, has no part in it."""
+    """A tsvector literal, so that PostgreSQL's parser does not split the words again."""
     places: dict[str, list[str]] = {}
     for place, word in enumerate(piece, start=1):
         places.setdefault(word, []).append(str(place))
@@ -115,7 +115,7 @@ def _fts5_query(user_id: str, wanted: Sequence[Phrase]) -> str:
 
 
 class _Fold(FunctionElement[str]):
-    """A text without its case."""
+    """Folds the case of a text."""
 
     type = Text()
     inherit_cache = True
@@ -132,7 +132,7 @@ def _fold_postgres(element: _Fold, compiler: Any, **options: Any) -> str:
 
 
 def _contains(column: ColumnElement[str] | Any, text: str) -> ColumnElement[bool]:
-    """Whether ``column`` contains ``text``, without regard to case; ``%`` and ``_`` mean themselves."""
+    """Whether ``column`` contains ``text``, regardless of case; ``%`` and ``_`` are literal."""
     escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    # The database folds both sides, so that both are folded by the same rules.
+    # The database folds both sides, so that both follow the same rules.
     return _Fold(column).like(_Fold(literal(f"%{escaped}%", Text())), escape="\\")

@@ -1,7 +1,6 @@
-"""Keeping the search entries as the titles and messages are, behind everybody's back.
+"""Updates the search index in the background, from titles and messages that are not indexed yet.
 
-Whoever writes a title or a message leaves ``indexed`` false, and nothing else: no writer waits for the index, and none
-can forget it.
+A writer of a title or a message only leaves ``indexed`` false, so no writer waits for the index or can forget it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from app.store.db.database import Database
 from app.store.db.models import Conversation, Message, SearchEntry, table_of
 
 BATCH_TEXTS = 200
-BATCH_CHARS = 300_000  # some tenths of a second, for which SQLite's other writers wait
+BATCH_CHARS = 300_000  # takes some tenths of a second, during which SQLite's other writers wait
 
 _TITLES: Select[Any] = select(Conversation.id, Conversation.user_id, Conversation.title).where(~Conversation.indexed)
 _MESSAGES: Select[Any] = (
@@ -30,15 +29,15 @@ _MESSAGES: Select[Any] = (
 
 
 class SearchIndex:
-    """What is to be found by searching, and what is not there yet. One of each per process and database."""
+    """Brings the search index up to date. One per process and database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        # Rows that are being indexed are passed over by others: whoever searches must wait for them.
+        # Concurrent passes skip rows that are being indexed, and a search must find them: so one pass at a time.
         self._one_at_a_time = asyncio.Lock()
 
     async def catch_up(self) -> bool:
-        """Index some of what is new or has changed; whether there may be more."""
+        """Indexes one batch of new or changed texts. Returns whether there may be more."""
         async with self._one_at_a_time:
             if not await self._database.read(_is_behind):
                 return False
@@ -50,8 +49,8 @@ def _is_behind(session: Session) -> bool:
 
 
 def _index_some(session: Session) -> bool:
-    # Another process on the same database may be at it too: each takes what the other has not. Both rows that an entry
-    # refers to are locked at once or passed over, so that nobody who holds one of them is ever waited for.
+    # Another process on the same database may index too: each skips the other's rows. Both rows that an entry refers to
+    # are locked at once or skipped, so that no transaction that holds one of them is ever waited for.
     dialect = session.get_bind().dialect.name
     titles = session.execute(
         _TITLES.limit(BATCH_TEXTS).with_for_update(skip_locked=True, key_share=True, of=Conversation)
@@ -80,7 +79,7 @@ def _entry(conversation_id: str, message_id: str | None, words: str) -> dict[str
 
 
 def _replace(session: Session, old: Delete, mark: Update, ids: Sequence[str], new: Sequence[dict[str, Any]]) -> None:
-    """New entries in the place of the old ones, and a note that they are there: one statement for each."""
+    """Replaces old entries by new ones and marks their rows as indexed, with one statement each."""
     keys = [{"key": id} for id in ids]
     if keys:
         session.execute(old, keys)
@@ -89,7 +88,7 @@ def _replace(session: Session, old: Delete, mark: Update, ids: Sequence[str], ne
         session.execute(_NEW_ENTRY, new)
 
 
-# Put together once and without objects: everybody's messages pass here, beside the replies that are being written.
+# Compiled once and without the ORM: all messages pass here while replies are being written.
 _ENTRY = table_of(SearchEntry)
 _NEW_ENTRY = insert(_ENTRY)
 _TITLE_ENTRIES = delete(_ENTRY).where(_ENTRY.c.conversation_id == bindparam("key"), _ENTRY.c.message_id.is_(None))

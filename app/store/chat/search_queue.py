@@ -1,4 +1,4 @@
-"""Who searches when: so that searches never have all the threads that read for everybody."""
+"""Limits concurrent searches, so that they never occupy all the threads that read for all users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RETRY_AFTER_SECONDS = 5
 
 
 class SearchQueue:
-    """Runs one search of each user at a time, and two of all. Of one event loop."""
+    """Runs one search per user at a time and ``MAX_AT_ONCE`` overall. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._all = asyncio.Semaphore(MAX_AT_ONCE)
@@ -24,14 +24,14 @@ class SearchQueue:
 
     @asynccontextmanager
     async def slot(self, user_id: str) -> AsyncIterator[None]:
-        """Around a search.
+        """Wraps a search.
 
         Raises (on entering):
-            TooManyRequests: so many of the user's wait already that this one would wait for long.
+            TooManyRequests: ``MAX_WAITING_PER_USER`` of the user's searches are waiting already.
         """
         if self._here[user_id] > MAX_WAITING_PER_USER:
             raise TooManyRequests(
-                "Several searches of yours are under way already. Wait for them to end.", _RETRY_AFTER_SECONDS
+                "Several searches of yours are running already. Wait until they have finished.", _RETRY_AFTER_SECONDS
             )
         self._here[user_id] += 1
         try:

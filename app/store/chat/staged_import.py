@@ -1,6 +1,6 @@
-"""Rows of an import, made before the transaction that writes them.
+"""Prepares the rows of an import before the transaction that writes them.
 
-SQLite has one writer, for which all other writes wait: it must not wait for a file to be parsed.
+SQLite has a single writer that all other writes wait for: it must not wait for a file to be parsed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from app.store.db.models import Base, Conversation, ConversationTag, Message, Tu
 
 ROWS_PER_BATCH = 500
 CHARS_PER_BATCH = 4 * 2**20
-#: Staged rows beyond this go to a temporary file.
+#: Staged rows above this many bytes spill to a temporary file.
 MAX_BYTES_IN_MEMORY = 4 * 2**20
 
-#: Fields of a turn that are columns of the same name.
+#: Fields of a turn document that are columns of the same name.
 TURN_COLUMNS = tuple(name for name in TurnDocument.model_fields if name not in ("status", "params"))
 #: Columns that hold ids of rows of the same conversation.
 _ID_COLUMNS = ("id", "conversation_id", "parent_id", "message_id", "tip_message_id")
-#: Instead of the process that wrote a reply; none has this id.
+#: Stands for the process that wrote a reply; no process has this id.
 _OWNER = "import"
 
 Row = tuple[type[Base], dict[str, Any]]
@@ -35,12 +35,12 @@ Row = tuple[type[Base], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class StagedConversation:
-    """A conversation as rows, each after those that it points to.
+    """A conversation as rows, each after the rows that it refers to.
 
     Attributes:
-        origins: the names of where it comes from, the one that is kept first.
+        origins: names of its origin; the first is the one to store.
         row_ids: ids of the conversation, its messages and its turns; some may be equal.
-        size: bytes it takes of what its user may store, by its texts alone.
+        size: bytes that count towards the user's storage quota, from its texts alone.
     """
 
     id: str
@@ -50,7 +50,7 @@ class StagedConversation:
     rows: tuple[Row, ...]
 
     def rows_with(self, id_of: Callable[[str], str]) -> Iterator[Row]:
-        """The rows with other ids. A conversation that gets another id notes where it comes from."""
+        """The rows with new ids. A conversation that gets a new id records its origin."""
         renamed = id_of(self.id) != self.id
         for table, row in self.rows:
             row = row | {name: id_of(row[name]) for name in _ID_COLUMNS if row.get(name) is not None}
@@ -60,9 +60,9 @@ class StagedConversation:
 
 
 class StagedImport:
-    """Conversations of one import as rows, in a temporary file that is gone with this object.
+    """The conversations of one import as rows, in a temporary file that is deleted with this object.
 
-    Iterated in batches, as often as need be, one batch in memory at a time.
+    Can be iterated any number of times; yields batches and holds one in memory at a time.
     """
 
     def __init__(self) -> None:
@@ -70,20 +70,20 @@ class StagedImport:
         self._num_batches = 0
 
     def fill(self, user_id: str, conversations: Iterable[ConversationDocument]) -> None:
-        """Stage conversations that are right. Fails at the next batch where the object was closed meanwhile.
+        """Stages validated conversations. Fails at the next batch if the object is closed meanwhile.
 
         Raises:
-            StorageUnavailable: there is no room for them.
+            StorageUnavailable: there is no disk space for them.
         """
         try:
             for batch in _batches(conversations):
                 staged = [_staged(user_id, conversation) for conversation in batch]
-                # Only this process writes and reads the file, which has no name that another could open.
+                # Safe to unpickle: only this process can write the file, which has no name for another one to open.
                 pickle.dump(staged, self._file, pickle.HIGHEST_PROTOCOL)
                 self._num_batches += 1
         except OSError as error:
             raise StorageUnavailable(
-                f"The conversations could not be put aside for writing ({error.strerror}). Nothing was imported."
+                f"The conversations could not be written to a temporary file ({error.strerror}). Nothing was imported."
             ) from error
 
     def __iter__(self) -> Iterator[list[StagedConversation]]:

@@ -1,4 +1,4 @@
-"""How much each user has stored: computed by the database from sizes that it keeps itself, never by reading texts."""
+"""Storage use per user. The database adds up sizes that it maintains itself, without reading texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.store.db.models import Conversation, ConversationTag, Message, Turn
 
 
 class StorageUsageRecords:
-    """The repository of what users have stored."""
+    """The repository of storage use."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -21,12 +21,12 @@ class StorageUsageRecords:
         return await self._database.read(lambda session: storage_use(session, user_id))
 
     async def of_conversation(self, user_id: str, conversation_id: str) -> int:
-        """The bytes of one conversation; 0 where it is missing or another user's."""
+        """Size of one conversation in bytes; 0 if it is missing or another user's."""
         return await self._database.read(lambda session: conversation_bytes(session, user_id, conversation_id))
 
 
 def storage_use(session: Session, user_id: str) -> StorageUse:
-    """What the user has stored, with what this transaction has written."""
+    """What the user has stored, including this transaction's own writes."""
     theirs = Conversation.user_id == user_id
     conversations, settings = session.execute(
         select(func.count(), func.coalesce(func.sum(Conversation.stored_bytes), 0)).where(theirs)
@@ -52,7 +52,7 @@ def storage_use(session: Session, user_id: str) -> StorageUse:
 
 
 def conversation_bytes(session: Session, user_id: str, conversation_id: str) -> int:
-    """The bytes of one conversation of the user's."""
+    """Size of one of the user's conversations in bytes; 0 if there is none."""
     found = session.scalar(
         select(Conversation.stored_bytes).where(Conversation.id == conversation_id, Conversation.user_id == user_id)
     )

@@ -1,4 +1,4 @@
-"""Conversations on their way out to a file and in from one. Every query asks for the user's id."""
+"""Exports and imports conversations. Every query takes the user's id."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from app.store.db.rows import owned_conversation
 
 Item = TypeVar("Item")
 
-_BATCH = 20  #: most conversations that are read at once on the way out
-_BATCH_BYTES = 8 * 2**20  #: most that they take together, where there are several
-_ROWS = 500  #: in one statement: SQLite takes no endless list of values
+_BATCH = 20  #: most conversations read at once by an export
+_BATCH_BYTES = 8 * 2**20  #: most bytes of a batch of more than one conversation
+_ROWS = 500  #: values per statement: SQLite limits their number
 _ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ImportCounts:
-    """What an import did."""
+    """The result of an import."""
 
     imported: int
     already_there: int  #: conversations that were not imported again
@@ -51,7 +51,7 @@ class TransferRecords:
     """The repository of exports and imports."""
 
     def __init__(self, database: Database, limits: StorageLimits | None = None) -> None:
-        """``limits``: what each user may store; None is any amount."""
+        """``limits``: storage limits per user; None is no limit."""
         self._database = database
         self._limits = limits or StorageLimits()
 
@@ -61,7 +61,7 @@ class TransferRecords:
         return await self._database.read(lambda session: session.scalar(counted) or 0)
 
     async def read(self, user_id: str, conversation_id: str) -> ConversationDocument:
-        """One conversation. A reply that is being written counts as interrupted, with what there is of it.
+        """Reads one conversation. A reply in flight counts as interrupted, with its text so far.
 
         Raises:
             NotFound: it is missing or another user's.
@@ -74,7 +74,7 @@ class TransferRecords:
         return await self._database.read(work)
 
     async def read_all(self, user_id: str) -> AsyncIterator[ConversationDocument]:
-        """Every conversation, oldest first, a few in memory at a time. Each is as it was at one moment."""
+        """Yields every conversation, oldest first, a few in memory at a time. Each one is a consistent snapshot."""
         after = ""
         while True:
 
@@ -91,25 +91,25 @@ class TransferRecords:
             after = documents[-1].id
             for document in documents:
                 yield document
-            del documents, document  # the next ones come in their place, not beside them
+            del documents, document  # frees them before the next batch is read
 
     async def add(self, user_id: str, conversations: Iterable[ConversationDocument]) -> ImportCounts:
-        """Add conversations that are right (:func:`app.transfer.reading.read_conversations`): all of them, or none.
+        """Imports validated conversations (:func:`app.transfer.reading.read_conversations`), all of them or none.
 
-        Those that the user has already are left alone. Ids are kept where nobody has them.
+        Skips conversations that the user has already. Keeps their ids unless one is taken by another row.
 
         Args:
-            conversations: read once, one after the other, in a thread and outside of any transaction.
+            conversations: iterated once, in a thread, outside of any transaction.
 
         Raises:
-            LimitReached: the user has no room for them.
-            StorageUnavailable: there is no room to stage them, or the database cannot be written.
+            LimitReached: they do not fit the user's storage quota.
+            StorageUnavailable: there is no disk space to stage them, or the database cannot be written.
         """
         staged = StagedImport()
         try:
             await asyncio.to_thread(staged.fill, user_id, conversations)
             if self._limits != StorageLimits():
-                # Before the writing, which others wait for: they need not wait for what is refused in the end.
+                # Checked before the write transaction, so that other writers do not wait for an import that is refused.
                 await self._database.read(lambda session: _require_room(session, user_id, staged, self._limits))
             return await self._write(user_id, staged)
         finally:
@@ -120,7 +120,7 @@ class TransferRecords:
             try:
                 return await self._database.write(lambda session: _add(session, user_id, staged, self._limits))
             except IntegrityError:
-                # Somebody else has taken one of the ids since we looked. The next look finds it taken.
+                # Another transaction has taken one of the ids since the check. The next attempt finds it taken.
                 if attempt == _ATTEMPTS - 1:
                     raise
         raise AssertionError("unreachable")
@@ -182,12 +182,12 @@ def _turn_document(turn: Turn) -> TurnDocument:
 
 
 def _ended(status: str, unfinished: str) -> Any:
-    """A reply in flight is in a document what it would be after a crash."""
+    """Exports a reply in flight as it would be after a crash: interrupted."""
     return "interrupted" if status == unfinished else status
 
 
 def _next_ids(session: Session, user_id: str, after: str) -> list[str]:
-    """The conversations that are read next: as many as fit into memory together, one at least."""
+    """Ids of the next batch: as many as fit into memory together, at least one."""
     texts = (
         select(func.coalesce(func.sum(Message.stored_bytes), 0))
         .where(Message.conversation_id == Conversation.id)
@@ -214,7 +214,11 @@ def _next_ids(session: Session, user_id: str, after: str) -> list[str]:
 
 
 def _require_room(session: Session, user_id: str, staged: StagedImport, limits: StorageLimits) -> None:
-    """Whether the new ones among these would fit, by their texts alone."""
+    """Checks that the new conversations among these fit the quota, by their texts alone.
+
+    Raises:
+        LimitReached: they do not fit.
+    """
     use = storage_use(session, user_id)
     limits.require_room(use)
     size, number = use.bytes, use.conversations
@@ -228,9 +232,9 @@ def _require_room(session: Session, user_id: str, staged: StagedImport, limits: 
 
 
 def _add(session: Session, user_id: str, staged: StagedImport, limits: StorageLimits) -> ImportCounts:
-    # Two imports of one user's wait for each other, so that the second finds what the first has made.
+    # Concurrent imports of one user wait for each other, so that the second finds the first one's conversations.
     session.execute(select(Account.id).where(Account.id == user_id).with_for_update(key_share=True)).one()
-    there = set[str]()  # names that this import has met
+    there = set[str]()  # names of conversations in this import so far
     imported = seen = 0
     rows: dict[type[Base], list[dict[str, Any]]] = {
         table: [] for table in (Conversation, Message, Turn, ConversationTag)
@@ -254,7 +258,7 @@ def _add(session: Session, user_id: str, staged: StagedImport, limits: StorageLi
 
 
 def _known(session: Session, user_id: str, conversations: Sequence[StagedConversation]) -> set[str]:
-    """Of the conversations' ids and origins, those that the user has."""
+    """Which of the conversations' ids and origins the user already has."""
     mine = Conversation.user_id == user_id
     ids = [conversation.id for conversation in conversations]
     origins = [origin for conversation in conversations for origin in conversation.origins]
@@ -262,7 +266,7 @@ def _known(session: Session, user_id: str, conversations: Sequence[StagedConvers
 
 
 class _Taken:
-    """Ids that rows have already, whoever's they are."""
+    """Ids that existing rows of any user have."""
 
     def __init__(self, session: Session, conversations: Sequence[StagedConversation]) -> None:
         rows = [row for conversation in conversations for row in conversation.rows]
@@ -274,7 +278,7 @@ class _Taken:
         )
 
     def ids_for(self, conversation: StagedConversation) -> Callable[[str], str]:
-        """The ids to use for a conversation's own: its own, or new ones in the same order where any is taken."""
+        """Maps a conversation's ids: unchanged, or all new in the same order if any of them is taken."""
         own = conversation.row_ids
         if self._ids.isdisjoint(own) and len(own) == len(set(own)):
             self._ids.update(own)
@@ -286,13 +290,13 @@ class _Taken:
 def _insert(session: Session, rows: dict[type[Base], list[dict[str, Any]]]) -> None:
     for table, values in rows.items():
         if values:
-            # Into the table, not the class: that would take a statement of its own for every row with other nulls.
+            # Into the table, not the class: the ORM would use a separate statement for each row with other nulls.
             session.execute(insert(cast(Table, table.__table__)), values)
             values.clear()
 
 
 def _found(session: Session, column: InstrumentedAttribute[Any], values: Collection[str], *where: Any) -> set[str]:
-    """Which of the values rows have in this column."""
+    """Which of the values occur in this column."""
     found: set[str] = set()
     for some in _chunks(values):
         found.update(session.scalars(select(column).where(column.in_(some), *where)))

@@ -1,4 +1,4 @@
-"""Walks of the message tree. Callers have checked whose it is."""
+"""Queries on the message tree. Callers have checked that the conversation is the user's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.store.db.models import Message, Turn, table_of
 from app.store.db.prepared_statements import Prepared
 
 _MESSAGE, _TURN = table_of(Message), table_of(Turn)
-#: The second is None where the join found no turn, which SQLAlchemy's types do not say.
+#: The turn is None if the outer join found none, which SQLAlchemy's types do not express.
 MessageRow = Row[tuple[Message, Turn]]
 
 
@@ -23,7 +23,7 @@ def path_to(
 ) -> Sequence[MessageRow]:
     """The messages from the root (or ``limit`` messages up) to ``message_id``, oldest first, with their turns.
 
-    Token ids are read with them only where they are asked for.
+    ``token_ids``: also load the token ids.
     """
     if message_id is None:
         return ()
@@ -32,7 +32,7 @@ def path_to(
 
 
 class PromptRow(NamedTuple):
-    """What a prompt needs of a message, and of its turn where it is a reply."""
+    """The columns that a prompt needs of a message and, for a reply, of its turn."""
 
     role: str
     content: str
@@ -42,7 +42,7 @@ class PromptRow(NamedTuple):
 
 
 def prompt_path(connection: Connection, message_id: str | None) -> list[PromptRow]:
-    """As :func:`path_to`, from the root. Without objects: every message that is sent reads all that was said before."""
+    """As :func:`path_to` from the root, but without the ORM: every message sent reads the whole conversation."""
     if message_id is None:
         return []
     return [PromptRow(*row) for row in _prompt_path().rows(connection, {"message_id": message_id})]
@@ -63,7 +63,7 @@ def _prompt_path() -> Prepared:
 
 @cache
 def _path(limited: bool, token_ids: bool) -> Select[tuple[Message, Turn]]:
-    """Made once: putting it together takes longer than running it."""
+    """Cached: building the statement takes longer than running it."""
     path = _ids_on_path(limited)
     return (
         select(Message, Turn)
@@ -88,7 +88,7 @@ def _ids_on_path(limited: bool) -> CTE:
 
 
 def siblings_of(session: Session, messages: Sequence[Message]) -> dict[str, list[str]]:
-    """For each of these messages of one path the messages that follow the same one, itself among them, oldest first."""
+    """For each of these messages of one path: the ids of its siblings, itself included, oldest first."""
     if not messages:
         return {}
     rows = session.execute(
@@ -107,7 +107,7 @@ def siblings_of(session: Session, messages: Sequence[Message]) -> dict[str, list
 
 
 def latest_below(session: Session, message_id: str) -> str:
-    """The end of the branch that begins with a message and takes the latest reply, or message, at every fork."""
+    """The last message of the branch that starts at ``message_id`` and takes the latest child at every fork."""
     branch = select(Message.id, literal(0).label("depth")).where(Message.id == message_id).cte("branch", recursive=True)
     child, younger = aliased(Message), aliased(Message)
     latest = (
@@ -122,7 +122,7 @@ def latest_below(session: Session, message_id: str) -> str:
 
 
 def copy_path(session: Session, path: Sequence[MessageRow], conversation_id: str) -> str | None:
-    """Copy messages that follow one another, and their turns, into another conversation; returns the last one's id."""
+    """Copies a path of messages and their turns into another conversation; returns the last copy's id."""
     parent_id = None
     messages: list[dict[str, object]] = []
     turns: list[dict[str, object]] = []

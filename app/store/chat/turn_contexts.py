@@ -1,4 +1,4 @@
-"""What a reply answers: the message, and the conversation before it. Read for the model; nothing is written here."""
+"""Reads what a turn needs for its prompt: the message and the conversation before it. Writes nothing."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from app.store.db.rows import NO_CONVERSATION, is_id, owned_message
 
 BUSY = "A reply is still being written in this conversation. Wait for it or stop it, then send again."
 
-MOVED_ON = "This conversation has gone on elsewhere. Look at it again, then send."
+MOVED_ON = "This conversation has changed elsewhere. Reload it, then send again."
 
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """What a new message in an existing conversation follows."""
+    """The conversation before a new message."""
 
     parent_id: str | None
     path: tuple[PathMessage, ...]  #: from the root to the parent
     settings: ChatSettings
-    streaming: bool  #: a reply is being written there now
-    omitted_messages: int = 0  #: left out of what the model read for the parent
+    streaming: bool  #: a reply is running in the conversation
+    omitted_messages: int = 0  #: left out of the parent's prompt
     context_length: int | None = None  #: of the model that wrote the parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserMessage:
-    """A message of the person's that stands in a conversation, with what it follows."""
+    """A user's message in a conversation, with its context."""
 
     id: str
     conversation_id: str
@@ -47,24 +47,24 @@ class UserMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialReply:
-    """A reply that was cut short, to go on from where it stands."""
+    """A reply that was cut short and can be resumed."""
 
     turn_id: str
     message_id: str
-    user_message: UserMessage  #: what it is a reply to
+    user_message: UserMessage  #: the message it replies to
     text: str
-    token_ids: tuple[int, ...]  #: that spell it, where they are known
+    token_ids: tuple[int, ...]  #: of the text; empty if unknown
     num_tokens: int
 
 
 class TurnContexts:
-    """The repository of what turns read. Every query asks for the user's id."""
+    """The repository of turns' inputs. Every query takes the user's id."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def get_context(self, user_id: str, conversation_id: str, parent_id: str | None) -> TurnContext:
-        """What a message after ``parent_id`` (None: after the tip) follows.
+        """The context of a message after ``parent_id`` (None: after the tip).
 
         Raises:
             NotFound: the conversation, or the parent in it, is missing or another user's.
@@ -92,7 +92,7 @@ class TurnContexts:
         return await self._database.read_rows(work)
 
     async def get_user_message(self, user_id: str, message_id: str) -> UserMessage:
-        """The person's message that ``message_id`` is, or that it is a reply to.
+        """The user's message with this id, or the one that the reply ``message_id`` answers.
 
         Raises:
             NotFound: the message is missing or another user's.
@@ -105,11 +105,11 @@ class TurnContexts:
         return await self._database.read(work)
 
     async def get_partial_reply(self, user_id: str, message_id: str) -> PartialReply:
-        """The reply ``message_id``, where it can go on.
+        """The reply ``message_id``, if it can be resumed.
 
         Raises:
             NotFound: the message is missing or another user's.
-            InvalidInput: it is no reply, has ended by itself, has no text, or something follows it.
+            InvalidInput: it is not a reply, is complete, has no text, or has a message after it.
         """
 
         def work(session: Session) -> PartialReply:
@@ -128,11 +128,11 @@ class TurnContexts:
 
 
 def is_running(connection: Connection, conversation_id: str) -> bool:
-    """A reply is being written in the conversation."""
+    """Whether a reply is being written in the conversation."""
     return _IS_RUNNING.row(connection, {"conversation_id": conversation_id}) is not None
 
 
-# What every message that is sent asks.
+# Queries of every message sent.
 _CONVERSATION, _MESSAGE, _TURN = table_of(Conversation), table_of(Message), table_of(Turn)
 _OWNED = Prepared(
     select(_CONVERSATION.c.tip_message_id, _CONVERSATION.c.settings).where(
@@ -152,7 +152,7 @@ _IS_RUNNING = Prepared(
 
 
 def _context(connection: Connection, conversation_id: str, settings: dict[str, Any], last: str | None) -> TurnContext:
-    """What a message after ``last`` follows."""
+    """The context of a message after ``last``."""
     rows = prompt_path(connection, last)
     latest = rows[-1] if rows else None
     return TurnContext(
@@ -180,19 +180,24 @@ def _question_of(session: Session, reply: Message) -> Message:
 
 
 def resumable_turn(session: Session, message: Message) -> Turn:
-    """The turn of a reply that can go on; ``InvalidInput`` says why another cannot."""
+    """The turn of a reply that can be resumed.
+
+    Raises:
+        InvalidInput: it cannot be resumed; the text says why.
+        Conflict: it is still being written.
+    """
     turn = session.scalars(select(Turn).where(Turn.message_id == message.id)).one_or_none()
     if message.role != Role.ASSISTANT or turn is None:
         raise InvalidInput("Only a reply can be continued.")
     if message.status == MessageStatus.STREAMING:
         raise Conflict(BUSY)
     if not message.content.strip():
-        raise InvalidInput("This reply has no text to go on from. Ask for another one.")
-    # Of one that another program wrote nobody knows the reason.
+        raise InvalidInput("This reply has no text to continue from. Ask for another one.")
+    # An imported reply may have no finish reason.
     if message.status == MessageStatus.COMPLETE and turn.finish_reason == "stop_string":
         raise InvalidInput("A stop string ended this reply; there is nothing to continue.")
     if message.status == MessageStatus.COMPLETE and turn.finish_reason in (None, "stop"):
         raise InvalidInput("This reply has ended by itself; there is nothing to continue.")
     if session.scalar(select(exists().where(Message.parent_id == message.id, Message.deletion.is_(None)))):
-        raise InvalidInput("Something follows this reply already. Only the last one can be continued.")
+        raise InvalidInput("A message follows this reply already. Only the last reply can be continued.")
     return turn

@@ -1,4 +1,4 @@
-"""What is written down of a turn: its beginning in one transaction, checkpoints, its end."""
+"""Writes turns: their start in one transaction, checkpoints, and their end."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from app.store.db.rows import NO_CONVERSATION, is_id, owned_conversation, owned_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTurn:
-    """A message and the reply to it, before the reply has a word."""
+    """A message and its reply, before the reply has any text."""
 
     turn_id: str
     conversation_id: str
     user_message_id: str
     message_id: str
-    title: str | None  #: of the conversation to make; None where there is one
-    parent_id: str | None  #: what the message follows
-    parent_is_tip: bool  #: refuse if the conversation has moved on meanwhile
-    text: str | None  #: None where the message is there already, and gets one more reply
-    partial_reply_text: str | None = None  #: what a reply that goes on goes on from
+    title: str | None  #: of the conversation to create; None if it exists
+    parent_id: str | None  #: the message before this one
+    parent_is_tip: bool  #: raise Conflict if the conversation has moved on meanwhile
+    text: str | None  #: None if the message exists and gets another reply
+    partial_reply_text: str | None = None  #: text so far of a reply to resume
     settings: ChatSettings
     save_settings: bool
     model: str
@@ -48,7 +48,7 @@ class NewTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
-    """A turn and its reply as they are stored."""
+    """A turn and its reply as stored."""
 
     turn_id: str
     conversation_id: str
@@ -63,12 +63,12 @@ class TurnRecord:
     error: str | None
 
 
-# What every message that is sent asks and writes.
+# Statements of every message sent.
 _CONVERSATION = table_of(Conversation)
 _OWNED = select(_CONVERSATION.c.tip_message_id).where(
     _CONVERSATION.c.id == bindparam("conversation_id"), _CONVERSATION.c.user_id == bindparam("user_id")
 )
-_LOCKED = Prepared(_OWNED.with_for_update(key_share=True))  # whoever only refers to it need not wait
+_LOCKED = Prepared(_OWNED.with_for_update(key_share=True))  # inserting a row that refers to it does not wait
 _NEW_CONVERSATION = insert_into(
     _CONVERSATION, "id user_id title created_at tip_message_id updated_at archived unread settings"
 )
@@ -90,7 +90,7 @@ class TurnRecords:
     """The repository of turns.
 
     Args:
-        owner: id of this start of the process. Turns that run under another are not written here.
+        owner: id of this start of the process. Turns with another owner are not written.
         lease_seconds: how long a turn belongs to its owner after each write.
     """
 
@@ -101,12 +101,12 @@ class TurnRecords:
         self._writes = ReplyWriter(database, owner, lease_seconds)
 
     async def resume(self, user_id: str, new: NewTurn) -> None:
-        """Let the turn ``new.turn_id`` run again, to write the rest of its reply.
+        """Runs the turn ``new.turn_id`` again to write the rest of its reply.
 
         Raises:
             NotFound: the reply is gone.
-            Conflict: a reply is being written in the conversation, or this one has grown since it was read.
-            InvalidInput: by now the reply cannot go on.
+            Conflict: a reply is being written in the conversation, or this one has changed since it was read.
+            InvalidInput: the reply can no longer be resumed.
         """
         now = datetime.now(UTC)
 
@@ -117,7 +117,7 @@ class TurnRecords:
             message = owned_message(session, user_id, new.message_id)
             turn = resumable_turn(session, message)
             if message.content != new.partial_reply_text:
-                raise Conflict("This reply has gone on elsewhere meanwhile. Look at it again, then continue it.")
+                raise Conflict("This reply has changed elsewhere. Reload it, then continue it.")
             message.status, message.indexed = MessageStatus.STREAMING, False
             turn.status, turn.owner, turn.heartbeat_at = "running", self._owner, now
             turn.lease_until = self._lease(session)
@@ -133,11 +133,11 @@ class TurnRecords:
         await self._start(self._database.write(work))
 
     async def begin(self, user_id: str, new: NewTurn) -> None:
-        """Write the (conversation,) message, empty reply and running turn, or nothing.
+        """Writes the (conversation,) message, empty reply and running turn, all or nothing.
 
         Raises:
-            NotFound: the conversation is gone, or what the message follows.
-            Conflict: a reply is being written there, or the tip is another one by now.
+            NotFound: the conversation, or the message before this one, is gone.
+            Conflict: a reply is being written there, or the tip has changed.
         """
         now = datetime.now(UTC)
         lease = timedelta(seconds=self._lease_seconds)
@@ -145,7 +145,7 @@ class TurnRecords:
 
         def work(connection: Connection) -> None:
             values = {"tip_message_id": new.message_id, "updated_at": now}
-            values |= {"archived": False, "unread": False}  # who writes there is there
+            values |= {"archived": False, "unread": False}  # sending a message unarchives and reads the conversation
             if new.save_settings:
                 values["settings"] = settings
             if new.title is not None:
@@ -183,15 +183,15 @@ class TurnRecords:
         await self._start(self._database.write_rows(work))
 
     async def checkpoint(self, user_id: str, turn_id: str, text: str | None) -> LeaseStatus:
-        """Write what there is of the reply, or None where nothing is new, and renew the lease."""
+        """Writes the reply's text so far (None if nothing is new) and renews the lease."""
         return await self._writes.write(ReplyWrite(user_id, turn_id, text=text))
 
     async def finish(self, user_id: str, turn_id: str, outcome: TurnOutcome) -> bool:
-        """Write the end of the reply. False when the turn is no longer this process's: deleted, or taken."""
+        """Writes the reply's end. False if the turn is no longer this process's: deleted, or taken over."""
         return await self._writes.write(ReplyWrite(user_id, turn_id, outcome=outcome)) is not LeaseStatus.LOST
 
     async def request_stop(self, user_id: str, turn_id: str) -> None:
-        """Ask the process that writes the reply to stop it; nothing where it has ended, or is another user's."""
+        """Asks the process that writes the reply to stop it. Does nothing if it has ended or is another user's."""
 
         def work(session: Session) -> None:
             asked = session.execute(
@@ -207,7 +207,7 @@ class TurnRecords:
         await self._database.write(work)
 
     async def find(self, user_id: str, turn_id: str) -> TurnRecord | None:
-        """As :meth:`get`, for a turn that is mostly not there: it costs little then."""
+        """As :meth:`get`, but None if missing. Cheap in that case, which is the usual one."""
         try:
             there = await self._database.read_rows(lambda connection: _IS_THERE.row(connection, {"id": turn_id}))
             return await self.get(user_id, turn_id) if there else None
@@ -215,7 +215,9 @@ class TurnRecords:
             return None
 
     async def get(self, user_id: str, turn_id: str) -> TurnRecord:
-        """Raises:
+        """Returns a turn with its reply.
+
+        Raises:
         NotFound: the turn is missing or another user's.
         """
         missing = NotFound("There is no such reply. Its conversation may have been deleted.")
@@ -249,7 +251,7 @@ class TurnRecords:
         return await self._database.read(work)
 
     async def delete_conversation(self, user_id: str, conversation_id: str) -> None:
-        """Delete the conversation with its messages and turns.
+        """Deletes the conversation with its messages and turns.
 
         Raises:
             NotFound: it is missing or another user's.
@@ -257,7 +259,7 @@ class TurnRecords:
 
         def work(session: Session) -> None:
             owned_conversation(session, user_id, conversation_id)
-            # In the order in which checkpoints lock: first the turn, then its message.
+            # Locks in the order in which checkpoints lock: first the turn, then its message.
             running = session.execute(
                 select(Turn.id, Turn.owner)
                 .where(Turn.conversation_id == conversation_id, Turn.status == "running")
@@ -273,7 +275,7 @@ class TurnRecords:
         await self._database.write(work)
 
     async def _start(self, written: Awaitable[None]) -> None:
-        """Begin or resume a turn. Two processes may, or one request twice: the second one's rows do not fit."""
+        """Starts or resumes a turn. Of two concurrent starts, the second violates a unique constraint."""
         try:
             await written
         except IntegrityError as error:
@@ -287,19 +289,19 @@ class TurnRecords:
 
 
 def _is_of(user_id: str) -> ColumnElement[bool]:
-    """The turn is in one of this user's conversations."""
+    """Whether the turn is in one of this user's conversations."""
     return Turn.conversation_id.in_(select(Conversation.id).where(Conversation.user_id == user_id))
 
 
 def _messages(connection: Connection, new: NewTurn, now: datetime) -> list[dict[str, Any]]:
-    """The rows of a new turn: the person's message, unless it is there, and the reply to it."""
+    """The rows of a new turn: the user's message, unless it exists, and its reply."""
     is_there = new.text is None
     parent_id = new.user_message_id if is_there else new.parent_id
     position = 0
     if parent_id is not None:
         parent = _PARENT.row(connection, {"id": parent_id})
         if parent is None:
-            raise NotFound("The message that this one follows was deleted meanwhile. Look at the conversation again.")
+            raise NotFound("The message that this one follows was deleted meanwhile. Reload the conversation.")
         position = parent[0] + 1
     both: dict[str, Any] = {"conversation_id": new.conversation_id, "created_at": now}
     asked = {

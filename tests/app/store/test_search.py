@@ -288,7 +288,7 @@ async def test_searches_wait_for_one_another_and_leave_threads_for_the_others(
     try:
         for _ in range(search_queue.MAX_AT_ONCE):
             assert await asyncio.to_thread(begun.acquire, timeout=30)
-        with pytest.raises(TooManyRequests, match="under way already"):
+        with pytest.raises(TooManyRequests, match="running already"):
             await found(services, "words")
         assert len((await services.conversations.list(ME)).items) == 1  # which is no search
     finally:

@@ -218,7 +218,7 @@ async def test_what_was_read_before_somebody_else_went_on_is_no_place_to_go_on_f
     turn = new_turn()
     await records.begin(ME, turn)
     await records.finish(ME, turn.turn_id, TurnOutcome(text="one two", status=MessageStatus.STOPPED))
-    with pytest.raises(Conflict, match="gone on elsewhere"):
+    with pytest.raises(Conflict, match="changed elsewhere"):
         await records.resume(ME, replace(turn, title=None, text=None, partial_reply_text="one"))
     await records.resume(ME, replace(turn, title=None, text=None, partial_reply_text="one two"))
     assert await records.checkpoint(ME, turn.turn_id, "one two three") is LeaseStatus.RUNNING

@@ -91,7 +91,7 @@ async def test_a_conversation_that_somebody_else_moved_on_is_not_followed(page: 
     first = await page.ask("one", "1")
     second = await page.ask("two", "2")
     await _set(page, first.conversation_id, tip_message_id=first.message_id)  # as a deletion does
-    with pytest.raises(Conflict, match="gone on elsewhere"):
+    with pytest.raises(Conflict, match="changed elsewhere"):
         await page.send("three")
     page.shown = first
     await page.ask("two again", "II")
