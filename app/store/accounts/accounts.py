@@ -1,4 +1,4 @@
-"""Accounts: made, found, changed. What admins do with them, they do through here."""
+"""Creates, finds and changes accounts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from app.store.db.database import Database, is_postgres
 from app.store.db.models import Account, LoginSession
 from app.store.desk.audit import add_event
 
-LAST_ADMIN = "This is the last admin. Make somebody else one first."
-NAME_TAKEN = "Somebody has this name already. Choose another one."
+LAST_ADMIN = "This is the last admin. Make another user an admin first."
+NAME_TAKEN = "This name is taken. Choose another one."
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a sign-in is checked against."""
+    """The data that a sign-in is checked against."""
 
     user_id: str
     password_hash: str | None
@@ -33,13 +33,13 @@ class Credentials:
 
 
 class AccountRecords:
-    """The repository of people. The local user of a desk without accounts is not among them."""
+    """The repository of accounts, except for the local user of a desk without accounts."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def credentials(self, name: str) -> Credentials | None:
-        """What there is under a name; None where there is nothing."""
+        """The credentials of the user with this name; None if there is none."""
 
         def work(session: Session) -> Credentials | None:
             account = session.scalar(
@@ -52,37 +52,41 @@ class AccountRecords:
         return await self._database.read(work)
 
     async def id_of(self, name: str) -> str:
-        """Raises:
-        NotFound: nobody signs in by that name.
+        """The id of the user with this name.
+
+        Raises:
+        NotFound: there is no such user.
         """
         known = await self.credentials(name)
         if known is None:
-            raise NotFound(f"Nobody signs in as '{fold_name(name)}'. deskmate user list says who does.")
+            raise NotFound(f"There is no user '{fold_name(name)}'. To list all users, run: deskmate user list")
         return known.user_id
 
     async def password_hash(self, user_id: str) -> str | None:
-        """The hash of somebody's own password."""
+        """The hash of the user's password."""
         return await self._database.read(lambda session: _account(session, user_id).password_hash)
 
     async def get(self, user_id: str) -> AccountView:
-        """Raises:
+        """Returns one account.
+
+        Raises:
         NotFound: there is no such account.
         """
         return await self._database.read(lambda session: person_of(_account(session, user_id)))
 
     async def list(self) -> Sequence[AccountView]:
-        """Everybody, the local user left out, by name."""
+        """All accounts except the local user's, by name."""
         everybody = select(Account).where(Account.id != LOCAL_USER_ID).order_by(Account.name)
         return await self._database.read(lambda session: [person_of(one) for one in session.scalars(everybody)])
 
     async def has_admin(self) -> bool:
-        """Whether anybody can look after the desk."""
+        """Whether there is an admin who can sign in."""
         return await self._database.read(lambda session: bool(_admins(session)))
 
     async def create(
         self, name: str, display_name: str, role: UserRole, password_hash: str, *, actor_id: str | None = None
     ) -> AccountView:
-        """Make an account.
+        """Creates an account.
 
         Raises:
             Conflict: the name is taken.
@@ -94,7 +98,7 @@ class AccountRecords:
         return await self._database.write(work)
 
     async def rename(self, user_id: str, display_name: str) -> None:
-        """Change what others see."""
+        """Changes the display name."""
 
         def work(session: Session) -> None:
             _account(session, user_id).display_name = display_name
@@ -102,10 +106,10 @@ class AccountRecords:
         await self._database.write(work)
 
     async def set_password(self, user_id: str, password_hash: str, *, except_session: str | None = None) -> None:
-        """Change a password and end the sessions of that account: whoever knew the old one is out.
+        """Changes a password and ends the account's sessions, so that anyone who knew the old one is signed out.
 
         Args:
-            except_session: the one in which it was changed.
+            except_session: the session to keep: the one in which the password was changed.
         """
 
         def work(session: Session) -> None:
@@ -115,7 +119,7 @@ class AccountRecords:
         await self._database.write(work)
 
     async def store_rehashed(self, user_id: str, before: str, after: str) -> None:
-        """Keep the same password under today's parameters, unless it was changed meanwhile."""
+        """Stores a rehash of the same password, with current parameters, unless the password was changed meanwhile."""
 
         def work(session: Session) -> None:
             account = _account(session, user_id)
@@ -125,7 +129,9 @@ class AccountRecords:
         await self._database.write(work)
 
     async def set_role(self, user_id: str, role: UserRole, *, actor_id: str | None) -> None:
-        """Raises:
+        """Changes a user's role.
+
+        Raises:
         NotFound: there is no such account.
         Conflict: it is the last admin's.
         """
@@ -143,7 +149,7 @@ class AccountRecords:
         await self._database.write(work)
 
     async def set_disabled(self, user_id: str, disabled: bool, *, actor_id: str | None) -> None:
-        """Shut somebody out, and end their sessions; or let them in again.
+        """Disables an account and ends its sessions, or enables it again.
 
         Raises:
             NotFound: there is no such account.
@@ -169,7 +175,7 @@ class AccountRecords:
 def add_account(
     session: Session, name: str, display_name: str, role: UserRole, password_hash: str, *, actor_id: str | None
 ) -> AccountView:
-    """Make an account within a transaction.
+    """Creates an account within a transaction.
 
     Raises:
         Conflict: the name is taken.
@@ -194,7 +200,7 @@ def add_account(
 def change_password(
     session: Session, user_id: str, password_hash: str, *, except_session: str | None = None
 ) -> Account:
-    """The same as :meth:`AccountRecords.set_password` within a transaction."""
+    """As :meth:`AccountRecords.set_password`, within a transaction."""
     account = _account(session, user_id)
     account.password_hash = password_hash
     ended = delete(LoginSession).where(LoginSession.user_id == user_id)
@@ -205,7 +211,7 @@ def change_password(
 
 
 def person_of(account: Account) -> AccountView:
-    """The row as people see it."""
+    """Converts a row to a view."""
     return AccountView(
         id=account.id,
         name=account.name,
@@ -218,14 +224,14 @@ def person_of(account: Account) -> AccountView:
 
 
 def has_admin(session: Session) -> bool:
-    """The same as :meth:`AccountRecords.has_admin` within a transaction, which nobody else's may overtake."""
-    if is_postgres(session):  # nobody to lock yet: the local user's row stands for them
+    """As :meth:`AccountRecords.has_admin`, within a transaction. Locks out concurrent creations of a first admin."""
+    if is_postgres(session):  # there may be no admin's row to lock: the local user's row stands in
         session.execute(select(Account.id).where(Account.id == LOCAL_USER_ID).with_for_update())
     return bool(_admins(session))
 
 
 def count_people(session: Session) -> int:
-    """How many accounts there are beside the local user's."""
+    """The number of accounts, without the local user's."""
     return session.scalar(select(func.count()).select_from(Account).where(Account.id != LOCAL_USER_ID)) or 0
 
 

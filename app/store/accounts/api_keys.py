@@ -1,4 +1,4 @@
-"""API keys: made, listed, found again by what is stored of them."""
+"""Creates, lists, revokes and looks up API keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_KEYS = 50
 
 @dataclass(frozen=True, slots=True)
 class ActiveKey:
-    """A key that holds, whose it is, and what it opens."""
+    """A valid key, its owner, and its scopes."""
 
     id: str
     user_id: str
@@ -33,7 +33,7 @@ class ActiveKey:
 
 
 class ApiKeys:
-    """The repository of keys. Each query asks for the user's id, but that which finds out whose a key is."""
+    """The repository of API keys. Every query takes the user's id, except for looking up a key."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -48,16 +48,18 @@ class ApiKeys:
         scopes: Collection[Scope],
         expires_at: datetime | None,
     ) -> KeyView:
-        """Raises:
-        Conflict: they have as many as anybody may.
+        """Creates a key.
+
+        Raises:
+        Conflict: the user has ``MAX_KEYS`` keys already.
         """
 
         def work(session: Session) -> KeyView:
-            # Several at once wait for each other, so that each finds what the one before has made.
+            # Concurrent creations wait for each other, so that each counts the keys of those before.
             session.execute(select(Account.id).where(Account.id == user_id).with_for_update(key_share=True)).one()
             held = select(func.count()).select_from(ApiKey).where(ApiKey.user_id == user_id)
             if (session.scalar(held) or 0) >= MAX_KEYS:
-                raise Conflict(f"You have {MAX_KEYS} keys. Revoke one that is not used any more first.")
+                raise Conflict(f"You have {MAX_KEYS} keys. Revoke one that is no longer used first.")
             made = ApiKey(
                 id=new_id(),
                 user_id=user_id,
@@ -75,13 +77,15 @@ class ApiKeys:
         return await self._database.write(work)
 
     async def list(self, user_id: str) -> Sequence[KeyView]:
-        """Somebody's keys, the newest first; those that have expired too."""
+        """The user's keys, newest first, including expired ones."""
         theirs = select(ApiKey).where(ApiKey.user_id == user_id).order_by(ApiKey.id.desc())
         return await self._database.read(lambda session: [_view(one) for one in session.scalars(theirs)])
 
     async def revoke(self, user_id: str, id: str) -> None:
-        """Raises:
-        NotFound: there is no such key, or it is another's.
+        """Revokes a key.
+
+        Raises:
+        NotFound: the key is missing or another user's.
         """
 
         def work(session: Session) -> None:
@@ -94,7 +98,7 @@ class ApiKeys:
         await self._database.write(work)
 
     async def find(self, token_hash: str) -> ActiveKey | None:
-        """The key of a token; None where there is none, it has expired, or its person may not come in any more."""
+        """The key with this token hash; None if there is none, it has expired, or its user is disabled."""
 
         def work(session: Session) -> ActiveKey | None:
             row = session.execute(
@@ -109,12 +113,12 @@ class ApiKeys:
         return await self._database.read(work)
 
     async def find_valid(self, ids: Collection[str]) -> set[str]:
-        """Which of these keys hold."""
+        """Which of these keys are valid."""
         found = select(ApiKey.id).join(Account, Account.id == ApiKey.user_id).where(ApiKey.id.in_(ids), *_is_valid())
         return await self._database.read(lambda session: set(session.scalars(found)))
 
     async def touch(self, id: str, user_id: str) -> None:
-        """It was used now."""
+        """Records that the key was used now."""
         used = update(ApiKey).where(ApiKey.id == id, ApiKey.user_id == user_id).values(last_used_at=datetime.now(UTC))
         await self._database.write(lambda session: session.execute(used))
 

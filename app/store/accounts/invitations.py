@@ -1,4 +1,4 @@
-"""Links that work once: to an account, to the first one, to another password."""
+"""Single-use links: to create an account, to create the first account, or to reset a password."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from app.store.db.models import Account, Conversation, Invitation
 from app.store.desk.audit import add_event
 
 MAX_INVITATIONS = 500
-"""That can still be used, of all admins together: the page lists them all."""
-NO_SUCH_LINK = "This link does not work. It was used already, has expired, or was taken back. Ask for a new one."
+"""Open invitations of all admins together. The page lists them all."""
+NO_SUCH_LINK = "This link does not work. It was used already, has expired, or was revoked. Ask for a new one."
 HAS_ADMIN = "There is an admin already. Ask for an invitation, or sign in."
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What who follows a link is told before they use it."""
+    """What a link's visitor sees before using it."""
 
     purpose: Purpose
     role: UserRole
-    name: str | None  #: whose password it changes
-    local_conversations: int  #: which the first admin may take over
+    name: str | None  #: of the account whose password it resets
+    local_conversations: int  #: conversations that the first admin may take over
 
 
 class Invitations:
@@ -45,10 +45,10 @@ class Invitations:
     async def invite(
         self, token_hash: str, role: UserRole, *, actor_id: str, lifetime: timedelta, note: str | None = None
     ) -> LinkView:
-        """Let somebody make an account.
+        """Creates an invitation to create an account.
 
         Raises:
-            LimitReached: there are as many open invitations as there may be.
+            LimitReached: there are ``MAX_INVITATIONS`` open invitations.
         """
 
         def work(session: Session) -> LinkView:
@@ -56,8 +56,8 @@ class Invitations:
             number = session.scalar(unused.where(Invitation.purpose == Purpose.INVITATION.value, *_usable())) or 0
             if number >= MAX_INVITATIONS:
                 raise LimitReached(
-                    f"There are {number:,} open invitations, and {MAX_INVITATIONS:,} is the most. Take back some that "
-                    "are not needed any more."
+                    f"There are {number:,} open invitations, and {MAX_INVITATIONS:,} is the most. Revoke some that "
+                    "are no longer needed."
                 )
             made = _add(session, Purpose.INVITATION, token_hash, role, lifetime, created_by=actor_id, note=note)
             add_event(session, actor_id, AuditAction.INVITED, made.id, role=role.value)
@@ -66,7 +66,7 @@ class Invitations:
         return await self._database.write(work)
 
     async def let_reset(self, token_hash: str, user_id: str, *, actor_id: str | None, lifetime: timedelta) -> None:
-        """Let somebody choose another password. A link made before for the same person ends.
+        """Creates a password reset link. An earlier, unused link for the same account ends.
 
         Raises:
             NotFound: there is no such account.
@@ -91,7 +91,7 @@ class Invitations:
         await self._database.write(work)
 
     async def let_set_up(self, token_hash: str, *, lifetime: timedelta) -> bool:
-        """Let somebody become the first admin; False where there is one."""
+        """Creates a link to create the first admin; False if there is an admin."""
 
         def work(session: Session) -> bool:
             if has_admin(session):
@@ -102,7 +102,7 @@ class Invitations:
         return await self._database.write(work)
 
     async def open(self) -> Sequence[LinkView]:
-        """The invitations that can still be used, the newest first."""
+        """The open invitations, newest first."""
         still = (
             select(Invitation)
             .where(Invitation.purpose == Purpose.INVITATION.value, *_usable())
@@ -111,7 +111,9 @@ class Invitations:
         return await self._database.read(lambda session: [_view(one) for one in session.scalars(still)])
 
     async def take_back(self, id: str, *, actor_id: str) -> None:
-        """Raises:
+        """Revokes an invitation.
+
+        Raises:
         NotFound: there is no such invitation, or it was used.
         """
 
@@ -129,11 +131,11 @@ class Invitations:
         await self._database.write(work)
 
     async def look(self, token_hash: str) -> Link:
-        """What a link is for.
+        """Returns what a link is for.
 
         Raises:
-            NotFound: it cannot be used (any more).
-            Conflict: it is for the first admin, and there is one.
+            NotFound: the link is not valid (any more).
+            Conflict: it is for the first admin, and there is an admin.
         """
 
         def work(session: Session) -> Link:
@@ -152,14 +154,14 @@ class Invitations:
     async def use(
         self, token_hash: str, password_hash: str, *, name: str | None, display_name: str | None, with_history: bool
     ) -> AccountView:
-        """Do what the link is for, once: two who use it at the same moment do not both succeed.
+        """Uses the link, once: of two concurrent uses only one succeeds.
 
         Args:
-            name, display_name: of the new account; for another password, whose it is stands in the link.
+            name, display_name: of the new account; ignored for a password reset, whose account the link names.
             with_history: the first admin takes over the local user's conversations.
 
         Raises:
-            NotFound: it cannot be used (any more).
+            NotFound: the link is not valid (any more).
             Conflict: the name is taken, or there is an admin already.
         """
 
@@ -188,11 +190,11 @@ class Invitations:
         return await self._database.write(work)
 
     async def local_conversations(self) -> int:
-        """How many conversations are left of the time without accounts."""
+        """How many conversations the local user has, from before accounts were enabled."""
         return await self._database.read(_local_conversations)
 
     async def take_over(self, user_id: str) -> int:
-        """Make them somebody's; returns how many."""
+        """Gives the local user's conversations to a user; returns how many."""
         return await self._database.write(lambda session: take_over(session, user_id))
 
 

@@ -1,4 +1,4 @@
-"""What was said before there were accounts."""
+"""Transfers the history from before accounts were enabled."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from app.store.desk.audit import add_event
 
 
 def take_over(session: Session, user_id: str) -> int:
-    """Make the local user's conversations somebody's; returns how many."""
-    # What both have imported from the same place stays twice, but only one of the two is found by a later import.
+    """Gives the local user's conversations to a user; returns how many."""
+    # A conversation imported by both stays twice; a later import finds only one of the two.
     theirs = select(Conversation.imported_from).where(
         Conversation.user_id == user_id, Conversation.imported_from.is_not(None)
     )

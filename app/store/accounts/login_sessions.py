@@ -1,4 +1,4 @@
-"""Who is signed in, and where. Sessions are rows: a restart changes nothing, and every process knows of all."""
+"""Sign-in sessions. They are database rows: they survive restarts, and all processes share them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from app.store.db.prepared_statements import Prepared
 from app.store.desk.audit import add_event
 
 MAX_SESSIONS = 100
-"""Of one user. With one more, the one that was used longest ago ends."""
+"""Per user. Above it, the least recently used session ends."""
 MAX_USER_AGENT = 200
 MAX_ADDRESS = 45
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveSession:
-    """A session that holds, and whose it is."""
+    """A valid session and its user."""
 
     id: str
     user_id: str
@@ -39,7 +39,7 @@ class LoginSessions:
     """The repository of sessions.
 
     Args:
-        days: without a visit for so long, one ends.
+        days: a session expires after this many days without use.
     """
 
     def __init__(self, database: Database, days: int) -> None:
@@ -47,13 +47,13 @@ class LoginSessions:
         self._lasting = timedelta(days=days)
 
     async def create(self, user_id: str, token_hash: str, *, user_agent: str, address: str) -> str:
-        """Sign somebody in; returns the session's id."""
+        """Signs a user in; returns the session's id."""
         return await self._database.write(
             lambda session: self.add(session, user_id, token_hash, user_agent=user_agent, address=address)
         )
 
     def add(self, session: Session, user_id: str, token_hash: str, *, user_agent: str, address: str) -> str:
-        """The same within a transaction."""
+        """As :meth:`create`, within a transaction."""
         now = datetime.now(UTC)
         made = LoginSession(
             id=new_id(),
@@ -83,7 +83,7 @@ class LoginSessions:
         return made.id
 
     async def find(self, token_hash: str) -> ActiveSession | None:
-        """The session of a token; None where there is none, it has ended, or its person may not come in any more."""
+        """The session with this token hash; None if there is none, it has expired, or its user is disabled."""
 
         asked = {"token_hash": token_hash, "now": datetime.now(UTC)}
 
@@ -97,7 +97,7 @@ class LoginSessions:
         return await self._database.read_rows(work)
 
     async def find_valid(self, ids: Collection[str]) -> set[str]:
-        """Which of these sessions hold."""
+        """Which of these sessions are valid."""
         found = (
             select(LoginSession.id)
             .join(Account, Account.id == LoginSession.user_id)
@@ -106,7 +106,7 @@ class LoginSessions:
         return await self._database.read(lambda session: set(session.scalars(found)))
 
     async def touch(self, id: str, user_id: str) -> None:
-        """Somebody was here: the session lasts longer from now."""
+        """Records that the session was used now and extends it."""
         now = datetime.now(UTC)
 
         def work(session: Session) -> None:
@@ -117,7 +117,7 @@ class LoginSessions:
         await self._database.write(work)
 
     async def list(self, user_id: str, current: str | None = None) -> Sequence[SessionView]:
-        """Somebody's sessions, those used last first. ``current`` is the one that asks."""
+        """The user's sessions, most recently used first. ``current`` is the id of the requesting session."""
 
         def work(session: Session) -> list[SessionView]:
             theirs = (
@@ -135,10 +135,10 @@ class LoginSessions:
         return await self._database.read(work)
 
     async def end(self, user_id: str, id: str, *, action: AuditAction, actor_id: str | None = None) -> None:
-        """End one session of somebody's.
+        """Ends one of a user's sessions.
 
         Raises:
-            NotFound: there is no such session, or it is another's.
+            NotFound: the session is missing or another user's.
         """
 
         def work(session: Session) -> None:
@@ -151,7 +151,7 @@ class LoginSessions:
         await self._database.write(work)
 
     async def end_all(self, user_id: str, *, actor_id: str | None = None) -> int:
-        """Sign somebody out everywhere; returns of how many sessions."""
+        """Signs a user out everywhere; returns the number of sessions ended."""
 
         def work(session: Session) -> int:
             ended = session.execute(delete(LoginSession).where(LoginSession.user_id == user_id))
@@ -162,13 +162,13 @@ class LoginSessions:
         return await self._database.write(work)
 
     async def end_token(self, token_hash: str) -> None:
-        """End the session of a token, if there is one: whoever signs in leaves the one before."""
+        """Ends the session of a token, if there is one: a new sign-in in the same browser replaces the session."""
         await self._database.write(
             lambda session: session.execute(delete(LoginSession).where(LoginSession.token_hash == token_hash))
         )
 
     async def purge(self) -> None:
-        """Delete those that have had their time."""
+        """Deletes expired sessions."""
         await self._database.write(
             lambda session: session.execute(delete(LoginSession).where(LoginSession.expires_at <= datetime.now(UTC)))
         )

@@ -1,4 +1,4 @@
-"""What there is of a person, and deleting it."""
+"""Counts and deletes a user's data."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from app.store.db.models import (
 from app.store.db.rows import is_id, shown_name
 from app.store.desk.audit import add_event
 
-BATCH = 50  # conversations per transaction: others wait for one batch at most
+BATCH = 50  # conversations per transaction: other writers wait for one batch at most
 
 
 @dataclass(frozen=True, slots=True)
 class DeletionPreview:
-    """What would be deleted, in numbers; ``audit_events`` stay, and name a person who is gone by an id alone."""
+    """What a deletion would delete, in numbers. ``audit_events`` stay and keep only the deleted user's id."""
 
     user_id: str
     name: str
@@ -43,26 +43,28 @@ class DeletionPreview:
 
 
 class UserDataRecords:
-    """The repository of all that belongs to one person, for admins who were asked to delete it."""
+    """The repository of all of a user's data, for admins who were asked to delete it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def find(self, name: str) -> str:
-        """The id of whoever signs in with this name.
+        """The id of the user who signs in with this name.
 
         Raises:
-            NotFound: nobody does.
+            NotFound: there is no such user.
         """
         query = select(Account.id).where(Account.name == name.strip().casefold())
         found = await self._database.read(lambda session: session.scalar(query))
         if found is None:
-            raise NotFound(f"Nobody here signs in as '{name}'.")
+            raise NotFound(f"There is no user '{name}'.")
         return found
 
     async def preview(self, user_id: str) -> DeletionPreview:
-        """Raises:
-        NotFound: there is no such person.
+        """Counts a user's data.
+
+        Raises:
+        NotFound: there is no such user.
         """
         return await self._database.read(lambda session: _data(session, user_id))
 
@@ -76,7 +78,7 @@ class UserDataRecords:
         return list(await self._database.read(lambda session: session.scalars(query).all()))
 
     async def delete_conversations(self, user_id: str) -> None:
-        """Delete those in which no reply is being written, some at a time."""
+        """Deletes the conversations in which no reply is being written, in batches."""
 
         def work(session: Session) -> int:
             running = exists().where(Turn.conversation_id == Conversation.id, Turn.status == "running")
@@ -93,10 +95,10 @@ class UserDataRecords:
             pass
 
     async def delete_rest(self, actor_id: str | None, before: DeletionPreview) -> None:
-        """Delete the person with all that is left, and write down that it was done. The local user has no end.
+        """Deletes the user with all remaining data and records it in the audit log. The local user's row stays.
 
         Raises:
-            NotFound: somebody else has done it meanwhile.
+            NotFound: another admin has deleted the user meanwhile.
         """
         user_id = before.user_id
         counts = {name: number for name, number in asdict(before).items() if isinstance(number, int)}

@@ -1,4 +1,4 @@
-"""How much of the engine each person takes."""
+"""Token use per user and day."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from app.store.db.models import Account, Conversation, TokenUse, Turn, table_of
 
 
 class TokenUsageRecords:
-    """The repository of tokens by person and day, and of replies under way."""
+    """The repository of tokens per user and day, and of running replies."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def add(self, spent: Mapping[str, int]) -> None:
-        """Count tokens towards today: so many for each person."""
+        """Adds tokens, by user id, to today's counts."""
         rows = [{"person": user_id, "today": today(), "spent": tokens} for user_id, tokens in sorted(spent.items())]
 
         def work(session: Session) -> None:
@@ -29,23 +29,23 @@ class TokenUsageRecords:
         await self._database.write(work)
 
     async def of_today(self, user_id: str) -> int:
-        """How many tokens somebody's replies have taken today."""
+        """The tokens of the user's replies today."""
         asked = {"person": user_id, "today": today()}
         return await self._database.read(lambda session: session.scalar(_USED, asked)) or 0
 
     async def replies_under_way(self, user_id: str) -> int:
-        """How many replies are being written for somebody, by whatever process."""
+        """How many replies are being written for the user, in all processes."""
         return await self._database.read(lambda session: session.scalar(_RUNNING, {"person": user_id})) or 0
 
 
 _ACCOUNT = table_of(Account)
 _TABLE = table_of(TokenUse)
 _KEY = (_TABLE.c.user_id, _TABLE.c.day)
-# Of people who are there still: one who was deleted meanwhile must not cost the others their count.
+# Skips deleted users: one who was deleted meanwhile must not cost the others their counts.
 _SPENT = select(_ACCOUNT.c.id, bindparam("today", type_=String), bindparam("spent", type_=Integer)).where(
     _ACCOUNT.c.id == bindparam("person")
 )
-# Made once, for every message that is sent; and two to count, as each database has its own.
+# Built once, for every message sent. Counting needs a statement per database: their upserts differ.
 _USED = select(_TABLE.c.tokens).where(_TABLE.c.user_id == bindparam("person"), _TABLE.c.day == bindparam("today"))
 _RUNNING = (
     select(func.count())
@@ -62,12 +62,12 @@ _ADD_POSTGRES = _ADD_POSTGRES.on_conflict_do_update(
 
 
 def today() -> str:
-    """The day in UTC."""
+    """Today's date in UTC, ISO format."""
     return datetime.now(UTC).date().isoformat()
 
 
 def seconds_until_tomorrow() -> int:
-    """Until the next day in UTC begins."""
+    """Seconds until the next day in UTC."""
     now = datetime.now(UTC)
     tomorrow = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
     return max(1, int((tomorrow - now).total_seconds()))

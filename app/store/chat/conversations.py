@@ -327,7 +327,7 @@ class Conversations:
         return None if self._limits == StorageLimits() else storage_use(session, user_id)
 
     def _require_kept(self, session: Session, user_id: str, before: StorageUse | None) -> None:
-        """Checks the storage quota after this transaction's changes. ``before``: use before them; None skips the check."""
+        """Checks the storage quota after this transaction's changes. ``before``: use before them; None skips this."""
         if before is not None:
             session.flush()
             self._limits.require_kept(storage_use(session, user_id), before)

@@ -1,4 +1,4 @@
-"""Writing down who did what."""
+"""Writes the audit log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Detail = str | int | float | bool | None
 
 
 class Audit:
-    """The repository of deeds. Nothing here is ever changed."""
+    """The append-only repository of audit entries."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -23,15 +23,15 @@ class Audit:
     async def record(
         self, actor_id: str | None, action: AuditAction, target: str | None = None, **details: Detail
     ) -> None:
-        """Write down one deed.
+        """Writes one audit entry.
 
         Args:
-            actor_id: whose it is; None where nobody was signed in.
-            target: the id, or the name, of what it was done to.
-            details: numbers, ids, roles: never what anybody wrote.
+            actor_id: the user who acted; None if no user was signed in.
+            target: the id or name of the object acted on.
+            details: numbers, ids, roles: never what a user wrote.
 
         Raises:
-            StorageUnavailable: the database does not work.
+            StorageUnavailable: the database is unavailable.
         """
         await self._database.write(lambda session: add_event(session, actor_id, action, target, **details))
 
@@ -39,7 +39,7 @@ class Audit:
 def add_event(
     session: Session, actor_id: str | None, action: AuditAction, target: str | None = None, **details: Detail
 ) -> None:
-    """The same within a transaction, so that the deed is written down if and only if it is done."""
+    """As :meth:`Audit.record`, within a transaction: the entry is committed if and only if the act is."""
     session.add(
         AuditEvent(
             id=new_id(), at=datetime.now(UTC), actor_id=actor_id, action=action.value, target=target, details=details

@@ -1,4 +1,4 @@
-"""Reading what was written down of who did what."""
+"""Reads the audit log."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ MAX_PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One that was done."""
+    """One audit entry."""
 
     id: str
     at: datetime
-    actor: str | None  #: who: a name, or the id of somebody who is gone; None where nobody was signed in
+    actor: str | None  #: a name, or the id of a deleted user; None if no user was signed in
     action: str
-    target: str | None  #: what it was done to: a name or an id
+    target: str | None  #: the object acted on: a name or an id
     details: dict[str, Any]
 
 
 class AuditLog:
-    """The repository of deeds, to be read by admins."""
+    """The repository of audit entries, read by admins."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -49,19 +49,19 @@ class AuditLog:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[AuditEntry]:
-        """What was done in a span of time, the latest first.
+        """The entries of a time span, latest first.
 
         Args:
-            actor: a part of the name of who did it.
-            cursor: the last page's ``next_cursor``.
+            actor: part of the actor's name.
+            cursor: the previous page's ``next_cursor``.
 
         Raises:
-            InvalidInput: the limit or the cursor makes no sense.
+            InvalidInput: the limit or the cursor is not valid.
         """
         if not 1 <= limit <= MAX_PAGE:
             raise InvalidInput(f"limit is {limit}; it must be between 1 and {MAX_PAGE}.")
         if cursor is not None and not is_id(cursor):
-            raise InvalidInput("This cursor is not one of ours. Begin again without one.")
+            raise InvalidInput("This cursor is not valid. Start again without one.")
         target = aliased(Account)
         query = (
             select(AuditEvent, shown_name(Account), shown_name(target))
@@ -97,7 +97,7 @@ class AuditLog:
     async def all(
         self, span: Span, *, action: AuditAction | None = None, actor: str | None = None
     ) -> AsyncIterator[AuditEntry]:
-        """The same without pages."""
+        """As :meth:`list`, without pages."""
         cursor: str | None = None
         while True:
             page = await self.list(span, action=action, actor=actor, limit=MAX_PAGE, cursor=cursor)

@@ -1,6 +1,6 @@
-"""Replies that somebody should look at, of all users: low rated ones, and questions that got no answer.
+"""Replies to review, of all users: low rated ones, and questions that got no answer.
 
-Bodies are read only of what is shown. Of a reply that has no flag nothing can be read here: nobody sees another's
+Loads the text of shown replies only. Replies without a flag cannot be read here: no reviewer may browse other users'
 conversations.
 """
 
@@ -32,7 +32,7 @@ MAX_PAGE = 100
 
 
 class Reviews:
-    """The repository of replies to look at. Without a user: it is for those who run the desk."""
+    """The repository of replies to review. Takes no user id: it is for the desk's admins."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -46,13 +46,13 @@ class Reviews:
         limit: int = 25,
         cursor: str | None = None,
     ) -> Page[ReviewItem]:
-        """Those written in a span of time that have one of these flags, the latest first.
+        """Replies from a time span with any of these flags, latest first.
 
         Args:
-            cursor: the last page's ``next_cursor``.
+            cursor: the previous page's ``next_cursor``.
 
         Raises:
-            InvalidInput: the limit or the cursor makes no sense.
+            InvalidInput: the limit or the cursor is not valid.
         """
         if not 1 <= limit <= MAX_PAGE:
             raise InvalidInput(f"limit is {limit}; it must be between 1 and {MAX_PAGE}.")
@@ -79,10 +79,10 @@ class Reviews:
         return await self._database.read(work)
 
     async def exchange(self, message_id: str) -> Exchange:
-        """A reply to look at, with what is around it.
+        """A reply to review with its surrounding messages.
 
         Raises:
-            NotFound: there is no such reply, or nothing about it that wants looking at.
+            NotFound: there is no such reply, or it has no flag.
         """
 
         def work(session: Session) -> Exchange:
@@ -108,10 +108,10 @@ class Reviews:
         return await self._database.read(work)
 
     async def mark(self, reviewer_id: str, message_id: str, *, reviewed: bool) -> None:
-        """Take a reply for looked at, or not.
+        """Marks or unmarks a reply as reviewed.
 
         Raises:
-            NotFound: there is no such reply, or nothing about it that wants looking at.
+            NotFound: there is no such reply, or it has no flag.
         """
         now = datetime.now(UTC)
 
@@ -159,7 +159,7 @@ _STATUS_OF: dict[Flag, ColumnElement[bool]] = {
 
 
 def _asked_again() -> ColumnElement[bool]:
-    """A later reply stands in the message's place."""
+    """The message has a later sibling reply."""
     later = aliased(Message)
     return exists().where(
         later.parent_id == Message.parent_id,
@@ -172,7 +172,7 @@ def _asked_again() -> ColumnElement[bool]:
 def _first(
     replies: Select[tuple[str, datetime]], state: ReviewState, before: tuple[datetime, str] | None, limit: int
 ) -> Select[tuple[str, datetime]]:
-    """The latest of them that are in this state. Each flag finds its own: none is read to its end for another."""
+    """The latest replies in this state. Applied per flag, so that no flag's query runs to its end for another flag."""
     if state is not ReviewState.ALL:
         reviewed = exists().where(Review.message_id == Message.id)
         replies = replies.where(reviewed if state is ReviewState.REVIEWED else ~reviewed)
@@ -291,5 +291,5 @@ def _decode(cursor: str) -> tuple[datetime, str]:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None or not is_id(id):
-        raise InvalidInput("This cursor is not one of ours. Begin again without one.")
+        raise InvalidInput("This cursor is not valid. Start again without one.")
     return moment, id

@@ -1,4 +1,4 @@
-"""Versions of templates that admins wrote. None is ever changed: an edit is a new one."""
+"""Versions of templates written by admins. A version never changes; an edit creates a new one."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class StoredTemplate:
     name: str
     version: int
     template: Template
-    removed: bool = False  #: not offered any more
-    author: str | None = None  #: whose it is; None for a file, or where the person is gone
+    removed: bool = False  #: no longer offered
+    author: str | None = None  #: None for a file, or if the author's account is deleted
     created_at: datetime | None = None  #: None for a file
 
 
 class TemplateVersions:
-    """The repository of versions. Without a user: templates are the desk's."""
+    """The repository of template versions. Takes no user id: templates belong to the desk."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def current(self, kind: TemplateKind, name: str | None = None) -> list[StoredTemplate]:
-        """The latest version of each, or of one; removed ones too."""
+        """The latest version of every template, or of one; includes removed ones."""
 
         def work(session: Session) -> list[StoredTemplate]:
             latest = (
@@ -69,7 +69,7 @@ class TemplateVersions:
         return await self._database.read(work)
 
     async def history(self, kind: TemplateKind, name: str) -> list[StoredTemplate]:
-        """Every version of one, the latest first."""
+        """All versions of one template, latest first."""
         return await self._database.read(
             lambda session: _found(
                 session,
@@ -90,13 +90,13 @@ class TemplateVersions:
         removed: bool = False,
         restored: int | None = None,
     ) -> int:
-        """Write the version that follows ``after``; returns its number. The audit log says so.
+        """Writes the version that follows ``after`` and an audit entry; returns the new version's number.
 
         Args:
-            restored: the earlier version that it is like.
+            restored: the earlier version that it restores.
 
         Raises:
-            Conflict: somebody else has written it meanwhile.
+            Conflict: another admin has written it meanwhile.
         """
 
         def work(session: Session) -> int:
@@ -128,12 +128,12 @@ class TemplateVersions:
 
         try:
             return await self._database.write(work)
-        except IntegrityError as error:  # another process was quicker between the question and the answer
+        except IntegrityError as error:  # another process inserted it between the check and the insert
             raise _moved_on(kind) from error
 
 
 def _moved_on(kind: TemplateKind) -> Conflict:
-    return Conflict(f"Somebody else has changed this {kind.noun} meanwhile. Look at it again, then save.")
+    return Conflict(f"Another admin has changed this {kind.noun} meanwhile. Reload it, then save again.")
 
 
 def _found(session: Session, query: Select[tuple[TemplateVersion, str]]) -> list[StoredTemplate]:

@@ -1,4 +1,4 @@
-"""What was done on which day, counted by the database. Of all users; nothing here reads what anybody wrote."""
+"""Usage per day over all users, counted by the database. Never reads what users wrote."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.store.db.database import Database
 from app.store.db.desk_models import Feedback
 from app.store.db.models import Conversation, Message, Turn, UtcDateTime
 
-#: How finely speeds are told: up to a value, in steps so wide. None is told too low by more than a hundredth.
+#: Histogram resolution of speeds: (limit, step) pairs. Rounding down loses at most one hundredth.
 _STEPS = ((200, 1), (500, 2), (1000, 5), (2000, 10), (5000, 20), (10_000, 50), (50_000, 200), (200_000, 1000))
 _WIDEST = 10_000
 _WHOLE = "all"  #: the name of all days together
@@ -24,13 +24,13 @@ _TENTHS = 10  #: tokens per second are counted in tenths
 
 
 class UsageRecords:
-    """The repository of usage. Without a user: it is for those who run the desk."""
+    """The repository of usage. Takes no user id: it is for the desk's admins."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def report(self, days: Days) -> UsageReport:
-        """Each of the days, and all of them together."""
+        """Usage of each day, and of all days together."""
         return await self._database.read(lambda session: _report(session, days))
 
 
@@ -41,7 +41,7 @@ def _report(session: Session, days: Days) -> UsageReport:
     for query in (
         _in(time, Conversation.created_at).add_columns(func.count().label("conversations")).group_by(time.c.name),
         _in(time, Message.created_at)
-        # No conditions beside the time: with them, SQLite reads every message and looks up its day.
+        # No conditions except the time: with others, SQLite reads every message and looks up its day.
         .add_columns(_count_if((Message.role == Role.USER) & Message.deletion.is_(None)).label("messages"))
         .group_by(time.c.name),
         _replies(time),
@@ -83,7 +83,7 @@ def _spans(spans: Sequence[Span]) -> CTE:
 
 
 def _in(time: CTE, moment: InstrumentedAttribute[Any]) -> Select[Any]:
-    """The rows of a table with the name of the span that each is in; an index of ``moment`` finds them."""
+    """The rows of a table with the name of the span that each falls into; uses an index on ``moment``."""
     return select(time.c.name).join_from(time, moment.class_, (moment >= time.c.begins) & (moment < time.c.ends))
 
 
@@ -106,9 +106,9 @@ def _replies(time: CTE) -> Select[Any]:
 def _distribution(
     session: Session, time: CTE, measured: InstrumentedAttribute[Any], scale: int
 ) -> dict[str, Counter[int]]:
-    """How often each value was measured, by day and of all of them; values that are close are one.
+    """A histogram of the measured values, by day and over all days, in steps of ``_STEPS``.
 
-    Counted, not sorted: a year's would take a minute to sort.
+    Counts instead of sorting: sorting a year's values would take a minute.
     """
     value = cast(measured * scale, BigInteger)
     width = case(*((value < limit, step) for limit, step in _STEPS), else_=_WIDEST)
@@ -123,7 +123,7 @@ def _distribution(
 
 
 def _percentile(counts: Counter[int] | None, percent: int) -> float | None:
-    """By nearest rank: the least value that so many of a hundred do not exceed."""
+    """The nearest-rank percentile: the least value that ``percent`` per cent of the values do not exceed."""
     if counts is None:
         return None
     total, rank = counts.total(), 0
