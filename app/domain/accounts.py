@@ -1,4 +1,4 @@
-"""What is seen of accounts, sessions, links and keys. Plain data; no I/O."""
+"""Views of accounts, sessions, links and API keys, and checks of names and passwords. Plain data; no I/O."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _NAME = re.compile(r"[\w.@+-]{2,100}")
 
 
 class Purpose(StrEnum):
-    """What a link is for."""
+    """The purpose of a link."""
 
-    INVITATION = "invitation"  #: an account
-    RESET = "reset"  #: another password for an account that is there
-    SETUP = "setup"  #: the first admin
+    INVITATION = "invitation"  #: create an account
+    RESET = "reset"  #: choose a new password for an existing account
+    SETUP = "setup"  #: create the first admin
 
 
 class Scope(StrEnum):
-    """What an API key opens."""
+    """Endpoints that an API key gives access to."""
 
     CHAT = "chat"  #: replies, from /v1/chat/completions and /v1/completions
     MODELS = "models"  #: the list of models
@@ -48,14 +48,14 @@ class AccountView:
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """A browser in which somebody is signed in."""
+    """A browser with a signed-in user."""
 
     id: str
     created_at: datetime
     last_seen_at: datetime
     user_agent: str
     address: str
-    current: bool = False  #: the one that asks
+    current: bool = False  #: the session of this request
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class LinkView:
 
 @dataclass(frozen=True, slots=True)
 class KeyView:
-    """An API key, without what makes it one."""
+    """An API key, without its secret."""
 
     id: str
     name: str
@@ -84,56 +84,55 @@ class KeyView:
 
 
 def checked_name(name: str) -> str:
-    """What somebody signs in with, as it is kept: in lower case.
+    """Validates a username and returns it in stored form: lower case.
 
     Raises:
-        InvalidInput: it cannot be one.
+        InvalidInput: it is not valid.
     """
     name = fold_name(name)
     if not _NAME.fullmatch(name):
         raise InvalidInput(
-            "The name to sign in with has 2 to 100 letters, digits and . _ - + @, and no blanks: a short name or an "
-            "e-mail address."
+            "A username has 2 to 100 letters, digits and . _ - + @, and no spaces: a short name or an e-mail address."
         )
     if name == "local":
-        raise InvalidInput("The name 'local' is that of the local user. Choose another one.")
+        raise InvalidInput("The name 'local' is reserved. Choose another one.")
     return name
 
 
 def fold_name(name: str) -> str:
-    """A name as it is looked for: case makes no difference."""
+    """The case-insensitive form of a username."""
     return clean_text(name).strip().casefold()
 
 
 def checked_display_name(display_name: str | None, name: str) -> str:
-    """What others see, on one line; the name itself where nothing was given.
+    """Validates the name that other users see, on one line; defaults to the username.
 
     Raises:
         InvalidInput: it is too long.
     """
     shown = one_line(clean_text(display_name or "")).strip() or name
     if len(shown) > MAX_NAME_CHARS:
-        raise InvalidInput(f"The name to show has at most {MAX_NAME_CHARS} characters.")
+        raise InvalidInput(f"The display name can have at most {MAX_NAME_CHARS} characters.")
     return shown
 
 
 def checked_password(password: str, name: str) -> str:
-    """A password that may be one. Long is what counts: no rules about signs and digits.
+    """Validates a password. Length is what counts: there are no rules about digits and symbols.
 
     Raises:
-        InvalidInput: it is too short, too long, or can be guessed at once.
+        InvalidInput: it is too short, too long, or easy to guess.
     """
     if len(password) < MIN_PASSWORD_CHARS:
-        raise InvalidInput(f"The password has at least {MIN_PASSWORD_CHARS} characters; a few words make a good one.")
+        raise InvalidInput(f"The password needs at least {MIN_PASSWORD_CHARS} characters; a few words make a good one.")
     if len(password) > MAX_PASSWORD_CHARS:
-        raise InvalidInput(f"The password has at most {MAX_PASSWORD_CHARS} characters.")
+        raise InvalidInput(f"The password can have at most {MAX_PASSWORD_CHARS} characters.")
     lowered = password.casefold()
     if lowered == name or len(set(lowered)) < 4 or lowered in _COMMON:
-        raise InvalidInput("This password is among the first that anybody would try. Choose another one.")
+        raise InvalidInput("This password is too easy to guess. Choose another one.")
     return password
 
 
-#: Of the lists of most frequent passwords, those that are long enough.
+#: Entries of lists of the most frequent passwords that are long enough.
 # fmt: off
 _COMMON = frozenset((
     "1234567890", "0123456789", "0987654321", "12345678910", "qwertyuiop", "1q2w3e4r5t", "1qaz2wsx3edc",

@@ -1,4 +1,4 @@
-"""What the desk remembers of who did what. Never what anybody wrote."""
+"""Audit action types. The audit log never contains what users wrote."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class AuditAction(StrEnum):
-    """One kind of deed. The values are in databases: they are added to and never changed."""
+    """An audit action type. The values are stored in databases: add new ones, never change existing ones."""
 
     SIGNED_IN = "signed_in"
     SIGN_IN_FAILED = "sign_in_failed"

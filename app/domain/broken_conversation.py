@@ -1,10 +1,10 @@
-"""What is wrong with a conversation in a file. Whoever reads the file adds where in it the conversation stands."""
+"""The error for an invalid conversation in a file. The file's reader adds the conversation's position."""
 
 from __future__ import annotations
 
 
 class BrokenConversation(ValueError):
-    """``field`` is the place in the conversation, such as ``messages[3].parent_id``; ``reason`` says what is wrong."""
+    """An invalid field. ``field`` is its path, such as ``messages[3].parent_id``; ``reason`` says what is wrong."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")

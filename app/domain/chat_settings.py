@@ -1,4 +1,4 @@
-"""The settings a conversation carries: what the panel shows and what a turn is sampled with."""
+"""A conversation's settings: what the settings panel shows and what a turn is sampled with."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from app.errors import InvalidInput
 from engine import SamplingParams
 
 MAX_SYSTEM_PROMPT_CHARS = 200_000
-"""It is kept with every reply that it was used for."""
+"""In characters. Every reply stores the system prompt that it was generated with."""
 MAX_OTHER_CHARS = 100_000
-"""Of all the other settings together."""
+"""In characters, over all other settings together."""
 
 
 class ChatSettings(BaseModel):
@@ -29,20 +29,20 @@ class ChatSettings(BaseModel):
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
-    system_prompt_name: str | None = None  #: of the desk's prompts, or None for free text
+    system_prompt_name: str | None = None  #: name of one of the desk's prompts, or None for free text
     system_prompt_variables: dict[Annotated[str, Field(max_length=40)], Annotated[str, Field(max_length=2000)]] = Field(
-        {}, max_length=20, description="What is filled into the named prompt; the others have their defaults."
+        {}, max_length=20, description="Values for the named prompt's variables; the others have their defaults."
     )
     system_prompt: str = ""
 
     @property
     def has_system_prompt(self) -> bool:
-        """The model is told something before the conversation."""
+        """Whether the conversation has a system prompt."""
         return self.system_prompt_name is not None or bool(self.system_prompt.strip())
 
     @property
     def has_shared_system_prompt(self) -> bool:
-        """The system prompt is the desk's as it stands: the user wrote and filled in nothing of it."""
+        """Whether the system prompt is the desk's own, with no text of the user's in it."""
         return (
             self.system_prompt_name is not None and not self.system_prompt.strip() and not self.system_prompt_variables
         )
@@ -56,7 +56,7 @@ class ChatSettings(BaseModel):
         return chosen
 
     def sampling_params(self) -> SamplingParams:
-        """These settings as the engine takes them.
+        """Converts the settings for the engine.
 
         Raises:
             InvalidInput: a value is out of range; the message names the field, the value and the range.
@@ -64,12 +64,12 @@ class ChatSettings(BaseModel):
         if len(self.system_prompt) > MAX_SYSTEM_PROMPT_CHARS:
             raise InvalidInput(
                 f"The system prompt is {len(self.system_prompt):,} characters long; at most "
-                f"{MAX_SYSTEM_PROMPT_CHARS:,} are kept. Shorten it."
+                f"{MAX_SYSTEM_PROMPT_CHARS:,} are allowed. Shorten it."
             )
         others = (self.preset or "", self.system_prompt_name or "", *self.stop)
         if sum(map(len, others)) > MAX_OTHER_CHARS:
             raise InvalidInput(
-                f"These settings are longer than {MAX_OTHER_CHARS:,} characters beside the system prompt. Shorten "
+                f"These settings are longer than {MAX_OTHER_CHARS:,} characters besides the system prompt. Shorten "
                 "the stop strings."
             )
         try:

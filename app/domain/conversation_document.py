@@ -1,6 +1,6 @@
-"""Our own format: conversations as a JSON document, described in docs/export-format.md and by its JSON Schema.
+"""Deskmate's export format: a JSON document, described in docs/export-format.md and by its JSON Schema.
 
-What a class or a field says of itself here is what the schema says of it.
+Docstrings and field descriptions in this module become the schema's descriptions.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from app.errors import InvalidInput
 FORMAT = "deskmate.conversations"
 VERSION = 1
 MAX_TAG_CHARS = 50
-_MAX_INTEGER = 2**63 - 1  # of the databases' integers
+_MAX_INTEGER = 2**63 - 1  # the databases' largest integer
 
 
 def _in_utc(moment: datetime) -> datetime:
     try:
         return moment.astimezone(UTC)
     except OverflowError as error:
-        raise ValueError("this moment cannot be told in UTC") from error
+        raise ValueError("this time cannot be expressed in UTC") from error
 
 
 def _one_line(text: str) -> str:
@@ -37,7 +37,7 @@ def _one_line(text: str) -> str:
 
 
 def _known_settings(value: Any) -> Any:
-    """What another version has beside ours is no reason to refuse a conversation."""
+    """Drops settings of other versions: they are no reason to refuse a conversation."""
     return {k: v for k, v in value.items() if k in ChatSettings.model_fields} if isinstance(value, dict) else value
 
 
@@ -71,7 +71,7 @@ class _Part(BaseModel):
 
 
 class TurnDocument(_Part):
-    """How a reply was made. A reply that came from another program has what that program told."""
+    """How a reply was generated. An imported reply has what the other program recorded."""
 
     id: Id
     status: Literal["complete", "stopped", "interrupted", "error"]
@@ -79,14 +79,12 @@ class TurnDocument(_Part):
     params: Settings = Field(ChatSettings(), description="The conversation's settings at the time.")
     created_at: Moment
     ended_at: Moment | None = None
-    omitted_messages: Count | None = Field(
-        None, description="Messages at the beginning of the conversation that the model's context had no room for."
-    )
-    context_length: Count | None = Field(None, description="Most tokens the model could read, its reply included.")
+    omitted_messages: Count | None = Field(None, description="Oldest messages that did not fit the model's context.")
+    context_length: Count | None = Field(None, description="The model's context length in tokens.")
     finish_reason: str | None = Field(
-        None, max_length=16, description="Why it ended: stop, stop_string, length, abort, error or deadline."
+        None, max_length=16, description="Why the reply ended: stop, stop_string, length, abort, error or deadline."
     )
-    error: str | None = Field(None, description="A sentence that says what went wrong.")
+    error: str | None = Field(None, description="The error as one sentence.")
     prompt_tokens: Count | None = None
     cached_prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
@@ -96,17 +94,17 @@ class TurnDocument(_Part):
 
 
 class MessageDocument(_Part):
-    """A message. Those without a parent begin the conversation; those with the same parent are versions."""
+    """A message. Messages without a parent begin the conversation; messages with the same parent are versions."""
 
-    id: Id = Field(description="A UUID. Among versions the greatest is the latest.")
+    id: Id = Field(description="A UUID. The greatest of several versions is the latest.")
     parent_id: Id | None = Field(None, description="The message before it: a reply's question, a question's reply.")
     role: Role
     status: Literal["complete", "stopped", "interrupted", "error"] = Field(
-        "complete", description="stopped by the person, interrupted by the server's end, or failed with an error."
+        "complete", description="stopped by the user, interrupted by the server's end, or failed with an error."
     )
-    content: str = Field(description="The text, as it was written.")
+    content: str = Field(description="The text, verbatim.")
     created_at: Moment
-    turn: TurnDocument | None = Field(None, description="Of a reply: how it was made.")
+    turn: TurnDocument | None = Field(None, description="For a reply: how it was generated.")
 
 
 class ConversationDocument(_Part):
@@ -115,7 +113,7 @@ class ConversationDocument(_Part):
     id: Id
     title: Annotated[str, AfterValidator(_one_line)] = Field(max_length=MAX_TITLE_CHARS)
     title_by: Literal["message", "model", "person"] = Field(
-        "message", description="Whose title it is: the first message's words, the model's, or the person's."
+        "message", description="Origin of the title: the first message's words, the model, or the user."
     )
     pinned: bool = False
     archived: bool = False
@@ -127,7 +125,7 @@ class ConversationDocument(_Part):
     created_at: Moment
     updated_at: Moment = Field(description="When the last message was sent.")
     tip: Id | None = Field(None, description="The last message of the branch that is shown.")
-    messages: list[MessageDocument] = Field(description="Every message after the one it follows.")
+    messages: list[MessageDocument] = Field(description="All messages; each comes after its parent.")
 
 
 class Document(_Part):
@@ -144,17 +142,17 @@ def schema() -> dict[str, Any]:
 
 
 def document_start() -> str:
-    """What a document has before its first conversation."""
+    """The text of a document before its first conversation."""
     return f'{{"format":"{FORMAT}","version":{VERSION},"conversations":['
 
 
 def document_end() -> str:
-    """What it has after the last one."""
+    """The text of a document after its last conversation."""
     return "\n]}\n"
 
 
 def conversation_text(conversation: ConversationDocument, *, first: bool) -> Iterator[str]:
-    """A conversation as it stands in a document: a line for what it is, and one for each message."""
+    """A conversation's text in a document: one line for its fields, then one line per message."""
     head = conversation.model_dump_json(exclude={"messages"}, exclude_none=True)
     yield f'{"" if first else ","}\n{head[:-1]},"messages":['
     for index, message in enumerate(conversation.messages):

@@ -1,4 +1,4 @@
-"""The shape of our message tree: who follows whom, how deep a message stands, which branch is the latest."""
+"""The message tree of a document: parents, depths, and the latest branch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def positions(conversation: ConversationDocument) -> dict[str, int]:
-    """How deep each message stands, by its id, the shallow ones first.
+    """Depths of the messages by id, in ascending order of depth.
 
     Raises:
-        BrokenConversation: the messages are not a tree of messages and replies to them.
+        BrokenConversation: the messages do not form a valid tree.
     """
     by_id: dict[str, MessageDocument] = {}
     for index, message in enumerate(conversation.messages):
@@ -37,7 +37,7 @@ def positions(conversation: ConversationDocument) -> dict[str, int]:
 
 
 def depths_of(parents: Mapping[Key, Key | None]) -> Iterable[tuple[Key, int]]:
-    """Each key that a root leads to, with its depth: roots first, then what follows them, and so on."""
+    """Each key that is reachable from a root, with its depth, in breadth-first order."""
     following: dict[Key | None, list[Key]] = {}
     for key, parent in parents.items():
         following.setdefault(parent, []).append(key)
@@ -50,7 +50,7 @@ def depths_of(parents: Mapping[Key, Key | None]) -> Iterable[tuple[Key, int]]:
 
 
 def latest_tip(messages: Sequence[MessageDocument]) -> str | None:
-    """The end of the branch that takes the latest version at every fork; None without messages."""
+    """The last message of the branch that takes the latest version at every fork; None without messages."""
     latest: dict[str | None, str] = {}
     for message in messages:
         latest[message.parent_id] = max(latest.get(message.parent_id, ""), message.id)
@@ -68,6 +68,6 @@ def _check_parent(where: str, message: MessageDocument, by_id: Mapping[str, Mess
     parent = by_id.get(message.parent_id)
     if parent is None:
         raise BrokenConversation(f"{where}.parent_id", "there is no message with this id")
-    # A message may follow another: the reply in between was deleted.
+    # A user's message may follow another one: the reply between them was deleted.
     if message.role is Role.ASSISTANT and parent.role is Role.ASSISTANT:
         raise BrokenConversation(f"{where}.role", "a reply cannot follow another")

@@ -1,4 +1,4 @@
-"""What a person says about a reply: a thumb, reasons to tick, words of their own."""
+"""A user's feedback on a reply: a thumb, reasons, and a comment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Rating(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why. The first ones go with a thumb up, the others with a thumb down."""
+    """Reasons for a rating. The first three go with a thumb up, the others with a thumb down."""
 
     CORRECT = "correct"
     HELPFUL = "helpful"
@@ -39,14 +39,14 @@ REASONS: dict[Rating, tuple[Reason, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """One person's, about one reply."""
+    """One user's rating of one reply."""
 
     rating: Rating
     reasons: tuple[Reason, ...] = ()
     comment: str = ""
 
     def checked(self) -> Opinion:
-        """The same as it is kept: each reason once and in our order, the comment as every database takes it.
+        """Validates the feedback and returns it in stored form: reasons unique and in a fixed order, a clean comment.
 
         Raises:
             InvalidInput: a reason does not go with the rating, or the comment is too long.
@@ -60,14 +60,14 @@ class Opinion:
         comment = clean_text(self.comment).strip()
         if len(comment) > MAX_COMMENT_CHARS:
             raise InvalidInput(
-                f"This comment is {len(comment):,} characters long; at most {MAX_COMMENT_CHARS:,} are kept."
+                f"This comment is {len(comment):,} characters long; at most {MAX_COMMENT_CHARS:,} are allowed."
             )
         return Opinion(self.rating, tuple(reason for reason in fitting if reason in self.reasons), comment)
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackView:
-    """An opinion as it is shown again."""
+    """Feedback as it is shown."""
 
     rating: Rating
     reasons: tuple[Reason, ...]

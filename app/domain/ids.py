@@ -1,4 +1,4 @@
-"""Identifiers: UUIDv7, so that ids made later sort later."""
+"""Identifiers: UUIDv7, so that later ids sort later."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 
 import uuid_utils
 
-#: The person at this computer, while there are no accounts. The first migration makes the row.
+#: The only user of a server without accounts. The first migration inserts the row.
 LOCAL_USER_ID = "00000000-0000-7000-8000-000000000001"
 
 
@@ -15,16 +15,16 @@ _REQUESTS = uuid.UUID("0198c000-de5c-7a7e-8000-000000000001")
 
 
 def id_of_request(user_id: str, request_id: str) -> str:
-    """The id that a request of this user's always leads to, so that a repeated one is recognised."""
+    """A deterministic id for a user's request, so that a repeated request is recognised."""
     return str(uuid.uuid5(_REQUESTS, f"{user_id} {request_id}"))
 
 
 def new_id() -> str:
-    """A new id, greater than every id this process made before."""
+    """A new id, greater than all earlier ids of this process."""
     return str(uuid_utils.uuid7())
 
 
 def first_id_of(moment: datetime) -> str:
-    """What every id made at ``moment`` or later is greater than, and every earlier one less."""
+    """A lower bound of all ids made at ``moment`` or later, and greater than all earlier ones."""
     milliseconds = f"{int(moment.timestamp() * 1000):012x}"
     return f"{milliseconds[:8]}-{milliseconds[8:]}-0000-0000-000000000000"

@@ -1,9 +1,9 @@
-"""What is left out of a conversation that is longer than the model's context. Pure: counting tokens is the caller's.
+"""Decides what to omit from a conversation that exceeds the model's context. Pure: the caller counts tokens.
 
-The policy is *oldest turns dropped, system prompt kept*. A turn is a message with its reply, and goes as a whole. Room
-for the reply is kept free: as much as it may take, at most a quarter of the context. What was left out once stays out,
-and when more must go, the history is cut to half the room there is for it: so the turns that follow begin with the
-same tokens, which the engine finds in its cache, until the room is full again.
+The policy: drop the oldest turns, keep the system prompt. A turn is a message with its reply and is dropped as a
+whole. Room for the reply is reserved: its maximum length, but at most a quarter of the context. A dropped turn stays
+dropped; when more must go, the history is cut to half of its room. So later prompts share a prefix, which the
+engine finds in its cache, until the room is full again.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
-#: What happens to a conversation that has become longer than the model's context.
+#: What to do with a conversation that exceeds the model's context.
 ContextPolicy = Literal["drop_oldest", "refuse"]
 
 
 @dataclass(frozen=True, slots=True)
 class ContextBudget:
-    """How many tokens there are.
+    """The token budget of a prompt.
 
     Args:
-        context_length: most tokens the model reads, its reply included.
-        max_tokens: most tokens of the reply; None is as many as fit.
+        context_length: tokens of the model's context, prompt and reply together.
+        max_tokens: maximum length of the reply in tokens; None means as many as fit.
     """
 
     context_length: int
@@ -30,7 +30,7 @@ class ContextBudget:
 
     @property
     def for_reply(self) -> int:
-        """Tokens kept free behind the prompt."""
+        """Tokens reserved for the reply."""
         quarter = self.context_length // 4
         return quarter if self.max_tokens is None else min(self.max_tokens, quarter)
 
@@ -39,21 +39,21 @@ class ContextBudget:
         return self.context_length - self.for_reply
 
     def holds(self, prompt_tokens: int) -> bool:
-        """Whether a token of reply fits behind the prompt at all."""
+        """Whether at least one token of reply fits after the prompt."""
         return prompt_tokens < self.context_length
 
 
 async def count_turns_to_omit(
     count: Callable[[int], Awaitable[int]], turns: int, *, already: int, room: ContextBudget
 ) -> int:
-    """How many of the oldest turns to leave out of the prompt.
+    """How many of the oldest turns to omit from the prompt.
 
-    All of them, where the newest message alone takes the room: whether it fits is then for the caller to see.
+    All of them if the newest message alone exceeds the budget; the caller checks whether it fits at all.
 
     Args:
-        count: the prompt's tokens without that many of the oldest turns; less is never more.
-        turns: there are before the newest message.
-        already: were left out for the last reply.
+        count: the prompt's tokens without that many of the oldest turns; monotonically non-increasing.
+        turns: number of turns before the newest message.
+        already: number of turns omitted for the previous reply.
     """
     already = min(already, turns)
     if already == turns or await count(already) <= room.for_prompt:

@@ -1,14 +1,14 @@
-"""Where Markdown's marks stand in a text, so that titles and excerpts, which are plain text, leave them out."""
+"""Finds Markdown marks in a text, to strip them from titles and excerpts, which are plain text."""
 
 from __future__ import annotations
 
 import re
 import sys
 
-_REACH = 300  #: characters between the two marks of a pair: titles and excerpts are short
+_REACH = 300  #: most characters between the two marks of a pair: titles and excerpts are short
 _AT_LINE_START = re.compile(r"^[ \t]{0,3}(?:#{1,6}[ \t]+|(?:>[ \t]?)+)", re.MULTILINE)
 _FENCE = re.compile(r"`{3,}|~{3,}")
-# Marks count in pairs alone: "**kwargs" and "2 ** 3" stay as they are.
+# Marks must be paired: "**kwargs" and "2 ** 3" stay as they are.
 _PAIRS = (
     re.compile(rf"(?<!`)(`{{1,2}})(?!`)[^`\n]{{1,{_REACH}}}\1(?!`)"),
     re.compile(rf"(\*\*\*|\*\*|~~)(?=[^\s*~])[^\n]{{1,{_REACH}}}?(?<=[^\s*~])\1"),
@@ -16,7 +16,7 @@ _PAIRS = (
 
 
 def mark_positions(text: str, start: int = 0, end: int = sys.maxsize) -> set[int]:
-    """The places of ``text`` between ``start`` and ``end`` that hold a character of a mark."""
+    """Positions in ``text`` between ``start`` and ``end`` that belong to a mark."""
     begin, stop = max(start - _REACH, 0), min(end + _REACH, len(text))
     found: set[int] = set()
     for pattern in (_AT_LINE_START, _FENCE):
@@ -30,6 +30,6 @@ def mark_positions(text: str, start: int = 0, end: int = sys.maxsize) -> set[int
 
 
 def strip_marks(text: str) -> str:
-    """``text`` without them."""
+    """``text`` without its marks."""
     marks = mark_positions(text)
     return "".join(char for at, char in enumerate(text) if at not in marks) if marks else text

@@ -1,4 +1,4 @@
-"""Web origins as browsers send them."""
+"""Web origins in the form that browsers send."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def origin_of(url: str) -> str:
     """``scheme://name[:port]`` as browsers send it.
 
     Raises:
-        ValueError: it is no single origin; says what one looks like.
+        ValueError: the URL is not a single origin; the text shows a valid one.
     """
     try:
         parts = urlsplit(url)
@@ -33,5 +33,5 @@ def origin_of(url: str) -> str:
 
 def _no_origin(url: str) -> ValueError:
     return ValueError(
-        f"must be exact origins such as https://app.example.com, without a path or *, and '{url}' is none"
+        f"must be exact origins such as https://app.example.com, without a path or *, and '{url}' is not one"
     )

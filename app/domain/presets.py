@@ -1,4 +1,4 @@
-"""Ready-made sampling settings with a name that says what they are for."""
+"""Named presets of sampling settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model is sent: a conversation's path, as chat templates demand it."""
+"""Builds the engine's chat messages from a conversation's path, in the form that chat templates demand."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from engine import ChatMessage
 
 @dataclass(frozen=True, slots=True)
 class PathMessage:
-    """What counts of a message here."""
+    """A message of a conversation's path."""
 
     role: Role
     content: str
-    token_ids: tuple[int, ...] = ()  #: of a reply: what the model sampled when it wrote it, where that is known
+    token_ids: tuple[int, ...] = ()  #: of a reply: the sampled tokens; empty if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class PastTurn:
-    """A message of the person's and the reply it got."""
+    """A user's message and its reply."""
 
     question: str
     reply: str
@@ -28,14 +28,14 @@ class PastTurn:
 
 
 def past_turns(path: Iterable[PathMessage]) -> list[PastTurn]:
-    """The turns of a conversation that a model can learn from, oldest first.
+    """The turns of a conversation that belong into a prompt, oldest first.
 
-    Replies that were cut short count with what there is of them. A reply without a word (the engine
-    refused, or it was stopped at once) is left out together with the message it did not answer: the
-    person usually sent that again. A longer path has the same turns, and more.
+    A reply that was cut short counts with its text so far. An empty reply (the engine refused, or the
+    user stopped it at once) is left out together with its message: the user usually sent that
+    again. A longer path has the same turns, plus more.
 
     Args:
-        path: the messages from the root on.
+        path: the messages, from the root on.
     """
     turns: list[PastTurn] = []
     question: str | None = None

@@ -1,4 +1,4 @@
-"""Replies that somebody should look at. Plain data; no I/O."""
+"""Replies to review. Plain data; no I/O."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from app.domain.views import MessageStatus, Role
 
 
 class Flag(StrEnum):
-    """Why a reply should be looked at: it was not liked, or left its question without an answer."""
+    """Why a reply needs a review: it was rated down, or left its question unanswered."""
 
-    LOW_RATED = "low_rated"  #: somebody gave it a thumb down
-    FAILED = "failed"  #: the engine could not write it
-    INTERRUPTED = "interrupted"  #: the server ended before it was complete, and nobody has continued it
-    EMPTY = "empty"  #: it is complete and has no text
-    ASKED_AGAIN = "asked_again"  #: the person asked for another one in its place
+    LOW_RATED = "low_rated"  #: a user gave it a thumb down
+    FAILED = "failed"  #: the engine failed
+    INTERRUPTED = "interrupted"  #: the server stopped before it was complete, and it was not resumed
+    EMPTY = "empty"  #: it is complete but has no text
+    ASKED_AGAIN = "asked_again"  #: the user regenerated it
 
 
 class ReviewState(StrEnum):
@@ -28,9 +28,9 @@ class ReviewState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GivenOpinion:
-    """What somebody thinks of the reply."""
+    """A user's feedback on the reply."""
 
-    by: str  #: the person's name
+    by: str  #: the user's name
     rating: Rating
     reasons: tuple[Reason, ...]
     comment: str
@@ -39,11 +39,11 @@ class GivenOpinion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewItem:
-    """A reply in the list. Its texts are beginnings."""
+    """A reply in the list of replies to review. Its texts are excerpts."""
 
     message_id: str
     conversation_title: str
-    user: str  #: who asked
+    user: str  #: name of the user who asked
     model: str | None
     created_at: datetime
     status: MessageStatus
@@ -58,7 +58,7 @@ class ReviewItem:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeMessage:
-    """A message around a reply that is looked at."""
+    """A message shown with a reply under review."""
 
     id: str
     role: Role
@@ -69,11 +69,11 @@ class ExchangeMessage:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A reply with what was said before, other replies in its place, and what came after."""
+    """A reply with the messages before it, its siblings, and the messages after it."""
 
     item: ReviewItem
     before: tuple[ExchangeMessage, ...]  #: oldest first, the question last
     reply: ExchangeMessage
     others: tuple[ExchangeMessage, ...]  #: replies to the same question
-    after: tuple[ExchangeMessage, ...]  #: what was sent next, and the reply to it
-    has_earlier: bool  #: more was said before
+    after: tuple[ExchangeMessage, ...]  #: the next message, and its reply
+    has_earlier: bool  #: there are more messages before

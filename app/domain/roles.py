@@ -1,4 +1,4 @@
-"""What a person may do here."""
+"""User roles and their permissions."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from enum import StrEnum
 
 
 class UserRole(StrEnum):
-    """Of an account. Nobody sees another's conversations, whatever the role."""
+    """The role of an account. No role gives access to another user's conversations."""
 
-    ADMIN = "admin"  #: everything, and the accounts
+    ADMIN = "admin"  #: full access, including accounts
     AGENT = "agent"  #: chats
-    VIEWER = "viewer"  #: reads, and changes nothing
+    VIEWER = "viewer"  #: read-only
 
     @property
     def may_write(self) -> bool:
-        """Whether they send messages and change what is theirs."""
+        """Whether the user may send messages and change their own data."""
         return self is not UserRole.VIEWER
 
     @property
     def may_oversee(self) -> bool:
-        """Whether they see how the desk is used, and the replies that want a review."""
+        """Whether the user may see usage and the replies to review."""
         return self is not UserRole.AGENT

@@ -1,4 +1,4 @@
-"""How much a user may store, and the sentences about it."""
+"""Storage quotas per user, and their error texts."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from app.errors import LimitReached
 
 MIB = 1024 * 1024
 MAX_CONVERSATION_BYTES = 64 * MIB
-"""Of one conversation, with all its versions: it is exported, imported and branched as a whole."""
+"""Size limit of one conversation with all its versions: it is exported, imported and branched as a whole."""
 MESSAGE_BYTES = 1024
-"""Counted for a message beside its text: its row, its turn's, and their places in the indexes take about as much."""
+"""Charged per message in addition to its text: about the size of its row, its turn's row, and their index entries."""
 CONVERSATION_BYTES = 1024
 MAX_TAGS = 1000
-"""Different ones of one user: the list of conversations shows them all."""
+"""Distinct tags per user: the list of conversations shows them all."""
 
 TEMPORARY_BYTES = 32 * MIB
-"""Of one user's temporary chats, which are in the server's memory."""
+"""Per user, for temporary chats, which are in the server's memory."""
 _FAR_BYTES = 64 * MIB
 _FAR_CONVERSATIONS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class StorageUse:
-    """What a user has stored."""
+    """A user's storage use."""
 
     bytes: int
     conversations: int
-    tags: int  #: different ones
+    tags: int  #: distinct tags
 
 
 NOTHING = StorageUse(0, 0, 0)
@@ -35,27 +35,27 @@ NOTHING = StorageUse(0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class StorageLimits:
-    """What each user may store; None is any amount."""
+    """Storage limits per user; None is no limit."""
 
     max_bytes: int | None = None
     max_conversations: int | None = None
     max_tags: int | None = None
-    temporary: bool = False  #: of chats in memory only
+    temporary: bool = False  #: the limits apply to temporary chats
 
     def require_room(self, use: StorageUse, *, conversations: int = 0) -> None:
-        """Whether there is room for something more.
+        """Checks before a write that there is room for more.
 
         Args:
-            conversations: how many are to be added.
+            conversations: number of conversations to be added.
 
         Raises:
-            LimitReached: there is not; says how much is used of how much, and what to do.
+            LimitReached: the quota is used up; the text says how much is used, and what to do.
         """
         if self.max_bytes is not None and use.bytes >= self.max_bytes:
             if self.temporary:
                 raise LimitReached(
                     f"Your temporary chats hold {mebibytes(use.bytes)}, and {mebibytes(self.max_bytes)} is the most. "
-                    "Delete one, or go on in a chat that is kept."
+                    "Delete one, or continue in a saved chat."
                 )
             raise LimitReached(
                 f"Your storage is full: {mebibytes(use.bytes)} of {mebibytes(self.max_bytes)} are used. Delete "
@@ -64,24 +64,24 @@ class StorageLimits:
         if self.max_conversations is not None and use.conversations + conversations > self.max_conversations:
             raise LimitReached(
                 f"You have {use.conversations:,} conversations, and {self.max_conversations:,} is the most that is "
-                "kept for one person. Delete some that you don't need any more."
+                "kept per user. Delete some that you don't need any more."
             )
 
     def require_kept(self, use: StorageUse, before: StorageUse = NOTHING) -> None:
-        """Whether what was just written may stay. A change that makes nothing larger always may.
+        """Checks after a write that it may be committed. A change that increases nothing always may.
 
         Args:
-            use: with what was written.
+            use: with the write.
             before: without it.
 
         Raises:
-            LimitReached: it is too much; says how much it would be, and what to do.
+            LimitReached: the write exceeds the quota; the text says by how much, and what to do.
         """
         if self.max_bytes is not None and use.bytes > max(self.max_bytes, before.bytes):
             if self.temporary:
                 raise LimitReached(
                     f"With this your temporary chats would hold more than {mebibytes(self.max_bytes)}, which is the "
-                    "most. Nothing was added. Delete one, or go on in a chat that is kept."
+                    "most. Nothing was added. Delete one, or continue in a saved chat."
                 )
             raise LimitReached(
                 f"There isn't enough room: with this, more than your {mebibytes(self.max_bytes)} would be used. "
@@ -91,16 +91,16 @@ class StorageLimits:
         if max_conversations is not None and use.conversations > max(max_conversations, before.conversations):
             raise LimitReached(
                 f"With this you would have more than {max_conversations:,} conversations, the most that are kept "
-                "for one person. Nothing was added. Delete some that you don't need any more."
+                "per user. Nothing was added. Delete some that you don't need any more."
             )
         if self.max_tags is not None and use.tags > max(self.max_tags, before.tags):
             raise LimitReached(
                 f"With this you would have {use.tags:,} different tags, and {self.max_tags:,} is the most that is kept "
-                "for one person. Nothing was added. Use tags that you have already."
+                "per user. Nothing was added. Use tags that you have already."
             )
 
     def is_near(self, use: StorageUse, *, conversations: int = 0) -> bool:
-        """Whether so little room is left that an old count says nothing."""
+        """Whether the use is so close to a limit that a cached count must not be relied on."""
         if self.max_bytes is not None and use.bytes > min(0.9 * self.max_bytes, self.max_bytes - _FAR_BYTES):
             return True
         if self.max_conversations is None or not conversations:
@@ -109,7 +109,7 @@ class StorageLimits:
 
 
 def mebibytes(count: int) -> str:
-    """A size for people."""
+    """Formats a size in bytes as MiB or GiB."""
     size = count / MIB
     if size >= 1024:
         return f"{size / 1024:,.1f} GiB"

@@ -1,7 +1,7 @@
-"""Texts with variables: prompts for the model and canned replies for people. Written in a small part of Jinja2.
+"""Templates: system prompts and canned replies with variables, in a small subset of Jinja2.
 
-Whoever may write one could otherwise make the server compute for ever: there are no loops, no calls and no
-arithmetic, so a text takes as long as it is.
+The subset has no loops, calls or arithmetic, so that a template cannot make the server compute forever: rendering
+takes time proportional to the text.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from app.errors import InvalidInput
 MAX_BODY_CHARS = 20_000
 MAX_VALUE_CHARS = 2000
 MAX_VARIABLES = 20
-#: Names, operators, filters and tags in a body. Compiling takes about 0.1 ms for each, and more where they are nested.
+#: Names, operators, filters and tags in a body. Compiling takes about 0.1 ms for each, and more if nested.
 MAX_TOKENS = 2000
-#: Filters, operators and conditions within one another. Compiling 300 filters in a row takes eleven seconds.
+#: Nesting depth of filters, operators and conditions. Compiling 300 filters in a row takes eleven seconds.
 MAX_DEPTH = 30
 NAME_PATTERN = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 
@@ -37,32 +37,32 @@ _FILTERS = ("capitalize", "d", "default", "lower", "title", "trim", "upper")
 _TESTS = ("defined", "undefined")
 _RECOMMENDED = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed", "stop"})
 
-#: Kinds of what Jinja2's lexer finds that cost nothing to compile.
+#: Token types of Jinja2's lexer that cost nothing to compile.
 _NO_TOKENS = frozenset({"data", "whitespace", "comment", "comment_begin", "comment_end", "linecomment"})
 
 _environment = SandboxedEnvironment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=False)
 
 
 class TemplateKind(StrEnum):
-    """What a template is for."""
+    """The kinds of templates."""
 
-    PROMPT = "prompt"  #: what the model is told before a conversation
-    CANNED = "canned"  #: what people put into the message box
+    PROMPT = "prompt"  #: a system prompt
+    CANNED = "canned"  #: a canned reply, which users insert into the message box
 
     @property
     def noun(self) -> str:
-        """In a sentence."""
+        """The kind as a noun, for error texts."""
         return "system prompt" if self is TemplateKind.PROMPT else "canned reply"
 
 
 class Variable(BaseModel):
-    """What is filled in when a template is used."""
+    """A variable of a template."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40, description="As the text has it: {{ name }}.")
-    description: str = Field(min_length=1, max_length=200, description="What whoever fills it in is asked.")
-    default: str | None = Field(None, max_length=MAX_VALUE_CHARS, description="None where it must be filled in.")
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40, description="As used in the text: {{ name }}.")
+    description: str = Field(min_length=1, max_length=200, description="Asks the user for the value.")
+    default: str | None = Field(None, max_length=MAX_VALUE_CHARS, description="None if a value is required.")
 
 
 class Template(BaseModel):
@@ -74,15 +74,15 @@ class Template(BaseModel):
     description: str = Field(min_length=1, max_length=200)
     variables: tuple[Variable, ...] = Field((), max_length=MAX_VARIABLES)
     recommended: ChatSettings = Field(
-        ChatSettings(), description="Sampling that suits a prompt; the rest is left open."
+        ChatSettings(), description="Sampling settings that suit a prompt; the others are left open."
     )
     body: str = Field(max_length=MAX_BODY_CHARS, description="The text, with {{ variables }}.")
 
     def checked(self, kind: TemplateKind) -> Template:
-        """The same as every database takes it, if it can be used.
+        """Validates the template and returns it with clean texts.
 
         Raises:
-            InvalidInput: it cannot; says why.
+            InvalidInput: it is not valid; the text says why.
         """
         names = [variable.name for variable in self.variables]
         if twice := next((name for name in names if names.count(name) > 1), None):
@@ -94,13 +94,13 @@ class Template(BaseModel):
         chosen = self.recommended.model_dump(exclude_defaults=True)
         if kind is TemplateKind.PROMPT:
             if open_one := next((variable.name for variable in self.variables if variable.default is None), None):
-                # What is missing would be missed in the middle of a chat.
+                # Otherwise the missing value would surface in the middle of a chat.
                 raise InvalidInput(f"The variable '{open_one}' needs a default: not every chat fills it in.")
             if other := sorted(chosen.keys() - _RECOMMENDED):
                 raise InvalidInput(f"A prompt cannot recommend '{other[0]}'.")
             self.recommended.sampling_params()
         elif chosen:
-            raise InvalidInput("A canned reply recommends no sampling: the model does not read it alone.")
+            raise InvalidInput("A canned reply cannot recommend sampling settings: it is only a part of a message.")
         cleaned = Template(
             title=clean_text(self.title),
             description=clean_text(self.description),
@@ -113,7 +113,7 @@ class Template(BaseModel):
         return cleaned
 
     def render(self, given: Mapping[str, str] | None = None) -> str:
-        """The text with its variables filled in; those that are not given have their defaults.
+        """Renders the template; variables without a value in ``given`` have their defaults.
 
         Raises:
             InvalidInput: a variable without a default was not given, or a value is too long.
@@ -142,17 +142,17 @@ def _cleaned(variable: Variable) -> Variable:
 
 @lru_cache(maxsize=128)
 def _compiled(body: str) -> CompiledTemplate:
-    """Compiling takes many times as long as rendering, and every message of a conversation renders its prompt."""
+    """Cached: compiling takes many times as long as rendering, and every message renders its system prompt."""
     return _environment.from_string(body)
 
 
 def _variables_of(body: str) -> set[str]:
-    """What a body uses, if it is written in our part of Jinja2."""
+    """The variables that a body uses. Checks that it keeps to the Jinja2 subset."""
     try:
         tokens = sum(kind not in _NO_TOKENS for _line, kind, _text in _environment.lex(body))
         if tokens > MAX_TOKENS:
             raise InvalidInput(
-                f"The text has {tokens:,} names, operators and marks in its braces; at most {MAX_TOKENS:,} are taken. "
+                f"The text has {tokens:,} names, operators and marks in its braces; at most {MAX_TOKENS:,} fit. "
                 "Write more of it as plain text."
             )
         parsed = _environment.parse(body)
@@ -160,21 +160,21 @@ def _variables_of(body: str) -> set[str]:
             _check(node)
         if _is_deeper(parsed, MAX_DEPTH):
             raise InvalidInput(
-                f"The text is no template: it is nested too deeply. At most {MAX_DEPTH} filters, operators and "
-                "conditions stand within one another."
+                f"The text is not a valid template: it is nested too deeply. At most {MAX_DEPTH} filters, operators "
+                "and conditions can be nested."
             )
         _compiled(body)
         return set(meta.find_undeclared_variables(parsed))
     except TemplateSyntaxError as error:
         raise InvalidInput(
-            f"Line {error.lineno} of the text is no template: {(error.message or '').rstrip('.')}."
+            f"Line {error.lineno} of the text is not a valid template: {(error.message or '').rstrip('.')}."
         ) from error
     except (RecursionError, SyntaxError) as error:
-        raise InvalidInput("The text is no template: it is nested too deeply.") from error
+        raise InvalidInput("The text is not a valid template: it is nested too deeply.") from error
 
 
 def _is_deeper(root: nodes.Node, depth: int) -> bool:
-    """Whether nodes stand within one another more than ``depth`` times."""
+    """Whether nodes are nested more than ``depth`` deep."""
     level = [root]
     while level and depth >= 0:
         level = [child for node in level for child in node.iter_child_nodes()]
@@ -185,8 +185,8 @@ def _is_deeper(root: nodes.Node, depth: int) -> bool:
 def _check(node: nodes.Node) -> None:
     if not isinstance(node, _ALLOWED) or (isinstance(node, nodes.Name) and node.ctx != "load"):
         raise InvalidInput(
-            f"The text uses what templates cannot do here (line {node.lineno}: {type(node).__name__.lower()}). "
-            "There are variables in {{ }}, {% if %}, and the filters " + ", ".join(_FILTERS) + "."
+            f"The text uses unsupported syntax (line {node.lineno}: {type(node).__name__.lower()}). "
+            "Supported are variables in {{ }}, {% if %}, and the filters " + ", ".join(_FILTERS) + "."
         )
     if isinstance(node, nodes.Filter) and node.name not in _FILTERS:
         raise InvalidInput(f"There is no filter '{node.name}' here. There are: {', '.join(_FILTERS)}.")

@@ -1,4 +1,4 @@
-"""What is kept of text that people and models produce."""
+"""Cleans texts of users and models, and makes titles from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.domain.words import fold_words
 
 TITLE_CHARS = 60
 MAX_TITLE_CHARS = 200
-MAX_FIRST_LINE_CHARS = 1000  # of which a title is made
+MAX_FIRST_LINE_CHARS = 1000  # of each line considered for a title
 MAX_TITLE_WORDS = 10
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -18,7 +18,7 @@ _TITLE_MARK = re.compile(r"^[\s#*_\"'“]*title\s*:", re.IGNORECASE)
 
 
 def clean_text(text: str) -> str:
-    """``text`` as every database and encoder can take it: NUL dropped, half characters replaced by U+FFFD."""
+    """``text`` in a form that every database and encoder accepts: no NUL, lone surrogates replaced by U+FFFD."""
     return _LONE_SURROGATE.sub("\ufffd", text.replace("\0", ""))
 
 
@@ -29,16 +29,16 @@ def title_from(message: str) -> str:
     if len(line) <= TITLE_CHARS:
         return line
     cut = line[:TITLE_CHARS]
-    # A language without spaces, or one long word, is cut where it is.
+    # A text without spaces, or one long word, is cut at the limit.
     at_word = cut.rpartition(" ")[0] if line[TITLE_CHARS] != " " else cut
     return (at_word if len(at_word) > TITLE_CHARS // 2 else cut).rstrip() + "…"
 
 
 def as_title(said: str, about: str) -> str | None:
-    """What a model said when it was asked for a title, as one; None where it is none.
+    """Extracts a title from the model's answer to a title request; None if the answer is not a title.
 
-    Small models answer the question instead, or talk about themselves. A title is short, no sentence, and has a word in
-    common with what it is ``about``.
+    Small models answer the question instead, or talk about themselves. A title is short, not a sentence, and shares a
+    word with its subject, ``about``.
     """
     lines = said.strip().splitlines()
     if len(lines) != 1:
@@ -52,11 +52,11 @@ def as_title(said: str, about: str) -> str | None:
 
 
 def branch_title(title: str) -> str:
-    """A title for a conversation that goes another way from somewhere in ``title``."""
+    """The title of a branch of the conversation ``title``."""
     mark = " (branch)"
     return title if title.endswith(mark) else title[: MAX_TITLE_CHARS - len(mark)] + mark
 
 
 def one_line(text: str) -> str:
-    """``text`` on one line, every run of white space one space."""
+    """``text`` on one line, with each run of white space replaced by a single space."""
     return _SPACE.sub(" ", text).strip()

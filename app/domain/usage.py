@@ -1,4 +1,4 @@
-"""What was done on which day. Plain data; no I/O."""
+"""Usage per day. Plain data; no I/O."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _FIRST, _LAST = date(1970, 1, 2), date(9998, 12, 30)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time under a name."""
+    """A named time span."""
 
     name: str
     begins: datetime
-    ends: datetime  #: the first moment after it
+    ends: datetime  #: exclusive
 
 
 @dataclass(frozen=True, slots=True)
 class Days:
-    """The days from one to another, both included, as long as they are where people live.
+    """A range of days, both ends included, in a time zone.
 
     Raises:
-        InvalidInput: they are the wrong way round or too many, or nobody knows the time zone.
+        InvalidInput: the range is reversed or too long, or the time zone is unknown.
     """
 
     first: date
@@ -46,11 +46,11 @@ class Days:
 
     @property
     def whole(self) -> Span:
-        """All of them as one."""
+        """The whole range as one span."""
         return Span("all", self._midnight(self.first), self._midnight(self.last + timedelta(days=1)))
 
     def each(self) -> Iterator[Span]:
-        """One by one; where clocks change, a day has 23 or 25 hours."""
+        """The days as spans. When clocks change, a day has 23 or 25 hours."""
         day = self.first
         while day <= self.last:
             following = day + timedelta(days=1)
@@ -64,21 +64,21 @@ class Days:
         try:
             return ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise InvalidInput("This time zone is not known here. Name one as in Europe/Berlin, or use UTC.") from None
+            raise InvalidInput("Unknown time zone. Use a name such as Europe/Berlin, or UTC.") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What is in the database of a stretch of time. Where nothing was measured, there is None."""
+    """Usage of a time span. A percentile is None if nothing was measured."""
 
     name: str  #: the day, such as 2026-11-21
-    conversations: int = 0  #: that were begun
-    messages: int = 0  #: that people sent
-    replies: int = 0  #: that were begun
-    failed: int = 0  #: of these, those that failed or were interrupted
-    users: int = 0  #: who got a reply
+    conversations: int = 0  #: created
+    messages: int = 0  #: sent by users
+    replies: int = 0  #: started
+    failed: int = 0  #: of ``replies``, failed or interrupted
+    users: int = 0  #: users who got a reply
     prompt_tokens: int = 0
-    cached_prompt_tokens: int = 0  #: of these, those that were not computed again
+    cached_prompt_tokens: int = 0  #: of ``prompt_tokens``, from the prefix cache
     completion_tokens: int = 0
     ttft_p50_ms: float | None = None
     ttft_p95_ms: float | None = None
@@ -89,7 +89,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """Of some days, all together and one by one."""
+    """Usage of a range of days, in total and per day."""
 
     zone: str
     total: Usage

@@ -1,4 +1,4 @@
-"""What readers of a conversation see. Plain data; no I/O."""
+"""Views of conversations and messages, as shown to users. Plain data; no I/O."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class Role(StrEnum):
 
 
 class MessageStatus(StrEnum):
-    """Where a message stands. Only ``STREAMING`` may still change."""
+    """The status of a message. Only ``STREAMING`` may still change."""
 
     STREAMING = "streaming"
     COMPLETE = "complete"
-    STOPPED = "stopped"  #: the person stopped it; what was seen is kept
+    STOPPED = "stopped"  #: the user stopped it; the text so far is kept
     INTERRUPTED = "interrupted"  #: the server died or was shut down mid-reply
-    ERROR = "error"  #: the engine failed; what had arrived is kept
+    ERROR = "error"  #: the engine failed; the text so far is kept
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyStats:
-    """The line under a reply."""
+    """Statistics shown under a reply."""
 
     prompt_tokens: int
-    cached_prompt_tokens: int | None  #: None where the model server does not say
+    cached_prompt_tokens: int | None  #: None if the model server does not report it
     completion_tokens: int
     ttft_ms: float
     itl_ms: float
@@ -54,16 +54,16 @@ class MessageView:
     turn_id: str | None = None  #: the turn that wrote (or is writing) an assistant message
     stats: ReplyStats | None = None
     error: str | None = None
-    omitted_messages: int = 0  #: at the conversation's beginning, for which the model's context had no room
-    context_length: int | None = None  #: most tokens the model read then, its reply included
-    has_system_prompt: bool = False  #: which is never left out
-    siblings: tuple[str, ...] = ()  #: ids of the messages at this place of the tree, itself among them, oldest first
-    feedback: FeedbackView | None = None  #: what the person who looks at it thinks of it
+    omitted_messages: int = 0  #: oldest messages that did not fit the model's context
+    context_length: int | None = None  #: of the model at the time, in tokens
+    has_system_prompt: bool = False  #: a system prompt is never left out
+    siblings: tuple[str, ...] = ()  #: ids of all versions of this message, itself included, oldest first
+    feedback: FeedbackView | None = None  #: the viewing user's own
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationSummary:
-    """A row of the sidebar. Never carries message bodies; what is below ``tags`` is set for search hits only."""
+    """A row of the sidebar. Never carries message bodies; the fields below ``tags`` are set for search hits only."""
 
     id: str
     title: str
@@ -72,7 +72,7 @@ class ConversationSummary:
     streaming: bool = False
     pinned: bool = False
     archived: bool = False
-    unread: bool = False  #: a reply ended and nobody has looked since
+    unread: bool = False  #: a reply ended and has not been viewed since
     tags: tuple[str, ...] = ()
     message_id: str | None = None  #: the latest message that matched; None where only the title did
     snippet: tuple[SnippetPart, ...] = ()
@@ -80,7 +80,7 @@ class ConversationSummary:
 
 @dataclass(frozen=True, slots=True)
 class ConversationView:
-    """An open conversation: the path from the root to its tip, last messages first to load."""
+    """An open conversation: the last messages of the path from the root to its tip."""
 
     id: str
     title: str
@@ -88,7 +88,7 @@ class ConversationView:
     pinned: bool
     archived: bool
     tags: tuple[str, ...]
-    messages: tuple[MessageView, ...]  #: oldest first
+    messages: tuple[MessageView, ...]  #: oldest of them first
     has_earlier: bool  #: more messages above the first one
     active_turn_id: str | None  #: the turn still streaming, if any
     temporary: bool = False  #: kept in memory only

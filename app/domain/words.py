@@ -1,6 +1,6 @@
-"""What searching goes by: texts cut into words and folded, whatever their language.
+"""Splits texts into folded words for searching, in any language.
 
-Both databases get words that were cut and folded here, so that both find the same.
+Both databases get words that were split and folded here, so that both find the same.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import regex
 from app.domain.markdown_marks import mark_positions
 
 MAX_WORD_CHARS = 64
-_WORDS_BETWEEN_LOOKS = 200  # at the clock
+_WORDS_BETWEEN_LOOKS = 200  # between two checks of the deadline
 SNIPPET_BEFORE = 40
 SNIPPET_AFTER = 100
 
-# These scripts are written without spaces: every character is a word, and what is searched for is a row of them.
+# Scripts written without spaces: every character is a word, and a search term is a sequence of them.
 _UNSPACED = "".join(
     rf"\p{{{script}}}" for script in ("Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")
 )
 _WORD = regex.compile(rf"[{_UNSPACED}]|[[\p{{L}}\p{{N}}\p{{M}}]--[{_UNSPACED}]]+", regex.V1)
 _NO_WORD = regex.compile(r"[^\p{L}\p{N}\p{M}]")
-# Accents of Latin, Greek and Cyrillic; the marks of other scripts are more than accents.
+# Accents of Latin, Greek and Cyrillic. The combining marks of other scripts are more than accents.
 _ACCENTS = dict.fromkeys(range(0x300, 0x370))
 _SPACE = re.compile(r"\s+")
 _PART = regex.compile(r'"([^"]*)"?|(\S+)')
 
 Phrase = tuple[str, ...]
-"""Words that follow one another; the last one may go on."""
+"""Consecutive words. The last one matches as a prefix."""
 
 
 class Word(NamedTuple):
-    """A word and where it stands in its text."""
+    """A word and its position in the text."""
 
     folded: str
     start: int
@@ -47,14 +47,14 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SnippetPart:
-    """A piece of a text; ``hit`` where it is what was searched for."""
+    """A piece of a text; ``hit`` marks a match."""
 
     text: str
     hit: bool = False
 
 
 def fold(word: str) -> str:
-    """``word`` without case, accents and typographic variants; empty where nothing is left."""
+    """``word`` without case, accents and typographic variants; may be empty."""
     if word.isascii():
         return word[:MAX_WORD_CHARS].casefold()
     bare = unicodedata.normalize("NFKD", word[:MAX_WORD_CHARS]).translate(_ACCENTS)
@@ -63,7 +63,7 @@ def fold(word: str) -> str:
 
 
 def words(text: str, start: int = 0) -> Iterator[Word]:
-    """The words of ``text``, from the character ``start`` on."""
+    """The words of ``text``, starting at character ``start``."""
     for match in _WORD.finditer(text, start):
         folded = fold(match.group())
         if folded:
@@ -71,15 +71,15 @@ def words(text: str, start: int = 0) -> Iterator[Word]:
 
 
 def fold_words(text: str) -> list[str]:
-    """The words of ``text`` without their places. All that people and models write is cut so, beside the engine: one
-    call of ``regex``, which lets go of Python's lock at each, and waits for the engine to get it back."""
+    """The folded words of ``text``, without positions. Every message passes here, beside the engine, so it makes a
+    single call of ``regex``: each call releases the GIL and waits for the engine to get it back."""
     return [word for found in _WORD.findall(text) if (word := fold(found))]
 
 
 def phrases(query: str) -> tuple[Phrase, ...]:
-    """What must be in a text that ``query`` finds: all of these. Empty where the query has no word in it.
+    """The phrases of a query: a match contains all of them. Empty if the query has no word.
 
-    What is written in one piece (``C:\\temp``, a row of Chinese characters) or in quotes stands so in the text.
+    Text without spaces (``C:\\temp``, a run of Chinese characters) and quoted text must match as a phrase.
     """
     found = []
     for quoted, plain in _PART.findall(query):
@@ -89,11 +89,11 @@ def phrases(query: str) -> tuple[Phrase, ...]:
 
 
 def snippet(text: str, wanted: Sequence[Phrase], until: float = math.inf) -> tuple[SnippetPart, ...]:
-    """The surroundings of the first of ``wanted`` in ``text``, on one line, with … where something is cut.
+    """The text around the first match, on one line, with … where it is cut.
 
     Args:
-        until: on ``time.monotonic``; a place that is not found by then is not looked for further, and the text's
-            beginning is shown.
+        until: deadline on ``time.monotonic``; if no match is found by then, the beginning of the text is
+            shown.
     """
     first = next(_spans(text, wanted, 0, until), (0, 0))
     start, end = _window(text, first)
@@ -101,10 +101,10 @@ def snippet(text: str, wanted: Sequence[Phrase], until: float = math.inf) -> tup
 
 
 def literal_snippet(text: str, wanted: str, until: float = math.inf) -> tuple[SnippetPart, ...]:
-    """The same for ``wanted`` as it is written, whatever the case."""
+    """As :func:`snippet`, for ``wanted`` as a literal string, regardless of case."""
     if time.monotonic() > until:
         return _parts(text, *_window(text, (0, 0)), [])
-    # Folding can lengthen a text (ß becomes ss): what stands at the place is looked at before it is marked.
+    # Folding can lengthen a text (ß becomes ss), so the found position is verified before it is marked.
     at = max(text.casefold().find(wanted.casefold()), 0)
     hit = (at, at + len(wanted))
     start, end = _window(text, hit)
@@ -112,7 +112,7 @@ def literal_snippet(text: str, wanted: str, until: float = math.inf) -> tuple[Sn
 
 
 def _spans(text: str, wanted: Sequence[Phrase], start: int, until: float = math.inf) -> Iterator[tuple[int, int]]:
-    """Where in ``text`` one of the phrases stands: first character, and the one after the last."""
+    """Matches of the phrases in ``text``: start, and end (exclusive)."""
     longest = max(map(len, wanted), default=0)
     recent: list[Word] = []
     for number, word in enumerate(words(text, start)):
@@ -143,7 +143,7 @@ def _parts(text: str, start: int, end: int, spans: Sequence[tuple[int, int]]) ->
     parts = [SnippetPart("…")] if start else []
     at = start
     for first, last in spans:
-        if first < at:  # it overlaps the one before
+        if first < at:  # overlaps the previous one
             continue
         parts += [plain(at, first), SnippetPart(text[first:last], hit=True)]
         at = last

@@ -1,4 +1,4 @@
-"""The desk's templates: those that came as files, as admins have changed them since."""
+"""The desk's templates: files, overridden by versions that admins have written."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ _NAME = re.compile(NAME_PATTERN)
 
 
 class Templates:
-    """Prompts and canned replies by name. A file is version 0; what is in the database comes after it.
+    """Prompts and canned replies by name. A file is version 0; versions in the database override it.
 
-    Asked of the database each time: another process on it may have changed them.
+    Reads the database each time: another process may have changed it.
     """
 
     def __init__(self, files: Files, versions: TemplateVersions) -> None:
         self._files = files
         self._versions = versions
-        self._one_at_a_time = asyncio.Semaphore(1)  # checks and trials: several would only slow each other down
+        self._one_at_a_time = asyncio.Semaphore(1)  # for checks and previews
 
     async def all(self, kind: TemplateKind, *, removed: bool = False) -> list[StoredTemplate]:
-        """What is in use, sorted by title. ``removed``: what is not offered any more too."""
+        """Templates in use, sorted by title. ``removed``: include those no longer offered."""
         found = {name: _of_file(name, template) for name, template in self._files[kind].items()}
         found |= {stored.name: stored for stored in await self._versions.current(kind)}
         wanted = [stored for stored in found.values() if removed or not stored.removed]
         return sorted(wanted, key=lambda stored: (stored.template.title.casefold(), stored.name))
 
     async def render(self, kind: TemplateKind, name: str, given: Mapping[str, str] | None = None) -> str:
-        """The text of one with its variables filled in.
+        """Renders a template by name.
 
         Raises:
-            InvalidInput: there is none of this name, or a variable that it needs was not given.
+            InvalidInput: there is no such template, or a required variable has no value.
         """
         stored = await self._current(kind, name)
         if stored is None or stored.removed:
@@ -50,18 +50,18 @@ class Templates:
         return await asyncio.to_thread(stored.template.render, given)
 
     async def try_out(self, kind: TemplateKind, template: Template, given: Mapping[str, str] | None = None) -> str:
-        """The text of a template that is written nowhere yet, with its variables filled in.
+        """Renders a template that is not saved yet.
 
         Raises:
-            InvalidInput: it cannot be used, a variable that it needs was not given, or it takes too long.
+            InvalidInput: it is not valid, a required variable has no value, or it takes too long.
         """
         return await self._within_seconds(lambda: template.checked(kind).render(given))
 
     async def history(self, kind: TemplateKind, name: str) -> list[StoredTemplate]:
-        """Every version of one, the latest first, the file last.
+        """All versions of a template, latest first, the file last.
 
         Raises:
-            NotFound: there never was one of this name.
+            NotFound: there never was a template with this name.
         """
         versions = await self._versions.history(kind, name)
         if name in self._files[kind]:
@@ -71,29 +71,29 @@ class Templates:
         return versions
 
     async def write(self, author_id: str, kind: TemplateKind, name: str, template: Template, *, after: int) -> int:
-        """Write a new version, or the first one of a new template; returns its number.
+        """Writes a new version, or the first version of a new template; returns its number.
 
         Args:
-            after: the version that it was made from, 0 for a file or a new one.
+            after: the version that was edited; 0 for a file or a new template.
 
         Raises:
-            InvalidInput: the name or the template cannot be used.
-            Conflict: it is not the latest version any more.
+            InvalidInput: the name or the template is not valid.
+            Conflict: ``after`` is no longer the latest version.
         """
         if len(name) > MAX_NAME_CHARS or not _NAME.fullmatch(name):
             raise InvalidInput(
-                f"A name has small letters, digits and hyphens between them, as in support-desk, and at most "
+                f"A name has lower-case letters, digits and single hyphens, as in support-desk, and at most "
                 f"{MAX_NAME_CHARS} characters."
             )
         checked = await self._within_seconds(lambda: template.checked(kind))
         return await self._versions.add(author_id, kind, name, checked, after=after)
 
     async def restore(self, author_id: str, kind: TemplateKind, name: str, version: int, *, after: int) -> int:
-        """Make an earlier version the latest one, as a new one; returns its number.
+        """Writes an earlier version again as the latest one; returns the new number.
 
         Raises:
             NotFound: there is no such version.
-            Conflict: ``after`` is not the latest version any more.
+            Conflict: ``after`` is no longer the latest version.
         """
         earlier = next((each for each in await self.history(kind, name) if each.version == version), None)
         if earlier is None:
@@ -101,11 +101,11 @@ class Templates:
         return await self._versions.add(author_id, kind, name, earlier.template, after=after, restored=version)
 
     async def remove(self, author_id: str, kind: TemplateKind, name: str, *, after: int) -> None:
-        """Offer it no more. Its versions stay, and any of them can be restored.
+        """Stops offering a template. Its versions stay, and any of them can be restored.
 
         Raises:
-            NotFound: there is none of this name, or it is removed already.
-            Conflict: ``after`` is not the latest version any more.
+            NotFound: there is no such template, or it is removed already.
+            Conflict: ``after`` is no longer the latest version.
         """
         stored = await self._current(kind, name)
         if stored is None or stored.removed:
@@ -113,7 +113,7 @@ class Templates:
         await self._versions.add(author_id, kind, name, stored.template, after=after, removed=True)
 
     async def _within_seconds(self, work: Callable[[], Result]) -> Result:
-        """Compile and render outside the event loop. A thread that takes too long is left to its end, which is near."""
+        """Runs ``work`` outside the event loop. A thread that exceeds the limit runs to its end, which is near."""
         async with self._one_at_a_time:
             try:
                 return await asyncio.wait_for(asyncio.to_thread(work), MAX_TRY_SECONDS)

@@ -1,4 +1,4 @@
-"""Templates that come as files: ``prompts/*.md`` and ``prompts/canned/*.md``, YAML front matter above the text."""
+"""Reads template files: ``prompts/*.md`` and ``prompts/canned/*.md``, with YAML front matter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Files = Mapping[TemplateKind, Mapping[str, Template]]
 
 
 def read_templates(folder: Path = PROMPTS) -> Files:
-    """Every template below ``folder``, by kind and name.
+    """All templates below ``folder``, by kind and name.
 
     Raises:
         StartupError: a file is not a template; the message names it and says what is wrong.
@@ -52,7 +52,7 @@ def _read(file: Path, kind: TemplateKind) -> Template:
 
 
 def _split(text: str) -> tuple[Any, str]:
-    """Front matter and body."""
+    """Splits a file into front matter and body."""
     lines = text.splitlines()
     if not lines or lines[0].strip() != _FENCE:
         raise ValueError("it does not begin with front matter (a line ---, fields, a line ---)")

@@ -1,4 +1,4 @@
-"""Backups: a file that holds everything, made while the server runs, whole or not at all."""
+"""Backups: one file with the whole database, made while the server runs, complete or not at all."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from app.store.maintenance.snapshot import (
     whole_file,
 )
 
-#: The tables of the first version: what has them is ours.
+#: The tables of the first schema version; a database with all of them is Deskmate's.
 OURS = frozenset({"alembic_version", "account", "conversation", "message", "turn"})
 
 
 def back_up(url: str, folder: Path, to: Path | None = None, progress: Progress = nothing_shown) -> Path:
-    """Write a backup of the database at ``url``, which may be in use.
+    """Writes a backup of the database at ``url``, which may be in use.
 
     Args:
-        url: as ``AppSettings.resolved_database_url`` gives it.
-        folder: where it goes, under a name that says what it is; made where it is missing.
-        to: a file that is not there yet, or a folder, instead.
+        url: from ``AppSettings.resolved_database_url``.
+        folder: where the backup goes, under a generated, descriptive name; created if missing.
+        to: a new file, or a folder, instead.
 
     Returns:
         The file.
 
     Raises:
         MaintenanceError: there is nothing to back up, or it cannot be written; no file is left.
-        StartupError: the URL is not a database this program knows.
+        StartupError: the URL is not supported.
     """
     source = sqlite_file(url)
     try:
@@ -55,16 +55,16 @@ def back_up(url: str, folder: Path, to: Path | None = None, progress: Progress =
         raise MaintenanceError(f"{_where(url)} cannot be read: {reason}. No backup was written.") from error
     except OSError as error:
         raise MaintenanceError(
-            f"The backup cannot be written to {to or folder}: {error.strerror or error}. Nothing is left of it; name "
+            f"The backup cannot be written to {to or folder}: {error.strerror or error}. No file is left; choose "
             "another place with --to."
         ) from error
 
 
 def revision_in(connection: sqlite3.Connection) -> str | None:
-    """The schema's version; None where it is not a database of this program.
+    """The schema's revision; None if it is not a Deskmate database.
 
     Raises:
-        sqlite3.Error: it is not SQLite, or damaged.
+        sqlite3.Error: the file is not SQLite, or damaged.
     """
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not tables >= OURS:
@@ -79,7 +79,7 @@ def _of_file(file: Path, to: Path, progress: Progress) -> Path:
     with closing(open_live(file)) as source:
         revision = revision_in(source)
         if revision is None:
-            raise MaintenanceError(f"{file} is not a database of Deskmate's. Check APP_DATABASE_URL and APP_DATA_DIR.")
+            raise MaintenanceError(f"{file} is not a Deskmate database. Check APP_DATABASE_URL and APP_DATA_DIR.")
         backup = _place(to, backup_name(file.name, revision, "backup"))
         with whole_file(backup) as unfinished:
             copy_database(source, unfinished, progress)
@@ -94,7 +94,7 @@ def _of_postgres(url: str, to: Path) -> Path:
     finally:
         engine.dispose()
     if revision is None:
-        raise MaintenanceError(f"{_where(url)} holds nothing of Deskmate's, so there is nothing to back up.")
+        raise MaintenanceError(f"{_where(url)} is not a Deskmate database, so there is nothing to back up.")
     backup = _place(to, backup_name(make_url(url).database or "postgres", revision, "dump"))
     with whole_file(backup) as unfinished:
         postgres_tools.dump(url, unfinished)
@@ -102,7 +102,7 @@ def _of_postgres(url: str, to: Path) -> Path:
 
 
 def revision_at(connection: Connection) -> str | None:
-    """The schema's version; None where it is not a database of this program."""
+    """The schema's revision; None if it is not a Deskmate database."""
     if not set(inspect(connection).get_table_names()) >= OURS:
         return None
     return MigrationContext.configure(connection).get_current_revision()
@@ -111,9 +111,11 @@ def revision_at(connection: Connection) -> str | None:
 def _place(to: Path, name: str) -> Path:
     backup = to / name if to.is_dir() else to
     if backup.exists():
-        raise MaintenanceError(f"{backup} is there already, and a backup overwrites nothing. Name another file.")
+        raise MaintenanceError(f"{backup} exists already, and a backup overwrites nothing. Choose another file.")
     if not backup.parent.is_dir():
-        raise MaintenanceError(f"There is no folder {backup.parent} to put the backup into. Make it, or name another.")
+        raise MaintenanceError(
+            f"There is no folder {backup.parent} to put the backup into. Create it, or choose another."
+        )
     return backup
 
 

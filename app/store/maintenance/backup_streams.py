@@ -1,4 +1,4 @@
-"""Backups through pipes, for a server in a container: whole files in between, checked like any other."""
+"""Backups through pipes, for a server in a container. A temporary file in between is checked like any other backup."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from app.store.maintenance.snapshot import Progress, nothing_shown
 
 
 def back_up_into(stream: BinaryIO, url: str, folder: Path, progress: Progress = nothing_shown) -> None:
-    """Write a backup of the database at ``url`` into ``stream``. Nothing of it is written before it is whole.
+    """Writes a backup of the database at ``url`` into ``stream``, starting only when the backup is complete.
 
     Args:
-        url: as ``AppSettings.resolved_database_url`` gives it; the database may be in use.
-        folder: where the backup is made first, and taken away again; made where it is missing.
+        url: from ``AppSettings.resolved_database_url``; the database may be in use.
+        folder: for the temporary file; created if missing.
 
     Raises:
         MaintenanceError: there is nothing to back up, or it cannot be written.
-        StartupError: the URL is not a database this program knows.
+        StartupError: the URL is not supported.
     """
     if stream.isatty():
-        raise MaintenanceError("A backup is nothing to read on a screen. Send it into a file: --to - > FILE.")
+        raise MaintenanceError(
+            "A backup is binary and is not shown on a terminal. Redirect it to a file: --to - > FILE."
+        )
     with _room_in(folder) as temporary:
         file = back_up(url, temporary, progress=progress)
         try:
@@ -35,27 +37,27 @@ def back_up_into(stream: BinaryIO, url: str, folder: Path, progress: Progress = 
             stream.flush()
         except OSError as error:
             raise MaintenanceError(
-                f"The backup cannot be written to the standard output: {error.strerror or error}. What has arrived "
-                "is not a backup."
+                f"The backup cannot be written to the standard output: {error.strerror or error}. The output is "
+                "incomplete and cannot be restored."
             ) from error
 
 
 @contextmanager
 def backup_from(stream: BinaryIO, folder: Path) -> Iterator[Path]:
-    """What comes through ``stream``, as a file for as long as the block takes.
+    """Yields the backup that ``stream`` delivers, as a temporary file.
 
     Raises:
-        MaintenanceError: nothing comes, or it cannot be kept in ``folder``.
+        MaintenanceError: the stream is empty, or cannot be stored in ``folder``.
     """
     if stream.isatty():
-        raise MaintenanceError("No backup comes through the standard input. Send it from a file: - < FILE.")
+        raise MaintenanceError("The standard input is a terminal. Redirect a backup to it: - < FILE.")
     with _room_in(folder) as temporary:
         file = temporary / "standard-input"
         try:
             with file.open("wb") as written:
                 shutil.copyfileobj(stream, written)
         except OSError as error:
-            raise MaintenanceError(f"The backup cannot be kept in {folder}: {error.strerror or error}.") from error
+            raise MaintenanceError(f"The backup cannot be stored in {folder}: {error.strerror or error}.") from error
         if not file.stat().st_size:
             raise MaintenanceError("Nothing came through the standard input, so there is nothing to restore.")
         yield file
@@ -63,13 +65,13 @@ def backup_from(stream: BinaryIO, folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _room_in(folder: Path) -> Iterator[Path]:
-    """A folder that only we may look into, and that is gone afterwards."""
+    """A temporary folder that only this user can read; deleted at the end."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         temporary = TemporaryDirectory(prefix="backup-", dir=folder)
     except OSError as error:
         raise MaintenanceError(
-            f"The folder {folder} cannot be written: {error.strerror or error}. Make it writable, or name another one "
+            f"The folder {folder} cannot be written: {error.strerror or error}. Make it writable, or choose another "
             "with APP_DATA_DIR."
         ) from error
     with temporary as name:

@@ -1,4 +1,4 @@
-"""Looking at a database without changing it: its version and its health."""
+"""Inspects a database without changing it: schema revision, damage, broken invariants."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from app.store.maintenance.writable_folder import file_exists
 
 @dataclass(frozen=True, slots=True)
 class DatabaseState:
-    """What :func:`inspect_database` found."""
+    """The result of :func:`inspect_database`."""
 
-    revision: str | None  #: the schema's version; None when there is no schema yet
-    wanted: str  #: the version this program works with
+    revision: str | None  #: the schema's revision; None if there is no schema yet
+    wanted: str  #: the revision that this program needs
     known: bool  #: this program can read ``revision`` or upgrade it
-    damage: str | None  #: what SQLite's own check found; None when all is well (PostgreSQL is not checked)
+    damage: str | None  #: SQLite's ``quick_check`` finding; None if none (PostgreSQL is not checked)
 
     @property
     def current(self) -> bool:
@@ -34,11 +34,11 @@ class DatabaseState:
 
 
 def inspect_database(url: str, *, whole: bool = True) -> DatabaseState:
-    """Read the state of the database at ``url``; a SQLite file that does not exist is not created.
+    """Reads the state of the database at ``url``. A SQLite file that does not exist is not created.
 
     Args:
-        url: as ``AppSettings.resolved_database_url`` gives it.
-        whole: look for damage too, which reads all of a SQLite file.
+        url: from ``AppSettings.resolved_database_url``.
+        whole: check for damage too, which reads all of a SQLite file.
 
     Raises:
         StartupError: the database cannot be opened or read.
@@ -58,10 +58,10 @@ def inspect_database(url: str, *, whole: bool = True) -> DatabaseState:
 
 
 def describe_database(url: str) -> str:
-    """The database in one sentence.
+    """Describes the database in one sentence.
 
     Raises:
-        StartupError: it cannot be used.
+        StartupError: the database cannot be used.
     """
     state = inspect_database(url)
     if state.damage is not None:
@@ -72,14 +72,14 @@ def describe_database(url: str) -> str:
             f"knows {state.wanted}). Start the newer version, or restore a backup from before it."
         )
     if state.revision is None:
-        return "empty; made at the first start"
+        return "empty; created at the first start"
     if not state.current:
         return f"at schema {state.revision}; upgraded to {state.wanted} at the next start, after a backup"
     return f"in order, at schema {state.revision}"
 
 
 def inspect_history(url: str) -> list[str]:
-    """What is wrong with the conversations in the database at ``url``, in sentences; none where all is well.
+    """Broken invariants of the history in the database at ``url``, as sentences; empty if there are none.
 
     Raises:
         StartupError: the database cannot be opened or read.

@@ -1,4 +1,4 @@
-"""Moving a whole history into another database: resumed where it was cut, and compared row by row at the end."""
+"""Copies a whole history into another database: resumable, and verified row by row at the end."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ from app.store.maintenance.row_comparison import (
     side_by_side,
 )
 
-#: What is committed together. A copy that is cut goes on after the last of these.
+#: Conversations per transaction. An interrupted copy resumes after the last committed batch.
 CONVERSATIONS_AT_ONCE = 100
-_LOCK = 0x6465736C  # of PostgreSQL's advisory locks: one copy at a time into a database
-_SERVER_GONE_SECONDS = 3  #: PostgreSQL lists a connection for a moment after its end
+_LOCK = 0x6465736C  # key of PostgreSQL's advisory lock: one copy at a time into a database
+_SERVER_GONE_SECONDS = 3  #: PostgreSQL still lists a connection shortly after it has closed
 
 _ID = column("id", String())
 _CONVERSATIONS = table("conversation", _ID)
 
-#: Told what is being done and which share of it is, 0 to 1.
+#: Called with the current stage and its progress, 0 to 1.
 StageCallback = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """What :func:`copy_history` found equal in both databases at the end."""
+    """The rows that :func:`copy_history` found equal in both databases at the end."""
 
-    rows: dict[str, int]  #: how many, by table
-    resumed: bool  #: an earlier copy had left a part of it there
+    rows: dict[str, int]  #: row counts by table
+    resumed: bool  #: the target held part of an earlier copy
 
 
 def copy_history(source_url: str, target_url: str, progress: StageCallback) -> CopyResult:
-    """Copy everything from one database into another that holds nothing else, and compare every row.
+    """Copies everything from one database into another that holds nothing else, and compares every row.
 
-    A copy that was cut short is resumed by doing it again. Nothing in the target is ever overwritten, and nothing in
-    the source is changed. What is derived (the search entries) is left for the target to make.
+    To resume an interrupted copy, run it again. Overwrites nothing in the target and changes nothing in the source.
+    Derived data (the search entries) is rebuilt by the target.
 
     Args:
-        source_url, target_url: as ``AppSettings.resolved_database_url`` gives them, not claimed by this process.
+        source_url, target_url: from ``AppSettings.resolved_database_url``, not claimed by this process.
 
     Raises:
-        MaintenanceError: one of them is in use or not as it must be, the copy stopped, or the two are not the same.
+        MaintenanceError: one of them is in use or not in the required state, the copy stopped, or the two differ.
         StartupError: one of them cannot be opened, or is claimed by another process.
     """
     source_name, target_name = redact_url(source_url), redact_url(target_url)
     if _place(source_url) == _place(target_url):
-        raise MaintenanceError(f"{source_name} is the database itself. Name another one with --to.")
+        raise MaintenanceError(f"{source_name} is the source database itself. Choose another one with --to.")
     with claim_database(source_url), claim_database(target_url):
         _require_current(source_url, source_name)
         migrate(target_url)
@@ -75,12 +75,12 @@ def copy_history(source_url: str, target_url: str, progress: StageCallback) -> C
         except SQLAlchemyError as error:
             reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
             raise MaintenanceError(
-                f"The copy to {target_name} stopped: {reason}. What is there stays; the same command goes on from it."
+                f"The copy to {target_name} stopped: {reason}. The copied part stays; run the same command to resume."
             ) from error
 
 
 def redact_url(url: str) -> str:
-    """The database as people are told of it, without its password."""
+    """The database's name for messages: file path, or URL without the password."""
     file = sqlite_file(url)
     return str(file) if file else make_url(url).set(drivername="postgresql").render_as_string(hide_password=True)
 
@@ -98,7 +98,7 @@ def _require_current(url: str, name: str) -> None:
     if not state.current:
         raise MaintenanceError(
             f"{name} has another schema ({state.revision}) than this version of Deskmate ({state.wanted}). "
-            "Bring it to this version first: deskmate db upgrade."
+            "Upgrade it first: deskmate db upgrade."
         )
     if state.damage is not None:
         raise MaintenanceError(f"{name} is damaged ({state.damage}). Restore a backup first: deskmate db restore.")
@@ -118,13 +118,13 @@ def _connected(url: str, *, read_only: bool = False) -> Iterator[Connection]:
 
 
 class _Copy:
-    """One copy under way.
+    """One copy in progress.
 
     Args:
-        source: reads in one transaction from begin to end.
-        target: writes, in a transaction for each :data:`CONVERSATIONS_AT_ONCE`.
-        seen: reads what was in the target before that transaction.
-        names: of both databases, for people.
+        source: reads in one transaction throughout.
+        target: writes, in one transaction per :data:`CONVERSATIONS_AT_ONCE`.
+        seen: reads the target's state before that transaction.
+        names: of both databases, for messages.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class _Copy:
             self._progress("Copying", share)
         counts = self._compare()
         if self._target.dialect.name == "postgresql":
-            with self._target.begin():  # its planner knows nothing of the new rows
+            with self._target.begin():  # update its planner's statistics
                 for kind in compared_tables():
                     self._target.execute(text(f"ANALYZE {kind.name}"))
         return CopyResult(counts, resumed)
@@ -161,7 +161,7 @@ class _Copy:
         with self._target.begin():
             _require_no_server(self._target, self._to)
             if self._target.dialect.name == "postgresql":
-                # Of the connection, not of the transaction.
+                # A lock of the session, not of the transaction.
                 alone = self._target.scalar(select(func.pg_try_advisory_lock(_LOCK)))
                 if not alone:
                     raise MaintenanceError(f"Another copy to {self._to} is running. Wait for it, or stop it.")
@@ -171,18 +171,18 @@ class _Copy:
             known = select(func.count()).select_from(_CONVERSATIONS).where(_ID.in_(ids))
             if self._source.scalar(known) != len(ids):
                 raise MaintenanceError(
-                    f"{self._to} holds conversations that are not in {self._from}. They stay as they are; create an "
+                    f"{self._to} holds conversations that are not in {self._from}. They are unchanged; create an "
                     "empty database and copy into that."
                 )
 
     def _copy_people(self) -> bool:
-        """Make what belongs to no conversation the same; returns whether an earlier copy had come further than that."""
+        """Copies the rows that belong to no conversation; returns whether an earlier copy got further than that."""
         with self._seen.begin():
             resumed = self._seen.execute(select(_ID).select_from(_CONVERSATIONS).limit(1)).first() is not None
-        for kind in self._ungrouped:  # accounts first: the others refer to them
+        for kind in self._ungrouped:  # accounts first: other tables refer to them
             with self._seen.begin(), self._target.begin():
                 if not resumed:
-                    self._overwrite(kind)  # the migrations make the local user in every database, and may make more
+                    self._overwrite(kind)  # migrations create rows in every database, such as the local user
             with self._seen.begin(), self._target.begin():
                 self._insert_missing(kind, None)
         return resumed
@@ -202,8 +202,8 @@ class _Copy:
                 missing.append(dict(zip(kind.names, mine, strict=True)))
             elif (difference := _difference(kind, mine, theirs)) is not None:
                 raise MaintenanceError(
-                    f"{self._to} holds something else than {self._from}: {difference}. One of them was used since they "
-                    "were the same. Nothing was overwritten; create an empty database and copy into that."
+                    f"{self._to} differs from {self._from}: {difference}. One of them was used since the "
+                    "last copy. Nothing was overwritten; create an empty database and copy into that."
                 )
             if len(missing) == ROWS_AT_ONCE:
                 self._target.execute(insert(kind.clause), missing)
@@ -212,7 +212,7 @@ class _Copy:
             self._target.execute(insert(kind.clause), missing)
 
     def _compare(self) -> dict[str, int]:
-        """Look at every row of both once more; returns how many there are."""
+        """Compares every row of both databases once more; returns the counts by table."""
         counts: Counter[str] = Counter()
         with self._seen.begin():
             self._require_nothing_else()
@@ -237,7 +237,7 @@ class _Copy:
         return side_by_side(kind, rows(self._source, kind, ids, unindexed=True), rows(self._seen, kind, ids))
 
     def _parts(self) -> Iterator[tuple[list[str], float]]:
-        """The ids of conversations that are copied together, and the share that is done with them."""
+        """Yields batches of conversation ids, each with the progress (0 to 1) after it."""
         total = self._source.scalar(select(func.count()).select_from(_CONVERSATIONS)) or 0
         done = 0
         for ids in _conversations(self._source):
@@ -246,7 +246,7 @@ class _Copy:
 
 
 def _conversations(connection: Connection) -> Iterator[list[str]]:
-    """All ids, in the database's own order, which its index has."""
+    """All ids in batches, in the database's own collation, which its index uses."""
     some = select(_ID).select_from(_CONVERSATIONS).order_by(_ID).limit(CONVERSATIONS_AT_ONCE)
     ids = list(connection.scalars(some))
     while ids:
@@ -255,7 +255,7 @@ def _conversations(connection: Connection) -> Iterator[list[str]]:
 
 
 def _difference(kind: ComparedTable, mine: Row | None, theirs: Row | None) -> str | None:
-    """What is not the same, without anything that people wrote; None where all is."""
+    """Describes the difference of two rows without any user's text; None if they are equal."""
     if mine is not None and theirs is not None and kind.same(mine, theirs):
         return None
     row = mine or theirs
@@ -269,7 +269,11 @@ def _difference(kind: ComparedTable, mine: Row | None, theirs: Row | None) -> st
 
 
 def _require_no_server(connection: Connection, name: str) -> None:
-    """SQLite files are claimed instead."""
+    """Checks that no server uses a PostgreSQL database. SQLite files are claimed instead.
+
+    Raises:
+        MaintenanceError: a server is connected.
+    """
     if connection.dialect.name != "postgresql":
         return
     servers = text(

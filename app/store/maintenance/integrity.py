@@ -1,4 +1,4 @@
-"""Whether the history holds together: what no constraint of the databases says of the message tree."""
+"""Checks invariants of the message tree that no database constraint expresses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Something that holds of every row. ``broken`` selects how many break it, and the first of them."""
+    """An invariant. ``broken`` selects the number of violations and the first violating id."""
 
     sentence: str
     broken: str
@@ -17,7 +17,7 @@ class _Rule:
 
 _RULES = (
     _Rule(
-        "{count} of the messages hang in the air (the first is {first}): what they follow is missing, in another "
+        "{count} of the messages have no valid parent (the first is {first}): it is missing, in another "
         "conversation, or not one step before them",
         """
         SELECT count(*), min(message.id) FROM message LEFT JOIN message AS parent
@@ -27,7 +27,7 @@ _RULES = (
         """,
     ),
     _Rule(
-        "{count} of the conversations show a branch that ends in no message of theirs (the first is {first})",
+        "{count} of the conversations show a branch whose last message is missing (the first is {first})",
         """
         SELECT count(*), min(conversation.id) FROM conversation LEFT JOIN message
         ON message.id = conversation.tip_message_id AND message.conversation_id = conversation.id
@@ -35,7 +35,7 @@ _RULES = (
         """,
     ),
     _Rule(
-        "{count} of the turns wrote no reply of their conversation (the first is {first})",
+        "{count} of the turns have no reply in their conversation (the first is {first})",
         """
         SELECT count(*), min(turn.id) FROM turn LEFT JOIN message
         ON message.id = turn.message_id AND message.conversation_id = turn.conversation_id
@@ -52,7 +52,7 @@ _RULES = (
         """,
     ),
     _Rule(
-        "{count} of the conversations belong to nobody (the first is {first})",
+        "{count} of the conversations have no owner (the first is {first})",
         """
         SELECT count(*), min(conversation.id) FROM conversation LEFT JOIN account ON account.id = conversation.user_id
         WHERE account.id IS NULL
@@ -62,9 +62,9 @@ _RULES = (
 
 
 def broken_rules(connection: Connection) -> list[str]:
-    """What is wrong with the history, one sentence (without its full stop) for each kind.
+    """Broken invariants of the history, one sentence (without its full stop) per kind.
 
-    The databases count, so that memory here does not grow with the history.
+    The databases count the violations, so that memory use does not grow with the history.
     """
     sentences = []
     for rule in _RULES:

@@ -1,4 +1,4 @@
-"""Bringing a database to this version: alone, from a backup, and never backwards."""
+"""Migrates a database to this version's schema: one process at a time, after a backup, and never backwards."""
 
 from __future__ import annotations
 
@@ -22,40 +22,41 @@ from app.store.maintenance.snapshot import backup_name, copy_database, open_live
 _log = logging.getLogger(__name__)
 
 MIGRATIONS = Path(__file__).parents[3] / "migrations"
-#: Others would make it another file, or one that cannot be written.
+#: Supported options of a SQLite URL. Others would select another file, or one that cannot be written.
 _SQLITE_OPTIONS = frozenset({"timeout", "cached_statements"})
-#: Of PostgreSQL's advisory locks.
-MIGRATION_LOCK = 0x6465736B  # "desk": any number that nobody else on the server uses
+#: Key of PostgreSQL's advisory lock.
+MIGRATION_LOCK = 0x6465736B  # "desk": any number that no other program on the server uses
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationResult:
-    """What :func:`migrate` did."""
+    """The result of :func:`migrate`."""
 
     before: str | None  #: the revision found; None for a new database
     after: str
-    backup: Path | None  #: the copy made first, where there was something to lose
+    backup: Path | None  #: the copy made before an upgrade of a SQLite file
 
 
 def migrate(url: str, *, backup: bool = True) -> MigrationResult:
-    """Create the database at ``url`` or bring it to this version. Blocks; run it before serving.
+    """Creates the database at ``url`` or migrates it to this version's schema. Blocks; run it before serving.
 
     Two processes that start together migrate one after the other. A migration that fails or is
-    killed leaves the database as it was.
+    killed leaves the database unchanged.
 
     Args:
-        url: as ``AppSettings.resolved_database_url`` gives it, claimed by this process (:mod:`app.store.maintenance.process_lock`).
-        backup: copy a SQLite file first; False for one that is a copy itself.
+        url: from ``AppSettings.resolved_database_url``, claimed by this process
+            (:mod:`app.store.maintenance.process_lock`).
+        backup: copy a SQLite file first; False if the file is a copy itself.
 
     Raises:
-        StartupError: the database cannot be opened, belongs to something else, or is newer than this program.
+        StartupError: the database cannot be opened, belongs to another program, or has a newer schema.
     """
     file = sqlite_file(url)
     engine = sqlite_engine(url, connections=1) if file else postgres_engine(url, connections=1)
     try:
         with engine.begin() as connection:
             if file is None:
-                # Holds back other migrations until this transaction ends; on SQLite, BEGIN IMMEDIATE has done so.
+                # Blocks other migrations until this transaction ends; on SQLite, BEGIN IMMEDIATE does.
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
             return _upgrade(connection, file, backup)
     except SQLAlchemyError as error:
@@ -69,24 +70,26 @@ def migrate(url: str, *, backup: bool = True) -> MigrationResult:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file behind a SQLite URL; None for PostgreSQL.
+    """The file of a SQLite URL; None for PostgreSQL.
 
     Raises:
         StartupError: the URL is neither, or names a SQLite database that is not a file.
     """
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError) as error:  # the latter where the port is no number
+    except (ArgumentError, ValueError) as error:  # ValueError if the port is not a number
         raise StartupError(_UNKNOWN_URL) from error
     if parsed.drivername == "postgresql+psycopg":
         return None
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise StartupError(_UNKNOWN_URL)
     if unknown := set(parsed.query) - _SQLITE_OPTIONS:
-        raise StartupError(f"APP_DATABASE_URL has an option that SQLite does not take here: {min(unknown)}. Remove it.")
+        raise StartupError(
+            f"APP_DATABASE_URL has an option that is not supported for SQLite: {min(unknown)}. Remove it."
+        )
     if not parsed.database or parsed.database == ":memory:":
         raise StartupError(
-            "APP_DATABASE_URL names a SQLite database in memory, which would be lost at the end. "
+            "APP_DATABASE_URL names a SQLite database in memory, which would be lost on exit. "
             "Name a file, such as sqlite:////var/lib/deskmate/deskmate.db."
         )
     return Path(parsed.database)
@@ -99,12 +102,12 @@ _UNKNOWN_URL = (
 
 
 def known_revisions() -> frozenset[str]:
-    """The schemas that this program can read or upgrade."""
+    """The schema revisions that this program can read or upgrade."""
     return frozenset(one.revision for one in ScriptDirectory.from_config(alembic_config()).walk_revisions())
 
 
 def alembic_config(connection: Connection | None = None) -> Config:
-    """Alembic's configuration, on a connection that is already open."""
+    """Alembic's configuration, for an open connection."""
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     return config
@@ -121,7 +124,7 @@ def _upgrade(connection: Connection, file: Path | None, wanted: bool) -> Migrati
     where = file or "this database"
     if before is None and set(inspect(connection).get_table_names()) - {"alembic_version"}:
         raise StartupError(
-            f"{where} holds tables of another program. Point APP_DATABASE_URL or APP_DATA_DIR at an empty place."
+            f"{where} contains tables of another program. Point APP_DATABASE_URL or APP_DATA_DIR at an empty place."
         )
     if before is not None and before not in known_revisions():
         raise StartupError(
@@ -138,7 +141,7 @@ def _upgrade(connection: Connection, file: Path | None, wanted: bool) -> Migrati
 
 
 def _back_up(file: Path, revision: str) -> Path:
-    """Copy the database as it is committed now, whole or not at all."""
+    """Copies the database's committed state, completely or not at all."""
     backup = file.with_name(backup_name(file.name, revision, "backup"))
     try:
         with whole_file(backup) as unfinished, closing(open_live(file)) as source:
@@ -146,6 +149,6 @@ def _back_up(file: Path, revision: str) -> Path:
     except (sqlite3.Error, OSError) as error:
         raise StartupError(
             f"The database must be upgraded, and its backup {backup} could not be written: {error}. "
-            "Nothing was changed. Make room for it and start again."
+            "Nothing was changed. Free disk space and start again."
         ) from error
     return backup

@@ -1,4 +1,4 @@
-"""PostgreSQL's own programs for backups, called so that no password is seen in the list of processes."""
+"""Runs PostgreSQL's backup programs without exposing the password in the process list."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from app.errors import MaintenanceError
 
 
 def dump(url: str, file: Path) -> None:
-    """Write the database at ``url`` into ``file`` as it is committed now, and read it back as a check.
+    """Writes the committed state of the database at ``url`` into ``file``, and reads it back as a check.
 
     Raises:
-        MaintenanceError: pg_dump is missing, older than the server, or fails; says what it said.
+        MaintenanceError: pg_dump is missing, older than the server, or fails; includes its error text.
     """
     _run("pg_dump", "--format=custom", "--no-owner", "--no-privileges", f"--file={file}", url=url)
-    _run("pg_restore", f"--file={os.devnull}", str(file))  # everything is unpacked, nothing is restored
+    _run("pg_restore", f"--file={os.devnull}", str(file))  # unpacks everything, restores nothing
 
 
 def load(url: str, file: Path) -> None:
-    """Put everything from ``file`` into the database at ``url``, or nothing.
+    """Loads ``file`` into the database at ``url``, all or nothing.
 
     Raises:
-        MaintenanceError: pg_restore is missing or fails; says what it said.
+        MaintenanceError: pg_restore is missing or fails; includes its error text.
     """
     _run("pg_restore", "--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges", str(file), url=url)
 
@@ -38,7 +38,7 @@ def tables(file: Path) -> set[str]:
     """The names of the tables in a backup.
 
     Raises:
-        MaintenanceError: pg_restore is missing, or cannot read the file; says what it said.
+        MaintenanceError: pg_restore is missing, or cannot read the file; includes its error text.
     """
     return set(re.findall(r"^\d+; \d+ \d+ TABLE \S+ (\S+) ", _run("pg_restore", "--list", str(file)), re.MULTILINE))
 
@@ -47,7 +47,7 @@ def contents(file: Path, table: str) -> list[str]:
     """The rows of one table in a backup, as text.
 
     Raises:
-        MaintenanceError: pg_restore is missing, or cannot read the file; says what it said.
+        MaintenanceError: pg_restore is missing, or cannot read the file; includes its error text.
     """
     script = _run("pg_restore", "--data-only", f"--table={table}", "--file=-", str(file)).splitlines()
     begin = next((number for number, line in enumerate(script) if line.startswith("COPY ")), len(script))
@@ -85,7 +85,7 @@ def _run(program: str, *arguments: str, url: str | None = None) -> str:
 
 
 def _connection(url: str) -> tuple[dict[str, str], str]:
-    """How to reach the database: environment variables, the password's among them, and what has no variable."""
+    """Connection parameters as environment variables, password included, and a DSN of those without a variable."""
     _, parameters = create_engine(url).dialect.create_connect_args(make_url(url))
     environment, rest = {}, {}
     for option in pq.Conninfo.get_defaults():
@@ -94,13 +94,13 @@ def _connection(url: str) -> tuple[dict[str, str], str]:
             continue
         if option.envvar and name != "dbname":
             environment[option.envvar.decode()] = str(parameters[name])
-        elif not option.dispchar:  # "*" marks what is secret: such a connection fails, and says so
+        elif not option.dispchar:  # "*" marks a secret: left out, so that the connection fails with an error
             rest[name] = parameters[name]
     return environment, make_conninfo(**rest)
 
 
 def _said(program: str, errors: str) -> str:
-    """What a program wrote about its failure, on one line."""
+    """A program's error output, on one line."""
     lines = (line.strip() for line in errors.splitlines())
     told = [line.removeprefix(f"{program}: ") for line in lines if line]
     return "; ".join(line.removeprefix("error: ").rstrip(".") for line in told if not line.startswith("warning:"))[:600]

@@ -1,4 +1,4 @@
-"""One process per SQLite file: a second server would take the first one's replies for dead."""
+"""One process per SQLite file: a second server would take the first one's running replies for abandoned."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from app.store.maintenance.writable_folder import cannot_write
 def claim_database(
     url: str, *, otherwise: str = "give this one a folder of its own with APP_DATA_DIR"
 ) -> Iterator[None]:
-    """Hold the database at ``url`` for this process. The system lets go of it when the process dies, however it dies.
+    """Holds a lock on the database at ``url`` for this process. The system releases it when the process dies.
 
-    PostgreSQL needs no claim; for SQLite the folder is made where it is missing.
+    PostgreSQL needs no lock. For SQLite the folder is created if missing.
 
     Args:
-        url: as ``AppSettings.resolved_database_url`` gives it.
-        otherwise: what a person may do instead of stopping the other process.
+        url: from ``AppSettings.resolved_database_url``.
+        otherwise: the user's alternative to stopping the other process, for the error text.
 
     Raises:
-        StartupError: the folder cannot be written, or another process has the database.
+        StartupError: the folder cannot be written, or another process holds the lock.
     """
     file = sqlite_file(url)
     if file is None:
@@ -34,7 +34,7 @@ def claim_database(
     lock = file.with_name(f"{file.name}.lock")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Appending leaves the other's process id to be read where the lock is taken.
+        # Opened for appending, so that the holder's process id can be read if the lock is taken.
         handle = lock.open("a+")
     except OSError as error:
         raise cannot_write(file.parent, error, what="data folder", setting="APP_DATA_DIR") from error

@@ -1,4 +1,4 @@
-"""Putting a backup in the database's place: looked through first, nothing overwritten, all at once."""
+"""Restores a backup: checked first, with nothing overwritten, all or nothing."""
 
 from __future__ import annotations
 
@@ -36,24 +36,25 @@ _BESIDE = ("-wal", "-shm", "-journal")
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What :func:`restore` did."""
+    """The result of :func:`restore`."""
 
     revision: str  #: the backup's schema
-    now: str  #: the schema it was brought to
-    aside: Path | None  #: where the database from before is; None where there was none
+    now: str  #: the schema after the upgrade
+    aside: Path | None  #: where the previous database was moved; None if there was none
 
 
 def restore(url: str, backup: Path, progress: Progress = nothing_shown) -> RestoreResult:
-    """Make the database at ``url`` what ``backup`` holds, brought to this version.
+    """Replaces the database at ``url`` by ``backup``, migrated to this version's schema.
 
     Args:
-        url: as ``AppSettings.resolved_database_url`` gives it, claimed by this process (:mod:`app.store.maintenance.process_lock`).
-        backup: a file of :func:`app.store.maintenance.backup.back_up`, or one that an upgrade has left.
+        url: from ``AppSettings.resolved_database_url``, claimed by this process
+            (:mod:`app.store.maintenance.process_lock`).
+        backup: a file of :func:`app.store.maintenance.backup.back_up`, or the backup made by an upgrade.
 
     Raises:
-        MaintenanceError: the file is no backup, is damaged or newer than this program, or cannot be put there.
-            The present database is as it was.
-        StartupError: the URL is not a database this program knows, or it cannot be opened.
+        MaintenanceError: the file is not a backup, is damaged or newer than this program, or cannot be restored.
+            The present database is unchanged.
+        StartupError: the URL is not supported, or the database cannot be opened.
     """
     file = sqlite_file(url)
     try:
@@ -67,17 +68,17 @@ def restore(url: str, backup: Path, progress: Progress = nothing_shown) -> Resto
                 )
             return _into_postgres(url, backup)
         if beginning != _SQLITE:
-            raise MaintenanceError(f"{backup} is not a backup of Deskmate's.")
+            raise MaintenanceError(f"{backup} is not a Deskmate backup.")
         if file is None:
             raise MaintenanceError(
                 f"{backup} is a backup of a SQLite database. Restore it to a file with --database-url "
                 "sqlite:////path/to/deskmate.db, then move it here with deskmate db copy."
             )
-        # SQLite names the files beside a database after the file itself, not after a link to it.
+        # SQLite names the companion files after the database file itself, not after a link to it.
         return _into_file(file.resolve(), backup, progress)
     except OSError as error:
         raise MaintenanceError(
-            f"{backup} cannot be restored: {error.strerror or error}. The present database is as it was."
+            f"{backup} cannot be restored: {error.strerror or error}. The present database is unchanged."
         ) from error
 
 
@@ -91,7 +92,7 @@ def _into_file(file: Path, backup: Path, progress: Progress) -> RestoreResult:
                 copy_database(source, unfinished, progress)
         except sqlite3.Error as error:
             raise MaintenanceError(
-                f"{backup} cannot be restored: {error}. The present database is as it was; try an older backup."
+                f"{backup} cannot be restored: {error}. The present database is unchanged; try an older backup."
             ) from error
         now = _upgraded(unfinished)
         aside = _keep(file, unfinished)
@@ -99,14 +100,14 @@ def _into_file(file: Path, backup: Path, progress: Progress) -> RestoreResult:
 
 
 def _upgraded(unfinished: Path) -> str:
-    """Bring the copy to this version, all of it in one file."""
+    """Migrates the copy to this version's schema and leaves all of it in one file."""
     try:
         now = migrate(URL.create("sqlite", database=str(unfinished)).render_as_string(), backup=False).after
         with closing(open_live(unfinished)) as copy:
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
         raise MaintenanceError(
-            f"The backup could not be upgraded: {error}. The present database is as it was."
+            f"The backup could not be upgraded: {error}. The present database is unchanged."
         ) from error
     finally:
         for suffix in _BESIDE:
@@ -116,22 +117,22 @@ def _upgraded(unfinished: Path) -> str:
 
 def _known(backup: Path, revision: str | None) -> str:
     if revision is None:
-        raise MaintenanceError(f"{backup} is not a backup of Deskmate's: it holds other tables, or none.")
+        raise MaintenanceError(f"{backup} is not a Deskmate backup: it contains other tables, or none.")
     if revision not in known_revisions():
         raise MaintenanceError(
             f"{backup} was written by a newer version of Deskmate (its schema is {revision}). Restore it with that "
-            "version, or choose another backup. The present database is as it was."
+            "version, or choose another backup. The present database is unchanged."
         )
     return revision
 
 
 def _keep(file: Path, successor: Path) -> Path | None:
-    """Give the present database a second name, with all that belongs to it, and leave nothing for its successor."""
+    """Gives the present database and its companion files a second name, and leaves no companion to its successor."""
     if file.exists():
         _close(file)
         shutil.copymode(file, successor)
         owner = file.stat()
-        with suppress(PermissionError):  # only root may give a file to the server's user, and only root has to
+        with suppress(PermissionError):  # only root may change the owner, and only root needs to
             os.chown(successor, owner.st_uid, owner.st_gid)
     aside = file.with_name(f"{file.name}.{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%fZ')}.replaced")
     kept = [(one, beside(aside, suffix)) for suffix in ("", *_BESIDE) if (one := beside(file, suffix)).exists()]
@@ -142,25 +143,25 @@ def _keep(file: Path, successor: Path) -> Path | None:
             shutil.copy2(present, name)
     sync(file.parent)
     for present, _ in kept:
-        if present != file:  # SQLite would take the old database's for the new one's
+        if present != file:  # SQLite would apply the old database's companion to the new file
             present.unlink()
     return aside if kept else None
 
 
 def _close(file: Path) -> None:
-    """Bring all of a SQLite database into its one file, where it is whole enough for that."""
+    """Merges a SQLite database's companion files into its one file, if it is intact enough."""
     with file.open("rb") as opened:
         if opened.read(len(_SQLITE)) != _SQLITE:
-            return  # SQLite would throw away what lies beside it
+            return  # SQLite would delete the companion files
     try:
         with closing(open_live(file)) as present:
             present.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             raise MaintenanceError(
-                f"Another program has {file} open. Close it, then restore again. The present database is as it was."
+                f"Another program has {file} open. Close it, then restore again. The present database is unchanged."
             ) from error
-        # Damaged: that may be why it is replaced. It is kept as it lies there.
+        # Damaged, which may be why it is replaced. It is kept as it is.
 
 
 def _into_postgres(url: str, backup: Path) -> RestoreResult:
@@ -170,12 +171,12 @@ def _into_postgres(url: str, backup: Path) -> RestoreResult:
     engine = postgres_engine(url, connections=1)
     try:
         with engine.begin() as connection:
-            # A server that starts meanwhile waits here, and then finds what was restored.
+            # A server that starts meanwhile waits here and then finds the restored database.
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
             if inspect(connection).get_table_names():
                 raise MaintenanceError(
-                    f"The database {name} is not empty, and restoring overwrites nothing. Make an empty one (createdb "
-                    "NAME), set APP_DATABASE_URL to it and restore again; this one stays as it is."
+                    f"The database {name} is not empty, and restoring overwrites nothing. Create an empty one "
+                    "(createdb NAME), set APP_DATABASE_URL to it and restore again; this one is unchanged."
                 )
             postgres_tools.load(url, backup)
     except SQLAlchemyError as error:

@@ -1,4 +1,4 @@
-"""Deleting what is older than is kept."""
+"""Deletes conversations past the retention period."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from sqlalchemy.orm import Session
 from app.store.db.database import Database
 from app.store.db.models import Conversation, Turn
 
-BATCH = 50  # conversations per transaction: others wait for one batch at most
+BATCH = 50  # conversations per transaction: other writers wait for one batch at most
 
 
 class Retention:
-    """The repository of what has had its time. Without a user: it is the server's rule, for all of them."""
+    """The repository of expired conversations. Takes no user id: retention is a server setting for all users."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def delete_older(self, than: datetime) -> int:
-        """Delete the conversations whose last message is older; returns how many. One that is replied in stays."""
+        """Deletes the conversations whose last message is older; returns how many. Skips those with a running reply."""
         total = 0
         while True:
             deleted = await self._database.write(lambda session: _delete_some(session, than))

@@ -1,4 +1,4 @@
-"""The same rows of two databases side by side, in the order of their keys and in bounded memory."""
+"""Pairs the rows of two databases for comparison, in key order and in bounded memory."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from sqlalchemy import (
 from app.store.db.desk_models import METADATA
 from app.store.db.models import TokenIds
 
-#: How many rows are held at a time.
+#: Rows held in memory at a time.
 ROWS_AT_ONCE = 500
 
-#: Tables that each database makes from the others; ``indexed`` says what is in them.
+#: Tables that each database derives from the others; ``indexed`` marks the rows that they cover.
 DERIVED = frozenset({"search_entry"})
 _INDEXED = "indexed"
 
@@ -38,25 +38,25 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class ComparedTable:
-    """A table as it is copied and compared: its values as they are stored, in an order that puts parents first."""
+    """A table as it is copied and compared: stored values, in an order that puts parents first."""
 
     name: str
     clause: TableClause
     columns: tuple[ColumnClause[Any], ...]
-    names: tuple[str, ...]  #: of the columns
-    key: tuple[str, ...]  #: what the order goes by
-    key_of: Callable[[Row], Any]  #: its values in a row, comparable with those of another
-    identity: str  #: the column with the id that people are told
-    group: str | None  #: the column with the conversation's id; None for what belongs to none
-    documents: tuple[int, ...]  #: where in a row JSON is
+    names: tuple[str, ...]  #: column names
+    key: tuple[str, ...]  #: columns that define the order
+    key_of: Callable[[Row], Any]  #: a row's key, comparable across both databases
+    identity: str  #: the id column, for messages
+    group: str | None  #: the column with the conversation's id; None if rows belong to no conversation
+    documents: tuple[int, ...]  #: indices of JSON columns
 
     def same(self, mine: Row, theirs: Row) -> bool:
         """Whether two rows are equal in every column."""
-        # As text: 1, 1.0 and true are equal to Python, but not the same.
+        # Compares JSON as text: 1, 1.0 and true are equal in Python but differ as JSON.
         return mine == theirs and all(json.dumps(mine[at]) == json.dumps(theirs[at]) for at in self.documents)
 
     def differing(self, mine: Row, theirs: Row) -> list[str]:
-        """The columns in which two rows are not the same."""
+        """The columns in which two rows differ."""
         return [
             name
             for at, name in enumerate(self.names)
@@ -65,13 +65,13 @@ class ComparedTable:
 
 
 def compared_tables() -> tuple[ComparedTable, ...]:
-    """Every table that holds something of its own, those that others point at first."""
+    """All tables except derived ones, referenced tables first."""
     return tuple(_kind(one) for one in METADATA.sorted_tables if one.name not in DERIVED)
 
 
 def _kind(made: Table) -> ComparedTable:
-    # Token ids as they lie there: they need not be understood to be the same.
-    # What the database computes by itself cannot be written, and is the same where the rest is.
+    # Token ids as raw bytes: they need not be decoded to be compared.
+    # Computed columns cannot be written, and are equal if the others are.
     columns = tuple(
         column(one.name, LargeBinary() if isinstance(one.type, TokenIds) else one.type)
         for one in made.c
@@ -98,15 +98,15 @@ def _kind(made: Table) -> ComparedTable:
 def rows(
     connection: Connection, kind: ComparedTable, conversations: Sequence[str] | None = None, *, unindexed: bool = False
 ) -> Iterator[Row]:
-    """The rows of these conversations, or all, by key.
+    """The rows of these conversations, or all rows, in key order.
 
     Args:
-        unindexed: with ``indexed`` false in all of them, as they are in a database that has just got them.
+        unindexed: return ``indexed`` as false in all rows, as it is in a freshly filled database.
     """
     wanted = [false().label(_INDEXED) if unindexed and one.name == _INDEXED else one for one in kind.columns]
     ordered = [one for name in kind.key for one in kind.columns if one.name == name]
     if connection.dialect.name == "postgresql":
-        # By code points, as SQLite and Python do; a language's order may leave hyphens out.
+        # By code points, as SQLite and Python do; a language's collation may ignore hyphens.
         order = [collate(one, "C") if isinstance(one.type, String) else one for one in ordered]
     else:
         order = list(ordered)
@@ -122,7 +122,7 @@ def rows(
 def side_by_side(
     kind: ComparedTable, mine: Iterator[Row], theirs: Iterator[Row]
 ) -> Iterator[tuple[Row | None, Row | None]]:
-    """The rows of both in the order of their keys, those of one key together; None where one side has no such row."""
+    """Pairs the rows of both sides by key, in key order; None where a side has no such row."""
     ours, other = next(mine, None), next(theirs, None)
     while ours is not None and other is not None:
         my_key, their_key = kind.key_of(ours), kind.key_of(other)

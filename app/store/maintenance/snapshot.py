@@ -1,4 +1,4 @@
-"""A whole copy of a SQLite database as it is committed now, while others go on reading and writing it."""
+"""Copies a SQLite database's committed state while other processes read and write it."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from pathlib import Path
 
 from app.store.db.database import BUSY_TIMEOUT_MS
 
-#: Told the share that is done, 0 to 1.
+#: Called with the progress, 0 to 1.
 Progress = Callable[[float], None]
 
 _PAGES = 4096
-#: Whoever may read a backup may read every conversation.
+#: A backup contains every conversation, so only its owner may read it.
 _PRIVATE = 0o600
 
 
 def nothing_shown(_fraction: float) -> None:
-    """For callers that show no progress."""
+    """A progress callback that shows nothing."""
 
 
 def backup_name(database: str, revision: str, ending: str) -> str:
-    """The name of a backup made now: of what, at which schema, when (UTC)."""
+    """The file name of a backup made now: source, schema revision, time (UTC)."""
     return f"{database}.{revision}.{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%fZ')}.{ending}"
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A file to write beside ``path`` that gets its name, on disk for good, only where the block ends well.
+    """Yields a temporary file beside ``path`` that is synced and renamed to ``path`` only if the block succeeds.
 
     Raises:
         OSError: it cannot be written.
@@ -48,18 +48,18 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def copy_database(source: sqlite3.Connection, target: Path, progress: Progress = nothing_shown) -> None:
-    """Write what is committed in ``source`` into the empty file ``target``, and check that it is whole.
+    """Writes the committed state of ``source`` into the empty file ``target`` and checks its integrity.
 
-    Needs no claim: it holds one read transaction, which keeps no writer waiting.
+    Needs no lock on the database: it holds one read transaction, which blocks no writer.
 
     Raises:
         sqlite3.Error: ``source`` cannot be read or is damaged, or ``target`` cannot be written.
     """
     with closing(sqlite3.connect(target, isolation_level=None)) as writing:
-        # Thrown away where it fails, and synchronised as a whole where it does not.
+        # The target needs no journal: it is deleted on failure and synced as a whole on success.
         writing.execute("PRAGMA journal_mode = OFF")
         writing.execute("PRAGMA synchronous = OFF")
-        # With a transaction of its own the copy stays at one point in time; else each write would make it begin again.
+        # A read transaction pins the copy to one point in time; otherwise each write would restart it.
         source.execute("BEGIN")
         source.execute("SELECT count(*) FROM sqlite_master")
         source.backup(
@@ -73,7 +73,7 @@ def copy_database(source: sqlite3.Connection, target: Path, progress: Progress =
 
 
 def open_live(file: Path) -> sqlite3.Connection:
-    """Open a SQLite file that others may be writing. A missing one is not made.
+    """Opens a SQLite file that other processes may be writing. Does not create a missing one.
 
     Raises:
         sqlite3.Error: it cannot be opened.
@@ -84,12 +84,12 @@ def open_live(file: Path) -> sqlite3.Connection:
 
 
 def open_at_rest(file: Path) -> sqlite3.Connection:
-    """Read a SQLite file that nobody writes: nothing is made beside it, and it may lie where nothing can be.
+    """Opens a SQLite file that no process writes. Creates no companion files, so its folder may be read-only.
 
     Raises:
         sqlite3.Error: it cannot be opened.
     """
-    # Where a program has left the rest of the database in a second file, SQLite must put both together.
+    # If a program has left part of the database in a companion file, SQLite must merge the two.
     rest = any(beside(file, suffix).exists() for suffix in ("-wal", "-journal"))
     return sqlite3.connect(
         f"{file.absolute().as_uri()}?mode=ro{'' if rest else '&immutable=1'}", uri=True, isolation_level=None
@@ -97,12 +97,12 @@ def open_at_rest(file: Path) -> sqlite3.Connection:
 
 
 def beside(file: Path, suffix: str) -> Path:
-    """The file that SQLite keeps with ``file``: ``-wal``, ``-shm`` or ``-journal``."""
+    """SQLite's companion file of ``file``: ``-wal``, ``-shm`` or ``-journal``."""
     return file.with_name(file.name + suffix)
 
 
 def sync(path: Path) -> None:
-    """Wait until the file, or the names in the folder, are on disk.
+    """Waits until a file's data, or a folder's entries, are on disk.
 
     Raises:
         OSError: the disk has failed.

@@ -1,4 +1,4 @@
-"""Finds out by trying whether files can be written in a folder: permissions do not tell of a full or read-only disk."""
+"""Tests by writing whether a folder is writable: permissions do not reveal a full or read-only disk."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _PROBE = bytes(64 * 1024)
 
 
 def try_folder(folder: Path, *, what: str, setting: str) -> bool:
-    """Writes and removes a file in ``folder``, which is made for that where it is missing and then removed again.
+    """Writes and removes a file in ``folder``. A missing folder is created for the test and removed again.
 
     Args:
         what: the folder's role, such as ``data folder``.
-        setting: names another one.
+        setting: the setting that selects another folder.
 
     Returns:
-        Whether the folder was there before.
+        Whether the folder existed before.
 
     Raises:
-        StartupError: files cannot be written there; says why.
+        StartupError: files cannot be written there; the text says why.
     """
     made: list[Path] = []
     try:
@@ -42,20 +42,22 @@ def try_folder(folder: Path, *, what: str, setting: str) -> bool:
 
 
 def cannot_write(folder: Path, error: OSError, *, what: str, setting: str) -> StartupError:
-    """The sentence about a folder in which files cannot be written."""
+    """The error for a folder in which files cannot be written."""
     at = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else folder
     reason = error.strerror or str(error)
     if isinstance(error, FileExistsError):
-        reason = "a link that leads nowhere is there" if at.is_symlink() else "a file is there"
+        reason = "a broken link is there" if at.is_symlink() else "a file is there"
     where = f" ({at})" if at != folder and folder.absolute().is_relative_to(at) else ""
     return StartupError(
-        f"The {what} {folder} cannot be written: {reason}{where}. Make it writable, or name another one with {setting}."
+        f"The {what} {folder} cannot be written: {reason}{where}. Make it writable, or choose another with {setting}."
     )
 
 
 def file_exists(file: Path) -> bool:
-    """Raises:
-    StartupError: that cannot be found out, because a folder above it may not be read or its name is too long.
+    """Whether the file exists.
+
+    Raises:
+    StartupError: unknown, because a folder above it is not readable or its name is too long.
     """
     try:
         file.stat()

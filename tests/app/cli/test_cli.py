@@ -237,7 +237,7 @@ def test_database_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         assert ended.value.code == 0
         return capsys.readouterr().out
 
-    assert "made at the first start" in run("db", "check")
+    assert "created at the first start" in run("db", "check")
     assert not (tmp_path / "data").exists(), "check changes nothing"
     assert "from nothing" in run("db", "upgrade")
     assert "already" in run("db", "upgrade")

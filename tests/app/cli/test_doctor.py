@@ -65,9 +65,9 @@ def _circle(folder: Path) -> Path:
 IMPOSSIBLE: list[tuple[Callable[[Path], Path], str]] = [
     (_file, "a file is there"),
     (lambda folder: _file(folder) / "data", "Not a directory"),
-    (_dangling, "a link that leads nowhere"),
-    (lambda folder: _dangling(folder) / "data", "a link that leads nowhere"),
-    (_circle, "a link that leads nowhere"),
+    (_dangling, "a broken link"),
+    (lambda folder: _dangling(folder) / "data", "a broken link"),
+    (_circle, "a broken link"),
     (lambda folder: folder / TOO_LONG, "name too long"),
     (lambda folder: Path("/proc/deskmate/data"), "No such file"),
 ]

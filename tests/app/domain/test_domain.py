@@ -165,8 +165,8 @@ HEAD = "---\nname: x\ntitle: X\ndescription: Y\n---\n"
         (HEAD.replace("title: X", "title: X\nrecommended: {temperature: 99}") + "hi", "temperature"),
         (HEAD.replace("title: X", "title: X\nrecommended: {warmth: 1}") + "hi", "warmth"),
         (HEAD + "{{ who }}", "who"),
-        (HEAD + "{% if %}", "no template"),
-        (HEAD + "{{ ''.__class__.__mro__ }}", "cannot do"),
+        (HEAD + "{% if %}", "not a valid template"),
+        (HEAD + "{{ ''.__class__.__mro__ }}", "unsupported syntax"),
         (HEAD + " \n", "empty"),
     ],
 )

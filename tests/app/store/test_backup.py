@@ -171,7 +171,7 @@ def test_there_is_nothing_to_back_up(tmp_path: Path) -> None:
         back_up(url_of(tmp_path / "deskmate.db"), tmp_path)
     with closing(sqlite3.connect(tmp_path / "other.db")) as connection:
         connection.execute("CREATE TABLE invoices (id INTEGER)")
-    with pytest.raises(MaintenanceError, match="not a database of Deskmate"):
+    with pytest.raises(MaintenanceError, match="not a Deskmate database"):
         back_up(url_of(tmp_path / "other.db"), tmp_path)
     assert left_in(tmp_path) == {"other.db"}
 
@@ -279,7 +279,7 @@ def test_what_is_no_backup_is_refused(file: Path, tmp_path: Path) -> None:
     for wrong, words in (
         (newer, "newer version.*9999"),
         (other, "other tables"),
-        (letter, "not a backup"),
+        (letter, "not a Deskmate backup"),
         (cut, "malformed|damaged"),
         (damaged, "damaged"),
         (tmp_path / "missing", "No such file"),

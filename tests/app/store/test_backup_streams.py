@@ -80,7 +80,7 @@ def test_what_is_no_backup_is_refused(file: Path) -> None:
     before = left_in(file.parent) | {"deskmate.db.lock"}
     restored = run("db", "restore", "-", data=file.parent, given=b"hello, this is some text")
     assert restored.returncode == 2
-    assert b"is not a backup of Deskmate's" in restored.stderr
+    assert b"is not a Deskmate backup" in restored.stderr
     assert b"Traceback" not in restored.stderr
     assert titles(file) == ["kept"]
     assert left_in(file.parent) == before

@@ -442,7 +442,7 @@ def test_what_cannot_be_copied(source: str, tmp_path: Path) -> None:
     file = tmp_path / "deskmate.db"
     with pytest.raises(MaintenanceError, match="nothing to copy"):
         copied(f"sqlite:///{tmp_path / 'missing.db'}", target)
-    with pytest.raises(MaintenanceError, match="the database itself"):
+    with pytest.raises(MaintenanceError, match="the source database itself"):
         copied(source, f"sqlite:///{tmp_path}/./deskmate.db")
     with claim_database(source), pytest.raises(StartupError, match="Another Deskmate"):
         copied(source, target)

@@ -35,9 +35,9 @@ ANOTHER_CONVERSATION = (
 
 #: What is done to a whole history, and what is said then.
 DAMAGE = (
-    (f"UPDATE message SET parent_id = '{ROOT}' WHERE id = '{REPLY}'", f"1 of the messages hang .*{REPLY}"),
-    (f"UPDATE message SET position = 5 WHERE id = '{REPLY}'", f"1 of the messages hang .*{REPLY}"),
-    (f"UPDATE message SET parent_id = NULL WHERE id = '{REPLY}'", f"1 of the messages hang .*{REPLY}"),
+    (f"UPDATE message SET parent_id = '{ROOT}' WHERE id = '{REPLY}'", f"1 of the messages have .*{REPLY}"),
+    (f"UPDATE message SET position = 5 WHERE id = '{REPLY}'", f"1 of the messages have .*{REPLY}"),
+    (f"UPDATE message SET parent_id = NULL WHERE id = '{REPLY}'", f"1 of the messages have .*{REPLY}"),
     (f"UPDATE message SET position = position + 1 WHERE conversation_id = '{OTHER}'", f"1 of the messages .*{ROOT}"),
     (f"UPDATE conversation SET tip_message_id = '{ROOT}'", f"1 of the conversations show .*{CONVERSATION}"),
     (f"UPDATE conversation SET tip_message_id = '{OTHER}'", f"2 of the conversations show .*{CONVERSATION}"),
@@ -78,7 +78,7 @@ def test_rows_whose_owner_is_gone(tmp_path: Path) -> None:
         sentences = broken_rules(opened)
     assert len(sentences) == 2
     assert "1 of the conversations that messages belong to are missing" in sentences[0]
-    assert "2 of the conversations belong to nobody" in sentences[1]
+    assert "2 of the conversations have no owner" in sentences[1]
 
 
 def test_a_full_history_is_whole(database_url: str | None, settings: AppSettings) -> None:

@@ -53,10 +53,10 @@ def test_variables_are_filled_in() -> None:
         ("{{ who | center(999999999) }}", "no filter 'center'"),
         ("{{ who | attr('x') }}", "no filter 'attr'"),
         ("{{ who is none }}", "no test 'none'"),
-        ("{{ " + "(" * 900 + "who" + ")" * 900 + " }}", "nested too deeply|no template"),
-        ("{{ " + "not " * 1900 + "who }}", "nested too deeply|no template"),
+        ("{{ " + "(" * 900 + "who" + ")" * 900 + " }}", "nested too deeply|not a valid template"),
+        ("{{ " + "not " * 1900 + "who }}", "nested too deeply|not a valid template"),
         ("{{ who" + " | title" * 300 + " }}", "nested too deeply"),
-        ("{{ " + " ~ ".join(["who"] * 2500) + " }}", "at most 2,000 are taken"),
+        ("{{ " + " ~ ".join(["who"] * 2500) + " }}", "at most 2,000 fit"),
         (" \n ", "empty"),
         ("{% if who == 'y' %}text{% endif %}", "empty"),
     ],
@@ -75,7 +75,7 @@ def test_prompts_need_defaults_and_canned_replies_recommend_nothing() -> None:
         template("hi", recommended=ChatSettings(temperature=99)).checked(PROMPT)
     with pytest.raises(InvalidInput, match="cannot recommend 'system_prompt'"):
         template("hi", recommended=ChatSettings(system_prompt="x")).checked(PROMPT)
-    with pytest.raises(InvalidInput, match="recommends no sampling"):
+    with pytest.raises(InvalidInput, match="cannot recommend sampling"):
         template("hi", recommended=ChatSettings(temperature=0.1)).checked(CANNED)
 
 
