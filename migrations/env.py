@@ -1,4 +1,4 @@
-"""How Alembic runs here: on the connection the program brings, or on the configured database (``alembic`` by hand)."""
+"""Alembic's environment: runs on the connection that the program passes, or on the configured database (CLI)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.store.maintenance.migrate import sqlite_file
 
 def run(connection: Connection) -> None:
     def compared(_object: object, name: str | None, kind: str, _reflected: bool, _other: object) -> bool:
-        """Whether ``alembic check`` looks at it: FTS5's own tables have no models, some indexes are one database's."""
+        """Whether ``alembic check`` compares it: FTS5's tables have no models, some indexes are for one database."""
         if connection.dialect.name != "sqlite":
             return not (kind == "index" and (name or "").endswith("_stored_bytes"))
         return not (kind == "table" and (name or "").startswith("search_entry_fts")) and name != "ix_search_entry_words"
@@ -23,7 +23,7 @@ def run(connection: Connection) -> None:
         include_object=compared,
         target_metadata=METADATA,
         render_as_batch=True,
-        # Our SQLite transactions hold DDL too, so a migration that is killed leaves nothing behind.
+        # DDL is transactional on our SQLite connections too, so a killed migration leaves nothing behind.
         transactional_ddl=True,
     )
     with context.begin_transaction():

@@ -1,1 +1,1 @@
-"""Conversations in files: our own format, Markdown, what other programs export. Only the service does I/O."""
+"""File formats of conversations: Deskmate's own, Markdown, and other programs' exports. Only the service does I/O."""

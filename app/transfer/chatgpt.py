@@ -1,4 +1,4 @@
-"""ChatGPT's export: ``conversations.json``, a list of conversations whose messages are a tree named ``mapping``."""
+"""Reads ChatGPT's export: ``conversations.json``, a list of conversations whose messages are a tree, ``mapping``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def can_read(conversation: Mapping[str, Any]) -> bool:
 
 
 def read(conversation: Mapping[str, Any]) -> ForeignConversation:
-    """Raises:
+    """Reads one conversation.
+
+    Raises:
     BrokenConversation: the mapping is not a tree of messages.
     """
     mapping = an_object(conversation["mapping"], "mapping")
@@ -72,7 +74,7 @@ def _said(key: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> Foreig
 
 
 def _text(content: Any, field: str) -> str:
-    """What is shown of a message. Thoughts, and what the program tells its model, are not."""
+    """The visible text of a message. Thoughts, and messages from the program to its model, are not visible."""
     if content is None:
         return ""
     content = an_object(content, field)

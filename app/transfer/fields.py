@@ -1,4 +1,4 @@
-"""Reading fields of JSON that others wrote: liberal in what is there besides, strict in what is needed."""
+"""Reads fields of foreign JSON: ignores unknown fields, is strict about required ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from app.domain.broken_conversation import BrokenConversation
 
 
 def an_object(value: Any, field: str) -> dict[str, Any]:
-    """Raises:
-    BrokenConversation: it is something else.
+    """Returns ``value`` if it is a JSON object.
+
+    Raises:
+    BrokenConversation: it is not.
     """
     if not isinstance(value, dict):
         raise BrokenConversation(field, "this should be an object")
@@ -18,8 +20,10 @@ def an_object(value: Any, field: str) -> dict[str, Any]:
 
 
 def a_list(value: Any, field: str) -> list[Any]:
-    """Raises:
-    BrokenConversation: it is something else.
+    """Returns ``value`` if it is a JSON list.
+
+    Raises:
+    BrokenConversation: it is not.
     """
     if not isinstance(value, list):
         raise BrokenConversation(field, "this should be a list")
@@ -27,8 +31,10 @@ def a_list(value: Any, field: str) -> list[Any]:
 
 
 def a_text(value: Any, field: str) -> str:
-    """Raises:
-    BrokenConversation: it is something else.
+    """Returns ``value`` if it is a string.
+
+    Raises:
+    BrokenConversation: it is not.
     """
     if not isinstance(value, str):
         raise BrokenConversation(field, "this should be text")
@@ -36,12 +42,12 @@ def a_text(value: Any, field: str) -> str:
 
 
 def text_or_none(values: Mapping[str, Any], *names: str) -> str | None:
-    """The first of these fields that is a text with something in it."""
+    """The first of these fields that is a non-blank string."""
     return next((value for name in names if isinstance(value := values.get(name), str) and value.strip()), None)
 
 
 def parts_text(parts: Any) -> str:
-    """The text of a message that is a list of texts, pictures and the like; for what is no text, its kind."""
+    """The text of a message that is a list of texts, images and the like; other parts become their ``[kind]``."""
     if isinstance(parts, str):
         return parts
     texts: list[str] = []

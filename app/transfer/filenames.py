@@ -1,4 +1,4 @@
-"""Names of files to download: told by titles, and safe to write to any disk."""
+"""Names of files to download: made from titles, and valid on every system."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from datetime import datetime
 from urllib.parse import quote
 
 _MAX_BYTES = 120
-#: Of paths, of shells, and of Windows; and whatever cannot be seen.
+#: Special in paths, in shells, or on Windows; below, categories of invisible characters.
 _FORBIDDEN = frozenset('/\\:*?"<>|')
 _UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
 def file_name(title: str, moment: datetime, ending: str) -> str:
-    """A name such as ``2026-05-01 A question.md``: the day makes it one that no system has reserved."""
+    """A name such as ``2026-05-01 A question.md``. The date prevents reserved names."""
     kept = (
         " " if char in _FORBIDDEN or unicodedata.category(char) in _UNSEEN else char
         for char in unicodedata.normalize("NFC", title)
@@ -24,13 +24,13 @@ def file_name(title: str, moment: datetime, ending: str) -> str:
 
 
 class UniqueNames:
-    """Gives each file of an archive a name of its own, also where the case of letters makes no difference."""
+    """Gives each file of an archive a unique name, also on case-insensitive systems."""
 
     def __init__(self) -> None:
         self._given: dict[str, int] = {}
 
     def unique(self, name: str) -> str:
-        """``name``, or ``name (2)`` where it has been given before."""
+        """``name``, or ``name (2)`` if it is taken."""
         stem, dot, ending = name.rpartition(".")
         candidate = name
         while (key := candidate.casefold()) in self._given:
@@ -41,7 +41,7 @@ class UniqueNames:
 
 
 def attachment(name: str) -> str:
-    """The value of ``Content-Disposition`` that makes a browser save the answer under this name (RFC 6266)."""
+    """The ``Content-Disposition`` value that makes a browser save the response under this name (RFC 6266)."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     plain = "".join(char if char not in '"\\' else "'" for char in plain)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"

@@ -1,4 +1,4 @@
-"""A file to import: JSON, or an archive that holds JSON among other things. What it is, its bytes say, not its name."""
+"""Opens a file to import: JSON, or a ZIP archive with JSON files. Its type is told by its bytes, not its name."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from app.transfer.file_kinds import ACCEPTED, other_kind
 
 MIB = 1024 * 1024
 _ARCHIVE_BEGINS = (b"PK\x03\x04", b"PK\x05\x06")
-#: Each member of an archive has an entry that begins so.
+#: The signature of each member's entry in an archive.
 _MEMBER = b"PK\x01\x02"
 _MAX_MEMBERS = 100_000
 _JSON_NAMES = (".json", ".jsonl")
 
 
 def json_files(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[str, bytes]]:
-    """The JSON files in ``file``, each with a name to call it by: the file itself, or members of an archive.
+    """Yields the JSON files in ``file``, each with a name for messages: the file itself, or members of an archive.
 
     Args:
-        max_bytes: most bytes that are taken from the file, and most that come out of an archive.
+        max_bytes: size limit of the file, and of all that is unpacked from it.
 
     Raises:
-        BrokenFile: the archive is damaged or locked, or the file is a picture or the like.
-        TooLarge: there is more in it.
+        BrokenFile: the archive is damaged or encrypted, or the file is an image or the like.
+        TooLarge: the file or its unpacked content exceeds ``max_bytes``.
     """
     data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -50,7 +50,7 @@ def json_files(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[str
                     content = opened.read(room + 1)
                 room -= len(content)
                 if room < 0:
-                    raise too_large(f"What is packed in {name}", max_bytes)
+                    raise too_large(f"The content of {name}", max_bytes)
                 yield f"{member.filename} in {name}", content
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
         reason = "it is locked by a password" if "password" in str(error) else f"{error or 'it ends too early'}".lower()
@@ -60,5 +60,5 @@ def json_files(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[str
 def too_large(name: str, max_bytes: int) -> TooLarge:
     return TooLarge(
         f"{name} is larger than {max_bytes / MIB:g} MiB, the most that is imported at once. Import it in parts, or "
-        "have APP_MAX_IMPORT_MB raised."
+        "ask an admin to raise APP_MAX_IMPORT_MB."
     )

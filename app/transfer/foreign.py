@@ -1,12 +1,10 @@
-"""Conversations of other programs, brought into the shape of ours.
+"""Converts other programs' conversations to Deskmate's tree, in which user messages and replies alternate.
 
-In ours a question and its reply take turns. So of what others have
-
-- what is neither (tools, system messages, what has no text) is left out, and what followed it follows what was before;
-- messages of one role in a row become one, with an empty line between them; where another way forks off in between,
-  the part before the fork stands beside it as a version of its own;
-- a reply that nothing comes before follows an empty message;
-- a message without a reply gets an empty one that counts as stopped.
+- Nodes that are neither (tools, system messages, empty messages) are dropped; their children move up.
+- Consecutive messages of one role are joined, with an empty line between them. If another branch forks off between
+  them, the part before the fork also becomes a version of its own.
+- A reply without a message before it follows an empty message.
+- A message without a reply gets an empty reply with status stopped.
 """
 
 from __future__ import annotations
@@ -27,17 +25,17 @@ from app.domain.text import MAX_TITLE_CHARS, one_line, title_from
 from app.domain.views import Role
 
 _MAX_ORIGIN_CHARS = 200
-#: Text that stands on both sides of a fork is there twice, but not without end.
+#: Text before a fork is duplicated in each branch. Limits the total text to this multiple of the original.
 _MAX_GROWTH = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignMessage:
-    """A message as another program has it."""
+    """A message of another program."""
 
     key: str
     parent: str | None
-    role: Role | None  #: None for what is left out
+    role: Role | None  #: None for a node to drop
     text: str
     at: datetime | None = None
     model: str | None = None
@@ -47,11 +45,11 @@ class ForeignMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignConversation:
-    """A conversation as another program has it. Every ``parent`` is another message's ``key``."""
+    """A conversation of another program. Every ``parent`` is another message's ``key``."""
 
     program: str
     id: str | None
-    said: Sequence[ForeignMessage]  #: versions of one message in their order
+    said: Sequence[ForeignMessage]  #: versions of a message are in order
     tip: str | None = None
     title: str | None = None
     created_at: datetime | None = None
@@ -63,10 +61,10 @@ class ForeignConversation:
 
 
 def converted(foreign: ForeignConversation, now: datetime) -> ConversationDocument:
-    """The conversation as one of ours, with new ids.
+    """Converts the conversation, with new ids.
 
     Raises:
-        BrokenConversation: a message follows itself, or forks make the text grow without end.
+        BrokenConversation: the messages form a cycle, or forks duplicate too much text.
     """
     times = [said.at for said in foreign.said if said.at is not None]
     created_at = foreign.created_at or min(times, default=now)
@@ -92,18 +90,18 @@ def converted(foreign: ForeignConversation, now: datetime) -> ConversationDocume
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """A message of ours in the making: what was said, and what of the same role came right before."""
+    """A node of the converted tree: one foreign message, linked to the messages of its role right before it."""
 
     said: ForeignMessage
     before: _Piece | None
     parent: _Piece | None
-    goes_on: list[_Piece] = field(default_factory=list)  #: pieces of the same role
+    goes_on: list[_Piece] = field(default_factory=list)  #: following messages of the same role
     answered: bool = False
     id: str = ""
 
     @property
     def stands(self) -> bool:
-        """It is a message, not only the beginning of longer ones."""
+        """Whether it becomes a message, rather than only the beginning of longer ones."""
         return self.answered or not self.goes_on
 
     def parts(self) -> Iterator[ForeignMessage]:
@@ -116,10 +114,10 @@ class _Piece:
 @dataclass(slots=True)
 class _Pieces:
     all: list[_Piece] = field(default_factory=list)
-    of: dict[str, _Piece] = field(default_factory=dict)  #: by key; of what is left out, what is before it
+    of: dict[str, _Piece] = field(default_factory=dict)  #: by key; a dropped node maps to the one before it
 
     def add(self, said: ForeignMessage, anchor: _Piece | None) -> None:
-        """Put what was said after ``anchor``."""
+        """Appends ``said`` after ``anchor``."""
         if anchor is None and said.role is Role.ASSISTANT:
             anchor = self._nothing()
         if anchor is not None and anchor.said.role is said.role:
@@ -196,7 +194,7 @@ def _message(parts: Sequence[ForeignMessage], parent_id: str | None, at: datetim
     if last.role is Role.ASSISTANT:
         status = "error" if last.error else "complete" if last.complete else "stopped"
         model = next((said.model for said in reversed(parts) if said.model), None)
-        if model or status != "complete":  # without a turn it could not be continued
+        if model or status != "complete":  # a reply can be continued only with a turn
             turn = TurnDocument(
                 id=new_id(), status=status, model=model or "unknown", created_at=at, error=last.error or None
             )
@@ -213,7 +211,7 @@ def _tip(piece: _Piece | None, messages: Sequence[MessageDocument]) -> str | Non
         return latest_tip(messages)
     if piece.said.role is Role.ASSISTANT:
         return piece.id
-    # What is sent next must follow a reply.
+    # The next message must follow a reply.
     latest = {message.parent_id: message.id for message in messages}
     tip = piece.id
     while tip in latest:
@@ -234,7 +232,7 @@ def _hash(text: str) -> str:
 
 
 def moment(value: object) -> datetime | None:
-    """A point in time as programs write it: seconds since 1970, milliseconds, smaller ones, or ISO 8601."""
+    """Parses a timestamp: seconds since 1970, milliseconds or smaller units, or ISO 8601; None if it is neither."""
     try:
         if isinstance(value, str) and not value.replace(".", "", 1).isdecimal():
             parsed = datetime.fromisoformat(value)

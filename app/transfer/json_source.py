@@ -1,6 +1,6 @@
-"""The JSON values of a file, one at a time: a file may hold a hundred thousand conversations.
+"""Reads the JSON values of a file one at a time: a file may hold a hundred thousand conversations.
 
-Knows three layouts: a list of values, values one after the other (JSON Lines), and a list within an object.
+Supports three layouts: a list of values, consecutive values (JSON Lines), and a list within an object.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from app.domain.text import clean_text
 from app.errors import BrokenFile
 from app.transfer.file_kinds import ACCEPTED
 
-#: Of the object around a list of conversations, the name under which the list stands in our own format.
+#: The field of Deskmate's own format that holds the list of conversations.
 LIST_NAME = "conversations"
 
 _TOO_DEEP = "the value that begins here is nested too deeply"
 _PIECE = 2**20
 _BEGINNING = 4096
-#: In no text: a file with one of these that is not UTF-8 is no text in another encoding either.
+#: Never in text: a file that is not UTF-8 and has one of these is not text in another encoding either.
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 _BLANK = re.compile(r"[ \t\n\r]*")
-#: What clean_text would change can only have come into a text in one of these spellings.
+#: The escapes that can produce characters which clean_text would change.
 _UNCLEAN = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
@@ -38,29 +38,31 @@ _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value and the line of the file in which it begins."""
+    """A value and the line of the file on which it begins."""
 
     line: int
     value: Any
 
 
 class JsonSource:
-    """The values of a file whose syntax is right.
+    """The values of a file with valid syntax.
 
-    ``around`` is the object around the list, without the list; None where there is no such object.
+    ``around`` is the object around the list, without the list; None if there is no such object.
     """
 
     def __init__(self, data: bytes, name: str) -> None:
-        """Args:
-        data: the file.
-        name: what to call it where something is wrong.
+        """Checks the file's syntax.
+
+            Args:
+            data: the file's content.
+            name: the file's name, for error messages.
 
         Raises:
-            BrokenFile: it is no JSON; names the line and the column.
+            BrokenFile: it is not valid JSON; the text names line and column.
         """
         self._name = name
-        # Every byte a character: otherwise one emoji would make each character of the file take four bytes. The marks
-        # of JSON are the same, and values are decoded one by one.
+        # Latin-1 maps each byte to one character: decoded as UTF-8, a single emoji would make every character take four
+        # bytes. JSON's syntax is the same in both, and each value is decoded separately.
         self._text = self._utf8(data).decode("latin-1")
         self._spans: list[tuple[int, int]] = []
         self.around: dict[str, Any] | None = None
@@ -101,7 +103,7 @@ class JsonSource:
                 decoder.decode(data[begin:end], final=end >= len(data))
             except UnicodeDecodeError as error:
                 if _CONTROL.search(data[:_BEGINNING]):
-                    raise BrokenFile(f"{self._name} is no text file. {ACCEPTED} Nothing was imported.") from error
+                    raise BrokenFile(f"{self._name} is not a text file. {ACCEPTED} Nothing was imported.") from error
                 at = min(end, len(data)) - len(error.object) + error.start
                 line = data.count(b"\n", 0, at) + 1
                 raise BrokenFile(
@@ -110,7 +112,7 @@ class JsonSource:
         return data
 
     def _value(self, begin: int, end: int) -> Any:
-        """The value there, whose syntax is right."""
+        """Decodes the value in this span, whose syntax is valid."""
         text = self._text[begin:end].encode("latin-1").decode()
         value = _decoder.decode(text)
         if not _UNCLEAN.search(text):
@@ -126,18 +128,18 @@ class JsonSource:
         return blank.end()
 
     def _end(self, at: int) -> int:
-        """Where the value that begins here ends."""
+        """The end of the value that begins at ``at``."""
         try:
             return _decoder.raw_decode(self._text, at)[1]
         except json.JSONDecodeError as error:
             self._fail(error.pos, error.msg[:1].lower() + error.msg[1:])
         except RecursionError:
             self._fail(at, _TOO_DEEP)
-        except ValueError as error:  # an endless number, NaN
+        except ValueError as error:  # too many digits, NaN
             self._fail(at, f"in the value that begins here, {error}")
 
     def _list(self, at: int) -> int:
-        """Note where the values of the list at ``at`` begin; returns what comes after it and after blanks."""
+        """Records the spans of the values of the list at ``at``; returns the position after it and any blanks."""
         at = self._skip(at + 1)
         if self._text[at : at + 1] == "]":
             return self._skip(at + 1)
@@ -167,7 +169,7 @@ class JsonSource:
         return at
 
     def _object(self, at: int) -> tuple[dict[str, Any], int]:
-        """The object at ``at``, of the list in it only that it is there; and where it ends."""
+        """The object at ``at``, with None in place of the list, whose values are recorded; and its end."""
         members: dict[str, Any] = {}
         at = self._skip(at + 1)
         while self._text[at : at + 1] != "}":

@@ -1,7 +1,7 @@
-"""A conversation as Markdown, to read and to pass on: the branch that is shown.
+"""Renders a conversation's shown branch as Markdown.
 
-Each message is a block quote. Whatever it holds, an unfinished code fence, a heading, a piece of HTML, ends with the
-quote, and without the quote's marks the text is as it was written.
+Each message is a block quote. An unfinished code fence, a heading or HTML in it ends with the
+quote, and without the quote marks the text is verbatim.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _ENDINGS = {
 
 
 def as_markdown(conversation: ConversationDocument) -> str:
-    """The whole file."""
+    """Renders the whole file."""
     return "\n".join(_lines(conversation)) + "\n"
 
 
 def _lines(conversation: ConversationDocument) -> Iterator[str]:
     yield f"# {_literal(conversation.title)}"
     yield ""
-    yield f"- Begun: {_time(conversation.created_at)}"
+    yield f"- Started: {_time(conversation.created_at)}"
     yield f"- Last message: {_time(conversation.updated_at)}"
     if conversation.tags:
         yield f"- Tags: {', '.join(map(_literal, conversation.tags))}"
@@ -48,7 +48,7 @@ def _lines(conversation: ConversationDocument) -> Iterator[str]:
 
 
 def _shown(conversation: ConversationDocument) -> list[MessageDocument]:
-    """From the first message to the tip."""
+    """The path from the first message to the tip."""
     by_id = {message.id: message for message in conversation.messages}
     path: list[MessageDocument] = []
     message = by_id.get(conversation.tip or "")
@@ -74,7 +74,7 @@ def _section(heading: str, text: str) -> Iterator[str]:
 
 
 def _literal(text: str) -> str:
-    """Text on one line that Markdown shows as it is."""
+    """Escapes a text for one line of Markdown."""
     return _MARKUP.sub(r"\\\1", " ".join(text.split()))
 
 

@@ -1,4 +1,4 @@
-"""Work that each user has one of at a time."""
+"""Limits each user to one task of a kind at a time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _RETRY_AFTER_SECONDS = 5
 
 
 class ExclusivePerUser:
-    """Refuses a second one. Of one event loop.
+    """Refuses a user's second concurrent task. Belongs to one event loop.
 
     Args:
-        sentence: why.
+        sentence: the error text.
     """
 
     def __init__(self, sentence: str) -> None:
@@ -26,15 +26,17 @@ class ExclusivePerUser:
         self._busy: dict[str, asyncio.Event] = {}  # set when the work has ended
 
     def require_none(self, user_id: str) -> None:
-        """Raises:
-        TooManyRequests: the user has one.
+        """Checks that the user has no task running.
+
+        Raises:
+        TooManyRequests: there is one.
         """
         if user_id in self._busy:
             raise TooManyRequests(self._sentence, _RETRY_AFTER_SECONDS)
 
     @contextmanager
     def during(self, user_id: str) -> Iterator[None]:
-        """Around the work. Raises as :meth:`require_none`."""
+        """Wraps the task. Raises as :meth:`require_none`."""
         self.require_none(user_id)
         ended = self._busy[user_id] = asyncio.Event()
         try:
@@ -44,7 +46,7 @@ class ExclusivePerUser:
             ended.set()
 
     async def around(self, user_id: str, items: AsyncIterator[Item]) -> AsyncGenerator[Item]:
-        """The same items, which are the work; it begins with the first, once the work under way has ended."""
+        """Yields the same items; iterating them is the task, which waits for a running one before its first item."""
         while (under_way := self._busy.get(user_id)) is not None:
             await under_way.wait()
         with self.during(user_id):

@@ -1,4 +1,4 @@
-"""Open WebUI's export: a list of chats. Newer ones hold a tree, ``history``, older ones a list, ``messages``."""
+"""Reads Open WebUI's export: a list of chats. Newer ones have a tree, ``history``, older ones a list, ``messages``."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ _SHAPES: Mapping[str, type] = {"chat": dict, "history": dict, "messages": list}
 
 
 def read(conversation: Mapping[str, Any]) -> ForeignConversation:
-    """Raises:
+    """Reads one chat.
+
+    Raises:
     BrokenConversation: the messages are neither a tree nor a list.
     """
-    # The oldest exports have the chat itself, without what is known about it beside.
+    # The oldest exports have the bare chat, without its metadata around it.
     within = "chat." if "chat" in conversation else ""
     chat = an_object(conversation["chat"], "chat") if within else conversation
     history = chat.get("history")
@@ -75,7 +77,7 @@ def _tree(value: Any, field: str) -> dict[str, dict[str, Any]]:
 
 
 def _row(value: Any, field: str) -> dict[str, dict[str, Any]]:
-    """The messages of a list, each after the one before it."""
+    """The messages of a list, each the parent of the next."""
     messages: dict[str, dict[str, Any]] = {}
     before = None
     for index, message in enumerate(a_list(value, field)):

@@ -1,4 +1,4 @@
-"""From a file to conversations: its content tells which program wrote it. All of it is right, or it is refused."""
+"""Reads the conversations in a file, in any supported format. A file is accepted as a whole or refused."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from app.transfer.files import json_files
 from app.transfer.foreign import ForeignConversation, converted
 from app.transfer.json_source import JsonSource
 
-#: Told how much is done, from 0 to 1.
+#: Called with the progress, from 0 to 1.
 Progress = Callable[[float], None]
 
-#: Many times what a model writes at once; a longer one would hold up everybody while it is written and searched.
+#: Far above what a model writes at once. A longer message would block all users while it is written and indexed.
 MIN_MESSAGE_LIMIT_BYTES = 2 * MIB
 _MAX_BYTES_PER_CHAR = 4  # in UTF-8
 
@@ -30,7 +30,7 @@ KNOWN = "Deskmate's own JSON, ChatGPT's export, Open WebUI's export, and ShareGP
 
 
 class _Program(Protocol):
-    """A module that knows one program's export."""
+    """A reader module for one program's export."""
 
     def can_read(self, conversation: Mapping[str, Any], /) -> bool: ...
 
@@ -43,10 +43,10 @@ _Reader = Callable[[Any], ConversationDocument]
 
 
 def max_message_bytes(max_message_chars: int) -> int:
-    """Size of the longest message that is imported: at least what the chat itself accepts, and so what it exports.
+    """Size limit of one imported message, in bytes. At least what the chat accepts, so that exports can be imported.
 
     Args:
-        max_message_chars: longest message that the chat accepts.
+        max_message_chars: longest message that the chat accepts, in characters.
     """
     return max(MIN_MESSAGE_LIMIT_BYTES, _MAX_BYTES_PER_CHAR * max_message_chars)
 
@@ -60,7 +60,7 @@ def read_conversations(
     now: datetime,
     progress: Progress | None = None,
 ) -> list[ConversationDocument]:
-    """Every conversation in a file, as :func:`iter_conversations` reads them."""
+    """All conversations in a file; see :func:`iter_conversations`."""
     return list(
         iter_conversations(
             file, name, max_bytes=max_bytes, max_message_bytes=max_message_bytes, now=now, progress=progress
@@ -77,17 +77,18 @@ def iter_conversations(
     now: datetime,
     progress: Progress | None = None,
 ) -> Iterator[ConversationDocument]:
-    """Every conversation in a file, one after the other.
+    """Yields every conversation in a file.
 
     Args:
-        file: JSON, JSON Lines, or an archive with such files in it.
-        name: what to call it where something is wrong.
-        max_bytes: most bytes of the file, and of what is packed in it.
-        max_message_bytes: most bytes of one message's text, see :func:`max_message_bytes`.
-        now: for conversations that do not say when they were.
+        file: JSON, JSON Lines, or a ZIP archive with such files.
+        name: the file's name, for error messages.
+        max_bytes: size limit of the file, and of all that is unpacked from it.
+        max_message_bytes: size limit of one message's text; see :func:`max_message_bytes`.
+        now: the time of conversations without a timestamp.
 
     Raises:
-        BrokenFile: it is no such file, or something in it is wrong; says where. Those before it were right.
+        BrokenFile: the file is not supported, or part of it is not valid; the text says where. Conversations yielded
+            before are valid.
         TooLarge: it is larger than ``max_bytes``.
     """
     can_read = False
@@ -96,7 +97,7 @@ def iter_conversations(
         read = _reader(source, called, now)
         if read is None:
             if called == name:
-                raise BrokenFile(f"{name} is JSON, but not of a kind that is known here: {KNOWN}.")
+                raise BrokenFile(f"{name} is JSON, but not in a supported format: {KNOWN}.")
             continue
         can_read = True
         for index, item in enumerate(source):
@@ -112,7 +113,7 @@ def iter_conversations(
             if progress is not None:
                 progress((index + 1) / len(source))
     if not can_read:
-        raise BrokenFile(f"There are no conversations in {name} of a kind that is known here: {KNOWN}.")
+        raise BrokenFile(f"There are no conversations in {name} in a supported format: {KNOWN}.")
 
 
 def _require_size(conversation: ConversationDocument, max_message_bytes: int) -> None:
@@ -123,7 +124,7 @@ def _require_size(conversation: ConversationDocument, max_message_bytes: int) ->
             raise BrokenConversation(
                 f"messages[{index}].content",
                 f"the text takes {mebibytes(size)}, and {mebibytes(max_message_bytes)} is the most for one message: "
-                "shorten it, or have APP_MAX_MESSAGE_CHARS raised",
+                "shorten it, or ask an admin to raise APP_MAX_MESSAGE_CHARS",
             )
         total += size + MESSAGE_BYTES
         if message.turn is not None:
@@ -136,20 +137,20 @@ def _require_size(conversation: ConversationDocument, max_message_bytes: int) ->
 
 
 def _reader(source: JsonSource, name: str, now: datetime) -> _Reader | None:
-    """What reads a conversation of this file; None where there are none that anybody knows."""
+    """The function that reads this file's conversations; None if the format is not supported."""
     if source.around is not None:
         if source.around.get("format") != FORMAT:
             return None
         version = source.around.get("version")
         if version != VERSION:
             raise BrokenFile(
-                f"{name} has version {version!r} of this format, and this Deskmate knows version {VERSION}. Import it "
-                "with the Deskmate that wrote it, or a newer one."
+                f"{name} has version {version!r} of this format, and this Deskmate supports version {VERSION}. Import "
+                "it with the Deskmate that wrote it, or a newer one."
             )
         return _own
     first = next(iter(source), None)
     if first is None:
-        return _own  # an empty list is an export of nothing
+        return _own  # an empty list is a valid export without conversations
     if not isinstance(first.value, dict):
         return None
     program = next((program for program in _PROGRAMS if program.can_read(first.value)), None)
@@ -171,7 +172,7 @@ def _own(value: Any) -> ConversationDocument:
 def _foreign(program: _Program, now: datetime) -> _Reader:
     def read(value: Any) -> ConversationDocument:
         if not isinstance(value, dict) or not program.can_read(value):
-            raise BrokenConversation("the whole of it", "this is no conversation like the first one in the file")
+            raise BrokenConversation("the conversation itself", "it has another format than the first one in the file")
         return converted(program.read(value), now)
 
     return read
@@ -179,7 +180,7 @@ def _foreign(program: _Program, now: datetime) -> _Reader:
 
 def _place(location: Sequence[int | str]) -> str:
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
-    return place or "the whole of it"
+    return place or "the conversation itself"
 
 
 def _reason(message: str) -> str:

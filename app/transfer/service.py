@@ -1,4 +1,4 @@
-"""Exports and imports: between the doors on one side and files' formats and the database on the other."""
+"""Exports and imports: connects the API and the CLI with file formats and the database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 
 ExportFormat = Literal["json", "markdown"]
 
-#: What is not larger, unpacked, is read by this process: starting another one takes longer.
+#: Files up to this unpacked size are parsed in this process: starting another one takes longer.
 SMALL_BYTES = MIB
 
 JSON_TYPE = "application/json"
@@ -35,7 +35,7 @@ ZIP_TYPE = "application/zip"
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A file in the making."""
+    """An export file, generated while it is read."""
 
     name: str
     media_type: str
@@ -43,22 +43,24 @@ class Export:
 
 
 class Transfers:
-    """What people take out and bring in.
+    """Runs users' exports and imports.
 
     Args:
-        max_import_mb: largest file, in MiB, and most that is unpacked of it.
-        max_message_chars: longest message that the chat accepts; an import accepts it too.
+        max_import_mb: size limit of a file, and of its unpacked content, in MiB.
+        max_message_chars: longest message that the chat accepts, in characters; an import accepts it too.
     """
 
     def __init__(self, records: TransferRecords, *, max_import_mb: int, max_message_chars: int) -> None:
         self.records = records
         self._max_message_bytes = max_message_bytes(max_message_chars)
         self._max_bytes = max_import_mb * MIB
-        # A file takes several times its size in memory while it is read. A small one does not wait for a large one.
+        # Parsing takes several times a file's size in memory. Two queues: a small file does not wait for a large one.
         self._small_imports = asyncio.Semaphore(1)
         self._large_imports = asyncio.Semaphore(1)
-        self._importing = ExclusivePerUser("A file of yours is being imported already. Wait for it to end.")
-        self._exporting = ExclusivePerUser("An export of all your conversations is under way. Wait for it to end.")
+        self._importing = ExclusivePerUser("Another file is being imported already. Wait until it has finished.")
+        self._exporting = ExclusivePerUser(
+            "An export of all your conversations is running already. Wait until it has finished."
+        )
 
     async def export_one(self, user_id: str, conversation_id: str, format: ExportFormat) -> Export:
         """One conversation as a document, or its shown branch as Markdown.
@@ -74,10 +76,10 @@ class Transfers:
         return Export(name, MARKDOWN_TYPE, _each(as_markdown(conversation).encode()))
 
     async def export_all(self, user_id: str, format: ExportFormat, progress: Progress | None = None) -> Export:
-        """Every conversation as one document, or as an archive of Markdown files. Read while it is written out.
+        """Every conversation as one document, or as an archive of Markdown files. Reads while it is downloaded.
 
         Raises:
-            TooManyRequests: another one of the user's is being written out.
+            TooManyRequests: another export of the user's is running.
         """
         self._exporting.require_none(user_id)
         total = await self.records.count(user_id)
@@ -90,39 +92,39 @@ class Transfers:
         return Export(file_name("Deskmate", now, "zip"), ZIP_TYPE, pieces)
 
     def receiving(self, user_id: str) -> AbstractContextManager[None]:
-        """Around the arrival of a file and its import: one of a user's at a time.
+        """Wraps the upload and import of a file. Each user can run one at a time.
 
         Raises (on entering):
-            TooManyRequests: there is one.
+            TooManyRequests: one is running.
         """
         return self._importing.during(user_id)
 
     def too_large(self, name: str = "The file") -> TooLarge:
-        """The refusal of a file that is larger than is allowed."""
+        """The error for a file that exceeds the size limit."""
         return too_large(name, self._max_bytes)
 
     async def import_file(
         self, user_id: str, file: IO[bytes], name: str = "The file", progress: Progress | None = None
     ) -> ImportCounts:
-        """Add the conversations in a file: all that are not there yet, or none.
+        """Imports the conversations in a file, all or none. Skips those that the user has already.
 
         Args:
-            file: what some program exported, see :func:`app.transfer.reading.read_conversations`.
-            name: what to call it where something is wrong.
-            progress: told how much of the file is read.
+            file: an export of a supported program; see :func:`app.transfer.reading.read_conversations`.
+            name: the file's name, for error messages.
+            progress: called with the share of the file that is read.
 
         Raises:
-            BrokenFile: something in it is wrong; says where.
-            TooLarge: it is larger than is allowed.
-            LimitReached: the user has no room for them.
+            BrokenFile: the file is not valid; the text says where.
+            TooLarge: it exceeds the size limit.
+            LimitReached: the conversations do not fit the user's storage quota.
             StorageUnavailable: the database cannot be written.
-            AppError: it could not be read, by a fault of the server.
+            AppError: it could not be read because of a server fault.
         """
         given_up = threading.Event()
 
         def follow(fraction: float) -> None:
             if given_up.is_set():
-                raise InterruptedError("nobody waits for this import any more")
+                raise InterruptedError("the import was cancelled")
             if progress is not None:
                 progress(fraction)
 
@@ -140,7 +142,7 @@ class Transfers:
             try:
                 return await self.records.add(user_id, await asyncio.to_thread(read_here))
             except asyncio.CancelledError:
-                given_up.set()  # a thread that reads on would hold up the end of the process
+                given_up.set()  # a thread that continues would delay the process's exit
                 raise
             except TooLarge:
                 if self._max_bytes <= SMALL_BYTES:

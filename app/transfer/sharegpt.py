@@ -1,4 +1,4 @@
-"""ShareGPT, the format of data sets: ``{"conversations": [{"from": "human", "value": ...}, ...]}``."""
+"""Reads ShareGPT, a format of datasets: ``{"conversations": [{"from": "human", "value": ...}, ...]}``."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ def can_read(conversation: Mapping[str, Any]) -> bool:
 
 
 def read(conversation: Mapping[str, Any]) -> ForeignConversation:
-    """Raises:
-    BrokenConversation: a turn is not one.
+    """Reads one conversation.
+
+    Raises:
+    BrokenConversation: one of the turns is malformed.
     """
     name = next(name for name in _LISTS if isinstance(conversation.get(name), list))
     said: list[ForeignMessage] = []
@@ -42,7 +44,7 @@ def read(conversation: Mapping[str, Any]) -> ForeignConversation:
         said.append(ForeignMessage(key=str(index), parent=str(index - 1) if index else None, role=role, text=text))
     return ForeignConversation(
         program=PROGRAM,
-        # Ids such as "identity_0" are in many of these files: only the words tell conversations apart.
+        # Ids such as "identity_0" occur in many such files: only the text identifies a conversation.
         id=None,
         said=said,
         title=text_or_none(conversation, "title"),

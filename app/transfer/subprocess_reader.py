@@ -1,7 +1,7 @@
-"""Reading a large file in a process of its own, with bounded memory.
+"""Parses a large file in a separate process with bounded memory.
 
-A parser holds Python's lock for as long as one value takes, and makes up to twenty times a file's size of it: a file of
-200 MiB could stop every reply for seconds, and take the memory of all.
+A parser holds the GIL for a whole value and takes up to twenty times a file's size in memory: in the server's own
+process, a file of 200 MiB could stop every reply for seconds and exhaust the memory.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from app.transfer.reading import Progress, iter_conversations
 
 _log = logging.getLogger(__name__)
 
-MAX_SECONDS = 600  # of processor time
-#: Ends a process that neither reads nor gets processor time, for which other imports would wait without end.
+MAX_SECONDS = 600  # of CPU time
+#: Kills a process that neither reads nor gets CPU time, since other imports would wait for it forever.
 MAX_WALL_SECONDS = 900
 _MAX_LOGGED_BYTES = 4096
-_BASE_BYTES = 512 * MIB  # Python itself, and the largest conversation
-_TIMES_OF_FILE = 4  # the file, its text, and the value that is being read
+_BASE_BYTES = 512 * MIB  # the interpreter, and the largest conversation
+_TIMES_OF_FILE = 4  # multiple of the file size: the file, its text, and the current value
 
 
 class ReadConversations:
-    """Conversations that were read and found right, in a file that is gone with this object; iterated as often as
-    need be, one in memory at a time."""
+    """Validated conversations in a temporary file that is deleted with this object. Can be iterated any number of
+    times; holds one conversation in memory at a time."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -58,12 +58,12 @@ class ReadConversations:
 async def read_isolated(
     file: IO[bytes], name: str, *, max_bytes: int, max_message_bytes: int, now: datetime, progress: Progress
 ) -> ReadConversations:
-    """Every conversation in a file, as :func:`app.transfer.reading.read_conversations` reads them.
+    """Reads every conversation in a file, as :func:`app.transfer.reading.read_conversations` does.
 
     Raises:
-        BrokenFile, TooLarge: as there; also where it takes more memory to read than there is for it.
-        StorageUnavailable: there is no room for what was read.
-        AppError: the process failed by a fault that is not the file's; the log says which.
+        BrokenFile, TooLarge: as there; TooLarge also if parsing exceeds the memory or time limit.
+        StorageUnavailable: there is no disk space for the result.
+        AppError: the process failed for a reason other than the file; see the log.
     """
     try:
         with ExitStack() as on_failure:
@@ -80,11 +80,11 @@ async def read_isolated(
 
 
 def _with_descriptor(file: IO[bytes]) -> IO[bytes]:
-    """The same file from its beginning, as another process can have it."""
+    """The file, rewound, with a descriptor that another process can inherit."""
     file.seek(0)
     try:
         return os.fdopen(os.dup(file.fileno()), "rb")
-    except OSError:  # it is in memory
+    except OSError:  # the file is in memory
         copied: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the caller
         shutil.copyfileobj(file, copied)
         copied.seek(0)
@@ -115,14 +115,14 @@ async def _run_child(
             limit=MIB,
         )
     except OSError as error:
-        _log.exception("The process that reads a file to import could not be started")
+        _log.exception("the import subprocess could not be started")
         raise _failed(name) from error
     try:
         assert child.stdout is not None
         said = await _last_said(child.stdout, progress)
         await child.wait()
     except _UnexpectedOutput as error:
-        _log.error("The process that reads a file to import wrote what is not JSON of its kind: %s", error)
+        _log.error("the import subprocess wrote unexpected output: %s", error)
         raise _failed(name) from error
     finally:
         if child.returncode is None:
@@ -135,8 +135,8 @@ async def _run_child(
     if said.get("done"):
         return
     last = _end_of(errors)
-    _log.error("The process that reads a file to import ended with status %s: %s", child.returncode, last or "no words")
-    # A signal is the system's, short of memory, or that of the limit of time.
+    _log.error("the import subprocess ended with status %s: %s", child.returncode, last or "no output")
+    # A signal comes from the system, out of memory, or from the CPU time limit.
     ended_by_signal = child.returncode is not None and child.returncode < 0
     if ended_by_signal or last.rpartition("\n")[2].startswith("MemoryError"):
         raise too_much(name)
@@ -144,20 +144,20 @@ async def _run_child(
 
 
 class _UnexpectedOutput(Exception):
-    """The child wrote to its standard output what :func:`_say` does not write."""
+    """The child's standard output has a line that :func:`_say` does not write."""
 
 
 async def _last_said(stdout: asyncio.StreamReader, progress: Progress) -> dict[str, Any]:
-    """The last thing that the child says; empty if it says nothing.
+    """The child's last message; empty if it wrote none.
 
     Raises:
-        _UnexpectedOutput: something in it is of another kind.
+        _UnexpectedOutput: a line is not such a message.
     """
     said: dict[str, Any] = {}
     while True:
         try:
             line = await stdout.readline()
-        except ValueError as error:  # longer than the stream's limit
+        except ValueError as error:  # line longer than the stream's limit
             raise _UnexpectedOutput(str(error)) from error
         if not line:
             return said
@@ -175,8 +175,8 @@ async def _last_said(stdout: asyncio.StreamReader, progress: Progress) -> dict[s
 
 
 def _search_path() -> str:
-    """Where this process finds modules, in the same order, for another one: less the current folder, in which there may
-    be files of any name, unless it holds this program."""
+    """This process's module search path for another process, without the current folder, which may contain any files,
+    unless it contains this program."""
     here, home = os.getcwd(), str(Path(app.__file__).parents[1])
     folders = [folder or here for folder in sys.path if not folder or os.path.isabs(folder)]
     return os.pathsep.join(folder for folder in folders if folder != here or folder == home)
@@ -195,11 +195,13 @@ def _failed(name: str) -> AppError:
 
 
 def _no_room(name: str, error: OSError) -> StorageUnavailable:
-    return StorageUnavailable(f"{name} could not be put aside for reading ({error.strerror}). Nothing was imported.")
+    return StorageUnavailable(
+        f"{name} could not be written to a temporary file ({error.strerror}). Nothing was imported."
+    )
 
 
 def too_much(name: str) -> TooLarge:
-    """The refusal of a file that takes more memory or time than there is for one."""
+    """The error for a file whose parsing exceeds the memory or time limit."""
     return TooLarge(f"{name} takes more memory or time to read than there is for one import. Import it in parts.")
 
 
@@ -209,7 +211,7 @@ def _say(**said: object) -> None:
 
 
 def _limit(max_memory_bytes: int) -> None:
-    """Take no more memory and time than this; where a system knows no such limit, the server's own bounds hold."""
+    """Limits this process's memory and CPU time. If the system supports no such limit, the server's own limits hold."""
     for kind, value in (
         (resource.RLIMIT_AS, max_memory_bytes),
         (resource.RLIMIT_CPU, MAX_SECONDS),
@@ -217,7 +219,7 @@ def _limit(max_memory_bytes: int) -> None:
         with suppress(ValueError, OSError):
             resource.setrlimit(kind, (value, value))
     with suppress(OSError):
-        os.nice(10)  # replies go first
+        os.nice(10)  # replies have priority
 
 
 def _write(conversation: ConversationDocument, result: IO[bytes]) -> None:
@@ -229,7 +231,7 @@ def _write(conversation: ConversationDocument, result: IO[bytes]) -> None:
 
 
 def main() -> None:
-    """The child: the file is the standard input, what is read goes to the descriptor that is named."""
+    """The child process: reads the file from standard input and writes the result to the given descriptor."""
     *numbers, now, name = sys.argv[1:]
     descriptor, max_bytes, max_message_bytes, max_memory_bytes = map(int, numbers)
     _limit(max_memory_bytes)

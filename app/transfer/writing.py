@@ -1,4 +1,4 @@
-"""From conversations to the bytes of a file, piece by piece: an export may be larger than the memory."""
+"""Streams conversations as the bytes of an export file, which may be larger than memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.transfer.markdown import as_markdown
 
 
 async def as_document(conversations: AsyncIterator[ConversationDocument]) -> AsyncIterator[bytes]:
-    """Our own format (docs/export-format.md)."""
+    """Deskmate's own format (docs/export-format.md)."""
     yield document_start().encode()
     first = True
     async for conversation in conversations:
@@ -25,7 +25,7 @@ async def as_document(conversations: AsyncIterator[ConversationDocument]) -> Asy
 
 
 async def as_markdown_archive(conversations: AsyncIterator[ConversationDocument]) -> AsyncIterator[bytes]:
-    """An archive with a Markdown file for each conversation."""
+    """A ZIP archive with one Markdown file per conversation."""
     written = _Drained()
     names = UniqueNames()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -39,13 +39,13 @@ async def as_markdown_archive(conversations: AsyncIterator[ConversationDocument]
 
 
 def _zip_time(moment: datetime) -> tuple[int, int, int, int, int, int]:
-    """An archive knows only years from 1980 to 2107."""
+    """A ZIP timestamp. The format supports the years 1980 to 2107."""
     year = min(max(moment.year, 1980), 2107)
     return year, moment.month, moment.day, moment.hour, moment.minute, moment.second
 
 
 class _Drained(io.RawIOBase):
-    """Where an archive is written to and taken from at once. It cannot be sought in, so nothing is written twice."""
+    """The archive's output, drained while it is written. Not seekable, so ``zipfile`` never rewrites a header."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _Drained(io.RawIOBase):
         return len(piece)
 
     def drain(self) -> bytes:
-        """What was written since the last call."""
+        """Returns the bytes written since the last call."""
         pieces, self._pieces = self._pieces, []
         return b"".join(pieces)
 

@@ -41,7 +41,7 @@ MAX_RETRY_SECONDS = 10.0
 #: Finish reasons of a reply that was not cut off.
 _ENDS = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.DEADLINE)
 
-NOT_SAVED_YET = "This reply could not be saved just now; trying again. It goes on meanwhile."
+NOT_SAVED_YET = "This reply could not be saved. Trying again; the reply continues meanwhile."
 SAVED_AGAIN = "Saving works again."
 NOT_SAVED = "The end of this reply could not be saved."
 SHUT_DOWN = "The server was shut down while this reply was being written."
@@ -247,7 +247,7 @@ class LiveTurn:
             record = await self._records.get(self.user_id, self.ref.turn_id)
         except NotFound as gone:
             return self._end_event(outcome) if self._deleted else gone
-        _log.warning("turn %s was taken for dead and interrupted: this process gave no sign of life", record.turn_id)
+        _log.warning("turn %s was interrupted by another process: this one did not renew its lease in time", record.turn_id)
         if record.status is MessageStatus.STREAMING:  # another process goes on from what was saved
             return TurnEnd(MessageStatus.INTERRUPTED, None, SWEPT, record.message_id, self._saved_chars)
         return TurnEnd(record.status, record.stats, record.error, record.message_id, len(record.text))
@@ -261,7 +261,7 @@ class LiveTurn:
         except EngineError:  # it has stopped, or is loading another model
             return ()
         except Exception:  # no failure here may cost the reply
-            _log.exception("the token ids of turn %s are not kept", self.ref.turn_id)
+            _log.exception("the token ids of turn %s could not be computed", self.ref.turn_id)
             return ()
 
     def _outcome(self, generation: asyncio.Task[None]) -> TurnOutcome:

@@ -60,5 +60,5 @@ class StorageQuota:
             if size > MAX_CONVERSATION_BYTES:
                 raise LimitReached(
                     f"This conversation takes {mebibytes(size)} with all its versions, and "
-                    f"{mebibytes(MAX_CONVERSATION_BYTES)} is the most for one. Go on in a new conversation."
+                    f"{mebibytes(MAX_CONVERSATION_BYTES)} is the most for one. Continue in a new conversation."
                 )

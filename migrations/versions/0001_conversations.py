@@ -1,4 +1,4 @@
-"""Accounts, conversations, messages and turns; and the local user."""
+"""Creates accounts, conversations, messages and turns, and inserts the local user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies keep the model's own token ids; turns know the context they had and what was left out of it."""
+"""Adds the model's token ids to replies, and to turns the context length and the number of omitted messages."""
 
 from __future__ import annotations
 

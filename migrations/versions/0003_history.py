@@ -1,4 +1,4 @@
-"""What makes a long history one to live in: pins, archive, tags, unread marks, deletions to undo, search, leases."""
+"""Adds pins, archive, tags, unread marks, undoable deletions, search and leases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ branch_labels = None
 depends_on = None
 
 _FTS = (
-    # The words are separated by blanks and folded already; 'ascii' takes every other character for a part of a word.
+    # The words are folded and separated by blanks; 'ascii' treats every other character as part of a word.
     "CREATE VIRTUAL TABLE search_entry_fts USING fts5 "
     "(words, content='search_entry', content_rowid='id', tokenize='ascii')",
     "CREATE TRIGGER search_entry_inserted AFTER INSERT ON search_entry BEGIN "
@@ -28,7 +28,7 @@ def _flag(name: str, comment: str | None = None) -> sa.Column[bool]:
 
 def upgrade() -> None:
     sqlite = op.get_bind().dialect.name == "sqlite"
-    # Columns are added one by one, never with a new table in the old one's place: SQLite would delete what hangs on it.
+    # Adds columns one by one instead of rebuilding the table: SQLite would delete the rows that refer to the old table.
     for column in (
         sa.Column(
             "title_by",
@@ -64,7 +64,7 @@ def upgrade() -> None:
             "that hung on the message has the same.",
         ),
     )
-    # SQLite uses such an index where a query says the same in the same words.
+    # SQLite uses such an index only for a query with the same condition, word for word.
     for table in ("conversation", "message"):
         op.create_index(
             f"ix_{table}_unindexed",

@@ -1,4 +1,4 @@
-"""People: passwords, roles, sessions, invitations, API keys; who did what; tokens per day."""
+"""Adds passwords, roles, sessions, invitations, API keys, the audit log, and tokens per day."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def upgrade() -> None:
         _moment("last_seen_at", nullable=True, comment="Within some minutes: not every request writes it."),
     ):
         op.add_column("account", column)
-    # To add a constraint, SQLite would need a new table, and delete what hangs on the old one; a column may bring one.
+    # Adding only a constraint would rebuild SQLite's table and delete rows that refer to it; a new column may bring one.
     if sqlite:
         op.execute(
             "ALTER TABLE account ADD COLUMN role VARCHAR(16) DEFAULT 'agent' NOT NULL "

@@ -1,4 +1,4 @@
-"""The desk's own work: feedback, reviews, versions of prompts and canned replies; what usage is counted by."""
+"""Adds feedback, reviews, versions of prompts and canned replies, and indexes for usage counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ depends_on = None
 _FAILED = sa.text("status IN ('error', 'interrupted') OR (status = 'complete' AND completion_tokens <= 4)")
 _BY_TIME = {
     "conversation": ["created_at"],
-    "message": ["created_at", "role", "deletion"],  # all that counting asks for
+    "message": ["created_at", "role", "deletion"],  # all columns that counting needs
     "turn": ["created_at"],
 }
 

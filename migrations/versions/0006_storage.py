@@ -1,4 +1,4 @@
-"""What each row's long columns take, so that what a person stores can be counted without reading it."""
+"""Adds the stored size of each row's long columns, so that a user's storage is counted without reading texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ down_revision = "0005"
 branch_labels = None
 depends_on = None
 
-#: By table: the column that rows are counted by, and what is added up, on SQLite and on PostgreSQL.
+#: By table: the column that sizes are grouped by, and the size expression on SQLite and on PostgreSQL.
 _COUNTED = {
     "conversation": (
         "user_id",

@@ -64,7 +64,7 @@ class Full(io.BytesIO):
 
 def test_a_reader_that_goes_away_is_told_about(file: Path) -> None:
     before = left_in(file.parent)
-    with pytest.raises(MaintenanceError, match=r"Broken pipe.*not a backup"):
+    with pytest.raises(MaintenanceError, match=r"Broken pipe.*incomplete"):
         back_up_into(Full(), url_of(file), file.parent)
     assert left_in(file.parent) == before
 

@@ -485,7 +485,7 @@ def test_two_copies_at_once(source: str, postgres: PostgresServer) -> None:
 def test_a_value_that_the_target_cannot_take(source: str, postgres: PostgresServer, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "deskmate.db")) as connection, connection:
         connection.execute("UPDATE conversation SET title = ? WHERE pinned", ("x" * 300,))
-    with pytest.raises(MaintenanceError, match=r"stopped: value too long.*the same command goes on") as raised:
+    with pytest.raises(MaintenanceError, match=r"stopped: value too long.*same command to resume") as raised:
         copied(source, postgres.empty())
     assert "xxx" not in raised.value.message
 

@@ -217,7 +217,7 @@ async def test_one_conversation_and_temporary_ones_have_a_size(
     sent = await services.turns.start(ME, text="x" * 5000)
     await _ended(services)
     await services.storage.use_of(ME)
-    with pytest.raises(LimitReached, match="Go on in a new conversation"):
+    with pytest.raises(LimitReached, match="Continue in a new conversation"):
         await services.turns.start(ME, text="more", conversation_id=sent.conversation_id)
     await services.turns.start(ME, text="elsewhere")
     await _ended(services)

@@ -40,7 +40,7 @@ def test_variables_are_filled_in() -> None:
         ("{{ nobody }}", "'nobody', which is not declared"),
         ("{% if %}", "Line 1"),
         ("a\n{{ who", "Line 2"),
-        ("{% for x in who %}{{ x }}{% endfor %}", "cannot do here .line 1: for"),
+        ("{% for x in who %}{{ x }}{% endfor %}", "unsupported syntax .line 1: for"),
         ("{{ who * 999999999 }}", "mul"),
         ("{{ who ~ 9 ** 99999999 }}", "pow"),
         ("{{ ''.__class__ }}", "getattr"),

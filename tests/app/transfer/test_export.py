@@ -220,7 +220,7 @@ def test_markdown_to_read() -> None:
     assert as_markdown(conversation) == (
         "# C\\# \\*and\\* \\<b\\>\n"
         "\n"
-        "- Begun: 2026-05-01 12:00 UTC\n"
+        "- Started: 2026-05-01 12:00 UTC\n"
         "- Last message: 2026-05-01 12:00 UTC\n"
         "- Tags: a\\_b\n"
         "\n"

@@ -387,7 +387,7 @@ async def test_the_reason_for_which_a_file_is_too_large_reaches_the_client(http:
     packed = archive(**{"a.json": b" " * (2 * 2**20)})
     answer = await http.post("/api/import", content=packed, headers={"Content-Type": "application/zip"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
-    assert answer.json()["error"]["message"].startswith("What is packed in The file is larger than 1 MiB")
+    assert answer.json()["error"]["message"].startswith("The content of The file is larger than 1 MiB")
 
 
 async def test_a_reply_of_another_program_goes_on_where_it_was_cut(services: Services, engine: FakeEngine) -> None:

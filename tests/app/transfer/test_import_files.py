@@ -49,15 +49,15 @@ def read(data: bytes, name: str = "notes.json", max_bytes: int = 2**20) -> list[
         (b"[" + b"9" * 5000 + b"]", "line 1, column 2: in the value that begins here"),
         (b'[\n{"a": NaN}]', "line 2, column 1: in the value that begins here, NaN"),
         (b'["a",\n"\xff"]', "not text in UTF-8: see line 2, byte 7"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a picture (PNG), and holds no conversations. Import a JSON"),
-        (b"\xff\xd8\xff\xe0\0\x10JFIF", "is a picture (JPEG)"),
-        (b"RIFF\x10\0\0\0WEBPVP8 ", "is a picture (WebP)"),
-        (b"\0\0\0\x18ftypheic", "is a picture (HEIF)"),
-        (b'\xef\xbb\xbf\n<?xml version="1.0"?><svg/>', "is a picture (SVG)"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is an image (PNG), and holds no conversations. Import a JSON"),
+        (b"\xff\xd8\xff\xe0\0\x10JFIF", "is an image (JPEG)"),
+        (b"RIFF\x10\0\0\0WEBPVP8 ", "is an image (WebP)"),
+        (b"\0\0\0\x18ftypheic", "is an image (HEIF)"),
+        (b'\xef\xbb\xbf\n<?xml version="1.0"?><svg/>', "is an image (SVG)"),
         (b"<!DOCTYPE html><title>ChatGPT</title>", "is a web page"),
-        (b"\x7fELF\x02\x01\x01\0\xff\xfe", "is no text file. Import a JSON"),
-        (b"[5]", "not of a kind that is known here"),
-        (b'{"format": "something else", "conversations": []}', "not of a kind"),
+        (b"\x7fELF\x02\x01\x01\0\xff\xfe", "is not a text file. Import a JSON"),
+        (b"[5]", "not in a supported format"),
+        (b'{"format": "something else", "conversations": []}', "not in a supported format"),
         (b'{"format": "deskmate.conversations", "version": 2, "conversations": []}', "version 2 of this format"),
         (document() + b"x", "the file should end here"),
     ],
@@ -106,7 +106,7 @@ def test_broken_json_is_refused_with_the_place(data: bytes, says: str) -> None:
             talk("c2", message("a1"), message("a2", "a1", "assistant", turn={**TURN, "prompt_tokens": 2**63})),
             "messages[1].turn.prompt_tokens",
         ),
-        ("text", "the whole of it"),
+        ("text", "the conversation itself"),
     ],
 )
 def test_a_wrong_conversation_is_refused_with_number_title_line_and_field(conversation: Any, says: str) -> None:
@@ -216,7 +216,7 @@ def test_what_is_too_large_is_refused_packed_and_unpacked(monkeypatch: pytest.Mo
         read(b" " * 1001, max_bytes=1000)
     bomb = archive(**{"a.json": b"[]" + b" " * 600, "b.json": b"[]" + b" " * 600})
     assert len(bomb) < 1000
-    with pytest.raises(TooLarge, match="packed in"):
+    with pytest.raises(TooLarge, match="The content of"):
         read(bomb, max_bytes=1000)
     monkeypatch.setattr(files, "_MAX_MEMBERS", 3)
     with pytest.raises(BrokenFile, match="more than 3 files"):
