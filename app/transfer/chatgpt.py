@@ -22,7 +22,7 @@ def read(conversation: Mapping[str, Any]) -> ForeignConversation:
     """Reads one conversation.
 
     Raises:
-    BrokenConversation: the mapping is not a tree of messages.
+        BrokenConversation: the mapping is not a tree of messages.
     """
     mapping = an_object(conversation["mapping"], "mapping")
     nodes = {key: an_object(node, f"mapping.{key}") for key, node in mapping.items()}

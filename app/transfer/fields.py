@@ -12,7 +12,7 @@ def an_object(value: Any, field: str) -> dict[str, Any]:
     """Returns ``value`` if it is a JSON object.
 
     Raises:
-    BrokenConversation: it is not.
+        BrokenConversation: it is not.
     """
     if not isinstance(value, dict):
         raise BrokenConversation(field, "this should be an object")
@@ -23,7 +23,7 @@ def a_list(value: Any, field: str) -> list[Any]:
     """Returns ``value`` if it is a JSON list.
 
     Raises:
-    BrokenConversation: it is not.
+        BrokenConversation: it is not.
     """
     if not isinstance(value, list):
         raise BrokenConversation(field, "this should be a list")
@@ -34,7 +34,7 @@ def a_text(value: Any, field: str) -> str:
     """Returns ``value`` if it is a string.
 
     Raises:
-    BrokenConversation: it is not.
+        BrokenConversation: it is not.
     """
     if not isinstance(value, str):
         raise BrokenConversation(field, "this should be text")

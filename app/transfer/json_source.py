@@ -54,8 +54,8 @@ class JsonSource:
         """Checks the file's syntax.
 
             Args:
-            data: the file's content.
-            name: the file's name, for error messages.
+                data: the file's content.
+                name: the file's name, for error messages.
 
         Raises:
             BrokenFile: it is not valid JSON; the text names line and column.

@@ -29,7 +29,7 @@ class ExclusivePerUser:
         """Checks that the user has no task running.
 
         Raises:
-        TooManyRequests: there is one.
+            TooManyRequests: there is one.
         """
         if user_id in self._busy:
             raise TooManyRequests(self._sentence, _RETRY_AFTER_SECONDS)

@@ -25,7 +25,7 @@ def read(conversation: Mapping[str, Any]) -> ForeignConversation:
     """Reads one chat.
 
     Raises:
-    BrokenConversation: the messages are neither a tree nor a list.
+        BrokenConversation: the messages are neither a tree nor a list.
     """
     # The oldest exports have the bare chat, without its metadata around it.
     within = "chat." if "chat" in conversation else ""

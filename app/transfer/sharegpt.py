@@ -26,7 +26,7 @@ def read(conversation: Mapping[str, Any]) -> ForeignConversation:
     """Reads one conversation.
 
     Raises:
-    BrokenConversation: one of the turns is malformed.
+        BrokenConversation: one of the turns is malformed.
     """
     name = next(name for name in _LISTS if isinstance(conversation.get(name), list))
     said: list[ForeignMessage] = []

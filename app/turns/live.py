@@ -247,7 +247,9 @@ class LiveTurn:
             record = await self._records.get(self.user_id, self.ref.turn_id)
         except NotFound as gone:
             return self._end_event(outcome) if self._deleted else gone
-        _log.warning("turn %s was interrupted by another process: this one did not renew its lease in time", record.turn_id)
+        _log.warning(
+            "turn %s was interrupted by another process: this one did not renew its lease in time", record.turn_id
+        )
         if record.status is MessageStatus.STREAMING:  # another process goes on from what was saved
             return TurnEnd(MessageStatus.INTERRUPTED, None, SWEPT, record.message_id, self._saved_chars)
         return TurnEnd(record.status, record.stats, record.error, record.message_id, len(record.text))

@@ -33,7 +33,9 @@ async def sweep_expired(leases: Leases, lease_seconds: float, alive: Callable[[]
         try:
             now = await leases.now()
             if last_look is not None and (swept := await leases.sweep_expired(last_look, alive())):
-                _log.warning("%d replies were interrupted: the process that wrote them did not renew their leases", swept)
+                _log.warning(
+                    "%d replies were interrupted: the process that wrote them did not renew their leases", swept
+                )
             last_look = now
             in_time = time.monotonic() - began < third
         except StorageUnavailable:

@@ -47,7 +47,7 @@ def upgrade() -> None:
         _moment("last_seen_at", nullable=True, comment="Within some minutes: not every request writes it."),
     ):
         op.add_column("account", column)
-    # Adding only a constraint would rebuild SQLite's table and delete rows that refer to it; a new column may bring one.
+    # Adding a constraint alone would rebuild SQLite's table and delete rows that refer to it; a column may bring one.
     if sqlite:
         op.execute(
             "ALTER TABLE account ADD COLUMN role VARCHAR(16) DEFAULT 'agent' NOT NULL "

@@ -55,7 +55,7 @@ class AccountRecords:
         """The id of the user with this name.
 
         Raises:
-        NotFound: there is no such user.
+            NotFound: there is no such user.
         """
         known = await self.credentials(name)
         if known is None:
@@ -70,7 +70,7 @@ class AccountRecords:
         """Returns one account.
 
         Raises:
-        NotFound: there is no such account.
+            NotFound: there is no such account.
         """
         return await self._database.read(lambda session: person_of(_account(session, user_id)))
 
@@ -132,8 +132,8 @@ class AccountRecords:
         """Changes a user's role.
 
         Raises:
-        NotFound: there is no such account.
-        Conflict: it is the last admin's.
+            NotFound: there is no such account.
+            Conflict: it is the last admin's.
         """
 
         def work(session: Session) -> None:

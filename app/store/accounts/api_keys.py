@@ -51,7 +51,7 @@ class ApiKeys:
         """Creates a key.
 
         Raises:
-        Conflict: the user has ``MAX_KEYS`` keys already.
+            Conflict: the user has ``MAX_KEYS`` keys already.
         """
 
         def work(session: Session) -> KeyView:
@@ -85,7 +85,7 @@ class ApiKeys:
         """Revokes a key.
 
         Raises:
-        NotFound: the key is missing or another user's.
+            NotFound: the key is missing or another user's.
         """
 
         def work(session: Session) -> None:

@@ -114,7 +114,7 @@ class Invitations:
         """Revokes an invitation.
 
         Raises:
-        NotFound: there is no such invitation, or it was used.
+            NotFound: there is no such invitation, or it was used.
         """
 
         def work(session: Session) -> None:

@@ -64,7 +64,7 @@ class UserDataRecords:
         """Counts a user's data.
 
         Raises:
-        NotFound: there is no such user.
+            NotFound: there is no such user.
         """
         return await self._database.read(lambda session: _data(session, user_id))
 

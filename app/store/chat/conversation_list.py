@@ -35,7 +35,7 @@ class PageCursor:
         """Decodes a page's ``next_cursor``.
 
         Raises:
-        InvalidInput: it is not a valid cursor.
+            InvalidInput: it is not a valid cursor.
         """
         nonsense = InvalidInput("This cursor is not valid. Send the next_cursor of a page, or leave it out.")
         try:

@@ -164,7 +164,7 @@ class Conversations:
         """Returns one message.
 
         Raises:
-        NotFound: the message is missing or another user's.
+            NotFound: the message is missing or another user's.
         """
 
         def work(session: Session) -> MessageView:
@@ -225,8 +225,8 @@ class Conversations:
         """Renames a conversation.
 
         Raises:
-        InvalidInput: the title is empty or longer than 200 characters.
-        NotFound: the conversation is missing or another user's.
+            InvalidInput: the title is empty or longer than 200 characters.
+            NotFound: the conversation is missing or another user's.
         """
         title = one_line(clean_text(title))
         if not title:
@@ -263,7 +263,7 @@ class Conversations:
         archived: bool | None = None,
         unread: bool | None = None,
     ) -> None:
-        """Pins, archives or marks as unread; None leaves a mark as it is. Does not count as activity in the list.
+        """Sets the pinned, archived and unread marks; None leaves a mark as it is. Does not count as activity.
 
         Raises:
             NotFound: the conversation is missing or another user's.
@@ -293,8 +293,8 @@ class Conversations:
         """Saves the conversation's settings.
 
         Raises:
-        InvalidInput: a value is out of range.
-        NotFound: the conversation is missing or another user's.
+            InvalidInput: a value is out of range.
+            NotFound: the conversation is missing or another user's.
         """
         settings.sampling_params()
         is_long = len(settings.system_prompt) > _LONG_PROMPT_CHARS
@@ -304,7 +304,7 @@ class Conversations:
         """Returns the conversation's settings.
 
         Raises:
-        NotFound: the conversation is missing or another user's.
+            NotFound: the conversation is missing or another user's.
         """
         return await self._database.read(
             lambda session: ChatSettings.model_validate(owned_conversation(session, user_id, conversation_id).settings)

@@ -145,7 +145,7 @@ class TurnRecords:
 
         def work(connection: Connection) -> None:
             values = {"tip_message_id": new.message_id, "updated_at": now}
-            values |= {"archived": False, "unread": False}  # sending a message unarchives and reads the conversation
+            values |= {"archived": False, "unread": False}  # a new message unarchives it and marks it as read
             if new.save_settings:
                 values["settings"] = settings
             if new.title is not None:
@@ -218,7 +218,7 @@ class TurnRecords:
         """Returns a turn with its reply.
 
         Raises:
-        NotFound: the turn is missing or another user's.
+            NotFound: the turn is missing or another user's.
         """
         missing = NotFound("There is no such reply. Its conversation may have been deleted.")
         if not is_id(turn_id):

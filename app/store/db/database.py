@@ -46,8 +46,10 @@ class Database:
     """
 
     def __init__(self, url: str) -> None:
-        """Args:
-        url: from ``AppSettings.resolved_database_url``, or ``IN_MEMORY``. Nothing is opened yet.
+        """Opens no connection yet.
+
+        Args:
+            url: from ``AppSettings.resolved_database_url``, or ``IN_MEMORY``.
         """
         self._closed = False
         self._commits: GroupCommit | None = None  # SQLite only
@@ -98,7 +100,7 @@ class Database:
         """Checks that the database answers.
 
         Raises:
-        StorageUnavailable: it does not.
+            StorageUnavailable: it does not.
         """
         await self.read(lambda session: session.execute(text("SELECT 1")).scalar_one())
 

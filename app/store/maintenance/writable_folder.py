@@ -57,7 +57,7 @@ def file_exists(file: Path) -> bool:
     """Whether the file exists.
 
     Raises:
-    StartupError: unknown, because a folder above it is not readable or its name is too long.
+        StartupError: unknown, because a folder above it is not readable or its name is too long.
     """
     try:
         file.stat()
