@@ -80,7 +80,7 @@ def test_broken_json_is_refused_with_the_place(data: bytes, says: str) -> None:
         ({**GOOD, "settings": {"temperature": 99}}, "settings: temperature"),
         ({**GOOD, "settings": {"seed": 2**80}}, "settings"),
         ({**GOOD, "created_at": "2026-05-01T12:00:00"}, "created_at: input should have timezone info"),
-        ({**GOOD, "created_at": "0001-01-01T00:00:00+10:00"}, "created_at: this moment cannot be told in UTC"),
+        ({**GOOD, "created_at": "0001-01-01T00:00:00+10:00"}, "created_at: this time cannot be expressed in UTC"),
         ({**GOOD, "tip": uuid("a3")}, "tip: there is no message with this id"),
         ({**GOOD, "messages": {}}, "messages: input should be a valid list"),
         (talk("c2", message("a1", content=None)), "messages[0].content"),
@@ -156,7 +156,7 @@ def test_a_wrong_conversation_of_another_program_is_refused(value: dict[str, Any
 
 
 def test_conversations_of_two_kinds_in_one_list_are_refused() -> None:
-    with pytest.raises(BrokenFile, match=r"conversation 2.*like the first"):
+    with pytest.raises(BrokenFile, match=r"conversation 2.*another format than the first"):
         read(json.dumps([{"mapping": {}}, {"chat": {"messages": []}}]).encode())
 
 
