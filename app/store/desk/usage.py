@@ -16,7 +16,7 @@ from app.store.db.database import Database
 from app.store.db.desk_models import Feedback
 from app.store.db.models import Conversation, Message, Turn, UtcDateTime
 
-#: Histogram resolution of speeds: (limit, step) pairs. Rounding down loses at most one hundredth.
+#: Histogram resolution of times and speeds: (limit, step) pairs. Rounding down loses at most one hundredth.
 _STEPS = ((200, 1), (500, 2), (1000, 5), (2000, 10), (5000, 20), (10_000, 50), (50_000, 200), (200_000, 1000))
 _WIDEST = 10_000
 _WHOLE = "all"  #: the name of all days together
