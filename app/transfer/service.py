@@ -57,7 +57,9 @@ class Transfers:
         # Parsing takes several times a file's size in memory. Two queues: a small file does not wait for a large one.
         self._small_imports = asyncio.Semaphore(1)
         self._large_imports = asyncio.Semaphore(1)
-        self._importing = ExclusivePerUser("Another file of yours is being imported already. Wait until it has finished.")
+        self._importing = ExclusivePerUser(
+            "Another file of yours is being imported already. Wait until it has finished."
+        )
         self._exporting = ExclusivePerUser(
             "An export of all your conversations is running already. Wait until it has finished."
         )
