@@ -1,4 +1,4 @@
-"""The program: ``deskmate``, or ``python -m app``."""
+"""Entry point of ``deskmate`` and ``python -m app``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import signal
 
 
 def main() -> None:
-    """Import the rest, which takes seconds, and run it."""
-    # Until then Ctrl+C ends the process at once, instead of in a traceback from deep within a library.
+    """Imports the command line, which takes seconds, and runs it."""
+    # During the import, Ctrl+C ends the process at once, instead of with a traceback from deep within a library.
     interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)
     from app.cli import main as cli
 

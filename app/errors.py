@@ -1,10 +1,10 @@
-"""Errors that people see. Each has a stable code, an HTTP status, and a sentence: what, why, what to do."""
+"""Errors shown to users. Each has a stable code, an HTTP status, and a message: what happened, why, what to do."""
 
 from __future__ import annotations
 
 
 class AppError(Exception):
-    """Base of every error shown to a person. ``message`` is complete and safe to display."""
+    """Base class of the errors shown to users. ``message`` is complete and safe to display."""
 
     status = 500
     code = "internal"
@@ -24,20 +24,20 @@ class ContextTooLong(InvalidInput):
 
 
 class BrokenFile(InvalidInput):
-    """A file to import is not what it should be; the message says where. Nothing was imported."""
+    """The file to import is malformed; the message says where. Nothing was imported."""
 
     code = "broken_file"
 
 
 class WrongCredentials(AppError):
-    """What was shown to sign in is not right."""
+    """The name, the password or the account does not allow signing in."""
 
     status = 401
     code = "wrong_credentials"
 
 
 class TooManyRequests(AppError):
-    """Somebody does this too often, or too much at once; ``retry_after`` are the seconds after which it may work."""
+    """A rate limit or a quota is exceeded. ``retry_after`` is the number of seconds until a retry may succeed."""
 
     status = 429
     code = "too_many_requests"
@@ -53,7 +53,7 @@ class TooLarge(AppError):
 
 
 class NotFound(AppError):
-    """Missing, or another user's: the answer is the same."""
+    """The object is missing, or belongs to another user: the response is the same."""
 
     status = 404
     code = "not_found"
@@ -65,7 +65,7 @@ class Conflict(AppError):
 
 
 class LimitReached(Conflict):
-    """Somebody has as much of something as a setting allows; nothing was changed. Deleting some makes room."""
+    """The user has as many objects, or bytes, as a setting allows. Nothing was changed; deleting some frees space."""
 
     code = "limit_reached"
 
@@ -81,7 +81,7 @@ class EngineUnavailable(AppError):
 
 
 class ModelUnusable(AppError):
-    """The model cannot be loaded, or cannot run here; the one before stays."""
+    """The model cannot be loaded, or cannot run here. The previous model stays loaded."""
 
     status = 422
     code = "model_unusable"
@@ -93,19 +93,19 @@ class NotSupported(AppError):
 
 
 class StorageUnavailable(AppError):
-    """The database does not answer, is locked, or its disk is full. Nothing was changed."""
+    """The database does not respond, is locked, or its disk is full. Nothing was changed."""
 
     status = 503
     code = "storage_unavailable"
 
 
 class StartupError(AppError):
-    """The process cannot start as configured. The command line prints the message and exits with 2."""
+    """The process cannot start as configured. The command line prints the message and exits with status 2."""
 
     code = "startup"
 
 
 class MaintenanceError(AppError):
-    """A command on the database or its backups cannot do what it was asked; says what it left as it was."""
+    """A command on the database or its backups failed. The message says what was left unchanged."""
 
     code = "maintenance"

@@ -1,4 +1,4 @@
-"""Puts the application together: the guard in front, the routes, the page last."""
+"""Builds the ASGI application: middleware with the guard, the API routes, and the Gradio page last."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from engine import ChatEngine
 
 
 def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextManager[ChatEngine]) -> FastAPI:
-    """The whole application as an ASGI app; its lifespan opens and closes everything.
+    """Builds the whole application. Its lifespan opens and closes the services.
 
     Args:
-        settings: how to run.
-        engine: one that is running already and stays the caller's, or one to start and stop with the
-            application (``Engine(settings)`` is such a one).
+        settings: the application's configuration.
+        engine: a running engine, which the caller keeps and closes, or an async context manager, such as
+            ``Engine(settings)``, which the application starts and stops.
 
-    Raises (when the lifespan begins):
+    Raises (when the lifespan starts):
         StartupError: the database or the data folder cannot be used.
         EngineError: the engine cannot start.
     """
@@ -64,7 +64,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         title="Deskmate",
         lifespan=lifespan,
         openapi_url="/api/openapi.json",
-        docs_url=None,  # these pages load their scripts from another origin
+        docs_url=None,  # the pages of docs_url and redoc_url load their scripts from another origin
         redoc_url=None,
     )
     app.state.http_metrics = HttpMetrics()
@@ -113,18 +113,18 @@ def _authenticator(app: FastAPI, settings: AppSettings) -> Authenticator:
 
     def accounts() -> AccountService:
         opened = cast(Services, app.state.services).accounts
-        assert opened is not None  # with accounts
+        assert opened is not None  # since settings.accounts is set
         return opened
 
     return AccountAuthenticator(accounts, settings.metrics_token)
 
 
 async def wind_down(app: FastAPI) -> None:
-    """Finish or mark the replies in flight, then end every event stream. A second call does nothing more."""
+    """Finishes the replies in flight or marks them as interrupted, then ends every event stream. Idempotent."""
     services = cast(Services, app.state.services)
     owned_engine = cast(ChatEngine | None, app.state.owned_engine)
     endings: list[Awaitable[object]] = [services.close()]
-    if owned_engine is not None:  # requests of /v1 get as long as the chat's
+    if owned_engine is not None:  # requests to /v1 get the same time as the chat's replies
         endings.append(owned_engine.drain(services.settings.shutdown_seconds))
     try:
         await asyncio.gather(*endings)

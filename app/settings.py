@@ -17,7 +17,7 @@ from app.domain.storage import MAX_TAGS, MIB, StorageLimits
 
 
 class AppSettings(BaseSettings):
-    """Where the application listens, what it stores and how patient it is."""
+    """The application's settings: where it listens, what it stores, and its limits and timeouts."""
 
     model_config = SettingsConfigDict(
         env_prefix="APP_", env_file=".env", extra="ignore", frozen=True, env_ignore_empty=True
@@ -31,108 +31,109 @@ class AppSettings(BaseSettings):
         description="Database, such as postgresql://user:password@host/name; default: deskmate.db in the data folder.",
     )
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="Host names besides localhost under which browsers may reach the page, separated by commas."
+        (), description="Host names besides localhost that browsers may use for the page, separated by commas."
     )
     accounts: bool = Field(
         False,
-        description="Whether people sign in. Without, there is one local user, and the server listens on this machine "
-        "only.",
+        description="Require users to sign in. Without accounts there is one local user, and the server only listens on "
+        "this machine.",
     )
     secret_key: SecretStr | None = Field(
         None,
-        description="With accounts: what sessions, links and API keys are kept under, at least 32 characters. Another "
-        "one signs everybody out and ends every link and key.",
+        description="With accounts: the key that hashes sessions, links and API keys, at least 32 characters. Changing "
+        "it signs all users out and invalidates every link and key.",
     )
     public_url: str | None = Field(
         None,
-        description="The address that people use, such as https://desk.example.com. With https, cookies are Secure.",
+        description="The address that users open, such as https://desk.example.com. With https, cookies are Secure.",
     )
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, "
+        description="Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted, "
         "separated by commas.",
     )
     api_key: SecretStr | None = Field(
         None,
-        description="Without accounts: programs must send it to /v1 as a bearer token, at least 32 characters. The "
+        description="Without accounts: the bearer token that programs must send to /v1, at least 32 characters. The "
         "page on this machine needs none.",
     )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="Origins whose pages may call /v1 from a browser, such as https://app.example.com, separated by "
-        "commas; default: none may.",
+        "commas; default: none.",
     )
     metrics_token: SecretStr | None = Field(
         None,
-        description="With accounts, /metrics wants it as a bearer token; default: nobody gets them.",
+        description="With accounts: the bearer token for /metrics; default: /metrics is closed.",
     )
-    session_days: int = Field(14, ge=1, le=400, description="For so many days without a visit a sign-in lasts.")
+    session_days: int = Field(14, ge=1, le=400, description="Days without a visit after which a session expires.")
     messages_per_minute: int | None = Field(
-        30, ge=1, description="With accounts: most messages that one person may send in a minute."
+        30, ge=1, description="With accounts: maximum messages per user and minute."
     )
     concurrent_replies: int | None = Field(
-        4, ge=1, description="With accounts: most replies that may be written for one person at a time."
+        4, ge=1, description="With accounts: maximum replies in flight per user."
     )
     tokens_per_day: int | None = Field(
         None,
         ge=1,
-        description="With accounts: most tokens that one person's replies may take in a day (UTC), read and written; "
-        "default: no limit.",
+        description="With accounts: maximum tokens per user and day (UTC), prompts and replies together; default: no "
+        "limit.",
     )
     storage_mb_per_user: int = Field(
         1024,
         ge=0,
-        description="With accounts: most MiB that one person's conversations may take: their texts, and 1 KiB for each "
+        description="With accounts: maximum size of a user's conversations in MiB: their texts, and 1 KiB for each "
         "message; 0 is no limit.",
     )
     conversations_per_user: int = Field(
-        20_000, ge=0, description="With accounts: most conversations that are kept for one person; 0 is no limit."
+        20_000, ge=0, description="With accounts: maximum conversations per user; 0 is no limit."
     )
     checkpoint_seconds: float = Field(
-        1.5, gt=0, le=60, description="How often a reply in flight is written to the database."
+        1.5, gt=0, le=60, description="Seconds between two saves of a reply in flight to the database."
     )
     lease_seconds: float = Field(
         15.0,
         gt=0,
         le=600,
-        description="How long a process that writes a reply may give no sign of life before another one on the same "
-        "PostgreSQL takes it for dead.",
+        description="Seconds without a heartbeat after which other processes on the same PostgreSQL consider a process "
+        "that writes a reply dead.",
     )
     shutdown_seconds: float = Field(
-        8.0, ge=0, le=600, description="How long replies in flight may go on when the server shuts down."
+        8.0, ge=0, le=600, description="Seconds that replies in flight get to finish when the server shuts down."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="How much is logged: debug, info, warning or error."
+        "info", description="Minimum level of log messages: debug, info, warning or error."
     )
     context_policy: ContextPolicy = Field(
         "drop_oldest",
-        description="For conversations longer than the model's context: drop_oldest turns, or refuse the message.",
+        description="For conversations longer than the model's context: drop_oldest leaves out the oldest turns, refuse "
+        "rejects the message.",
     )
     auto_titles: bool = Field(
-        True, description="Whether the model is asked for the titles of conversations; else the first message is one."
+        True, description="Let the model generate the titles of conversations; otherwise the first message is the title."
     )
     retention_days: int | None = Field(
         None,
         ge=1,
-        description="Conversations without a message for so many days are deleted, pinned ones too; default: none are.",
+        description="Days without a message after which a conversation is deleted, pinned ones too; default: never.",
     )
     strict_fields: bool = Field(
         False,
-        description="Whether /v1 refuses requests with fields that it does not know. Else it ignores the fields, and "
-        "lists them in the header X-Ignored-Fields.",
+        description="Let /v1 reject requests with unknown fields; otherwise it ignores the fields and lists them in the "
+        "X-Ignored-Fields header.",
     )
-    max_message_chars: int = Field(200_000, ge=1, description="Longest message that is accepted, in characters.")
+    max_message_chars: int = Field(200_000, ge=1, description="Maximum length of a message in characters.")
     max_import_mb: int = Field(
         200,
         ge=1,
-        description="Largest file that is imported, in MiB, and most that is unpacked of it.",
+        description="Maximum size of an imported file in MiB, both as uploaded and unpacked.",
     )
 
     @field_validator("data_dir")
     @classmethod
     def _fits_into_a_url(cls, value: Path) -> Path:
         if "?" in str(value.absolute()):
-            raise ValueError("must not contain a question mark: in the database's URL, options would begin there")
+            raise ValueError("must not contain a question mark, which starts the options in the database's URL")
         return value
 
     @field_validator("allowed_hosts", "trusted_proxies", "cors_origins", mode="before")
@@ -153,7 +154,7 @@ class AppSettings(BaseSettings):
     )
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
-        return None if value == "" else value  # as compose files hand on what is not set
+        return None if value == "" else value  # compose files pass unset variables as empty strings
 
     @field_validator("secret_key", "api_key", "metrics_token")
     @classmethod
@@ -184,7 +185,7 @@ class AppSettings(BaseSettings):
             try:
                 ipaddress.ip_network(one, strict=False)
             except ValueError:
-                raise ValueError(f"must be addresses or networks such as 10.0.0.0/8, and '{one}' is none") from None
+                raise ValueError(f"must be addresses or networks such as 10.0.0.0/8, and '{one}' is neither") from None
         return value
 
     @model_validator(mode="after")
@@ -193,13 +194,13 @@ class AppSettings(BaseSettings):
             raise ValueError(f"Accounts need a secret: set APP_SECRET_KEY. {HOW_TO_MAKE_ONE}")
         if self.accounts and self.api_key is not None:
             raise ValueError(
-                "APP_API_KEY is for a server without accounts: with them each person makes keys at /account. Unset it"
+                "APP_API_KEY is for a server without accounts: with accounts, users create API keys at /account. Unset it"
             )
         return self
 
     @property
     def storage_limits(self) -> StorageLimits:
-        """What each user may store. Without accounts the one at this computer has all of it."""
+        """The storage limits of each user; unlimited without accounts, for the one local user."""
         if not self.accounts:
             return StorageLimits()
         return StorageLimits(
@@ -210,19 +211,19 @@ class AppSettings(BaseSettings):
 
     @property
     def public_host(self) -> str | None:
-        """The name in ``public_url``, which browsers send as ``Host``."""
+        """The host name in ``public_url``, which browsers send as ``Host``."""
         return urlsplit(self.public_url).hostname if self.public_url else None
 
     @property
     def resolved_database_url(self) -> str:
-        """The database's URL with its driver named: ``sqlite:///...`` or ``postgresql+psycopg://...``."""
+        """The database's URL with an explicit driver: ``sqlite:///...`` or ``postgresql+psycopg://...``."""
         if not self.database_url:
             return f"sqlite:///{(self.data_dir / 'deskmate.db').absolute()}"
         return with_driver(self.database_url)
 
 
 def with_driver(url: str) -> str:
-    """A database's URL as people write it, with the driver named that this program uses."""
+    """Adds the driver that Deskmate uses (psycopg) to a PostgreSQL URL as users write it."""
     scheme, separator, rest = url.partition("://")
     if scheme in ("postgres", "postgresql"):
         scheme = "postgresql+psycopg"

@@ -1,4 +1,4 @@
-"""Tasks that run beside the requests for as long as the process does."""
+"""Background tasks: coroutines that run next to the requests until the process ends."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _log = logging.getLogger(__name__)
 
 
 class BackgroundTasks:
-    """Starts them, says when one fails, and ends them all."""
+    """Starts background tasks, logs those that fail, and cancels all of them on close."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[None, None, None], name: str) -> None:
-        """Run ``work`` until it ends or :meth:`close` cancels it."""
+        """Runs ``work`` until it returns or :meth:`close` cancels it."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     async def close(self) -> None:
-        """Cancel what still runs and wait for it. A second time, nothing happens."""
+        """Cancels the running tasks and waits for them. Idempotent."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -31,4 +31,6 @@ class BackgroundTasks:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (failure := task.exception()) is not None:
-            _log.error("%s failed and does not run any more", task.get_name(), exc_info=failure)
+            _log.error(
+                "background task '%s' failed and does not run again until a restart", task.get_name(), exc_info=failure
+            )

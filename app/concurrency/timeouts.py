@@ -1,4 +1,4 @@
-"""Waiting for so long at most, on a machine that may stand still."""
+"""Timeouts that do not count the time in which the machine stalls."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _POLL_SECONDS = 0.1
 
 
 async def wait_with_timeout(seconds: float, tasks: Iterable[asyncio.Task[Any]]) -> float:
-    """Wait until the tasks are done, for so many seconds at most; returns how many were left.
+    """Waits until the tasks are done, for at most ``seconds``; returns the seconds left, 0 after a timeout.
 
-    A machine that stands still (it is overloaded, or the process is stopped) gives nobody time to do anything, so that
-    does not count: whatever a clock says, a step takes as long as it should.
+    While the machine stalls (it is overloaded, or the process is stopped) no task makes progress, so that time does
+    not count: each poll is charged its nominal length at most, whatever the clock says.
     """
     loop, pending = asyncio.get_running_loop(), set(tasks)
     while pending:

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as uvicorn speaks it with httptools, with limits that neither of them has."""
+"""uvicorn's httptools protocol (HTTP/1.1), plus the limits that neither of them has: time, head size, connections."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ from asyncio.events import TimerHandle
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 * 1024
+"""Maximum size of a request's head. A longer one is answered with 400, or its connection is closed."""
 HEAD_TIMEOUT_S = 20.0
-"""In which the head of a request must have come, from the connection's opening or the head's first byte."""
+"""Seconds for a request's head to arrive, from the connection's opening or the head's first byte; then it is closed."""
 STALL_TIMEOUT_S = 120.0
-"""A client that takes nothing of an answer for so long is gone: what waits for it is kept in memory."""
+"""Seconds in which a client must read some of its response: the connection is aborted after that, since the unsent
+data is kept in memory."""
 MAX_CONNECTIONS = 10_000
+"""Maximum open connections of the server. Above it, the one without a request for longest is aborted."""
 _OTHER_FILES = 256
-"""Open files that are no connections: the database, models, logs."""
+"""Reserve of open files that are not connections: the database, models, logs."""
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """Hangs up on a client that keeps the server waiting, or sends headers, trailers or the like without an end.
+    """Closes connections that keep the server waiting, or that send headers, trailers or chunk extensions without end.
 
-    More than :data:`MAX_HEAD_BYTES` are taken only where they come in the same read as their end. Where there are more
-    than ``max_connections``, the one that has been without a request for longest is closed, whoever it belongs to.
+    A head above :data:`MAX_HEAD_BYTES` is accepted only if it arrives in the same read as its end. Above
+    ``max_connections``, the connection without a request for longest is aborted, whichever client it belongs to.
     """
 
     head_timeout_s = HEAD_TIMEOUT_S
     stall_timeout_s = STALL_TIMEOUT_S
     max_connections = MAX_CONNECTIONS
 
-    _overhead = 0  # bytes that came since there was something of a body, or the end of a head or a request
+    _overhead = 0  # bytes received since the last piece of a body, or the last end of a head or of a request
     _head_timer: TimerHandle | None = None
     _stall_timer: TimerHandle | None = None
-    _without_request: dict[HttpProtocol, None] = {}  # noqa: RUF012 - of the whole server, oldest first
+    _without_request: dict[HttpProtocol, None] = {}  # noqa: RUF012 - shared by the whole server, oldest first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -68,7 +71,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._overhead = 0
-        self._stop_expecting()  # the request was answered before all of it had come
+        self._stop_expecting()  # the request was answered before its body had arrived completely
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -109,14 +112,14 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def protocol_for(max_connections: int) -> type[HttpProtocol]:
-    """The protocol of a server that holds at most so many connections."""
+    """Returns a protocol class for one server, with at most ``max_connections`` open connections."""
     return type("BoundedHttpProtocol", (HttpProtocol,), {"max_connections": max_connections, "_without_request": {}})
 
 
 def raise_open_file_limit() -> int:
-    """Have the system let this process open as many files as it may; returns how many connections that leaves.
+    """Raises the limit of open files as far as the system allows and returns how many connections that leaves.
 
-    Beyond its limit a process cannot even accept a connection to refuse it, and nobody new gets in.
+    Above its limit, a process cannot even accept a connection to refuse it, and no new client gets in.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_CONNECTIONS + _OTHER_FILES

@@ -1,4 +1,4 @@
-"""Logging: one line per event on stderr, the same for ours and for libraries. Never what people write."""
+"""Logging: one line per event on stderr, for Deskmate and its libraries alike. Never logs what users write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOISY_LOGGERS = (
 
 
 def configure_logging(level: str) -> None:
-    """Send structlog and the standard library through one formatter at ``level`` (a name such as ``info``)."""
+    """Sends structlog and the standard library's logging through one formatter at ``level``, such as ``info``."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
@@ -42,7 +42,7 @@ def configure_logging(level: str) -> None:
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                # Plain tracebacks: the pretty ones print local variables, which hold what people write.
+                # Plain tracebacks: the rich ones print local variables, which hold what users write.
                 structlog.dev.ConsoleRenderer(
                     colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
                 ),
@@ -54,5 +54,5 @@ def configure_logging(level: str) -> None:
     root.setLevel(level.upper())
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
-    # Its start and stop lines repeat ours, and its access log would print query strings.
+    # uvicorn's start and stop lines repeat ours, and its access log would print query strings.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Runs the application under uvicorn: the port first, an orderly end last."""
+"""Runs the application under uvicorn: binds the port before anything slow, and shuts down gracefully."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from engine import ChatEngine
 if TYPE_CHECKING:
     from app.services.container import Services
 
-#: How long answers in flight may take after the replies were finished; what is left then is cut after as long again.
+#: Seconds that open responses get after the replies have finished. uvicorn then waits as long again and cuts the rest.
 _CLOSE_SECONDS = 1
 
 
 def require_loopback(host: str, *, accounts: bool = False) -> None:
-    """Refuse to be reachable from other machines without accounts.
+    """Refuses to listen on a network address without accounts.
 
     Raises:
-        StartupError: ``host`` is not this machine's own loopback address.
+        StartupError: ``host`` is not a loopback address.
     """
     if accounts:
         return
@@ -43,16 +43,16 @@ def require_loopback(host: str, *, accounts: bool = False) -> None:
         loopback = False
     if not loopback:
         raise StartupError(
-            f"Deskmate does not listen on {host} without accounts: whoever can reach this machine could read every "
-            "conversation. Use --host 127.0.0.1, or have people sign in with --accounts."
+            f"Deskmate does not listen on {host} without accounts: anyone who can reach this machine could read every "
+            "conversation. Use --host 127.0.0.1, or require users to sign in with --accounts."
         )
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take the port before anything slow begins. Connections are accepted once the server runs.
+    """Binds the port before anything slow starts. Connections are accepted once the server runs.
 
     Raises:
-        StartupError: the port is taken, or not ours to use.
+        StartupError: the port is in use, or this user may not bind it.
     """
     name = host.strip("[]")
     try:
@@ -62,14 +62,14 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((name, port))
-    except (OSError, TypeError, UnicodeError) as error:  # the last two where a name's part is longer than 63 characters
+    except (OSError, TypeError, UnicodeError) as error:  # the last two: a part of the name exceeds 63 characters
         listener.close()
         raise _cannot_listen(host, port, error) from error
     return listener
 
 
 def address_of(listener: socket.socket) -> str:
-    """The address to open in a browser."""
+    """Returns the address to open in a browser."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -80,16 +80,17 @@ async def serve(
     listener: socket.socket,
     on_ready: Callable[[str | None], None],
 ) -> None:
-    """Serve until SIGINT or SIGTERM. Replies in flight are finished or marked before this returns.
+    """Serves until SIGINT or SIGTERM. Replies in flight are finished, or marked as interrupted, before it returns.
 
     Args:
-        on_ready: called once, with the path of the link to the first admin's account where there is none yet.
+        on_ready: called once, with the path of the link that creates the first admin's account, or None if there is
+            an admin already.
 
     Raises:
         StartupError, EngineError: the application cannot start.
-        asyncio.CancelledError: SIGTERM came while it started.
+        asyncio.CancelledError: SIGTERM arrived during the start.
     """
-    # Gradio reads these when it is imported, and importing it takes seconds that the checks before should not wait.
+    # Gradio reads these when it is imported. The import takes seconds, so it comes after the checks that fail early.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(settings.data_dir.resolve() / "gradio")
     from app.main import create_app, wind_down
@@ -98,7 +99,7 @@ async def serve(
     config = uvicorn.Config(
         app,
         http=protocol_for(raise_open_file_limit()),
-        lifespan="off",  # ours, below: its errors must reach the command line as they are
+        lifespan="off",  # entered below instead: its errors must reach the command line unchanged
         log_config=None,
         access_log=False,
         server_header=False,
@@ -110,7 +111,7 @@ async def serve(
         people = cast("Services", app.state.services).accounts
         setup = await people.setup_token() if people is not None else None
         starting.end()
-        # Behind a # it stays in the browser, out of every log.
+        # A URL's fragment stays in the browser, so the token appears in no log.
         path = f"/setup#{setup}" if setup is not None else None
         server = _Server(config, lambda: on_ready(path), lambda: wind_down(app))
         try:
@@ -122,7 +123,7 @@ async def serve(
 
 @asynccontextmanager
 async def _with_affinity(engine: AbstractAsyncContextManager[ChatEngine]) -> AsyncIterator[ChatEngine]:
-    """The engine, with a processor that this thread and the others are not on."""
+    """Wraps the engine: on CPU, pins the event loop's thread so that the engine's thread has a CPU of its own."""
     async with engine as running:
         if running.info.device == "cpu":
             pin_to_first_cpu()
@@ -130,7 +131,7 @@ async def _with_affinity(engine: AbstractAsyncContextManager[ChatEngine]) -> Asy
 
 
 class _CancelledBySigterm:
-    """While the application starts, SIGTERM ends it as Ctrl+C does; later the server has handlers of its own."""
+    """Makes SIGTERM cancel the start, as Ctrl+C does. Once it runs, the server has its own signal handlers."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -144,29 +145,30 @@ class _CancelledBySigterm:
         self.end()
 
     def end(self) -> None:
-        """No more. A second time, nothing happens."""
+        """Removes the signal handler. Idempotent."""
         self._loop.remove_signal_handler(signal.SIGTERM)
 
 
 def _cannot_listen(host: str, port: int, error: Exception) -> StartupError:
     if not isinstance(error, OSError):
-        reason = f"cannot listen on {host}: that is no host name."
+        reason = f"cannot listen on {host}: that is not a valid host name."
     elif error.errno == errno.EADDRINUSE:
         reason = f"port {port} is in use: stop the other program, or choose another port with --port."
     elif error.errno == errno.EACCES:
-        reason = f"port {port} needs more rights than this user has: choose one above 1023 with --port."
+        reason = f"port {port} needs more privileges than this user has: choose one above 1023 with --port."
     else:
         reason = f"cannot listen on {host}, port {port}: {error.strerror or error}."
     return StartupError(reason[0].upper() + reason[1:])
 
 
 _GC_THRESHOLDS = (10_000, 20, 20)
-"""Objects made, and collections of younger ones, before the next collection. By Python's own numbers it goes through
-what a few tokens left behind, again and again, and finds nothing: with many readers a twentieth of all that is done."""
+"""Arguments of ``gc.set_threshold``: allocations before a collection of generation 0, then collections of the younger
+generation before one of generations 1 and 2. With Python's defaults the collector scans the objects of a few tokens
+again and again and frees nothing, which with many readers takes a twentieth of the CPU time."""
 
 
 class _Server(uvicorn.Server):
-    """Finishes the replies while their readers still listen, and only then closes connections."""
+    """uvicorn's server, which on shutdown finishes the replies while their readers are connected, then disconnects."""
 
     def __init__(
         self, config: uvicorn.Config, on_ready: Callable[[], None], wind_down: Callable[[], Awaitable[None]]
@@ -178,7 +180,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         gc.collect()
-        gc.freeze()  # models and libraries stay: to look through all of them again and again takes tenths of a second
+        gc.freeze()  # models and libraries are never freed, and scanning them takes tenths of a second
         gc.set_threshold(*_GC_THRESHOLDS)
         self._on_ready()
 
@@ -189,7 +191,7 @@ class _Server(uvicorn.Server):
         while not winding_down.done() and not self.force_exit:
             await asyncio.wait({winding_down}, timeout=0.1)
         winding_down.cancel()
-        # Uvicorn's own patience is a time, and would be over on a machine that stood still meanwhile.
+        # uvicorn's own timeout is wall-clock time, which would have passed on a machine that stalled meanwhile.
         for _ in range(_CLOSE_SECONDS * 10):
             if not self.server_state.tasks or self.force_exit:
                 break
@@ -199,7 +201,10 @@ class _Server(uvicorn.Server):
             await winding_down
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # uvicorn's signature
-        """The first signal ends in order, a second Ctrl+C at once. Unlike uvicorn's, neither is raised again after."""
+        """Shuts down gracefully at the first signal, at once at a second Ctrl+C.
+
+        Unlike in uvicorn, neither signal is raised again afterwards.
+        """
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         self.should_exit = True

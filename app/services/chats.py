@@ -1,4 +1,4 @@
-"""Conversations and the replies that are written in them, over one database: the one that lasts, or one in memory."""
+"""Conversations and their turns over one database: the persistent one, or the in-memory one of temporary chats."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from app.turns.service import Turns
 from app.turns.storage_quota import StorageQuota
 from engine import ChatEngine
 
+#: Temporary chats are deleted this long after their last message.
 TEMPORARY_HOURS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chats:
-    """What can be done with the conversations of one database."""
+    """The services for the conversations of one database."""
 
     conversations: Conversations
     turns: Turns
@@ -44,14 +45,14 @@ class Chats:
 
 
 class TemporaryChats:
-    """Chats in this process's memory and nowhere else. They end with it, or a day after their last message.
+    """Chats kept only in this process's memory. They end with the process, or a day after their last message.
 
-    They live in a SQLite database without a file, which is made for the first of them, so that everything works for
-    them as it does for the others.
+    They live in an in-memory SQLite database, created for the first of them, so that everything works as it does for
+    persistent chats.
     """
 
     def __init__(self, settings: AppSettings, engine: ChatEngine, templates: Templates) -> None:
-        #: Who may have a reply; set before the first chat begins, for it asks these chats in turn.
+        #: Set by :meth:`Services.open` before the first chat: the admission itself counts the replies of these chats.
         self.admission: Admission = UnlimitedAdmission()
         self._settings = settings
         self._engine = engine
@@ -60,7 +61,7 @@ class TemporaryChats:
         self._open: tuple[Database, Chats] | None = None
 
     async def begin(self, user_id: str) -> Chats:
-        """Where this user's next one is to begin."""
+        """Returns the services with which to start a temporary chat of this user; opens the database if needed."""
         async with self._opening:
             if self._open is None:
                 database = Database(IN_MEMORY)
@@ -71,24 +72,24 @@ class TemporaryChats:
         return chats
 
     async def find(self, id: str) -> Chats | None:
-        """These chats, if the conversation, message, turn or deletion of this id is one of theirs."""
+        """Returns these chats if they contain the conversation, message, turn or deletion with this id, else None."""
         if self._open is None:
             return None
         database, chats = self._open
         return chats if await database.read(lambda session: _contains(session, id)) else None
 
     def count_running(self, user_id: str) -> int:
-        """How many replies are being written for somebody in these chats."""
+        """Counts the user's replies in flight in temporary chats."""
         return self._open[1].turns.count_running(user_id) if self._open is not None else 0
 
     async def delete_expired(self) -> None:
-        """Let go of those in which nobody has written for a day."""
+        """Deletes the temporary chats without a message for :data:`TEMPORARY_HOURS`."""
         if self._open is not None:
             database, _chats = self._open
             await Retention(database).delete_older(datetime.now(UTC) - timedelta(hours=TEMPORARY_HOURS))
 
     async def delete_for_user(self, user_id: str) -> None:
-        """Let go of all that is this user's, with replies that are being written."""
+        """Deletes all temporary chats of this user, with their replies in flight."""
         if self._open is None:
             return
         database, chats = self._open
@@ -97,7 +98,7 @@ class TemporaryChats:
             await chats.turns.delete_conversation(user_id, conversation_id)
 
     async def close(self) -> None:
-        """End the replies in flight as the others do, and forget everything."""
+        """Ends the replies in flight as those of persistent chats end, and drops the database."""
         if self._open is not None:
             database, chats = self._open
             await chats.turns.close()
@@ -126,7 +127,7 @@ class TemporaryChats:
 
 
 def _admit(session: Session, user_id: str) -> None:
-    """Whoever has an account in the other database has one here."""
+    """Mirrors the account of the persistent database, which conversations refer to."""
     if session.get(Account, user_id) is None:
         session.add(Account(id=user_id, name=user_id, created_at=datetime.now(UTC)))
 

@@ -1,4 +1,4 @@
-"""Everything a handler may use: one of each per process, opened and closed with it."""
+"""The services that route handlers use: one instance of each per process, opened and closed with it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The rooms behind the doors. Make it with :meth:`open`."""
+    """All services of the application. Create it with :meth:`open`."""
 
     settings: AppSettings
     engine: ChatEngine
@@ -68,10 +68,10 @@ class Services:
 
     @classmethod
     async def open(cls, settings: AppSettings, engine: ChatEngine) -> Services:
-        """Claim and migrate the database, and mark what a dead process left running.
+        """Claims and migrates the database, and marks the turns that a dead process left running as interrupted.
 
         Raises:
-            StartupError: the data folder, the database or a prompt file cannot be used; says what to do.
+            StartupError: the data folder, the database or a prompt file cannot be used; the message says what to do.
         """
         files = read_templates()
         url = settings.resolved_database_url
@@ -96,7 +96,7 @@ class Services:
             titles = Titles(engine, conversations, accounts=settings.accounts) if settings.auto_titles else None
             notifications = Notifications(url)
             background = BackgroundTasks()
-            is_alone = sqlite_file(url) is not None  # else there may be other processes
+            is_alone = sqlite_file(url) is not None  # PostgreSQL may be shared with other processes
             if not is_alone:
                 background.start(notifications.listen(), "notifications")
             templates = Templates(files, TemplateVersions(database))
@@ -111,7 +111,7 @@ class Services:
             quotas = Quotas(settings, uses, replies_here, is_alone=is_alone) if settings.accounts else None
             admission = temporary.admission = quotas or UnlimitedAdmission()
             if accounts is not None:
-                background.start(accounts.revocation_watcher.run(), "watch over sessions")
+                background.start(accounts.revocation_watcher.run(), "revocation watcher")
             turns = Turns(
                 settings,
                 engine,
@@ -135,7 +135,7 @@ class Services:
                 retention_days=settings.retention_days,
             )
             background.start(housekeeping.run_indexing(), "search index")
-            background.start(housekeeping.run_cleanup(), "cleaning")
+            background.start(housekeeping.run_cleanup(), "cleanup")
             return cls(
                 settings=settings,
                 engine=engine,
@@ -170,25 +170,28 @@ class Services:
 
     @property
     def conversations(self) -> Conversations:
-        """Those that last."""
+        """The persistent conversations."""
         return self.chats.conversations
 
     @property
     def turns(self) -> Turns:
-        """The replies in them."""
+        """The turns of persistent conversations."""
         return self.chats.turns
 
     @property
     def deletions(self) -> Deletions:
-        """What was deleted from them."""
+        """The deletions in persistent conversations, which can be undone."""
         return self.chats.deletions
 
     async def chats_with(self, id: str) -> Chats:
-        """Where the conversation, message, turn or deletion of this id is: among the temporary chats, or the others."""
+        """Returns the chats, temporary or persistent, that hold the conversation, message, turn or deletion ``id``.
+
+        An unknown id belongs to the persistent ones.
+        """
         return await self.temporary.find(id) or self.chats
 
     async def close(self) -> None:
-        """End the replies in flight within ``shutdown_seconds``, then let go of the database. The engine stays."""
+        """Ends the replies in flight within ``shutdown_seconds``, then closes the database. Leaves the engine open."""
         try:
             await asyncio.gather(self.turns.close(), self.temporary.close())
             if self._quotas is not None:
@@ -201,11 +204,11 @@ class Services:
             self._claim.close()
 
     async def ready(self) -> None:
-        """Whether messages can be answered and saved now.
+        """Checks that messages can be answered and saved now.
 
         Raises:
-            EngineUnavailable: the engine takes no requests; says why.
-            StorageUnavailable: the database does not answer.
+            EngineUnavailable: the engine takes no requests; the message says why.
+            StorageUnavailable: the database does not respond.
         """
         health = self.engine.health()
         if not health.ready:

@@ -1,4 +1,4 @@
-"""What those who run the desk work with."""
+"""The services behind the desk's pages for admins and viewers: usage, review, audit log, erasure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.store.desk.usage import UsageRecords
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desk:
-    """One of each, over one database."""
+    """The desk's services over one database."""
 
     usage: UsageRecords
     reviews: Reviews
@@ -31,7 +31,7 @@ class Desk:
         delete_conversation: Callable[[str, str], Awaitable[None]],
         forget_temporary: Callable[[str], Awaitable[None]],
     ) -> Desk:
-        """Args: as :class:`app.services.erasure.Erasure`'s."""
+        """Creates the services. For the callbacks, see :class:`app.services.erasure.Erasure`."""
         return cls(
             usage=UsageRecords(database),
             reviews=Reviews(database),

@@ -1,4 +1,4 @@
-"""Deleting all that there is of a person, on their request."""
+"""Erasure of a user's data on request."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from app.store.accounts.personal_data import DeletionPreview, UserDataRecords
 
 
 class Erasure:
-    """Shows what there is of a person, and deletes it.
+    """Previews and deletes all data of a user.
 
     Args:
-        shut_out: disables an account, in the name of an admin, or refuses because it is the last admin's.
-        delete_conversation: of a user, with a reply that is being written in it.
-        forget_temporary: lets go of the user's chats that are in memory only.
+        shut_out: disables the account (user id, acting admin's id); raises ``Conflict`` for the last admin's.
+        delete_conversation: deletes a conversation (user id, conversation id) with a reply in flight in it.
+        forget_temporary: deletes the user's temporary chats, which are only in memory.
     """
 
     def __init__(
@@ -30,30 +30,30 @@ class Erasure:
         self._forget_temporary = forget_temporary
 
     async def find(self, name: str) -> str:
-        """The id of whoever signs in with this name.
+        """Returns the id of the user who signs in with this name.
 
         Raises:
-            NotFound: nobody does.
+            NotFound: no user has this name.
         """
         return await self._data.find(name)
 
     async def preview(self, user_id: str) -> DeletionPreview:
-        """What would go.
+        """Counts what :meth:`erase` would delete.
 
         Raises:
-            NotFound: there is no such person.
+            NotFound: there is no such user.
         """
         return await self._data.preview(user_id)
 
     async def erase(self, actor_id: str | None, user_id: str) -> DeletionPreview:
-        """Delete the person with everything; returns what that was. Cut short, it can be done again.
+        """Deletes the user with all data; returns the counts of what was deleted. Safe to repeat after a failure.
 
         Raises:
-            NotFound: there is no such person.
-            Conflict: they are the last admin.
+            NotFound: there is no such user.
+            Conflict: the user is the last admin.
         """
         before = await self._data.preview(user_id)
-        if user_id != LOCAL_USER_ID:  # who is deleted begins nothing new meanwhile
+        if user_id != LOCAL_USER_ID:  # the user must not start anything new meanwhile
             await self._shut_out(user_id, actor_id)
         for conversation_id in await self._data.running_in(user_id):
             await self._delete_conversation(user_id, conversation_id)

@@ -1,4 +1,4 @@
-"""What the server does by itself, now and then: search entries, deletions that are final by now, retention."""
+"""Periodic maintenance: the search index, purging deletions that can no longer be undone, retention."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from app.store.maintenance.retention import Retention
 
 _log = logging.getLogger(__name__)
 
-INDEX_SECONDS = 2.0
-CLEAN_SECONDS = 600.0
-BETWEEN_BATCHES_SECONDS = 0.05  # for those who wait to write
-UNDO_HOURS = 1
+INDEX_SECONDS = 2.0  #: between two checks for messages to index
+CLEAN_SECONDS = 600.0  #: between two cleanups
+BETWEEN_BATCHES_SECONDS = 0.05  #: lets waiting writers in between two batches of the index
+UNDO_HOURS = 1  #: how long a deletion can be undone
 
 
 class Housekeeping:
-    """What :class:`app.concurrency.background.BackgroundTasks` run from start to close, whatever becomes of the database meanwhile.
+    """The loops that background tasks run from start to close. They survive an unavailable database and try again.
 
     Args:
         retention_days: conversations without activity for longer are deleted; None keeps all.
@@ -46,16 +46,16 @@ class Housekeeping:
         self._retention_days = retention_days
 
     async def run_indexing(self) -> None:
-        """Keep the search entries up to date."""
+        """Keeps the search index up to date."""
         while True:
             try:
                 more = await self._index.catch_up()
-            except StorageUnavailable:  # it was logged where it happened
+            except StorageUnavailable:  # logged by the database layer
                 more = False
             await asyncio.sleep(BETWEEN_BATCHES_SECONDS if more else INDEX_SECONDS)
 
     async def run_cleanup(self) -> None:
-        """:meth:`clean` now and then."""
+        """Runs :meth:`clean` every :data:`CLEAN_SECONDS`."""
         while True:
             try:
                 await self.clean()
@@ -64,10 +64,10 @@ class Housekeeping:
             await asyncio.sleep(CLEAN_SECONDS)
 
     async def clean(self) -> None:
-        """Delete for good what nobody can get back any more, and what is older than is kept.
+        """Purges deletions that can no longer be undone, expired sessions and chats, and conversations past retention.
 
         Raises:
-            StorageUnavailable: the database does not work.
+            StorageUnavailable: the database does not respond.
         """
         now = datetime.now(UTC)
         await self._temporary.delete_expired()
