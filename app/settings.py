@@ -35,8 +35,8 @@ class AppSettings(BaseSettings):
     )
     accounts: bool = Field(
         False,
-        description="Require users to sign in. Without accounts there is one local user, and the server only listens on "
-        "this machine.",
+        description="Require users to sign in. Without accounts there is one local user, and the server listens on this "
+        "machine only.",
     )
     secret_key: SecretStr | None = Field(
         None,
@@ -70,9 +70,7 @@ class AppSettings(BaseSettings):
     messages_per_minute: int | None = Field(
         30, ge=1, description="With accounts: maximum messages per user and minute."
     )
-    concurrent_replies: int | None = Field(
-        4, ge=1, description="With accounts: maximum replies in flight per user."
-    )
+    concurrent_replies: int | None = Field(4, ge=1, description="With accounts: maximum replies in flight per user.")
     tokens_per_day: int | None = Field(
         None,
         ge=1,
@@ -106,11 +104,11 @@ class AppSettings(BaseSettings):
     )
     context_policy: ContextPolicy = Field(
         "drop_oldest",
-        description="For conversations longer than the model's context: drop_oldest leaves out the oldest turns, refuse "
+        description="For conversations longer than the model's context: drop_oldest omits the oldest turns, refuse "
         "rejects the message.",
     )
     auto_titles: bool = Field(
-        True, description="Let the model generate the titles of conversations; otherwise the first message is the title."
+        True, description="Let the model generate conversation titles; otherwise the first message is the title."
     )
     retention_days: int | None = Field(
         None,
@@ -119,7 +117,7 @@ class AppSettings(BaseSettings):
     )
     strict_fields: bool = Field(
         False,
-        description="Let /v1 reject requests with unknown fields; otherwise it ignores the fields and lists them in the "
+        description="Let /v1 reject requests with unknown fields; otherwise it ignores them and lists them in the "
         "X-Ignored-Fields header.",
     )
     max_message_chars: int = Field(200_000, ge=1, description="Maximum length of a message in characters.")
@@ -194,7 +192,7 @@ class AppSettings(BaseSettings):
             raise ValueError(f"Accounts need a secret: set APP_SECRET_KEY. {HOW_TO_MAKE_ONE}")
         if self.accounts and self.api_key is not None:
             raise ValueError(
-                "APP_API_KEY is for a server without accounts: with accounts, users create API keys at /account. Unset it"
+                "APP_API_KEY is for a server without accounts: with them, users create API keys at /account. Unset it"
             )
         return self
 

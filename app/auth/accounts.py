@@ -1,4 +1,4 @@
-"""The people of a desk with accounts: how they come in, and what they hold."""
+"""Account service: signing in and out, passwords, roles, links, API keys. Only used with accounts."""
 
 from __future__ import annotations
 
@@ -40,30 +40,31 @@ INVITATION_DAYS = 7
 RESET_HOURS = 24
 SETUP_HOURS = 24
 KEY_PREFIX = "dmk_"
+#: Characters of a key that are stored in the clear, so that its owner can recognise it in the list.
 _KEY_BEGINNING = len(KEY_PREFIX) + 4
 
-WRONG = "The name or the password is not right."
-TOO_MANY_SIGN_INS = "There were too many sign-ins."
+WRONG = "Incorrect username or password."
+TOO_MANY_SIGN_INS = "Too many sign-in attempts."
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """From where somebody comes who is not known yet."""
+    """The client of a request that signs in."""
 
     address: str
     user_agent: str
-    token: str | None  #: of the cookie they bring
+    token: str | None  #: from the session cookie that the request carries
 
 
 class AccountService:
-    """One per process."""
+    """Signs users in and changes their accounts, and keeps the caches of this process valid. One per process."""
 
     def __init__(self, database: Database, settings: AppSettings, *, is_alone: bool = False) -> None:
         """Args:
-            is_alone: no other server lets people in by the same database, or shuts them out.
+            is_alone: no other server process uses the same database, so authentication results can be cached.
 
         Raises:
-            ValueError: there is no secret key.
+            ValueError: ``secret_key`` is not set.
         """
         if settings.secret_key is None:
             raise ValueError("Accounts need a secret key.")
@@ -83,13 +84,13 @@ class AccountService:
         self._rate_limiter = RateLimiter()
 
     async def sign_in(self, name: str, password: str, visitor: Visitor) -> str:
-        """Begin a session; returns its token.
+        """Starts a session; returns its token.
 
-        What is wrong is never said, and takes as long whatever it is.
+        A failure does not reveal its cause, neither by its message nor by the time it takes.
 
         Raises:
-            WrongCredentials: the name, the password, or the account is not (or not any more) one to sign in with.
-            TooManyRequests: this address or this account was tried too often.
+            WrongCredentials: the name or the password is wrong, or the account is disabled.
+            TooManyRequests: too many attempts from this address or for this account.
         """
         name = fold_name(name)
         self._rate_limiter.hit(SIGN_INS_BY_ADDRESS, visitor.address, TOO_MANY_SIGN_INS)
@@ -98,7 +99,7 @@ class AccountService:
         hashed = known.password_hash if known is not None and not known.disabled else None
         right, rehashed = await self._passwords.verify(password, hashed)
         if not right or known is None or hashed is None:
-            # Not the name that was typed: it may be a password.
+            # The audit log must not hold the name as typed: it may be a password.
             target = known.user_id if known is not None else None
             await self._audit.record(None, AuditAction.SIGN_IN_FAILED, target, address=visitor.address)
             raise WrongCredentials(WRONG)
@@ -108,48 +109,48 @@ class AccountService:
         return await self._begin(known.user_id, visitor)
 
     async def sign_out(self, user_id: str, session_id: str) -> None:
-        """End one session."""
+        """Ends one session."""
         await self.sessions.end(user_id, session_id, action=AuditAction.SIGNED_OUT)
         self._changed()
 
     async def sign_out_everywhere(self, user_id: str, *, actor_id: str | None = None) -> int:
-        """End all sessions of somebody's; returns how many."""
+        """Ends all sessions of a user; returns how many."""
         ended = await self.sessions.end_all(user_id, actor_id=actor_id)
         self._changed()
         return ended
 
     async def end_session(self, user_id: str, session_id: str, *, actor_id: str | None = None) -> None:
-        """End another session of somebody's.
+        """Revokes one session of a user.
 
         Raises:
-            NotFound: there is no such session.
+            NotFound: the user has no such session.
         """
         await self.sessions.end(user_id, session_id, action=AuditAction.SESSION_REVOKED, actor_id=actor_id)
         self._changed()
 
     async def change_password(self, user_id: str, session_id: str | None, before: str, after: str) -> None:
-        """Change one's own password: all other sessions end.
+        """Changes the caller's own password and ends all their other sessions.
 
         Raises:
-            InvalidInput: ``before`` is not the password, or ``after`` cannot be one.
-            TooManyRequests: it was tried too often.
+            InvalidInput: ``before`` is not the current password, or ``after`` is not an acceptable one.
+            TooManyRequests: too many attempts for this account.
         """
         person = await self.records.get(user_id)
-        self._rate_limiter.hit(SIGN_INS_BY_ACCOUNT, person.name, "There were too many tries.")
+        self._rate_limiter.hit(SIGN_INS_BY_ACCOUNT, person.name, "Too many attempts.")
         right, _ = await self._passwords.verify(before, await self.records.password_hash(user_id))
         if not right:
-            raise InvalidInput("The present password is not right.")
+            raise InvalidInput("The current password is incorrect.")
         hashed = await self._passwords.hash(checked_password(after, person.name))
         await self.records.set_password(user_id, hashed, except_session=session_id)
         self._rate_limiter.reset(SIGN_INS_BY_ACCOUNT, person.name)
         self._changed()
 
     async def reset_password(self, user_id: str, password: str) -> None:
-        """Give somebody another password, without the present one: all their sessions end.
+        """Sets a user's password without the current one, and ends all their sessions.
 
         Raises:
             NotFound: there is no such account.
-            InvalidInput: it cannot be one.
+            InvalidInput: the password is not acceptable.
         """
         person = await self.records.get(user_id)
         hashed = await self._passwords.hash(checked_password(password, person.name))
@@ -157,17 +158,19 @@ class AccountService:
         self._changed()
 
     async def set_role(self, user_id: str, role: UserRole, *, actor_id: str | None) -> None:
-        """Raises:
-        NotFound, Conflict: as :meth:`app.store.accounts.accounts.Accounts.set_role`.
+        """Changes a user's role.
+
+        Raises:
+            NotFound, Conflict: as :meth:`app.store.accounts.accounts.AccountRecords.set_role`.
         """
         await self.records.set_role(user_id, role, actor_id=actor_id)
         self._changed()
 
     async def set_disabled(self, user_id: str, disabled: bool, *, actor_id: str | None) -> None:
-        """Shut somebody out at once, streams under way included; or let them in again.
+        """Disables an account at once, its open streams included, or enables it again.
 
         Raises:
-            NotFound, Conflict: as :meth:`app.store.accounts.accounts.Accounts.set_disabled`.
+            NotFound, Conflict: as :meth:`app.store.accounts.accounts.AccountRecords.set_disabled`.
         """
         await self.records.set_disabled(user_id, disabled, actor_id=actor_id)
         self._changed()
@@ -175,7 +178,7 @@ class AccountService:
     # ---- links
 
     async def invite(self, role: UserRole, *, actor_id: str, note: str | None, days: int) -> tuple[LinkView, str]:
-        """A link for somebody who gets an account, and its token, which is not shown again."""
+        """Creates an invitation link; returns it and its token, which is not shown again."""
         token = self.mint.new()
         note = one_line(clean_text(note or ""))[:200] or None
         lifetime = timedelta(days=days)
@@ -185,7 +188,7 @@ class AccountService:
         return link, token
 
     async def reset_token(self, user_id: str, *, actor_id: str | None) -> str:
-        """The token of a link with which somebody chooses another password.
+        """Creates a link with which a user sets a new password; returns its token.
 
         Raises:
             NotFound: there is no such account.
@@ -197,20 +200,20 @@ class AccountService:
         return token
 
     async def setup_token(self) -> str | None:
-        """The token of a link to the first admin's account; None where there is an admin."""
+        """Creates the link for the first admin's account; returns its token, or None if there is an admin already."""
         token = self.mint.new()
         made = await self.invitations.let_set_up(self.mint.hash(token), lifetime=timedelta(hours=SETUP_HOURS))
         return token if made else None
 
     async def look_at_link(self, token: str, visitor: Visitor) -> Link:
-        """What a link is for.
+        """Returns what a link is for, without using it.
 
         Raises:
-            NotFound: it does not work (any more).
-            Conflict: it is for the first admin, and there is one.
-            TooManyRequests: this address tries too many.
+            NotFound: the link is unknown, used or expired.
+            Conflict: the link is for the first admin, and there is an admin.
+            TooManyRequests: too many attempts from this address.
         """
-        self._rate_limiter.hit(LINKS_BY_ADDRESS, visitor.address, "Too many links were tried.")
+        self._rate_limiter.hit(LINKS_BY_ADDRESS, visitor.address, "Too many attempts to open a link.")
         return await self.invitations.look(self.mint.hash(token))
 
     async def use_link(
@@ -223,11 +226,12 @@ class AccountService:
         display_name: str | None = None,
         with_history: bool = False,
     ) -> str:
-        """Do what the link is for, and sign in; returns the session's token.
+        """Creates the account or changes the password, as the link says, and signs in; returns the session's token.
 
         Raises:
-            InvalidInput: the name or the password cannot be one. The link still works.
-            NotFound, Conflict, TooManyRequests: as :meth:`look_at_link`; Conflict also where the name is taken.
+            InvalidInput: the name or the password is not acceptable. The link still works.
+            NotFound, Conflict, TooManyRequests: as :meth:`look_at_link`; Conflict also if the name is taken.
+            WrongCredentials: the password was changed, but the account is disabled.
         """
         link = await self.look_at_link(token, visitor)
         if link.purpose is Purpose.RESET:
@@ -248,10 +252,10 @@ class AccountService:
     async def create(
         self, name: str, display_name: str | None, role: UserRole, password: str, *, actor_id: str | None = None
     ) -> AccountView:
-        """Make an account.
+        """Creates an account.
 
         Raises:
-            InvalidInput: the name or the password cannot be one.
+            InvalidInput: the name or the password is not acceptable.
             Conflict: the name is taken.
         """
         name = checked_name(name)
@@ -264,20 +268,20 @@ class AccountService:
     async def make_key(
         self, user_id: str, name: str, scopes: Collection[Scope], days: int | None
     ) -> tuple[KeyView, str]:
-        """A key for a program of somebody's, and what makes it one, which is not shown again.
+        """Creates an API key; returns it and its secret, which is not shown again.
 
         Args:
-            days: after which it ends; None is never.
+            days: lifetime; None never expires.
 
         Raises:
-            InvalidInput: it has no name, or opens nothing.
-            Conflict: they have as many as anybody may.
+            InvalidInput: the name is missing or too long, or there are no scopes.
+            Conflict: the user has the maximum number of keys.
         """
         name = one_line(clean_text(name))
         if not name or len(name) > 100:
-            raise InvalidInput("Give the key a name of at most 100 characters, such as that of the program.")
+            raise InvalidInput("Enter a name of at most 100 characters, such as the name of the program.")
         if not scopes:
-            raise InvalidInput("Choose what the key is for.")
+            raise InvalidInput("Choose at least one scope.")
         token = self.mint.new(KEY_PREFIX)
         made = await self.keys.create(
             user_id,
@@ -290,18 +294,20 @@ class AccountService:
         return made, token
 
     async def revoke_key(self, user_id: str, id: str) -> None:
-        """Raises:
-        NotFound: there is no such key.
+        """Revokes an API key at once, its requests in flight included.
+
+        Raises:
+            NotFound: the user has no such key.
         """
         await self.keys.revoke(user_id, id)
         self._changed()
 
     def close(self) -> None:
-        """Wait for what is being computed."""
+        """Waits for the password hashes being computed."""
         self._passwords.close()
 
     async def _begin(self, user_id: str, visitor: Visitor) -> str:
-        """A new session with a new token: one that was planted in the browser before is worth nothing."""
+        """Starts a session with a new token, and ends the visitor's old one. Prevents session fixation."""
         token = self.mint.new()
         if visitor.token is not None:
             await self.sessions.end_token(self.mint.hash(visitor.token))
@@ -312,7 +318,7 @@ class AccountService:
         return token
 
     def _changed(self) -> None:
-        """Somebody may come in no more, or may do something else by now: it holds from here on."""
+        """Applies a change of credentials or permissions at once: empties the caches and checks open responses."""
         self.session_cache.invalidate()
         self.key_cache.invalidate()
         self.revocation_watcher.check_now()

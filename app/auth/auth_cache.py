@@ -1,4 +1,4 @@
-"""Who was known a moment ago: the many requests of a page, or of a program, ask the database once."""
+"""Caches authenticated sessions and API keys, so that a burst of requests hits the database once."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from app.auth.revocation_watcher import POLL_SECONDS
 
 Credential = TypeVar("Credential")
 
-#: What a command ends beside the server is let in for so long still: no longer than answers that are under way go on
-#: (see :class:`app.auth.revocation_watcher.RevocationWatcher`). What the server itself ends, it forgets at once.
+#: Cache TTL. A revocation made by the CLI takes effect within this time, as it does for responses in flight (see
+#: :class:`app.auth.revocation_watcher.RevocationWatcher`). The server's own revocations empty the cache at once.
 AUTH_CACHE_SECONDS = POLL_SECONDS
+#: Maximum number of cached credentials; above it, the oldest is evicted.
 MAX_ENTRIES = 10_000
 
 
 class AuthCache(Generic[Credential]):
-    """Sessions, or keys, by the hash of their token. Whoever is not known is looked for each time.
+    """Caches sessions or keys by the hash of their token. Misses are not cached.
 
     Args:
-        find: looks in the database.
-        seconds: how long somebody is known. 0 where there are other servers: whom one shuts out, none lets in.
+        find: reads from the database.
+        seconds: TTL. 0, which disables caching, if other servers use the database: a revocation by one of them must
+            hold for all.
     """
 
     def __init__(
@@ -33,18 +35,18 @@ class AuthCache(Generic[Credential]):
         self._find = find
         self._seconds = seconds
         self._clock = clock
-        self._entries: dict[str, tuple[Credential, float]] = {}  # and until when
+        self._entries: dict[str, tuple[Credential, float]] = {}  # with its expiry time
         self._generation = 0
 
     async def find(self, token_hash: str) -> Credential | None:
-        """Raises whatever ``find`` raises."""
+        """Returns the cached or stored credential; None if there is none. Raises what ``find`` raises."""
         found, until = self._entries.get(token_hash, (None, 0.0))
         if found is not None and self._clock() < until:
             return found
         generation, asked_at = self._generation, self._clock()
         found = await self._find(token_hash)
         self._entries.pop(token_hash, None)
-        # What was read before somebody was shut out must not be remembered after.
+        # A result read before a revocation must not be cached after it.
         if found is not None and generation == self._generation:
             self._entries[token_hash] = found, asked_at + self._seconds
             if len(self._entries) > MAX_ENTRIES:
@@ -52,6 +54,6 @@ class AuthCache(Generic[Credential]):
         return found
 
     def invalidate(self) -> None:
-        """Somebody may not come in any more, or is another by now: everybody is looked for again."""
+        """Empties the cache after a revocation or a change of role."""
         self._generation += 1
         self._entries.clear()

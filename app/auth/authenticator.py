@@ -1,4 +1,4 @@
-"""With accounts: people are known by the session cookie of their browser, programs by an API key."""
+"""Authentication with accounts: browsers by their session cookie, programs by an API key."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from app.auth.accounts import AccountService
 from app.auth.identity import Identity
 from app.error_format import is_openai_path
 
-#: How often it is written down that somebody is here.
+#: Minimum seconds between two updates of a session's last-seen or a key's last-used time.
 TOUCH_SECONDS = 300.0
+#: Maximum number of remembered updates; above it, the oldest is forgotten.
 _TOUCHES_KEPT = 10_000
 
 
 class AccountAuthenticator:
-    """Finds out whose cookie or key a request shows.
+    """Identifies the user of a request by its cookie or key.
 
     Args:
-        accounts: asked per request, since it opens after the routes exist.
-        metrics_token: what opens ``/metrics``; None opens it to nobody.
+        accounts: returns the account service; called per request, since it opens after the routes exist.
+        metrics_token: the bearer token for ``/metrics``; None closes it.
     """
 
     def __init__(self, accounts: Callable[[], AccountService], metrics_token: SecretStr | None) -> None:
@@ -38,28 +39,30 @@ class AccountAuthenticator:
         self._touching: set[asyncio.Task[None]] = set()
 
     async def identify(self, scope: Mapping[str, Any]) -> Identity | None:
-        """Raises:
-        StorageUnavailable: the database does not answer, so nobody is known.
+        """Returns the identity behind the request's key or cookie; None if neither is valid.
+
+        Raises:
+            StorageUnavailable: the database does not respond.
         """
         bearer = bearer_of(scope)
-        # In OpenAI's API what is shown counts alone: a key that is wrong is refused, whatever cookie comes along.
+        # In OpenAI's API, a key takes precedence: a wrong one is refused, even if a valid cookie comes along.
         if bearer is not None and is_openai_path(scope["path"]):
             return await self._by_key(bearer)
         return await self._by_cookie(scope)
 
     @property
     def key_hint(self) -> str:
-        return "Keys are made on your account's page."
+        return "Create API keys on your account page."
 
     def may_read_metrics(self, scope: Mapping[str, Any]) -> bool:
-        """Whether the request shows the token for ``/metrics``."""
+        """Whether the request carries the token for ``/metrics``."""
         shown = bearer_of(scope)
         if self._metrics_token is None or shown is None:
             return False
         return hmac.compare_digest(shown.encode(), self._metrics_token.get_secret_value().encode())
 
     def watch(self, identity: Identity) -> AbstractContextManager[asyncio.Event | None]:
-        """While an answer is under way: an event that is set when it must end."""
+        """Context for a response in flight: yields an event that is set when the identity is revoked."""
         return self._accounts().revocation_watcher.watch(identity)
 
     async def _by_key(self, token: str) -> Identity | None:
@@ -80,7 +83,7 @@ class AccountAuthenticator:
         return Identity(session.user_id, session.role, session_id=session.id)
 
     def _touch(self, id: str, last: datetime | None, write: Callable[[], Any]) -> None:
-        """Write it down beside the request, which does not wait for a disk, and not with each of them."""
+        """Updates the last-used time in a task of its own, at most every :data:`TOUCH_SECONDS`: requests don't wait."""
         if last is not None and (datetime.now(UTC) - last).total_seconds() < TOUCH_SECONDS:
             return
         now = time.monotonic()
@@ -97,11 +100,11 @@ class AccountAuthenticator:
     def _written(self, task: asyncio.Task[None]) -> None:
         self._touching.discard(task)
         if not task.cancelled():
-            task.exception()  # the database was away; it logged that, and the next visit is written down
+            task.exception()  # the database layer logged it; marks it as retrieved. A later request updates the time.
 
 
 def bearer_of(scope: Mapping[str, Any]) -> str | None:
-    """What a request shows as ``Authorization: Bearer``."""
+    """Returns the token of ``Authorization: Bearer``, or None."""
     kind, _, token = Headers(scope=dict(scope)).get("authorization", "").partition(" ")
     token = token.strip()
     return token if kind.lower() == "bearer" and token else None

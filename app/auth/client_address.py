@@ -1,4 +1,4 @@
-"""Where a request really comes from, behind a proxy too."""
+"""The real client address of a request, also behind proxies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNKNOWN = "unknown"
 
 
 class TrustedProxies:
-    """Which neighbours' ``X-Forwarded-For`` is believed.
+    """The proxies whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are trusted.
 
     Args:
         networks: addresses or networks, such as ``10.0.0.0/8``.
@@ -22,9 +22,9 @@ class TrustedProxies:
         self._networks = tuple(ipaddress.ip_network(one, strict=False) for one in networks)
 
     def client_address(self, scope: Mapping[str, Any]) -> str:
-        """The address of whoever asks: the last one in the chain that is no proxy of ours.
+        """Returns the client's address: the last one in the chain that is not a trusted proxy.
 
-        What stands before it in the header was written by the client and proves nothing.
+        Entries before it in the header come from the client and prove nothing.
         """
         client = scope.get("client")
         address = str(client[0]) if client else UNKNOWN
@@ -35,13 +35,13 @@ class TrustedProxies:
             try:
                 address = str(ipaddress.ip_address(hop.strip("[]")))
             except ValueError:
-                return address  # nothing before what is no address can be believed
+                return address  # entries before a malformed one cannot be trusted
             if not self._trusts(address):
                 return address
         return address
 
     def is_https(self, scope: Mapping[str, Any]) -> bool:
-        """Whether the browser came by https, as far as a proxy of ours says."""
+        """Whether a trusted proxy says that the browser connected by https."""
         client = scope.get("client")
         told = client is not None and self._trusts(str(client[0]))
         return told and Headers(scope=dict(scope)).get("x-forwarded-proto", "").strip().lower() == "https"

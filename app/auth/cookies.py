@@ -1,4 +1,4 @@
-"""The cookie that a browser is known by."""
+"""The session cookie."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from starlette.requests import cookie_parser
 from starlette.responses import Response
 
 _NAME = "deskmate_session"
-#: As long as browsers keep any: how long a session lasts is the server's to say.
+#: The longest that browsers keep a cookie. The server decides when the session expires.
 _MAX_AGE_SECONDS = 400 * 24 * 3600
 
 
 class SessionCookie:
-    """Reads and writes it: not for scripts, not sent along by other websites' requests.
+    """Reads and writes the session cookie: HttpOnly, SameSite=Lax.
 
     Args:
-        secure: people come by https. The cookie is sent nowhere else then, and by its name no other host of the
-            domain can set it.
+        secure: the site is served by https. The cookie is then only sent by https, and its ``__Host-`` prefix keeps
+            other hosts of the domain from setting it.
     """
 
     def __init__(self, *, secure: bool) -> None:
@@ -27,18 +27,18 @@ class SessionCookie:
         self.name = f"__Host-{_NAME}" if secure else _NAME
 
     def read(self, scope: Mapping[str, Any]) -> str | None:
-        """The token that a request brings."""
+        """Returns the session token of a request, or None."""
         for header in Headers(scope=dict(scope)).getlist("cookie"):
             if token := cookie_parser(header).get(self.name):
                 return token
         return None
 
     def write(self, response: Response, token: str) -> None:
-        """Have the browser keep ``token``."""
+        """Sets the cookie to ``token``."""
         response.set_cookie(
             self.name, token, max_age=_MAX_AGE_SECONDS, path="/", secure=self._secure, httponly=True, samesite="lax"
         )
 
     def clear(self, response: Response) -> None:
-        """Have the browser forget it."""
+        """Deletes the cookie."""
         response.delete_cookie(self.name, path="/", secure=self._secure, httponly=True, samesite="lax")

@@ -13,35 +13,35 @@ from starlette.types import Scope
 
 ALLOWED_METHODS = "GET, POST"
 MAX_AGE_SECONDS = 600
-#: Answer headers that a script may read beside those that it always may.
+#: Response headers that scripts may read, besides those that CORS always allows.
 EXPOSED_HEADERS = "Retry-After, X-Ignored-Fields, X-Request-Id"
-#: What a preflight asks to send: names of headers. OpenAI's client sends a dozen of its own (``x-stainless-*``).
+#: The request headers that a preflight asks for. OpenAI's client sends a dozen of its own (``x-stainless-*``).
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9-]{1,64}(\s*,\s*[A-Za-z0-9-]{1,64}){0,49}")
 
 
 class CrossOrigin:
-    """Says which requests of other origins are allowed, and with which headers they are answered.
+    """Decides which cross-origin requests are allowed, and provides the headers of their responses.
 
     Args:
-        origins: as :func:`origin_of` writes them.
+        origins: the allowed origins, as :func:`app.domain.origins.origin_of` formats them.
     """
 
     def __init__(self, origins: Iterable[str] = ()) -> None:
         self._origins = frozenset(origins)
 
     def allows(self, scope: Scope) -> bool:
-        """Whether the request comes from a listed origin and asks for what is open to it."""
+        """Whether the request comes from an allowed origin and is for ``/v1``."""
         if not self._origins or not scope["path"].startswith("/v1/"):
             return False
         return Headers(scope=scope).get("origin", "") in self._origins
 
     def is_preflight(self, scope: Scope) -> bool:
-        """Whether a browser asks if it may send an allowed request."""
+        """Whether the request is the preflight of an allowed request."""
         asks = scope.get("method") == "OPTIONS" and "access-control-request-method" in Headers(scope=scope)
         return asks and self.allows(scope)
 
     def preflight_headers(self, scope: Scope) -> dict[str, str]:
-        """The answer to it, beside :meth:`answer_headers`."""
+        """Returns the headers of a preflight's response, besides :meth:`answer_headers`."""
         asked = Headers(scope=scope).get("access-control-request-headers", "")
         wanted = asked if _HEADER_NAMES.fullmatch(asked) else "Authorization, Content-Type"
         return {
@@ -51,7 +51,7 @@ class CrossOrigin:
         }
 
     def answer_headers(self, scope: Scope) -> list[tuple[bytes, bytes]]:
-        """For every answer below ``/v1``. Credentials are never allowed: no script reads what a cookie opened."""
+        """Returns the headers of every response below ``/v1``. Credentials, and so cookies, are never allowed."""
         if not self._origins or not scope["path"].startswith("/v1/"):
             return []
         headers = [(b"vary", b"Origin, Access-Control-Request-Headers")]

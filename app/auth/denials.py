@@ -1,4 +1,4 @@
-"""The guard's answers instead of a route's: in the shape that who asks can read."""
+"""Responses to requests that the guard refuses: a redirect or page for a browser, an error object for a program."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _PAGE = """<!doctype html>
 <meta name="color-scheme" content="light dark"><title>Deskmate</title>
 <link rel="stylesheet" href="/ui/static/pages/pages.css">
 </head>
-<body><main class="dm-card"><h1>Not for you</h1><p>{message}</p><p><a href="/">Back to the chat</a></p></main></body>
+<body><main class="dm-card"><h1>Access denied</h1><p>{message}</p><p><a href="/">Back to the chat</a></p></main></body>
 </html>
 """
 
 
 class RequestRefused(Exception):
-    """Why a request does not reach its route."""
+    """Raised when a request must not reach its route; becomes an error response."""
 
-    key_hint = ""  #: to a program that is not known: where its API key comes from
+    key_hint = ""  #: tells a program without a valid API key where to get one
 
     def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
         super().__init__(message)
@@ -42,14 +42,14 @@ class RequestRefused(Exception):
 
 
 def not_signed_in(key_hint: str = "") -> RequestRefused:
-    """Nobody is known by what the request shows."""
+    """Creates the refusal of a request without valid credentials."""
     refusal = RequestRefused(401, _NOT_SIGNED_IN, "Sign in first.")
     refusal.key_hint = key_hint
     return refusal
 
 
 def refusal_response(scope: Scope, refusal: RequestRefused) -> Response:
-    """The refusal as an answer: a person who opens a page sees a page, a program gets an error."""
+    """Converts a refusal to a response: a redirect or page if a browser opens a page, an error object otherwise."""
     path = scope["path"]
     if _opens_a_page(scope):
         if refusal.status == 401:
@@ -66,12 +66,12 @@ def refusal_response(scope: Scope, refusal: RequestRefused) -> Response:
 
 
 def _about_key(scope: Scope, hint: str) -> str:
-    """What is wrong with the key of a request that is refused: it is missing, sent in another way, or wrong."""
+    """Explains what is wrong with the key of a refused request: missing, not sent as a bearer token, or wrong."""
     is_wrong = bearer_of(scope) is not None
     sent_otherwise = "authorization" in Headers(scope=scope)
     if scope["path"] == "/metrics":
         if is_wrong:
-            return "The token that was sent is not the value of APP_METRICS_TOKEN. Check it."
+            return "The token is not the value of APP_METRICS_TOKEN. Check it."
         return "Send the value of APP_METRICS_TOKEN as Authorization: Bearer TOKEN."
     if is_wrong:
         return f"Incorrect API key: it may be misspelt, expired or revoked. {hint}".rstrip()

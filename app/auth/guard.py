@@ -1,8 +1,9 @@
-"""The guard: an ASGI layer in front of every route, ours and Gradio's.
+"""The guard: ASGI middleware that authenticates and authorises every request, to our routes and Gradio's.
 
-Only our own page may drive the server: the address in ``Host`` must be ours (no DNS rebinding), and the
-browser must say that the request comes from our page (no cross-site requests). Who is asking is then found
-out, and :mod:`app.auth.policy` says whether they may; what is not there does not exist. Handlers trust it.
+Only our own page may drive the server: the ``Host`` header must name this server (prevents DNS rebinding), and the
+browser must say that the request comes from our page (prevents cross-site requests). The guard then identifies the
+user, and :mod:`app.auth.policy` says whether they may use the route; routes that are not listed there answer 404.
+Handlers rely on the guard and check nothing of this again.
 """
 
 from __future__ import annotations
@@ -26,21 +27,24 @@ from app.auth.revocable import RevocableRequests, run_until_revoked
 from app.domain.roles import UserRole
 from app.errors import StorageUnavailable, TooLarge
 
+#: Maximum size of a request body; a larger one is refused with 413.
 MAX_BODY_BYTES = 4 * 1024 * 1024
+#: Maximum size of an uploaded file.
 MAX_UPLOAD_BYTES = 200 * 1024 * 1024
-#: Of what anybody may send, signed in or not.
+#: Maximum size of a body on routes that need no sign-in.
 MAX_OPEN_BODY_BYTES = 64 * 1024
-#: In which a body that is read whole must have come: more than a slow line needs, less than a hog would take.
+#: Time for a body to arrive: enough for a slow line, too short to hold connections open. A slower one gets 408. For
+#: uploads, the time between two pieces.
 BODY_SECONDS = 60.0
-#: How many times the limit of an upload is listened to and thrown away.
+#: Upper bound on what is read and discarded of an upload that is too large, as a multiple of its limit.
 _MAX_DISCARDED_FACTOR = 10
 _JSON = ("application/json",)
-#: A form on another website can post text, multipart and url-encoded fields without asking first, but none of these.
+#: A form on another website can post text, multipart and url-encoded bodies without a preflight, but none of these.
 _UPLOADS = ("application/json", "application/zip", "application/octet-stream")
 
 
 class Guard:
-    """Checks every request against the policy and notes whose it is."""
+    """Checks every request against the policy and attaches the caller's identity to its scope."""
 
     def __init__(
         self,
@@ -55,10 +59,10 @@ class Guard:
         max_revocable_per_user: int | None = None,
         cross_origin: CrossOrigin | None = None,
     ) -> None:
-        """``allowed_hosts`` come beside the loopback names; a body has ``body_seconds`` to arrive.
-
-        Args:
-            max_revocable_per_user: how many answers of ``revocable`` rules a user may have under way; None is any number.
+        """Args:
+        allowed_hosts: accepted ``Host`` names, besides the loopback names.
+        body_seconds: see :data:`BODY_SECONDS`.
+        max_revocable_per_user: maximum responses of ``revocable`` rules in flight per user; None is unlimited.
         """
         self._revocable = RevocableRequests(max_revocable_per_user)
         self._app = app
@@ -75,7 +79,7 @@ class Guard:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             await self._http(scope, receive, send)
-        else:  # no route of ours speaks WebSocket
+        else:  # there are no WebSocket routes
             await send({"type": "websocket.close", "code": 1008})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,7 +134,7 @@ class Guard:
                 421,
                 "wrong_host",
                 "This server does not answer to that host name. Use http://127.0.0.1 or http://localhost with "
-                "its port, or have the name added to APP_ALLOWED_HOSTS.",
+                "its port, or add the name to APP_ALLOWED_HOSTS.",
             )
 
     def _admit(self, scope: Scope) -> Rule:
@@ -141,13 +145,13 @@ class Guard:
         if not is_same_origin(method, headers, linkable=rule is not None and rule.linkable):
             if not self._cross_origin.allows(scope):
                 raise RequestRefused(403, "cross_site", "Requests from another website are not allowed.")
-            # A browser may send cookies along, and no page of another origin acts by them: a key is needed.
+            # The browser may send cookies along, but a page of another origin must not act with them: it needs a key.
             scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
         if rule is None and ruling.allowed_methods:
             raise RequestRefused(
                 405,
                 "method_not_allowed",
-                f"{method} is not possible here.",
+                f"{method} is not allowed at this address.",
                 Allow=", ".join(sorted(ruling.allowed_methods)),
             )
         if rule is None or rule.access is Access.DENIED:
@@ -155,7 +159,7 @@ class Guard:
         return rule
 
     async def _identify(self, rule: Rule, scope: Scope) -> Identity | None:
-        """Who asks, if they may; None where it matters to nobody."""
+        """Returns the caller's identity; None on routes that need none. Raises ``RequestRefused``."""
         if rule.access is Access.OPEN:
             return None
         if rule.access is Access.METRICS:
@@ -172,7 +176,7 @@ class Guard:
         return identity
 
     async def _read_body(self, scope: Scope, receive: Receive, limit: int) -> bytes | None:
-        """The whole body (None when the client left before its end), so that a limit holds for every route."""
+        """Reads the whole body, so that the limit holds for every route; None if the client disconnects first."""
         if _declared_size(scope) > limit:
             raise _too_large_refusal(limit)
         chunks: list[bytes] = []
@@ -204,14 +208,14 @@ class Guard:
 def _authorize(rule: Rule, identity: Identity) -> None:
     if identity.key_id is not None and (rule.scope is None or rule.scope not in identity.scopes):
         raise RequestRefused(
-            403, "not_allowed", "This API key was not made for this. Make one that is, on your account's page."
+            403, "not_allowed", "This API key lacks the required scope. Create one that has it on your account page."
         )
     if rule.access is Access.ADMIN and identity.role is not UserRole.ADMIN:
-        raise RequestRefused(403, "not_allowed", "Only an admin may do this. Ask one of yours.")
+        raise RequestRefused(403, "not_allowed", "Only admins can do this. Ask an admin.")
     if rule.access is Access.OVERSEER and not identity.role.may_oversee:
-        raise RequestRefused(403, "not_allowed", "Only admins and viewers see this. Ask an admin if you should.")
+        raise RequestRefused(403, "not_allowed", "Only admins and viewers can see this. Ask an admin for access.")
     if rule.access is Access.WRITER and not identity.role.may_write:
-        raise RequestRefused(403, "not_allowed", "You can read here and change nothing. Ask an admin if you should.")
+        raise RequestRefused(403, "not_allowed", "Your role is read-only. Ask an admin for access.")
 
 
 def _check_content_type(scope: Scope, allowed: tuple[str, ...]) -> None:
@@ -225,7 +229,7 @@ def _check_content_type(scope: Scope, allowed: tuple[str, ...]) -> None:
     raise RequestRefused(
         415,
         "unsupported_media_type",
-        f"Send the file as it is, with one of these as Content-Type: {', '.join(allowed)}.",
+        f"Send the file as the body, with one of these as Content-Type: {', '.join(allowed)}.",
     )
 
 
@@ -239,13 +243,14 @@ def _too_large_refusal(limit: int) -> RequestRefused:
 
 
 def _too_large(limit: int) -> str:
-    return f"The request is larger than {limit / (1024 * 1024):g} MiB. Send less at once."
+    return f"The request is larger than {limit / (1024 * 1024):g} MiB. Send less in one request."
 
 
 def _limited(receive: Receive, limit: int, declared: int, timeout_s: float) -> Receive:
-    """A ``receive`` for a route that reads by itself: raises ``TooLarge`` there when more comes, or is declared.
+    """Wraps ``receive`` for a route that reads its body itself: raises ``TooLarge`` if the body exceeds ``limit``.
 
-    A client that sends nothing for ``timeout_s`` seconds has left, as far as the route is told.
+    A ``declared`` Content-Length counts too. A client that sends nothing for ``timeout_s`` seconds is reported as
+    disconnected.
     """
     size = 0
 
@@ -258,7 +263,7 @@ def _limited(receive: Receive, limit: int, declared: int, timeout_s: float) -> R
         size += len(message.get("body", b""))
         if max(size, declared) <= limit:
             return message
-        # Closed at once, the connection would take the answer with it before the browser had read it.
+        # If the connection closed at once, the browser could not read the response: it is still sending.
         while message.get("more_body", False) and size < limit * _MAX_DISCARDED_FACTOR:
             message = await receive()
             size += len(message.get("body", b""))
@@ -268,7 +273,7 @@ def _limited(receive: Receive, limit: int, declared: int, timeout_s: float) -> R
 
 
 def _session_hashes(rule: Rule, scope: Scope, body: bytes) -> list[str]:
-    """Every Gradio session this request names. A body Gradio will refuse anyway names none."""
+    """Returns every Gradio session that the request names; none for a body that Gradio will refuse anyway."""
     if rule.session is SessionIn.PATH:
         match = rule.match(scope["path"].rstrip("/"))
         return [match["session_hash"]] if match else []
@@ -284,7 +289,7 @@ def _session_hashes(rule: Rule, scope: Scope, body: bytes) -> list[str]:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A ``receive`` that yields the body once more, then whatever really comes (the disconnect)."""
+    """Returns a ``receive`` that yields the body that was read, then what really arrives (the disconnect)."""
     replayed = False
 
     async def again() -> Message:

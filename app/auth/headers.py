@@ -1,4 +1,4 @@
-"""Headers that every response carries, and some that none may carry."""
+"""Security headers of every response: content security policy, HSTS, caching; also removes foreign CORS headers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from app.error_format import BESIDE_V1, is_openai_path
 
 _EVERYWHERE = ("object-src 'none'", "base-uri 'self'", "form-action 'self'", "frame-ancestors 'none'")
 
-#: Gradio compiles templates in the page and styles elements in place, hence the two ``unsafe-``;
-#: ``connect-src 'self'`` is what keeps whatever runs there from talking to anybody else.
+#: Gradio compiles templates in the page and sets inline styles, hence the two ``unsafe-`` directives.
+#: ``connect-src 'self'`` keeps code on the page from sending data to other servers.
 CONTENT_SECURITY_POLICY = "; ".join(
     (
         "default-src 'self'",
@@ -25,7 +25,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
         *_EVERYWHERE,
     )
 )
-#: Our own pages run our own files and nothing else.
+#: Our own pages only load and run our own files.
 OWN_PAGES_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -36,7 +36,7 @@ OWN_PAGES_POLICY = "; ".join(
         *_EVERYWHERE,
     )
 )
-#: What is no page runs and loads nothing, should a browser ever show it as one.
+#: Responses that are not pages load and run nothing, should a browser ever display one.
 DATA_POLICY = "; ".join(("default-src 'none'", *_EVERYWHERE))
 
 _OWN_PAGES = ("/sign-in", "/setup", "/account", "/invitation", "/desk")
@@ -50,12 +50,12 @@ _SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-#: A year, in which browsers come by https whatever they are given.
+#: For a year, browsers use https even for http links.
 _HTTPS_ONLY = {"Strict-Transport-Security": "max-age=31536000"}
 
 
 def policy_of(path: str) -> str:
-    """The Content-Security-Policy of what is at ``path``."""
+    """Returns the Content-Security-Policy for ``path``."""
     first = f"/{path.lstrip('/').partition('/')[0]}"
     if first in _OWN_PAGES:
         return OWN_PAGES_POLICY
@@ -63,14 +63,14 @@ def policy_of(path: str) -> str:
 
 
 class SecurityHeaders:
-    """The outermost ASGI layer: what it adds is on error answers too.
+    """The outermost ASGI middleware, so that error responses carry the headers too.
 
-    It also takes away any CORS permission that a route gives: Gradio would allow whatever origin asks. Only
-    ``cross_origin`` says which pages beside our own may read an answer, and of those the guard answers preflights.
+    It also removes any CORS header that a route sets: Gradio would allow any origin. Only ``cross_origin`` says which
+    other origins may read a response; the guard answers their preflights.
     """
 
     def __init__(self, app: ASGIApp, *, https: bool = False, cross_origin: CrossOrigin | None = None) -> None:
-        """``https``: people come by it, and browsers are told to come by nothing else."""
+        """``https``: the site is served by https, and browsers are told (HSTS) to use nothing else."""
         self._app = app
         self._cross_origin = cross_origin or CrossOrigin()
         everywhere = {**_SECURITY_HEADERS, **(_HTTPS_ONLY if https else {})}

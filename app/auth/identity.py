@@ -1,4 +1,4 @@
-"""Who is asking. The guard decides once per request; everybody else reads the answer here."""
+"""The caller's identity. The guard sets it once per request; handlers read it here."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ _KEY = "identity"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A person, and by which door they came: a session of theirs, or one of their API keys."""
+    """A user, and how the request was authenticated: by a session or by an API key."""
 
     user_id: str
     role: UserRole
     session_id: str | None = None
     key_id: str | None = None
-    scopes: frozenset[str] = frozenset()  #: of the key
+    scopes: frozenset[str] = frozenset()  #: of the API key
 
 
 class Authenticator(Protocol):
-    """Finds out who sends a request."""
+    """Identifies the user of a request."""
 
     async def identify(self, scope: Mapping[str, Any]) -> Identity | None:
-        """The person behind an ASGI scope; None when nobody is known by it.
+        """Returns the identity behind an ASGI scope; None if it carries no valid credentials.
 
         Raises:
-            StorageUnavailable: that cannot be found out for now.
+            StorageUnavailable: the database does not respond.
         """
 
     @property
     def key_hint(self) -> str:
-        """Where a program's API key comes from, as a sentence."""
+        """A sentence that says where to get an API key."""
 
     def may_read_metrics(self, scope: Mapping[str, Any]) -> bool:
-        """Whether the request may read the process's numbers, which are nobody's."""
+        """Whether the request may read ``/metrics``, which belong to no user."""
 
     def watch(self, identity: Identity) -> AbstractContextManager[asyncio.Event | None]:
-        """Around a long answer: an event that is set when the identity holds no more; None where it always does."""
+        """Context for a long response: yields an event that is set when the identity is revoked, or None."""
 
 
 class LocalUser:
-    """Without accounts: whoever reaches this server is the one person at this computer, and may do everything."""
+    """Authentication without accounts: every request is the local user's, who is an admin."""
 
     def __init__(self, user_id: str) -> None:
         self._identity = Identity(user_id, UserRole.ADMIN)
 
-    async def identify(self, scope: Mapping[str, Any]) -> Identity | None:  # noqa: ARG002 - whoever asks
+    async def identify(self, scope: Mapping[str, Any]) -> Identity | None:  # noqa: ARG002 - the same for every request
         return self._identity
 
     @property
     def key_hint(self) -> str:
-        return "No key is needed here."
+        return "This server needs no API key."
 
     def may_read_metrics(self, scope: Mapping[str, Any]) -> bool:  # noqa: ARG002
         return True
@@ -68,25 +68,25 @@ class LocalUser:
 
 
 def set_identity(scope: MutableMapping[str, Any], identity: Identity) -> None:
-    """Note on an ASGI scope who the caller is. Only the guard calls this."""
+    """Attaches the caller's identity to an ASGI scope. Only the guard calls this."""
     scope.setdefault("state", {})[_KEY] = identity
 
 
 def identity_of(request: object) -> Identity:
-    """Who is behind a FastAPI request or a ``gr.Request``.
+    """Returns the identity of a FastAPI request or a ``gr.Request``.
 
     Raises:
-        RuntimeError: the request did not come through the guard, or its route is open to everybody (a mistake of
-            ours, never the caller's).
+        RuntimeError: the request did not pass the guard, or its route needs no sign-in (a bug, not the caller's
+            mistake).
     """
     connection = request if isinstance(request, HTTPConnection) else getattr(request, "request", None)
     if isinstance(connection, HTTPConnection):
         identity = connection.scope.get("state", {}).get(_KEY)
         if isinstance(identity, Identity):
             return identity
-    raise RuntimeError("This request did not pass the guard, so nobody knows whose it is.")
+    raise RuntimeError("The request has no identity: it did not pass the guard, or its route needs no sign-in.")
 
 
 def user_id_of(request: object) -> str:
-    """The id of that person. Raises as :func:`identity_of`."""
+    """Returns the user id of a request. Raises as :func:`identity_of`."""
     return identity_of(request).user_id

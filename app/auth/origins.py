@@ -1,4 +1,4 @@
-"""Is this request from our own page, or is another website driving the browser?
+"""Same-origin checks: distinguishes requests of our own page from those that another website makes the browser send.
 
 Browsers add ``Sec-Fetch-Site`` and ``Origin`` themselves and scripts cannot change them; programs
 (curl, the ``openai`` client) send neither and cannot be driven by a website.
@@ -16,7 +16,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
 def host_name(host: str) -> str | None:
-    """The name in a ``Host`` header, lower case, without port and brackets; None when it is malformed."""
+    """Returns the name in a ``Host`` header in lower case, without port and brackets; None if it is malformed."""
     try:
         parts = urlsplit(f"//{host}")
         _ = parts.port
@@ -28,10 +28,10 @@ def host_name(host: str) -> str | None:
 
 
 def own_addresses(listening_on: str) -> frozenset[str]:
-    """This machine's own addresses, where the server listens on all of them.
+    """Returns this machine's own addresses if the server listens on all interfaces, else none.
 
-    Whoever looks its replicas up by one name, as Prometheus does in a container network, calls each by its address. An
-    address in ``Host`` is no danger: what DNS rebinding brings there is a name.
+    A client that resolves the replicas by one name, as Prometheus does in a container network, sends each one's
+    address as ``Host``. Accepting an address is safe: in DNS rebinding, ``Host`` holds a name.
     """
     if listening_on.strip("[]") not in ("0.0.0.0", "::"):
         return frozenset()
@@ -43,10 +43,10 @@ def own_addresses(listening_on: str) -> frozenset[str]:
 
 
 def is_same_origin(method: str, headers: Headers, *, linkable: bool) -> bool:
-    """May this request act here, judged by what the browser says about its origin?
+    """Whether the request comes from our own page, or from a program, judged by the headers that browsers set.
 
-    ``linkable`` paths may also be opened by following a link on another website: that shows the page
-    to the person, and tells the other website nothing.
+    ``linkable`` paths may also be opened by following a link on another website: that shows the page to the user and
+    reveals nothing to the other website.
     """
     safe = method in SAFE_METHODS
     site = headers.get("sec-fetch-site")
@@ -60,9 +60,9 @@ def is_same_origin(method: str, headers: Headers, *, linkable: bool) -> bool:
 
 
 def _is_origin_of(origin: str, host: str) -> bool:
-    """Does ``Origin: scheme://name[:port]`` name the same server as ``Host: name[:port]``?
+    """Whether ``Origin: scheme://name[:port]`` names the same server as ``Host: name[:port]``.
 
-    The scheme is not compared: behind a proxy that speaks TLS, ours is not the browser's.
+    The scheme is not compared: behind a proxy that terminates TLS, ours differs from the browser's.
     """
     try:
         asked, here = urlsplit(origin), urlsplit(f"//{host}")

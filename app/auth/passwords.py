@@ -1,4 +1,4 @@
-"""Passwords: argon2id, computed beside the event loop and a few at a time."""
+"""Password hashing with argon2id, in a small thread pool."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from app.concurrency.cpu_affinity import lower_thread_priority
 
 Result = TypeVar("Result")
 
-#: Each takes 64 MiB and some tens of milliseconds: whoever tries passwords must not take the machine with it.
+#: Threads. A hash takes 64 MiB and some tens of milliseconds: password guessing must not exhaust the machine.
 _AT_ONCE = 2
 
 
 class Passwords:
-    """Hashes and verifies. Both take as long whoever is meant."""
+    """Hashes and verifies passwords. Verifying takes as long for an unknown user as for a known one."""
 
     def __init__(self, hasher: PasswordHash | None = None) -> None:
         self._hasher = hasher or PasswordHash((Argon2Hasher(),))
@@ -28,14 +28,15 @@ class Passwords:
         self._nobody: str | None = None
 
     async def hash(self, password: str) -> str:
-        """argon2's text for ``password``: its parameters, a new salt and the hash."""
+        """Returns argon2's encoded hash of ``password``: parameters, a new salt and the hash."""
         return await self._run(self._hasher.hash, password)
 
     async def verify(self, password: str, hashed: str | None) -> tuple[bool, str | None]:
-        """Whether it is that password, and a new hash to store where today's parameters are others.
+        """Returns whether the password matches, and a new hash to store if argon2's parameters have changed, else None.
 
         Args:
-            hashed: None where there is no such person or no password: that takes as long, and is never right.
+            hashed: the stored hash, or None for an unknown user or one without a password: never matches, and takes
+                as long.
         """
         if hashed is None:
             if self._nobody is None:
@@ -44,11 +45,11 @@ class Passwords:
             return False, None
         try:
             return await self._run(self._hasher.verify_and_update, password, hashed)
-        except UnknownHashError:  # of another program, or damaged
+        except UnknownHashError:  # written by another program, or damaged
             return False, None
 
     def close(self) -> None:
-        """Wait for what is being computed."""
+        """Waits for the hashes being computed."""
         self._threads.shutdown()
 
     async def _run(self, work: Callable[..., Result], *arguments: str) -> Result:

@@ -1,8 +1,7 @@
-"""Who may call what: every route of the process, ours and Gradio's, in one table.
+"""Access policy: one table of all routes of the process, ours and Gradio's, and of what each requires.
 
-A path that is not listed does not exist for the outside (404), so a route that a library adds with
-an update stays closed until somebody decides about it here. ``tests/app/auth/test_policy.py`` walks all
-routes and fails on one that is missing.
+A path that is not listed answers 404, so a route that a library's update adds stays closed until it is listed here.
+``tests/app/auth/test_policy.py`` walks all routes and fails on one that is missing.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from app.domain.accounts import Scope
 
 
 class Access(Enum):
-    """What a caller needs."""
+    """What a route requires of its caller."""
 
-    OPEN = auto()  #: nothing: probes of the process, and the way in
-    USER = auto()  #: to be signed in (without accounts, everybody here is the local user)
-    WRITER = auto()  #: to be an agent or an admin: whatever changes something
-    OVERSEER = auto()  #: to be an admin or a viewer: whatever shows what others did
+    OPEN = auto()  #: nothing: health probes, and the pages and routes for signing in
+    USER = auto()  #: to be signed in (without accounts, every caller is the local user)
+    WRITER = auto()  #: to be an agent or an admin: routes that change something
+    OVERSEER = auto()  #: to be an admin or a viewer: routes that show other users' work
     ADMIN = auto()  #: to be an admin (the local user is one)
-    METRICS = auto()  #: the token for the process's numbers (without accounts: nothing)
-    DENIED = auto()  #: known and closed; answers like a path that does not exist
+    METRICS = auto()  #: the metrics token (without accounts: nothing)
+    DENIED = auto()  #: closed; answers 404 like a path that does not exist
 
 
 class SessionIn(Enum):
@@ -38,7 +37,7 @@ class SessionIn(Enum):
 
 
 class Rule:
-    """One line of the table: these methods on this path."""
+    """One row of the table: the methods of a path, and what they require."""
 
     def __init__(
         self,
@@ -52,13 +51,13 @@ class Rule:
         revocable: bool = False,
         scope: Scope | None = None,
     ) -> None:
-        """``methods`` are separated by blanks.
-
-        Args:
-            linkable: another website may link here (a page, read only); who is not signed in is shown the way in.
-            upload: takes a file, larger than other bodies may be and not only of JSON, and reads it piece by piece.
-            revocable: the answer may take long; it ends when who asked for it is signed out meanwhile.
-            scope: what an API key must open to be let in here; None lets none in.
+        """Args:
+        methods: separated by spaces.
+        session: where the request names its Gradio session.
+        linkable: another website may link here (a read-only page); a visitor without a session is sent to sign in.
+        upload: takes a file, which may exceed the body limit and need not be JSON; the route reads it in pieces.
+        revocable: the response may take long; it is cut off when the caller's session or key is revoked meanwhile.
+        scope: the scope that an API key needs; None accepts no API key.
         """
         self.methods = frozenset(methods.split())
         self.path = path
@@ -71,12 +70,12 @@ class Rule:
         self._pattern: re.Pattern[str] = compile_path(path)[0]
 
     def match(self, path: str) -> re.Match[str] | None:
-        return self._pattern.fullmatch(path)  # its $ alone also matches before a newline at the end
+        return self._pattern.fullmatch(path)  # with match(), the pattern's $ would also accept a trailing newline
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The rule that applies to a request, or the methods that would have had one."""
+    """The rule that applies to a request, or, without one, the methods that the path allows."""
 
     rule: Rule | None
     allowed_methods: frozenset[str]
@@ -86,7 +85,7 @@ _OPEN, _USER, _WRITER, _ADMIN, _DENIED = Access.OPEN, Access.USER, Access.WRITER
 _OVERSEER = Access.OVERSEER
 
 RULES: tuple[Rule, ...] = (
-    # The process.
+    # Probes and metrics.
     Rule("GET", "/health", _OPEN),
     Rule("GET", "/ready", _OPEN),
     Rule("GET", "/metrics", Access.METRICS),
@@ -114,7 +113,7 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/api/conversations/{conversation_id}/export", _USER),
     Rule("GET", "/api/export", _USER),
     Rule("POST", "/api/import", _WRITER, upload=True),
-    # Coming in, and one's own account.
+    # Signing in, and the caller's own account.
     Rule("GET", "/sign-in", _OPEN, linkable=True),
     Rule("GET", "/setup", _OPEN, linkable=True),
     Rule("GET", "/invitation/{token}", _OPEN, linkable=True),
@@ -131,7 +130,7 @@ RULES: tuple[Rule, ...] = (
     Rule("DELETE", "/api/account/sessions/{session_id}", _USER),
     Rule("GET POST", "/api/account/keys", _USER),
     Rule("DELETE", "/api/account/keys/{key_id}", _USER),
-    # Everybody's accounts.
+    # All accounts, for admins.
     Rule("GET", "/api/people", _ADMIN),
     Rule("POST", "/api/people/invitations", _ADMIN),
     Rule("DELETE", "/api/people/invitations/{invitation_id}", _ADMIN),
@@ -140,12 +139,12 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/api/people/{user_id}/reset-link", _ADMIN),
     Rule("GET DELETE", "/api/people/{user_id}/sessions", _ADMIN),
     Rule("DELETE", "/api/people/{user_id}/sessions/{session_id}", _ADMIN),
-    # The engine and its model, which is the same for everybody.
+    # The engine and its model, shared by all users.
     Rule("GET", "/api/engine", _USER),
     Rule("POST", "/api/engine/sleep", _ADMIN),
     Rule("POST", "/api/engine/wake", _ADMIN),
     Rule("POST", "/api/engine/swap", _ADMIN),
-    # The desk's own work. What agents said and rated is seen by those who look after the desk.
+    # The desk. Overseers see the agents' conversations and ratings.
     Rule("GET", "/desk", _USER, linkable=True),
     Rule("GET", "/api/desk", _USER),
     Rule("GET", "/api/desk/usage", _OVERSEER),
@@ -170,7 +169,7 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/v1/chat/completions", _WRITER, scope=Scope.CHAT, revocable=True),
     Rule("POST", "/v1/completions", _WRITER, scope=Scope.CHAT, revocable=True),
     Rule("POST", "/v1/tokenize", _WRITER, scope=Scope.CHAT),
-    # Beside it, as vLLM has them: listed in app.error_format, too.
+    # vLLM's routes outside /v1: also listed in app.error_format.
     Rule("POST", "/tokenize", _WRITER, scope=Scope.CHAT),
     Rule("POST", "/detokenize", _WRITER, scope=Scope.CHAT),
     Rule("GET", "/version", _USER, scope=Scope.MODELS),
@@ -178,7 +177,7 @@ RULES: tuple[Rule, ...] = (
     # The page's own files.
     Rule("GET", "/ui/options", _USER),
     Rule("GET", "/ui/static/{path:path}", _OPEN),
-    # Gradio: the page and what it loads.
+    # Gradio: the page and its assets.
     Rule("GET HEAD", "/", _USER, linkable=True),
     Rule("GET", "/config", _USER),
     Rule("GET", "/theme.css", _USER),
@@ -196,7 +195,7 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/gradio_api/startup-events", _USER),
     Rule("GET", "/gradio_api/custom_component/{id}/{environment}/{type}/{file_name}", _USER),
     Rule("GET HEAD", "/gradio_api/file={path_or_url:path}", _USER),
-    # Gradio: commands. Whoever knows a session_hash could otherwise read that session's output.
+    # Gradio: commands. Without the session check, any user who knows a session_hash could read that session's output.
     Rule("POST", "/gradio_api/queue/join", _USER, session=SessionIn.BODY),
     Rule("GET", "/gradio_api/queue/data", _USER, session=SessionIn.QUERY, revocable=True),
     Rule("POST", "/gradio_api/run/{api_name}", _USER, session=SessionIn.BODY),
@@ -204,7 +203,7 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/gradio_api/reset", _USER, session=SessionIn.BODY),
     Rule("POST", "/gradio_api/component_server", _USER, session=SessionIn.BODY),
     Rule("GET", "/gradio_api/heartbeat/{session_hash}", _USER, session=SessionIn.PATH, revocable=True),
-    # Gradio: closed. Its log-in is not ours, files are not taken, and the page uses none of the rest.
+    # Gradio: closed. Sign-in is our own, uploads are not accepted, and the page uses none of the rest.
     Rule("POST", "/login", _DENIED),
     Rule("GET", "/logout", _DENIED),
     Rule("GET", "/openapi.json", _DENIED),
@@ -249,7 +248,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def rule_on(method: str, path: str) -> Ruling:
-    """Find the rule for a request. A trailing slash makes no difference, as it makes none for the routes."""
+    """Finds the rule for a request. A trailing slash makes no difference, as in routing."""
     path = path.rstrip("/") or "/"
     others: set[str] = set()
     for rule in RULES:

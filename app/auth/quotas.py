@@ -1,4 +1,4 @@
-"""How much one person may have of the engine, so that there is some for the others."""
+"""Per-user quotas, so that no user takes the whole engine."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from engine import Delta
 
 _log = logging.getLogger(__name__)
 
-#: When a reply that is being written may have ended.
+#: ``Retry-After`` of a request above the limit of concurrent replies: one of them may have finished by then.
 RETRY_AFTER_SECONDS = 5
-#: For so long spent tokens are gathered: one transaction counts those of all replies that end meanwhile.
+#: Spent tokens are collected for this long and counted in one transaction.
 FLUSH_SECONDS = 1.0
 
 
 @dataclass(slots=True)
 class _Gate:
-    """Lets one start of somebody's through at a time, so that two do not both find the last place free."""
+    """Serialises a user's starts, so that two cannot both take the last free slot."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
 
 
 class Quotas:
-    """Messages per minute, replies at a time, tokens per day: for each person, whatever door they come by.
+    """Limits each user's messages per minute, concurrent replies and tokens per day: the chat and ``/v1`` together.
 
-    Messages are counted by each process for itself; replies in the database and tokens by all together.
+    Each process counts messages on its own. Replies stored in the database, and tokens, are counted across processes.
 
     Args:
-        replies_here: how many replies this process writes for somebody, in temporary chats and, where it is alone with
-            its database, in the others too.
+        replies_here: returns a user's number of replies in flight in this process: in temporary chats and, if the
+            process is alone with its database, in persistent ones too.
         is_alone: no other process writes replies to the same database.
     """
 
@@ -53,9 +53,9 @@ class Quotas:
         self._replies_here = replies_here
         self._is_alone = is_alone
         self._rate_limiter = RateLimiter()
-        self._unsaved: Counter[str] = Counter()  # replies that are saved nowhere, by person
+        self._unsaved: Counter[str] = Counter()  # replies to /v1 in flight, by user: they are not stored
         self._gates: dict[str, _Gate] = {}
-        self._spent: Counter[str] = Counter()  # tokens that are not written down yet, by person
+        self._spent: Counter[str] = Counter()  # tokens not yet counted in the database, by user
         self._writing: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
@@ -82,7 +82,7 @@ class Quotas:
 
     async def meter(self, user_id: str, deltas: AsyncIterator[Delta], replies: int = 1) -> AsyncGenerator[Delta]:
         """See :class:`app.turns.admission.Admission`."""
-        read: dict[str, int] = {}  # by request: there is one for each prompt
+        read: dict[str, int] = {}  # prompt tokens by engine request: one request per prompt
         written = 0
         try:
             async with self.admit(user_id, replies):
@@ -104,7 +104,7 @@ class Quotas:
                 await deltas.aclose()
 
     async def close(self) -> None:
-        """Wait until what was spent is written down."""
+        """Waits until all spent tokens are counted in the database."""
         self._closing.set()
         if self._writing is not None:
             await self._writing
@@ -114,25 +114,25 @@ class Quotas:
             counted = await self._uses.of_today(user_id)
             if counted + self._spent[user_id] >= self._max_tokens:
                 raise too_many_requests(
-                    f"Your replies have taken the {self._max_tokens:,} tokens of today.", seconds_until_tomorrow()
+                    f"You've used your {self._max_tokens:,} tokens for today.", seconds_until_tomorrow()
                 )
         if self._max_replies is not None:
             under_way = 0 if self._is_alone else await self._uses.replies_under_way(user_id)
             under_way += self._replies_here(user_id) + self._unsaved[user_id]
             if replies > self._max_replies:
                 raise InvalidInput(
-                    f"This request asks for {replies} replies at a time; you may have {self._max_replies}. "
+                    f"This request asks for {replies} replies at a time; your limit is {self._max_replies}. "
                     "Lower n, or send fewer prompts in one request."
                 )
             if under_way + replies > self._max_replies:
-                said = "1 reply is" if under_way == 1 else f"{under_way} replies are"
+                said = "1 reply" if under_way == 1 else f"{under_way} replies"
                 raise too_many_requests(
-                    f"{said} being written for you already. Wait for one to end.", RETRY_AFTER_SECONDS
+                    f"You already have {said} in progress. Wait for one to finish.", RETRY_AFTER_SECONDS
                 )
-        self._rate_limiter.hit(self._rates, user_id, "You have sent many messages within a minute.")
+        self._rate_limiter.hit(self._rates, user_id, "You've sent too many messages in a minute.")
 
     async def _write(self) -> None:
-        """What is spent within a while is written down in one transaction."""
+        """Counts the tokens spent within :data:`FLUSH_SECONDS` in one transaction, until there are none left."""
         try:
             while self._spent:
                 with suppress(TimeoutError):
@@ -142,7 +142,8 @@ class Quotas:
                     await self._uses.add(spent)
                 except StorageUnavailable:
                     _log.warning(
-                        "%d tokens could not be counted towards a day: the database does not work", spent.total()
+                        "%d tokens were not counted towards the daily quotas: the database does not respond",
+                        spent.total(),
                     )
         finally:
             self._writing = None

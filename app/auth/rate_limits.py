@@ -1,4 +1,4 @@
-"""How often somebody may try."""
+"""Sliding-window rate limits for sign-ins, links and messages."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from dataclasses import dataclass
 from app.errors import TooManyRequests
 
 _MIN_SWEEP_SIZE = 1000
-"""Of those who have tried, that it is not worth looking for some to let go of."""
+"""Number of keys below which expired ones are not swept."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """At most ``count`` in ``seconds``, for each of what is counted."""
+    """At most ``count`` hits per key within ``seconds``."""
 
     count: int
     seconds: int
-    name: str  #: tells this rate's counts from others'
+    name: str  #: keeps equal limits of different purposes apart
 
 
-#: An office may share one address, and a person may mistype: neither is kept out by these for long.
+#: An office may share one address, and users mistype: neither is locked out for long.
 SIGN_INS_BY_ADDRESS = (RateLimit(10, 20, "address"), RateLimit(60, 300, "address"))
 SIGN_INS_BY_ACCOUNT = (RateLimit(20, 300, "account"),)
 LINKS_BY_ADDRESS = (RateLimit(20, 60, "link"),)
 
 
 class RateLimiter:
-    """Counts in this process's memory: each of several servers counts by itself.
+    """Counts hits in this process's memory; each server process counts on its own.
 
     Args:
-        clock: seconds.
+        clock: monotonic time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._hits: dict[tuple[RateLimit, str], deque[float]] = {}  # when, oldest first
+        self._hits: dict[tuple[RateLimit, str], deque[float]] = {}  # times of the hits, oldest first
         self._sweep_at = _MIN_SWEEP_SIZE
 
     def hit(self, rates: tuple[RateLimit, ...], key: str, sentence: str) -> None:
-        """Count one try of ``key``.
+        """Counts one attempt of ``key`` against all ``rates``.
 
         Args:
-            sentence: what is said to who tried too often; when to come back is added.
+            sentence: the error's message, to which the time to wait is added.
 
         Raises:
-            TooManyRequests: it is one too many, and is not counted.
+            TooManyRequests: a limit is exceeded; the attempt is not counted.
         """
         now = self._clock()
         counted = [(rate, self._recent(rate, key, now)) for rate in rates]
@@ -59,7 +59,7 @@ class RateLimiter:
             tries.append(now)
 
     def reset(self, rates: tuple[RateLimit, ...], key: str) -> None:
-        """Somebody got in: what they tried before does not count against them."""
+        """Forgets the attempts of ``key``, after a successful one."""
         for rate in rates:
             self._hits.pop((rate, key), None)
 
@@ -72,7 +72,7 @@ class RateLimiter:
         return tries
 
     def _sweep(self, now: float) -> None:
-        """Let go of those who have not tried for long, as often as there are twice as many."""
+        """Drops keys whose hits have all expired; runs again when the number of keys has doubled."""
         for key, tries in list(self._hits.items()):
             if not tries or tries[-1] + key[0].seconds <= now:
                 del self._hits[key]
@@ -80,6 +80,6 @@ class RateLimiter:
 
 
 def too_many_requests(sentence: str, seconds: int) -> TooManyRequests:
-    """The refusal, with when to come back."""
+    """Returns the error, with the time to wait added to its sentence."""
     when = f"{seconds} second{'' if seconds == 1 else 's'}" if seconds < 120 else f"{math.ceil(seconds / 60)} minutes"
     return TooManyRequests(f"{sentence} Try again in {when}.", seconds)

@@ -1,4 +1,4 @@
-"""Answers that go on for as long as who asked for them may have them."""
+"""Revocable responses: streams that are cut off when their caller's session or key is revoked."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from app.auth.denials import RequestRefused
 from app.error_format import error_response
 
 MAX_REVOCABLE_PER_USER = 100
-"""Event streams and the like. A browser keeps one for all its tabs, and Gradio two for each tab."""
+"""Maximum open streams per user; another gets 429. A browser keeps one for all its tabs, and Gradio two per tab."""
 _RETRY_AFTER_SECONDS = 5
 
 
 class RevocableRequests:
-    """Counts each user's long answers that are under way in this process.
+    """Counts each user's revocable responses in flight in this process.
 
     Args:
-        max_per_user: how many of them a user may have; None is any number.
+        max_per_user: maximum per user; None is unlimited.
     """
 
     def __init__(self, max_per_user: int | None) -> None:
@@ -30,10 +30,10 @@ class RevocableRequests:
 
     @contextmanager
     def track(self, user_id: str) -> Iterator[None]:
-        """Around one of them.
+        """Context of one response.
 
         Raises:
-            RequestRefused: it is one too many.
+            RequestRefused: the user has the maximum number of responses in flight.
         """
         if self._max is not None and self._open[user_id] >= self._max:
             raise RequestRefused(
@@ -54,7 +54,7 @@ class RevocableRequests:
 async def run_until_revoked(
     ended: asyncio.Event | None, app: ASGIApp, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Run ``app``; where ``ended`` is set meanwhile, cut it off and end its answer. None is never set."""
+    """Runs ``app`` until it returns or ``ended`` is set; then cancels it and ends its response. None is never set."""
     if ended is None:
         await app(scope, receive, send)
         return

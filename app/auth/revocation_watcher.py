@@ -1,4 +1,4 @@
-"""Long answers end when who asked for them may not any more."""
+"""Watches the sessions and keys of responses in flight, and ends the responses of revoked ones."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from app.errors import StorageUnavailable
 from app.store.accounts.api_keys import ApiKeys
 from app.store.accounts.login_sessions import LoginSessions
 
-#: How soon a session that another process has ended is noticed here.
+#: A revocation made by another process is noticed within this time.
 POLL_SECONDS = 3.0
 
 
 class RevocationWatcher:
-    """Looks after the sessions and keys whose answers are under way, all of them with two queries now and then."""
+    """Checks all sessions and keys with responses in flight periodically, with two queries at a time."""
 
     def __init__(self, sessions: LoginSessions, keys: ApiKeys) -> None:
         self._sessions = sessions
@@ -27,7 +27,7 @@ class RevocationWatcher:
 
     @contextmanager
     def watch(self, identity: Identity) -> Iterator[asyncio.Event | None]:
-        """While the block runs: an event that is set as soon as the identity does not hold any more."""
+        """Yields an event that is set as soon as the identity is revoked. Watched until the block ends."""
         ended = asyncio.Event()
         self._watched[identity].add(ended)
         try:
@@ -38,16 +38,16 @@ class RevocationWatcher:
                 del self._watched[identity]
 
     def check_now(self) -> None:
-        """Something was revoked here: look at once."""
+        """Requests a check at once, after a revocation in this process."""
         self._check_requested.set()
 
     async def run(self) -> None:
-        """Look now and then, for ever."""
+        """Checks every :data:`POLL_SECONDS`, and on request, until cancelled."""
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._check_requested.wait(), POLL_SECONDS)
             self._check_requested.clear()
-            with suppress(StorageUnavailable):  # logged where it happened; who was let in stays until it is known
+            with suppress(StorageUnavailable):  # logged by the database layer; responses go on meanwhile
                 await self._check()
 
     async def _check(self) -> None:

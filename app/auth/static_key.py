@@ -1,4 +1,4 @@
-"""Without accounts: one API key for programs, from the settings."""
+"""Authentication without accounts, but with an API key from the settings for ``/v1``."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from app.error_format import is_openai_path
 
 
 class KeyedLocalUser(LocalUser):
-    """The one person at this computer, whose programs need a key for OpenAI's API.
+    """The local user, whose programs need a key for OpenAI's API.
 
-    The page and its own API go on as without a key: they are reached from this machine only, and the guard lets no
-    other website drive them. A program on this machine that leaves the key out is refused, but could still open the
-    page, as the person can: the key protects ``/v1`` where a proxy or a tunnel hands on that alone.
+    The page and its own API need no key: they are reachable from this machine only, and the guard lets no other
+    website drive them. A program on this machine without the key is refused, but could still open the page, as the
+    user can: the key protects ``/v1`` if a proxy or tunnel forwards only that.
 
     Args:
         api_key: what programs send as a bearer token.
@@ -41,4 +41,4 @@ class KeyedLocalUser(LocalUser):
 
     @property
     def key_hint(self) -> str:
-        return "It is the value of APP_API_KEY."
+        return "The key is the value of APP_API_KEY."

@@ -84,7 +84,7 @@ def test_from_the_printed_link_to_two_people_who_see_their_own(people_server: Se
     ben.get_by_label("Username or email address").fill("ben")
     ben.get_by_label("Password").fill("not a password yet")
     ben.get_by_role("button", name="Sign in").click()
-    expect(ben.get_by_role("alert")).to_have_text("The name or the password is not right.")
+    expect(ben.get_by_role("alert")).to_have_text("Incorrect username or password.")
 
     ada.goto(setup_link(people_server))
     expect(ada.get_by_role("heading", name="Create the first admin")).to_be_visible()

@@ -31,7 +31,7 @@ async def test_n_replies_count_as_n(here: Desk) -> None:
     agent = await here.add("ann", UserRole.AGENT)
     answer = await agent.post("/v1/completions", json={"model": "fake", "prompt": "hi", "n": 4})
     assert answer.status_code in (400, 422)
-    assert "asks for 4 replies at a time; you may have 3" in answer.json()["error"]["message"]
+    assert "asks for 4 replies at a time; your limit is 3" in answer.json()["error"]["message"]
     assert (await agent.post("/v1/completions", json={"model": "fake", "prompt": "hi", "n": 3})).status_code == 200
     prompts = {"model": "fake", "prompt": ["hi", "ho"], "n": 2}
     assert (await agent.post("/v1/completions", json=prompts)).status_code in (400, 422)

@@ -52,7 +52,7 @@ async def test_each_person_has_so_many_messages_a_minute_by_whatever_door(tmp_pa
         assert (await send(ben, temporary=True)).status_code == 201
         assert (await ben.post("/v1/chat/completions", json=CHAT)).status_code == 200
         for answer in (await send(ben), await ben.post("/v1/chat/completions", json=CHAT)):
-            assert "many messages within a minute" in refused(answer)
+            assert "too many messages in a minute" in refused(answer)
         assert len((await ben.get("/api/conversations")).json()["items"]) == 1
         assert (await send(ada)).status_code == 201
         await ended(here)
@@ -67,7 +67,7 @@ async def test_replies_at_a_time_are_counted_in_chats_and_programs_together(tmp_
         # All at once: no two find the same last place free.
         answers = await asyncio.gather(*(send(ben) for _ in range(4)), *(send(ben, temporary=True) for _ in range(2)))
         assert sorted(answer.status_code for answer in answers) == [201] * 3 + [429] * 3
-        assert "3 replies are being written" in refused(await ben.post("/v1/chat/completions", json=CHAT))
+        assert "3 replies in progress" in refused(await ben.post("/v1/chat/completions", json=CHAT))
         assert (await send(ada)).status_code == 201
         for gate in gates:
             gate.set()
@@ -120,7 +120,7 @@ async def test_tokens_of_a_day_are_kept_through_a_restart_and_a_deletion(
         assert used > 2
     async with desk(tmp_path, gradio=False, tokens_per_day=used) as again:
         ben = await again.signed_in("ben")
-        assert f"the {used:,} tokens of today" in refused(await send(ben))
+        assert f"your {used:,} tokens for today" in refused(await send(ben))
         refused(await ben.post("/v1/chat/completions", json=CHAT))
     async with desk(tmp_path, gradio=False, tokens_per_day=used + 1) as more:
         assert (await send(await more.signed_in("ben"))).status_code == 201
