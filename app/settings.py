@@ -35,8 +35,8 @@ class AppSettings(BaseSettings):
     )
     accounts: bool = Field(
         False,
-        description="Require users to sign in. Without accounts there is one local user, and the server listens on this "
-        "machine only.",
+        description="Require users to sign in. Without accounts there is one local user, and the server listens on "
+        "this machine only.",
     )
     secret_key: SecretStr | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""What a person sees of what takes long: the start, a backup, a copy."""
+"""Progress display of long operations: the start, a backup, a copy, an export."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-#: Seconds. A log hears of a stage that goes on for longer.
+#: Minimum seconds between two progress lines where there is no terminal.
 _MIN_LOG_INTERVAL_SECONDS = 10.0
 
 
 class StageProgress:
-    """One line for each stage: a bar in a terminal; plain text in a log, again with its share where it takes long.
+    """Shows each stage as a progress bar in a terminal; in a log as a line, and again with a percentage if it is long.
 
     Called, from any thread, as ``progress(stage, fraction)``.
     """
@@ -24,7 +24,7 @@ class StageProgress:
         self._console = Console(file=sys.stderr)
         self._bars = Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=self._console)
         self._stages: dict[str, TaskID | None] = {}
-        self._printed = 0.0  # when, by the monotonic clock
+        self._printed = 0.0  # monotonic time of the last line
         self._stopped = False
         self._lock = threading.Lock()
 
@@ -39,13 +39,13 @@ class StageProgress:
         self.stop()
 
     def stop(self) -> None:
-        """Nothing more to show, whoever still calls."""
+        """Stops the display; later calls are ignored."""
         self._stopped = True
         if self._console.is_terminal:
             self._bars.stop()
 
     def __call__(self, stage: str, fraction: float) -> None:
-        """``fraction`` of ``stage`` is done, 0 to 1."""
+        """Reports that ``fraction`` (0 to 1) of ``stage`` is done."""
         with self._lock:
             if self._stopped:
                 return

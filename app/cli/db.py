@@ -1,4 +1,4 @@
-"""``deskmate db``: look at the database, upgrade it, back it up, restore it, move it."""
+"""``deskmate db``: upgrades, checks, backs up, restores and copies the database."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from app.settings import AppSettings, with_driver
 
 PIPE = Path("-")
 
-db = typer.Typer(help="The database.", no_args_is_help=True, rich_markup_mode=None)
+db = typer.Typer(help="Manage the database.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @db.command()
 @with_flags(AppSettings)
 def upgrade(**flags: str | bool | None) -> None:
-    """Create the database or bring it to this version. ``serve`` does so by itself."""
+    """Create the database, or upgrade it to this version. ``serve`` does this automatically."""
     settings = read_settings(AppSettings, flags)
 
     from app.store.maintenance.migrate import migrate
@@ -33,14 +33,14 @@ def upgrade(**flags: str | bool | None) -> None:
     if done.before == done.after:
         typer.echo(f"The database is already at schema {done.after}.")
     else:
-        kept = f" The copy from before is {done.backup}." if done.backup else ""
-        typer.echo(f"The database went from {done.before or 'nothing'} to schema {done.after}.{kept}")
+        kept = f" A backup from before is in {done.backup}." if done.backup else ""
+        typer.echo(f"The database was upgraded from {done.before or 'nothing'} to schema {done.after}.{kept}")
 
 
 @db.command()
 @with_flags(AppSettings)
 def check(**flags: str | bool | None) -> None:
-    """Say which schema the database has and whether it is whole. Changes nothing."""
+    """Check the database's schema version and integrity. Changes nothing."""
     url = read_settings(AppSettings, flags).resolved_database_url
 
     from app.store.maintenance.check import describe_database, inspect_history
@@ -48,7 +48,7 @@ def check(**flags: str | bool | None) -> None:
     state = describe_database(url)
     if wrong := inspect_history(url):
         raise MaintenanceError(
-            f"The database is damaged. {'. '.join(wrong)}. Restore a backup from before it: deskmate db restore FILE."
+            f"The database is damaged. {'. '.join(wrong)}. Restore an earlier backup: deskmate db restore FILE."
         )
     typer.echo(f"Database: {state}.")
 
@@ -64,7 +64,7 @@ def backup(
     ] = None,
     **flags: str | bool | None,
 ) -> None:
-    """Write all that is in the database into one file, while the server runs if it does."""
+    """Back up the whole database to one file. The server may be running."""
     settings = read_settings(AppSettings, flags)
 
     from app.cli.console import StageProgress
@@ -86,7 +86,7 @@ def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup, or - for the standard input.")],
     **flags: str | bool | None,
 ) -> None:
-    """Put a backup in the database's place, and keep what was there. The server must be stopped."""
+    """Replace the database with a backup; the old database is kept. The server must be stopped."""
     settings = read_settings(AppSettings, flags)
     url = settings.resolved_database_url
 
@@ -100,7 +100,7 @@ def restore(
         progress = stack.enter_context(StageProgress())
         done = restore_backup(url, backup, partial(progress, "Copying the backup"))
     upgraded = f" It was upgraded from schema {done.revision} to {done.now}." if done.revision != done.now else ""
-    kept = f" The database from before is {done.aside}." if done.aside else ""
+    kept = f" The old database is in {done.aside}." if done.aside else ""
     typer.echo(f"{'The backup' if file == PIPE else file} was restored.{upgraded}{kept}")
 
 
@@ -110,9 +110,9 @@ def copy(
     to: Annotated[str, typer.Option(metavar="URL", help="An empty database, such as postgresql://user@host/name.")],
     **flags: str | bool | None,
 ) -> None:
-    """Copy all conversations into another database, and compare every row. The server must be stopped.
+    """Copy all data to another database, and compare every row. The server must be stopped.
 
-    A copy that was cut short goes on where it was when the same command is given again.
+    To resume an interrupted copy, run the same command again.
     """
     settings = read_settings(AppSettings, flags)
 
@@ -124,12 +124,12 @@ def copy(
         with StageProgress() as progress:
             done = copy_history(settings.resolved_database_url, target, progress)
     except KeyboardInterrupt:
-        typer.echo("The copy is not complete; the same command goes on where it was.", err=True)
+        typer.echo("The copy is not complete. Run the same command again to resume it.", err=True)
         raise
     counts = ", ".join(
         f"{count:,} {name.replace('_', ' ')}{'' if count == 1 else 's'}" for name, count in done.rows.items()
     )
     typer.echo(
-        f"Everything is in {redact_url(target)}, compared row by row: {counts}. "
-        "To use it, set APP_DATABASE_URL to it; the database it came from is as it was."
+        f"Everything was copied to {redact_url(target)} and compared row by row: {counts}. "
+        "To use it, set APP_DATABASE_URL to it. The source database is unchanged."
     )

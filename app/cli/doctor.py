@@ -1,4 +1,4 @@
-"""``deskmate doctor``: looks at everything ``serve`` needs, without starting it."""
+"""``deskmate doctor``: checks everything that ``serve`` needs, without starting the server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from engine import (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. ``serious`` means that ``serve`` would not start."""
+    """The result of one check. ``serious`` means that ``serve`` would not start."""
 
     subject: str
     text: str
@@ -36,7 +36,7 @@ class Finding:
 
 
 def examine(settings: AppSettings, engine: EngineSettings) -> Iterator[Finding]:
-    """Everything worth knowing before a start, cheapest first."""
+    """Runs all checks, cheapest first."""
     yield Finding("system", f"{platform.system()} {platform.machine()}, Python {platform.python_version()}")
     yield Finding("processor", _processor())
     yield _tried("address", lambda: _address(settings))
@@ -54,7 +54,7 @@ def _tried(subject: str, look: Callable[[], str]) -> Finding:
         return Finding(subject, str(error), serious=True)
     except Exception as error:  # the other checks must still be reported
         return Finding(
-            subject, f"This cannot be checked: {' '.join(str(error).split()) or type(error).__name__}.", serious=True
+            subject, f"This check failed: {' '.join(str(error).split()) or type(error).__name__}.", serious=True
         )
 
 
@@ -76,7 +76,7 @@ def _address(settings: AppSettings) -> str:
 
 def _data_folder(folder: Path) -> str:
     is_there = try_folder(folder, what="data folder", setting="APP_DATA_DIR")
-    return f"{folder} {'can be written' if is_there else 'will be made'}"
+    return f"{folder} {'is writable' if is_there else 'will be created'}"
 
 
 def _database(url: str) -> str:
@@ -84,7 +84,9 @@ def _database(url: str) -> str:
     if file is not None:
         try_folder(file.parent, what="database's folder", setting="APP_DATABASE_URL or APP_DATA_DIR")
         if file_exists(file) and not os.access(file, os.R_OK | os.W_OK):
-            raise StartupError(f"The database {file} may not be read and written. Make it this user's own.")
+            raise StartupError(
+                f"This user cannot read and write the database {file}. Change the file's owner or permissions."
+            )
     return describe_database(url)
 
 
@@ -106,6 +108,6 @@ def _model(settings: EngineSettings) -> str:
     found = find_model(settings.model)
     if isinstance(found, str):
         return f"{found}, from the Hugging Face hub or its local cache"
-    prepare_model(settings, lambda _stage, _fraction: None)  # a folder's configuration and tokenizer; no weights yet
-    adapter = ", without the LoRA adapter that lies in it: merge it into the weights to use it"
+    prepare_model(settings, lambda _stage, _fraction: None)  # reads the configuration and tokenizer, not the weights
+    adapter = ", without the LoRA adapter in it: merge the adapter into the weights to use it"
     return f"folder {found}{adapter if has_unused_adapter(found) else ''}"

@@ -1,4 +1,4 @@
-"""Command line flags made from the settings classes, so that flag, variable and ``.env`` never drift apart."""
+"""Command-line flags generated from the settings classes, so that flags, variables and ``.env`` always agree."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def with_flags(*settings: type[BaseSettings]) -> Callable[[Command], Command]:
-    """Give a command that takes ``**flags``, beside its own, one flag for each field of the settings classes.
+    """Adds one flag for each field of the settings classes to a command that takes ``**flags``.
 
-    Values stay text: the settings class reads them, as it reads the environment, and says what is wrong.
+    Values stay text: the settings class parses and validates them as it does environment variables.
     """
 
     def decorate(command: Command) -> Command:
@@ -47,10 +47,10 @@ def variable_name(settings: type[BaseSettings], field: str) -> str:
 
 
 def read_settings(settings: type[Settings], flags: Mapping[str, Any]) -> Settings:
-    """The settings: flags first, then the environment, then ``.env``, then defaults.
+    """Reads the settings. Flags take precedence over the environment, then ``.env``, then defaults.
 
     Raises:
-        StartupError: a value is not valid; names the flag, the variable and the reason.
+        StartupError: a value is invalid; the message names the flag, the variable and the reason.
     """
     given = {name: value for name in settings.model_fields if (value := flags.get(name)) is not None}
     try:

@@ -1,7 +1,7 @@
 """The command line: ``deskmate serve``, ``deskmate export``, ``deskmate import``, ``deskmate db``,
 ``deskmate user``, ``deskmate doctor``.
 
-What cannot work ends with one sentence on stderr and exit code 2, never with a traceback.
+Expected errors end with one sentence on stderr and exit code 2, never with a traceback.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine import ChatEngine, EngineError, EngineSettings
 
 cli = typer.Typer(
     name="deskmate",
-    help="A chat application with its own inference engine inside.",
+    help="A chat application with its own inference engine.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,12 +35,12 @@ cli.add_typer(user, name="user")
 
 
 _WHOSE = typer.Option(
-    "--user", metavar="NAME", help="With accounts: whose conversations, by the name they sign in with."
+    "--user", metavar="NAME", help="With accounts: the user whose conversations to use, by the name to sign in with."
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The program. ``arguments``: those of the command line when None."""
+    """Runs the program. ``arguments``: None reads them from ``sys.argv``."""
     try:
         cli(arguments)
     except (AppError, EngineError) as error:
@@ -48,9 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except MemoryError:
         _fail("There is not enough memory. Lower --max-model-len or --kv-cache-memory, or choose a smaller model.")
     except KeyboardInterrupt:
-        sys.exit(130)  # what shells report for Ctrl+C
+        sys.exit(130)  # the shells' exit status for SIGINT
     except asyncio.CancelledError:
-        sys.exit(143)  # and for SIGTERM
+        sys.exit(143)  # for SIGTERM
 
 
 def _fail(message: str) -> None:
@@ -61,7 +61,7 @@ def _fail(message: str) -> None:
 @cli.command()
 @with_flags(AppSettings, EngineSettings)
 def serve(**flags: str | bool | None) -> None:
-    """Open the chat: load the model, unless it runs elsewhere, and serve the page and the APIs until stopped."""
+    """Start the server: load the model, unless it runs elsewhere, and serve the page and the APIs until stopped."""
     settings = read_settings(AppSettings, flags)
     engine_settings = read_settings(EngineSettings, flags)
 
@@ -86,7 +86,7 @@ def serve(**flags: str | bool | None) -> None:
                 address = settings.public_url or address_of(listener)
                 typer.echo(f"Deskmate is ready at {address}")
                 if setup is not None:
-                    typer.echo(f"There is no admin yet. Make the first one within a day at {address}{setup}")
+                    typer.echo(f"There is no admin yet. Create the first one within a day at {address}{setup}")
 
             engine: AbstractAsyncContextManager[ChatEngine]
             if engine_settings.remote_url:
@@ -94,7 +94,7 @@ def serve(**flags: str | bool | None) -> None:
 
                 engine = RemoteEngine(engine_settings)
             else:
-                from engine import Engine  # takes seconds to import: after what can fail at once
+                from engine import Engine  # imported last: it takes seconds, and the checks above fail at once
 
                 engine = Engine(engine_settings, progress=progress)
             import uvloop
@@ -111,12 +111,12 @@ def export_conversations(
     ] = None,
     format: Annotated[
         Literal["json", "markdown"],
-        typer.Option("--format", help="json can be imported again; markdown is an archive of files to read."),
+        typer.Option("--format", help="json can be imported again; markdown is an archive for reading."),
     ] = "json",
     user: Annotated[str | None, _WHOSE] = None,
     **flags: str | bool | None,
 ) -> None:
-    """Write every conversation to a file: one JSON document, or an archive of Markdown. A server may run beside."""
+    """Export every conversation to a file: a JSON document, or an archive of Markdown. The server may be running."""
     from app.cli.transfer import export_to
 
     asyncio.run(export_to(read_settings(AppSettings, flags), to, format, user))
@@ -125,11 +125,11 @@ def export_conversations(
 @cli.command("import")
 @with_flags(AppSettings)
 def import_conversations(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What a chat application exported.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An export of a chat application.")],
     user: Annotated[str | None, _WHOSE] = None,
     **flags: str | bool | None,
 ) -> None:
-    """Add the conversations in a file: Deskmate's own JSON, ChatGPT's or Open WebUI's export, ShareGPT."""
+    """Import the conversations in a file: Deskmate's own JSON, ChatGPT's or Open WebUI's export, ShareGPT."""
     from app.cli.transfer import import_from
 
     typer.echo(asyncio.run(import_from(read_settings(AppSettings, flags), file, user)))
@@ -140,15 +140,15 @@ def import_conversations(
 def doctor(
     size: Annotated[
         str | None,
-        typer.Option("--size", metavar="MODEL", help="Only say how much memory a model takes: a folder, or a hub id."),
+        typer.Option(
+            "--size", metavar="MODEL", help="Only report the memory that a model needs: a folder, or a hub id."
+        ),
     ] = None,
-    context: Annotated[int, typer.Option("--context", min=1, help="With --size: tokens of each conversation.")] = 8192,
-    users: Annotated[
-        int, typer.Option("--users", min=1, help="With --size: replies that are written at the same time.")
-    ] = 10,
+    context: Annotated[int, typer.Option("--context", min=1, help="With --size: tokens per conversation.")] = 8192,
+    users: Annotated[int, typer.Option("--users", min=1, help="With --size: replies generated at the same time.")] = 10,
     **flags: str | bool | None,
 ) -> None:
-    """Look at everything ``serve`` needs, and say what would keep it from starting."""
+    """Check everything that ``serve`` needs, and report what would keep it from starting."""
     if size is not None:
         from app.cli.sizing import sizing_report
         from engine import check_context, model_size

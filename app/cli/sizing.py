@@ -1,4 +1,4 @@
-"""``deskmate doctor --size``: what a model takes for so many people, and which cards hold it."""
+"""``deskmate doctor --size``: the memory that a model needs for a number of users, and the GPUs that hold it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from textwrap import wrap
 from engine import BYTES_PER_WEIGHT, ModelSize
 
 CARDS = (24, 48, 80, 141)
-"""Memory of common cards in GB: RTX 4090 and L4, L40S and A6000, A100 and H100, H200."""
+"""Memory of common GPUs in GB: RTX 4090 and L4, L40S and A6000, A100 and H100, H200."""
 USABLE = 0.9
+"""Share of a GPU's memory that is used."""
 WORK_GB = 2.0
+"""Memory on each GPU for activations and the runtime."""
 MAX_GPUS = 8
 WIDTH = 100
+"""Characters per line of the report's last paragraph."""
 GB = 10**9
 
 
 def sizing_report(size: ModelSize, context: int, users: int) -> Iterator[str]:
-    """The lines of the report.
+    """Yields the lines of the report.
 
     Args:
-        context: tokens of each conversation, its reply included.
-        users: replies that are written at the same time.
+        context: tokens per conversation, including its reply.
+        users: replies generated at the same time.
     """
     each = size.cache(context)
     yield f"{size.name}: {size.parameters / 1e9:.3g} billion parameters, {len(size.layers)} layers."
@@ -31,7 +34,7 @@ def sizing_report(size: ModelSize, context: int, users: int) -> Iterator[str]:
         f"{context:,} tokens, {_gb(users * each)} GB for {users}."
     )
     if size.window is not None and size.window < context:
-        yield f"Layers with a sliding window keep {size.window:,} tokens of a conversation at most."
+        yield f"Layers with a sliding window keep at most {size.window:,} tokens of a conversation."
     yield ""
     rows = [("weights", "weights GB", "+ cache GB", "= GB", *(f"{card} GB cards" for card in CARDS))]
     for dtype in BYTES_PER_WEIGHT:
@@ -40,11 +43,11 @@ def sizing_report(size: ModelSize, context: int, users: int) -> Iterator[str]:
         rows.append((dtype, _gb(weights), _gb(cache), _gb(weights + cache), *cards))
     yield from _aligned(rows)
     yield ""
-    yield "Under the cards: how many it takes, and how many such users they hold."
+    yield "Under the cards: how many are needed, and how many such users they hold."
     assumed = (
         f"Assumed: GB are 10^9 bytes; {USABLE:.0%} of a card is used, {WORK_GB:g} GB of that for the computation and "
         f"the runtime; several cards (2, 4 or {MAX_GPUS}) share weights and cache evenly; every user has a reply in "
-        "flight and a full context at the same time, and no two of them begin alike; int8 and int4 are formats of the "
+        "flight and a full context at the same time, and no two share a prefix; int8 and int4 are formats of the "
         "weights, embeddings and output layer stay bf16."
     )
     yield from wrap(assumed, WIDTH)
@@ -69,7 +72,7 @@ def _cards(weights: int, users: int, each: int, card: int) -> str:
 
 
 def _gb(size: float) -> str:
-    """Rounded up, to a digit that matters."""
+    """Formats bytes as GB, rounded up to two or three significant digits."""
     value = size / GB
     digits = 1 if value >= 10 else 2 if value >= 1 else 3
     return f"{ceil(value * 10**digits) / 10**digits:,.{digits}f}"

@@ -1,4 +1,4 @@
-"""``deskmate export`` and ``deskmate import``, for the person at this computer."""
+"""``deskmate export`` and ``deskmate import``, for the local user or, with accounts, a named one."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from app.transfer.service import Export, ExportFormat, Transfers
 
 
 async def export_to(settings: AppSettings, target: Path | None, format: ExportFormat, user: str | None = None) -> None:
-    """Write every conversation to ``target``: whole, or not at all. ``-`` is the standard output, None a new file here.
+    """Exports every conversation of a user to ``target``, completely or not at all.
 
     Args:
-        user: whose, by the name they sign in with; None is the local user.
+        target: the file; ``-`` is the standard output, None a new file in the working directory.
+        user: the name to sign in with; None is the local user.
 
     Raises:
-        NotFound: nobody signs in by that name.
+        NotFound: no user has that name.
         StartupError: there is no database of this version.
-        InvalidInput: the file is there already, or cannot be written.
+        InvalidInput: the file exists already, or cannot be written.
     """
     _require_current(settings.resolved_database_url)
     async with _transfers(settings, user) as (transfers, user_id):
@@ -44,19 +45,19 @@ async def export_to(settings: AppSettings, target: Path | None, format: ExportFo
                 sys.stdout.buffer.flush()
                 return
             written = await _write(export, target or Path(export.name))
-    print(f"Every conversation is in {written}.", file=sys.stderr)  # noqa: T201 - stdout may be the export
+    print(f"Every conversation was exported to {written}.", file=sys.stderr)  # noqa: T201 - stdout may be the export
 
 
 async def import_from(settings: AppSettings, file: Path, user: str | None = None) -> str:
-    """Import a file and say what that did.
+    """Imports a file; returns a sentence with the counts.
 
     Args:
-        user: for whom, by the name they sign in with; None is the local user.
+        user: the name to sign in with; None is the local user.
 
     Raises:
-        NotFound: nobody signs in by that name.
-        StartupError: another process has the database.
-        AppError: the file cannot be read, or something in it is wrong.
+        NotFound: no user has that name.
+        StartupError: another process has claimed the database.
+        AppError: the file cannot be read, or is malformed.
     """
     try:
         opened = file.open("rb")
@@ -70,7 +71,7 @@ async def import_from(settings: AppSettings, file: Path, user: str | None = None
                     user_id, opened, file.name, lambda fraction: progress(f"Reading {file.name}", fraction)
                 )
     conversations = "1 conversation was" if counts.imported == 1 else f"{counts.imported:,} conversations were"
-    return f"{conversations} imported; {counts.already_there:,} were there already."
+    return f"{conversations} imported; {counts.already_there:,} already existed."
 
 
 @asynccontextmanager
@@ -103,7 +104,7 @@ def _require_current(url: str) -> None:
 
 def _require_new(target: Path) -> None:
     if target.exists():
-        raise InvalidInput(f"{target} is there already. Name another file with --to, or move that one away.")
+        raise InvalidInput(f"{target} already exists. Choose another file with --to, or move that one away.")
 
 
 async def _write(export: Export, target: Path) -> Path:

@@ -1,4 +1,4 @@
-"""``deskmate user``: make accounts and look after them, beside a running server or without one."""
+"""``deskmate user``: creates and manages accounts, whether or not the server is running."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from app.store.accounts.personal_data import DeletionPreview
     from app.store.db.database import Database
 
-user = typer.Typer(help="The people who sign in.", no_args_is_help=True, rich_markup_mode=None)
+user = typer.Typer(help="Manage the users who sign in.", no_args_is_help=True, rich_markup_mode=None)
 
 Result = TypeVar("Result")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name to sign in with.")]
 PasswordStdin = Annotated[
-    bool, typer.Option("--password-stdin", help="Read the password from the standard input instead of asking for it.")
+    bool, typer.Option("--password-stdin", help="Read the password from standard input instead of prompting for it.")
 ]
 
 
@@ -36,15 +36,15 @@ PasswordStdin = Annotated[
 @with_flags(AppSettings)
 def create(
     name: Name,
-    role: Annotated[UserRole, typer.Option("--role", help="What they may do.")] = UserRole.AGENT,
-    display_name: Annotated[str | None, typer.Option("--display-name", help="What others see.")] = None,
+    role: Annotated[UserRole, typer.Option("--role", help="The user's role.")] = UserRole.AGENT,
+    display_name: Annotated[str | None, typer.Option("--display-name", help="The name that other users see.")] = None,
     password_stdin: PasswordStdin = False,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Give them the conversations from before there were accounts.")
+        bool, typer.Option("--take-over", help="Give the user the conversations from before there were accounts.")
     ] = False,
     **flags: str | bool | None,
 ) -> None:
-    """Make an account. Asks for its password."""
+    """Create an account. Prompts for its password."""
     settings = _settings(flags)
     password = _password(password_stdin)
 
@@ -53,13 +53,13 @@ def create(
         return made, await accounts.invitations.take_over(made.id) if take_over else 0
 
     made, taken = _with_accounts(settings, work)
-    typer.echo(f"{made.name} can sign in, as {made.role.value}." + (f" Conversations taken over: {taken}." * take_over))
+    typer.echo(f"{made.name} can sign in as {made.role.value}." + (f" Conversations taken over: {taken}." * take_over))
 
 
 @user.command("list")
 @with_flags(AppSettings)
 def list_users(**flags: str | bool | None) -> None:
-    """Say who there is: name, role, when they were last here, and whether they are disabled."""
+    """List the accounts: name, role, last visit, and whether the account is disabled."""
 
     async def work(accounts: AccountService) -> list[AccountView]:
         return list(await accounts.records.list())
@@ -72,7 +72,7 @@ def list_users(**flags: str | bool | None) -> None:
 @user.command()
 @with_flags(AppSettings)
 def disable(name: Name, **flags: str | bool | None) -> None:
-    """Shut somebody out at once: every session of theirs ends, and their API keys open nothing."""
+    """Disable an account at once: its sessions end, and its API keys stop working."""
 
     async def work(accounts: AccountService) -> None:
         await accounts.set_disabled(await accounts.records.id_of(name), True, actor_id=None)
@@ -84,7 +84,7 @@ def disable(name: Name, **flags: str | bool | None) -> None:
 @user.command()
 @with_flags(AppSettings)
 def enable(name: Name, **flags: str | bool | None) -> None:
-    """Let somebody in again."""
+    """Enable a disabled account."""
 
     async def work(accounts: AccountService) -> None:
         await accounts.set_disabled(await accounts.records.id_of(name), False, actor_id=None)
@@ -100,13 +100,13 @@ def set_role(
     role: Annotated[UserRole, typer.Argument(metavar="ROLE", help="admin, agent or viewer.")],
     **flags: str | bool | None,
 ) -> None:
-    """Change what somebody may do."""
+    """Change a user's role."""
 
     async def work(accounts: AccountService) -> None:
         await accounts.set_role(await accounts.records.id_of(name), role, actor_id=None)
 
     _with_accounts(_settings(flags), work)
-    typer.echo(f"{fold_name(name)} is {role.value} now.")
+    typer.echo(f"{fold_name(name)} is now {role.value}.")
 
 
 @user.command("reset-password")
@@ -114,12 +114,12 @@ def set_role(
 def reset_password(
     name: Name,
     link: Annotated[
-        bool, typer.Option("--link", help="Print a link with which they choose it themselves, instead of asking.")
+        bool, typer.Option("--link", help="Print a link with which the user sets it, instead of prompting for it.")
     ] = False,
     password_stdin: PasswordStdin = False,
     **flags: str | bool | None,
 ) -> None:
-    """Give somebody another password. Every session of theirs ends."""
+    """Set a new password for a user, and end all their sessions."""
     settings = _settings(flags)
     if link:
 
@@ -137,18 +137,18 @@ def reset_password(
         await accounts.reset_password(await accounts.records.id_of(name), password)
 
     _with_accounts(settings, work)
-    typer.echo(f"{fold_name(name)} has another password, and was signed out everywhere.")
+    typer.echo(f"{fold_name(name)} has a new password, and was signed out everywhere.")
 
 
 @user.command()
 @with_flags(AppSettings)
 def delete(
     name: Name,
-    preview: Annotated[bool, typer.Option("--preview", help="Only say what would be deleted.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete it without asking.")] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Only show what would be deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
     **flags: str | bool | None,
 ) -> None:
-    """Delete somebody with all that is theirs, for good: conversations, feedback, keys, sessions."""
+    """Delete a user with all their data, permanently: conversations, feedback, keys, sessions."""
 
     settings = _settings(flags)
 
@@ -163,10 +163,10 @@ def delete(
         return
     if not yes:
         if not sys.stdin.isatty():
-            raise StartupError("There is nobody to ask whether to delete it. Give --yes, or --preview to look only.")
-        typer.confirm("This cannot be undone. Delete it?", abort=True)
+            raise StartupError("There is no terminal to confirm the deletion. Use --yes, or --preview to look only.")
+        typer.confirm("This can't be undone. Delete it?", abort=True)
     _with_erasure(settings, erase)
-    typer.echo(f"{fold_name(name)} is deleted. Backups have it until they are deleted, too.")
+    typer.echo(f"{fold_name(name)} was deleted. Backups still hold this data until you delete them.")
 
 
 def _settings(flags: dict[str, str | bool | None]) -> AppSettings:
@@ -180,7 +180,7 @@ def _password(from_stdin: bool) -> str:
     if from_stdin:
         return sys.stdin.readline().rstrip("\r\n")
     if not sys.stdin.isatty():
-        raise StartupError("There is nobody to ask for the password. Give it to --password-stdin.")
+        raise StartupError("There is no terminal to prompt for the password. Use --password-stdin.")
     return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
 
 
@@ -199,7 +199,7 @@ def _with_erasure(settings: AppSettings, work: Callable[[Erasure], Awaitable[Res
     from app.store.chat.turn_records import TurnRecords
 
     async def nothing(_user_id: str) -> None:
-        """A server forgets its temporary chats by itself, within a day."""
+        """Does nothing: a running server deletes temporary chats itself, within a day."""
 
     async def run() -> Result:
         async with _opened(settings) as (accounts, database):
@@ -236,7 +236,7 @@ async def _opened(settings: AppSettings) -> AsyncIterator[tuple[AccountService, 
     from app.store.maintenance.process_lock import claim_database
 
     url = settings.resolved_database_url
-    if not inspect_database(url, whole=False).current:  # beside a server it is
+    if not inspect_database(url, whole=False).current:  # a running server has migrated it, and holds the claim
         with claim_database(url):
             migrate(url)
     database = Database(url)
@@ -249,4 +249,4 @@ async def _opened(settings: AppSettings) -> AsyncIterator[tuple[AccountService, 
 
 
 def _seen(moment: datetime | None) -> str:
-    return f"last here {moment:%Y-%m-%d %H:%M} UTC" if moment else "never here"
+    return f"last seen {moment:%Y-%m-%d %H:%M} UTC" if moment else "never seen"

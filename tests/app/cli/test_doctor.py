@@ -101,7 +101,7 @@ def test_a_folder_that_may_not_be_read_or_written(tmp_path: Path, mode: int) -> 
     assert not found["data folder"].serious
     for subject in ("database", "model"):
         assert found[subject].serious
-        assert "This cannot be checked" not in found[subject].text
+        assert "This check failed" not in found[subject].text
 
 
 def test_a_database_and_weights_that_may_not_be_read(tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_folder_is_looked_at_and_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
-    assert _findings(Path("there"))["data folder"].text == "there can be written"
-    assert _findings(Path("new/inner"))["data folder"].text == "new/inner will be made"
+    assert _findings(Path("there"))["data folder"].text == "there is writable"
+    assert _findings(Path("new/inner"))["data folder"].text == "new/inner will be created"
     assert [path.name for path in tmp_path.rglob("*")] == ["there"]
 
 
@@ -158,7 +158,7 @@ def test_a_database_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     finding = _findings(tmp_path, url=url)["database"]
     assert finding.serious
-    assert "This cannot be checked" not in finding.text
+    assert "This check failed" not in finding.text
     assert "secret" not in finding.text
     resolved = AppSettings(database_url=url).resolved_database_url
     with pytest.raises(StartupError), claim_database(resolved):  # what ``serve`` does first
@@ -187,7 +187,7 @@ def test_a_model_server_whose_address_is_none(tmp_path: Path, url: str) -> None:
 
 
 def test_an_address_that_is_no_name() -> None:
-    with pytest.raises(StartupError, match="no host name"):
+    with pytest.raises(StartupError, match="not a valid host name"):
         bind("ü" * 70, 0)
 
 
@@ -197,7 +197,7 @@ def test_a_check_that_fails_itself_is_reported_with_the_others(tmp_path: Path, m
 
     monkeypatch.setattr(doctor, "describe_database", fail)
     found = _findings(tmp_path)
-    assert found["database"].text == "This cannot be checked: something unforeseen."
+    assert found["database"].text == "This check failed: something unforeseen."
     assert found["database"].serious
     assert "model" in found
 
@@ -207,5 +207,5 @@ def test_an_adapter_that_is_not_applied_is_named(tmp_path: Path) -> None:
     assert "LoRA" not in _findings(tmp_path, model=str(model))["model"].text
     (model / "adapter_config.json").write_text("{}")
     found = _findings(tmp_path, model=str(model))["model"]
-    assert "without the LoRA adapter that lies in it: merge it" in found.text
+    assert "without the LoRA adapter in it: merge the adapter" in found.text
     assert not found.serious

@@ -41,15 +41,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def test_people_are_made_listed_changed_and_shut_out(run: Run, tmp_path: Path) -> None:
     create = ("user", "create", "Ada", "--role", "admin", "--display-name", "Ada L.", "--password-stdin")
-    assert run(*create, typed=f"{PASSWORD}\n") == (0, "ada can sign in, as admin.\n")
+    assert run(*create, typed=f"{PASSWORD}\n") == (0, "ada can sign in as admin.\n")
     assert run(*create, typed=f"{PASSWORD}\n")[0] == 2  # there is one
     assert run("user", "create", "ben", "--password-stdin", "--take-over", typed=f"{PASSWORD}\n") == (
         0,
-        "ben can sign in, as agent. Conversations taken over: 0.\n",
+        "ben can sign in as agent. Conversations taken over: 0.\n",
     )
-    assert run("user", "role", "BEN", "viewer") == (0, "ben is viewer now.\n")
+    assert run("user", "role", "BEN", "viewer") == (0, "ben is now viewer.\n")
     assert run("user", "disable", "ben") == (0, "ben is disabled.\n")
-    assert run("user", "list") == (0, "ada  admin  never here\nben  viewer  never here  disabled\n")
+    assert run("user", "list") == (0, "ada  admin  never seen\nben  viewer  never seen  disabled\n")
     assert run("user", "enable", "ben")[0] == 0
     status, said = run("user", "disable", "ada")
     assert (status, "last admin" in said) == (2, True)
@@ -89,11 +89,11 @@ def test_somebody_is_deleted_once_it_was_said_what_goes(run: Run, tmp_path: Path
     goes = f"Deleting ben deletes the account and 1 conversation, 1 message, {rest}.\n"
     assert run("user", "delete", "ben", "--preview") == (0, goes)
     status, said = run("user", "delete", "ben")
-    assert (status, "nobody to ask whether to delete it" in said) == (2, True)
+    assert (status, "no terminal to confirm the deletion" in said) == (2, True)
     assert "ben" in run("user", "list")[1], "nobody said yes"
     status, said = run("user", "delete", "Ben", "--yes")
-    assert (status, said) == (0, f"{goes}ben is deleted. Backups have it until they are deleted, too.\n")
-    assert run("user", "list")[1] == "ada  admin  never here\n"
+    assert (status, said) == (0, f"{goes}ben was deleted. Backups still hold this data until you delete them.\n")
+    assert run("user", "list")[1] == "ada  admin  never seen\n"
     assert run("user", "delete", "ben", "--yes")[0] == 2
     status, said = run("user", "delete", "ada", "--yes")
     assert (status, "last admin" in said) == (2, True)

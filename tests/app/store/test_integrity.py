@@ -101,7 +101,7 @@ def test_the_command_says_what_is_wrong(url: str, capsys: pytest.CaptureFixture[
         main.main(command)
     assert ended.value.code == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert re.search(r"damaged\. 1 of the messages .*\. 2 of the conversations .*\. Restore a backup", line)
+    assert re.search(r"damaged\. 1 of the messages .*\. 2 of the conversations .*\. Restore an earlier backup", line)
     assert len(line) < 600
 
 

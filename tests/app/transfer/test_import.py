@@ -277,7 +277,7 @@ def test_an_import_that_is_killed_leaves_nothing(
     assert run("export", "--to", "-") == 0
     assert json.loads(capsys.readouterr().out)["conversations"] == []
     assert run("import", str(file)) == 0
-    assert capsys.readouterr().out == "1 conversation was imported; 0 were there already.\n"
+    assert capsys.readouterr().out == "1 conversation was imported; 0 already existed.\n"
 
 
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,7 +294,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "no database to export from" in fails("export")
     assert "cannot be read: No such file" in fails("import", str(tmp_path / "nowhere.json"))
     assert run("import", str(file)) == 0
-    assert capsys.readouterr().out == "2 conversations were imported; 0 were there already.\n"
+    assert capsys.readouterr().out == "2 conversations were imported; 0 already existed.\n"
     with claim_database(AppSettings(_env_file=None).resolved_database_url):  # a server runs
         sentence = fails("import", str(file))
         assert "Another Deskmate" in sentence
@@ -302,7 +302,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         assert run("export", "--to", str(tmp_path / "out.json")) == 0
     first = (tmp_path / "out.json").read_bytes()
     assert len(read(first)) == 2
-    assert "there already" in fails("export", "--to", str(tmp_path / "out.json"))
+    assert "already exists" in fails("export", "--to", str(tmp_path / "out.json"))
     assert (tmp_path / "out.json").read_bytes() == first
     assert "cannot be written" in fails("export", "--to", str(tmp_path / "nowhere/out.json"))
     monkeypatch.chdir(tmp_path)
