@@ -1,6 +1,6 @@
-"""What route handlers ask for by type.
+"""FastAPI dependencies, which route handlers request by type.
 
-Coroutines all of them: FastAPI runs plain functions in a pool of threads, and getting there takes longer than they do.
+All are coroutines: FastAPI runs plain functions in a thread pool, and the switch takes longer than the function.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def _open_streams(request: Request) -> OpenStreams:
 async def _accounts(request: Request) -> AccountService:
     accounts = _opened(request).accounts
     if accounts is None:
-        raise NotSupported("There are no accounts here: one person uses this desk. Set APP_ACCOUNTS to change that.")
+        raise NotSupported("This server has no accounts. Set APP_ACCOUNTS to enable them.")
     return accounts
 
 
@@ -68,16 +68,16 @@ async def _origin(request: Request) -> str:
     if services.settings.public_url is not None:
         return services.settings.public_url
     https = services.accounts is not None and services.accounts.proxies.is_https(request.scope)
-    return f"{'https' if https else 'http'}://{request.headers['host']}"  # which the guard has checked
+    return f"{'https' if https else 'http'}://{request.headers['host']}"  # the guard has checked the header
 
 
 ServicesDep = Annotated[Services, Depends(_services)]
 UserId = Annotated[str, Depends(_user_id)]
 Caller = Annotated[Identity, Depends(_identity)]
-#: Refuses where there are no accounts.
+#: Raises ``NotSupported`` without accounts.
 AccountsDep = Annotated[AccountService, Depends(_accounts)]
 VisitorDep = Annotated[Visitor, Depends(_visitor)]
-#: What links that are handed out begin with, such as https://desk.example.com.
+#: Origin of the links that the server creates, such as https://desk.example.com.
 Origin = Annotated[str, Depends(_origin)]
 #: Set when the server shuts down: long streams end then.
 Closing = Annotated[asyncio.Event, Depends(_closing)]

@@ -1,7 +1,7 @@
-"""What routes raise, turned into answers.
+"""Exception handlers: convert what routes raise to error responses.
 
-Messages are sentences for the person who asked. What went wrong inside is in the log, under the id
-that the answer names, and never in the answer.
+Messages are sentences for the caller. Details of internal errors are only in the log, under the request id that the
+response names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.errors import AppError, TooManyRequests
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Translate what routes raise. Unexpected exceptions are the observer's (:mod:`app.api.request_middleware`)."""
+    """Registers the handlers. :mod:`app.api.request_middleware` handles unexpected exceptions."""
 
     @app.exception_handler(AppError)
     async def app_error(request: Request, error: AppError) -> JSONResponse:
@@ -40,13 +40,14 @@ def install_error_handlers(app: FastAPI) -> None:
         return error_response(request.url.path, error.status_code, code, str(error.detail), headers=error.headers)
 
 
-#: What the tags of a union of bodies begin with: Pydantic has them in its paths, and callers know nothing of them.
+#: Prefix of the tags of discriminated request bodies. Pydantic puts the tags into error paths; callers don't know them.
 UNION_TAG = "tag:"
+#: Maximum characters of a field's path in a message; the rest is cut off.
 MAX_PATH_LENGTH = 200
 
 
 def describe_invalid(errors: Sequence[Any]) -> tuple[str, str | None]:
-    """Pydantic's list of errors as one sentence, and the name of the field it is about."""
+    """Converts the first of Pydantic's errors to a sentence, and returns it with the path of its field, if any."""
     first = errors[0]
     if first["type"] == "json_invalid":
         return "The body is not valid JSON.", None
@@ -54,17 +55,17 @@ def describe_invalid(errors: Sequence[Any]) -> tuple[str, str | None]:
     if first["type"] == "unsupported_parameter":  # see app.api.openai.fields.unsupported
         param = first["ctx"]["param"]
         if path and path[-1] == param.partition("[")[0].partition(".")[0]:
-            path.pop()  # raised by the field's own validator, which names it, too
+            path.pop()  # the field's own validator raised it, and named the field again
         path.append(param)
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
     if first["type"] == "unsupported_parameter":
         return str(first["ctx"]["sentence"]).replace("{param}", field[:MAX_PATH_LENGTH]), field
     if not field:
-        return f"The request is not as expected: {first['msg']}.", None
+        return f"The request is not valid: {first['msg']}.", None
     if first["type"] == "missing":
         return f"The field '{field}' is missing.", field
     if first["type"] == "extra_forbidden":
-        return f"The field '{field}' is not known here.", field
+        return f"Unknown field '{field}'. Leave it out.", field
     reason = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
     return f"The field '{field}' is not valid: {reason}.", field
 

@@ -1,5 +1,5 @@
-"""Around everything, the guard included: gives each request an id (the sent ``X-Request-Id``, or one of ours), counts
-it, and answers for what nobody foresaw.
+"""Observability middleware around all routes and the guard: request ids, request metrics, logging, and the response to
+unexpected exceptions.
 """
 
 from __future__ import annotations
@@ -22,41 +22,40 @@ _stdlib_log = logging.getLogger("app.http")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
 
-# Seconds.
+#: Seconds.
 DELIVERY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 
 
 class HttpMetrics:
-    """What the HTTP side measures about itself."""
+    """Prometheus metrics of the HTTP layer."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "deskmate_http_requests",
-            "HTTP requests answered, by method and status.",
+            "HTTP responses by method and status.",
             ("method", "status"),
             registry=self.registry,
         )
-        self.event_streams = Gauge("deskmate_event_streams", "Event streams of turns now open.", registry=self.registry)
+        self.event_streams = Gauge("deskmate_event_streams", "Open event streams of turns.", registry=self.registry)
         self._delivery = Histogram(
             "deskmate_token_delivery_seconds",
-            "From a token's sampling until its text was written to a reader's connection: of each event its oldest.",
+            "Time from sampling a token until its text is written to a reader's connection; the oldest of each event.",
             buckets=DELIVERY_BUCKETS,
             registry=self.registry,
         )
 
     def observe_delivery(self, sampled_at: Sequence[float]) -> None:
-        """Text was just written whose oldest tokens were sampled then, by ``time.monotonic``."""
+        """Records text just written. ``sampled_at``: the ``time.monotonic`` of each event's oldest token."""
         now = time.monotonic()
         for moment in sampled_at:
             self._delivery.observe(now - moment)
 
 
 class ObservabilityMiddleware:
-    """ASGI middleware.
+    """ASGI middleware: gives each request an id (its own ``X-Request-Id``, or a new one), counts it and logs it.
 
-    The log names method, path, status and time: never a query, a header or a body, which hold what
-    people write.
+    Logs hold method, path, status and duration, but never a query, a header or a body, which hold what users write.
     """
 
     def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
@@ -84,17 +83,17 @@ class ObservabilityMiddleware:
                 await self._app(scope, receive, send_counted)
             except Exception:
                 _log.exception("request failed", method=scope["method"], path=_loggable(scope["path"]))
-                if status is not None:  # too late for another answer: break the connection, as a crash would
+                if status is not None:  # the response has started: break the connection, as a crash would
                     raise
                 response = error_response(
                     scope["path"],
                     500,
                     "internal",
-                    f"Something went wrong inside. The server's log has the details under the id {request_id}.",
+                    f"An internal error occurred. The server's log has the details under the id {request_id}.",
                 )
                 await response(scope, receive, send_counted)
             finally:
-                if _stdlib_log.isEnabledFor(logging.DEBUG):  # structlog finds that out later
+                if _stdlib_log.isEnabledFor(logging.DEBUG):  # cheaper than structlog's own check
                     milliseconds = round((time.perf_counter() - started) * 1000)
                     _log.debug(
                         "request", method=scope["method"], path=_loggable(scope["path"]), status=status, ms=milliseconds
@@ -102,16 +101,16 @@ class ObservabilityMiddleware:
 
 
 def _sent_id(scope: Scope) -> str | None:
-    """The caller's own id for the request, where it fits into a log as one word."""
+    """Returns the caller's ``X-Request-Id`` if it is safe to log; an empty string otherwise."""
     sent = Headers(scope=scope).get("x-request-id", "")
     return sent if _REQUEST_ID.fullmatch(sent) else None
 
 
 def _loggable(path: str) -> str:
-    """The path without what makes a link one: whoever reads a log gets no account by it."""
+    """Returns the path without the token of an invitation link, so that a log gives no access to an account."""
     return "/invitation/..." if path.startswith("/invitation/") else path
 
 
 def _known_method(method: str) -> str:
-    """Labels must stay few, and a client may send any word as its method."""
+    """Bounds the metric's labels: a client may send any word as its method."""
     return method if method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} else "OTHER"

@@ -1,4 +1,4 @@
-"""Server-sent events: one response class that pings, ends with the server, and always cleans up."""
+"""Server-sent events: a streaming response that pings, ends at shutdown, and always closes its source."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from starlette.types import Receive, Scope, Send
 
 from app.concurrency.timeouts import wait_with_timeout
 
+#: Interval of keep-alive comments on a silent stream.
 PING_SECONDS = 15.0
-#: How long a stream may wait for its last events once the server closes.
+#: Time for the last events of a stream once the server shuts down; then the stream is cut off.
 LAST_WORDS_SECONDS = 0.5
 
 
 def sse_event(data: Mapping[str, Any] | str, *, event: str | None = None, id: str | None = None) -> bytes:
-    """One event on the wire; a mapping is sent as JSON."""
+    """Encodes one event; a mapping is encoded as JSON."""
     if isinstance(data, str):
         return format_sse_event(data_str=data, event=event, id=id)
-    # JSON has no line breaks of its own, so nothing needs to be split: this is done for every token.
+    # Called for every token. orjson's output has no line breaks, so the data needs no splitting into lines.
     name = f"event: {event}\n" if event is not None else ""
     number = f"id: {id}\n" if id is not None else ""
     return b"%bdata: %b\n%b\n" % (name.encode(), orjson.dumps(data), number.encode())
 
 
 class EventStream(StreamingResponse):
-    """Streams events until they end, the client leaves, or soon after ``closing`` is set.
+    """Streams events until they end, the client disconnects, or shortly after ``closing`` is set.
 
-    In each case what feeds it is closed before the response ends, so whatever that holds (an engine
-    request, a place among a turn's readers) is given back at once.
+    In each case the source is closed before the response ends, so that what it holds (an engine request, a turn's
+    reader) is released at once.
     """
 
     media_type = "text/event-stream"
@@ -46,10 +47,10 @@ class EventStream(StreamingResponse):
         source: AsyncIterator[object] | None = None,
     ) -> None:
         """Args:
-        closing: ends the stream soon after it is set.
-        farewell: the last event of a stream that ``closing`` cut short.
-        source: what ``events`` reads when it was begun before them: closing an ``events`` that never
-            started would not reach it.
+        closing: ends the stream shortly after it is set.
+        farewell: the last event of a stream that ``closing`` cuts off.
+        source: the iterator that ``events`` reads, if it has been started already: closing ``events`` before its
+            first iteration would not close it.
         """
         super().__init__(events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._events = events
@@ -60,7 +61,7 @@ class EventStream(StreamingResponse):
         self._sending = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - as in ASGI
-        # The events have one task, which nothing wakes but they: pings, the client and the server's end have another.
+        # Events run in a task of their own, which only they wake. This one handles pings, disconnects and shutdown.
         streaming = asyncio.create_task(self._stream(send))
         left = asyncio.create_task(self.listen_for_disconnect(receive))
         closed = asyncio.create_task(self._closing.wait())
@@ -86,7 +87,7 @@ class EventStream(StreamingResponse):
     async def _attend(
         self, streaming: asyncio.Task[None], left: asyncio.Task[None], closed: asyncio.Task[Any], send: Send
     ) -> bool:
-        """Until there is nothing more to send; whether anybody is there to be told so."""
+        """Sends pings until the stream ends; returns whether the client is still connected."""
         while not closed.done():
             sent = self._sent
             await asyncio.wait({streaming, left, closed}, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -97,7 +98,7 @@ class EventStream(StreamingResponse):
                 return False
             if not closed.done() and self._sent == sent and not self._sending:
                 await send({"type": "http.response.body", "body": KEEPALIVE_COMMENT, "more_body": True})
-        # The last events of a reply are often on their way just when the server closes.
+        # At shutdown, the last events of a reply are often about to be sent.
         await wait_with_timeout(LAST_WORDS_SECONDS, [streaming])
         if streaming.done():
             streaming.result()
@@ -110,6 +111,6 @@ class EventStream(StreamingResponse):
 
 
 async def close(events: AsyncIterator[object]) -> None:
-    """Close an iterator that may be a generator: dropping it would leave that to the garbage collector."""
+    """Closes an iterator if it is a generator; dropping it would leave that to the garbage collector."""
     if isinstance(events, AsyncGenerator):
         await events.aclose()

@@ -1,4 +1,4 @@
-"""One's own account: signing in and out, the password, the sessions, the API keys."""
+"""The caller's own account: signing in and out, password, sessions, API keys."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from app.domain.roles import UserRole
 
 router = APIRouter(prefix="/api/account", tags=["account"])
 
-# What is longer was never accepted: it is not even tried.
-Password = Annotated[str, Field(max_length=MAX_PASSWORD_CHARS, description="As it was typed.")]
+# A longer one cannot be any account's password, so it is refused without hashing.
+Password = Annotated[str, Field(max_length=MAX_PASSWORD_CHARS, description="The password as typed.")]
 
 
 class SignIn(BaseModel):
-    """Who somebody says they are."""
+    """Credentials."""
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Field(max_length=200, description="The name to sign in with, in any case.")
+    name: str = Field(max_length=200, description="The name to sign in with; case does not matter.")
     password: Password
 
 
 class NewPassword(BaseModel):
-    """The password, and what it shall be."""
+    """The current and the new password."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -38,28 +38,30 @@ class NewPassword(BaseModel):
 
 
 class AccountChange(BaseModel):
-    """What may be changed about oneself."""
+    """Changes to the caller's account."""
 
     model_config = ConfigDict(extra="forbid")
 
-    display_name: str = Field(max_length=200, description="What others see; empty is the name to sign in with.")
+    display_name: str = Field(
+        max_length=200, description="Name shown to other users; empty for the name to sign in with."
+    )
 
 
 class NewKey(BaseModel):
-    """A key for a program."""
+    """An API key to create."""
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Field(max_length=200, description="To tell it from others, such as the program's name.")
-    scopes: list[Scope] = Field(default=[Scope.CHAT, Scope.MODELS], max_length=10, description="What it opens.")
-    days: int | None = Field(90, ge=1, le=3650, description="After so many it ends; null is never.")
+    name: str = Field(max_length=200, description="Label of the key, such as the program's name.")
+    scopes: list[Scope] = Field(default=[Scope.CHAT, Scope.MODELS], max_length=10, description="What the key allows.")
+    days: int | None = Field(90, ge=1, le=3650, description="Days until the key expires; null for never.")
 
 
 @dataclass(frozen=True, slots=True)
 class Me:
-    """Who asks."""
+    """The caller."""
 
-    accounts: bool  #: False: there is one local user, and nobody signs in
+    accounts: bool  #: False: there is only the local user, without signing in
     id: str
     name: str | None
     display_name: str | None
@@ -68,7 +70,7 @@ class Me:
 
 @dataclass(frozen=True, slots=True)
 class CreatedKey:
-    """A key that was just made. ``key`` is shown this once."""
+    """A new API key. ``key`` is only shown in this response."""
 
     id: str
     name: str
@@ -79,7 +81,7 @@ class CreatedKey:
 
 @router.get("")
 async def who_am_i(caller: Caller, services: ServicesDep) -> Me:
-    """Who is signed in, and what they may do."""
+    """Returns the signed-in user and their role."""
     if services.accounts is None:
         return Me(False, caller.user_id, None, None, caller.role)
     person = await services.accounts.records.get(caller.user_id)
@@ -88,7 +90,7 @@ async def who_am_i(caller: Caller, services: ServicesDep) -> Me:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How much one has stored of how much one may; a limit that is null is none."""
+    """The caller's storage use and limits; null is no limit."""
 
     used_bytes: int
     max_bytes: int | None
@@ -100,7 +102,7 @@ class Storage:
 
 @router.get("/storage")
 async def show_storage(user_id: UserId, services: ServicesDep) -> Storage:
-    """What one's conversations take: their texts, and 1 KiB for each message and conversation beside them."""
+    """Returns the size of the caller's conversations: their texts, plus 1 KiB for each message and conversation."""
     use, limits = await services.storage.use_of(user_id), services.storage.limits
     return Storage(
         used_bytes=use.bytes,
@@ -114,14 +116,14 @@ async def show_storage(user_id: UserId, services: ServicesDep) -> Storage:
 
 @router.patch("", status_code=204)
 async def change_account(change: AccountChange, user_id: UserId, accounts: AccountsDep) -> None:
-    """Change what others see of oneself."""
+    """Changes the caller's display name."""
     person = await accounts.records.get(user_id)
     await accounts.records.rename(user_id, checked_display_name(change.display_name, person.name))
 
 
 @router.post("/sign-in", status_code=204)
 async def sign_in(who: SignIn, accounts: AccountsDep, visitor: VisitorDep) -> Response:
-    """Begin a session: the answer sets a cookie."""
+    """Starts a session; the response sets its cookie."""
     token = await accounts.sign_in(who.name, who.password, visitor)
     response = Response(status_code=204)
     accounts.cookie.write(response, token)
@@ -130,7 +132,7 @@ async def sign_in(who: SignIn, accounts: AccountsDep, visitor: VisitorDep) -> Re
 
 @router.post("/sign-out", status_code=204)
 async def sign_out(caller: Caller, accounts: AccountsDep) -> Response:
-    """End this session."""
+    """Ends the current session."""
     if caller.session_id is not None:
         await accounts.sign_out(caller.user_id, caller.session_id)
     response = Response(status_code=204)
@@ -140,7 +142,7 @@ async def sign_out(caller: Caller, accounts: AccountsDep) -> Response:
 
 @router.post("/sign-out-everywhere", status_code=204)
 async def sign_out_everywhere(user_id: UserId, accounts: AccountsDep) -> Response:
-    """End all sessions of one's own, this one too."""
+    """Ends all of the caller's sessions, including the current one."""
     await accounts.sign_out_everywhere(user_id)
     response = Response(status_code=204)
     accounts.cookie.clear(response)
@@ -149,36 +151,36 @@ async def sign_out_everywhere(user_id: UserId, accounts: AccountsDep) -> Respons
 
 @router.post("/password", status_code=204)
 async def change_password(passwords: NewPassword, caller: Caller, accounts: AccountsDep) -> None:
-    """Change one's own password. Every other session ends."""
+    """Changes the caller's password and ends all their other sessions."""
     await accounts.change_password(caller.user_id, caller.session_id, passwords.present, passwords.new)
 
 
 @router.get("/sessions")
 async def list_sessions(caller: Caller, accounts: AccountsDep) -> list[SessionView]:
-    """Where one is signed in, the session used last first."""
+    """Lists the caller's sessions, most recently used first."""
     return list(await accounts.sessions.list(caller.user_id, caller.session_id))
 
 
 @router.delete("/sessions/{session_id}", status_code=204)
 async def end_session(session_id: str, user_id: UserId, accounts: AccountsDep) -> None:
-    """End one session of one's own."""
+    """Ends one of the caller's sessions."""
     await accounts.end_session(user_id, session_id)
 
 
 @router.get("/keys")
 async def list_keys(user_id: UserId, accounts: AccountsDep) -> list[KeyView]:
-    """One's own API keys, the newest first, without what makes them keys."""
+    """Lists the caller's API keys, newest first, without their secrets."""
     return list(await accounts.keys.list(user_id))
 
 
 @router.post("/keys", status_code=201)
 async def make_key(new: NewKey, user_id: UserId, accounts: AccountsDep) -> CreatedKey:
-    """Make an API key for ``/v1``. It is shown in this answer and never again."""
+    """Creates an API key for ``/v1``. The key is only shown in this response."""
     made, key = await accounts.make_key(user_id, new.name, new.scopes, new.days)
     return CreatedKey(made.id, made.name, key, made.scopes, made.expires_at)
 
 
 @router.delete("/keys/{key_id}", status_code=204)
 async def revoke_key(key_id: str, user_id: UserId, accounts: AccountsDep) -> None:
-    """Revoke one of one's own API keys. What it is just used for ends."""
+    """Revokes one of the caller's API keys. Its requests in flight are cut off."""
     await accounts.revoke_key(user_id, key_id)

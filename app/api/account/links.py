@@ -1,4 +1,4 @@
-"""Links that make an account or another password. What makes them links is in the body, never in a log."""
+"""Invitation and password-reset links. Their tokens are sent in the body, so that no log holds them."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ router = APIRouter(prefix="/api/links", tags=["account"])
 
 
 class LinkToken(BaseModel):
-    """What makes a link one."""
+    """The token of a link."""
 
     model_config = ConfigDict(extra="forbid")
 
-    token: str = Field(min_length=1, max_length=200, description="The end of the link.")
+    token: str = Field(min_length=1, max_length=200, description="The last part of the link.")
 
 
 class LinkUse(LinkToken):
-    """What it takes to use it."""
+    """The account or password that a link creates."""
 
     password: Password
     name: str | None = Field(
-        None, max_length=200, description="To sign in with; not where the link changes a password."
+        None, max_length=200, description="The name to sign in with; not for links that reset a password."
     )
-    display_name: str | None = Field(None, max_length=200, description="What others see; none is the name.")
+    display_name: str | None = Field(None, max_length=200, description="Name shown to other users; default: the name.")
     with_history: bool = Field(False, description="The first admin takes over the local user's conversations.")
 
 
 @router.post("/look")
 async def look_at_link(link: LinkToken, accounts: AccountsDep, visitor: VisitorDep) -> Link:
-    """What a link is for. It can still be used after."""
+    """Returns what a link is for, without using it."""
     return await accounts.look_at_link(link.token, visitor)
 
 
 @router.post("/use", status_code=204)
 async def use_link(link: LinkUse, accounts: AccountsDep, visitor: VisitorDep) -> Response:
-    """Make the account, or change the password, and sign in: the answer sets a cookie. The link works no more."""
+    """Creates the account or sets the password, and signs in: the response sets a cookie. A link works once."""
     token = await accounts.use_link(
         link.token,
         link.password,

@@ -1,4 +1,4 @@
-"""Everybody's accounts, for admins."""
+"""User management, for admins: accounts, invitations, sessions."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ router = APIRouter(prefix="/api/people", tags=["people"])
 
 
 class Invite(BaseModel):
-    """Somebody who shall get an account."""
+    """An invitation to create."""
 
     model_config = ConfigDict(extra="forbid")
 
-    role: UserRole = Field(UserRole.AGENT, description="What they become.")
-    note: str | None = Field(None, max_length=200, description="Who it is for, to tell invitations apart.")
-    days: int = Field(7, ge=1, le=90, description="How long the link works.")
+    role: UserRole = Field(UserRole.AGENT, description="The role of the new account.")
+    note: str | None = Field(None, max_length=200, description="Who the invitation is for.")
+    days: int = Field(7, ge=1, le=90, description="Days until the link expires.")
 
 
 class PersonChange(BaseModel):
-    """What an admin may change about somebody; what is left out stays."""
+    """Changes to a user's account; omitted fields stay."""
 
     model_config = ConfigDict(extra="forbid")
 
     role: UserRole | None = Field(None, description="The new role.")
-    disabled: bool | None = Field(None, description="True shuts them out at once; false lets them in again.")
+    disabled: bool | None = Field(None, description="True disables the account at once; false enables it again.")
 
 
 @dataclass(frozen=True, slots=True)
 class PeopleView:
-    """The accounts there are, and the invitations that were not used yet."""
+    """All accounts, and the open invitations."""
 
     people: list[AccountView]
     invitations: list[LinkView]
-    local_conversations: int  #: of the time before there were accounts
+    local_conversations: int  #: from before there were accounts
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedLink:
-    """A link to hand on. It is shown this once, and works once."""
+    """A new link. It is only shown in this response, and works once."""
 
     link: str
     expires_at: datetime | None = None
@@ -53,21 +53,21 @@ class CreatedLink:
 
 @dataclass(frozen=True, slots=True)
 class EndedSessions:
-    """How many sessions ended."""
+    """The number of sessions that were ended."""
 
     sessions: int
 
 
 @dataclass(frozen=True, slots=True)
 class TransferredConversations:
-    """How many conversations have another owner now."""
+    """The number of conversations that changed their owner."""
 
     conversations: int
 
 
 @router.get("")
 async def list_people(accounts: AccountsDep) -> PeopleView:
-    """The accounts there are, the open invitations, and what is left of the time without accounts."""
+    """Lists the accounts and open invitations, and counts the conversations from before there were accounts."""
     return PeopleView(
         list(await accounts.records.list()),
         list(await accounts.invitations.open()),
@@ -77,26 +77,26 @@ async def list_people(accounts: AccountsDep) -> PeopleView:
 
 @router.post("/invitations", status_code=201)
 async def invite(invite: Invite, user_id: UserId, accounts: AccountsDep, origin: Origin) -> CreatedLink:
-    """Make a link with which somebody gives themselves an account. It works once."""
+    """Creates an invitation link, with which a new user creates their account. It works once."""
     link, token = await accounts.invite(invite.role, actor_id=user_id, note=invite.note, days=invite.days)
     return CreatedLink(f"{origin}/invitation/{token}", link.expires_at)
 
 
 @router.delete("/invitations/{invitation_id}", status_code=204)
 async def take_invitation_back(invitation_id: str, user_id: UserId, accounts: AccountsDep) -> None:
-    """Make an invitation's link work no more."""
+    """Revokes an invitation."""
     await accounts.invitations.take_back(invitation_id, actor_id=user_id)
 
 
 @router.post("/local-history")
 async def take_over_local_history(user_id: UserId, accounts: AccountsDep) -> TransferredConversations:
-    """Make the conversations from before there were accounts one's own."""
+    """Moves the conversations from before there were accounts to the caller."""
     return TransferredConversations(await accounts.invitations.take_over(user_id))
 
 
 @router.patch("/{user_id}", status_code=204)
 async def change_person(user_id: str, change: PersonChange, actor_id: UserId, accounts: AccountsDep) -> None:
-    """Change somebody's role, shut them out, or let them in again."""
+    """Changes a user's role, or disables or enables the account."""
     if change.role is not None:
         await accounts.set_role(user_id, change.role, actor_id=actor_id)
     if change.disabled is not None:
@@ -105,24 +105,24 @@ async def change_person(user_id: str, change: PersonChange, actor_id: UserId, ac
 
 @router.post("/{user_id}/reset-link", status_code=201)
 async def make_reset_link(user_id: str, actor_id: UserId, accounts: AccountsDep, origin: Origin) -> CreatedLink:
-    """Make a link with which somebody chooses another password, for a day. It works once."""
+    """Creates a link with which a user sets a new password. It works once, within a day."""
     return CreatedLink(f"{origin}/invitation/{await accounts.reset_token(user_id, actor_id=actor_id)}")
 
 
 @router.get("/{user_id}/sessions")
 async def list_sessions_of(user_id: str, accounts: AccountsDep) -> list[SessionView]:
-    """Where somebody is signed in."""
+    """Lists a user's sessions."""
     return list(await accounts.sessions.list((await accounts.records.get(user_id)).id))
 
 
 @router.delete("/{user_id}/sessions")
 async def sign_out(user_id: str, actor_id: UserId, accounts: AccountsDep) -> EndedSessions:
-    """Sign somebody out everywhere."""
+    """Ends all sessions of a user."""
     person = await accounts.records.get(user_id)
     return EndedSessions(await accounts.sign_out_everywhere(person.id, actor_id=actor_id))
 
 
 @router.delete("/{user_id}/sessions/{session_id}", status_code=204)
 async def end_session_of(user_id: str, session_id: str, actor_id: UserId, accounts: AccountsDep) -> None:
-    """End one session of somebody's."""
+    """Ends one session of a user."""
     await accounts.end_session(user_id, session_id, actor_id=actor_id)

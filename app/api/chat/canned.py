@@ -1,4 +1,4 @@
-"""The chat's own API: canned replies, to be put into the message box, and prompts with their variables."""
+"""Chat API: canned replies for the message box, and system prompts, with their variables filled in."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ router = APIRouter(prefix="/api", tags=["canned replies"])
 
 
 class Values(BaseModel):
-    """What to fill in."""
+    """Values of a template's variables."""
 
     model_config = ConfigDict(extra="forbid")
 
-    values: dict[str, str] = Field({}, max_length=MAX_VARIABLES, description="By variable; the others have defaults.")
+    values: dict[str, str] = Field(
+        {}, max_length=MAX_VARIABLES, description="By variable; omitted ones get their defaults."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class CannedReply:
-    """One to choose."""
+    """A canned reply to choose from."""
 
     name: str
     title: str
@@ -39,7 +41,7 @@ class RenderedText:
 
 @router.get("/canned")
 async def list_canned_replies(services: ServicesDep) -> list[CannedReply]:
-    """Those there are, in alphabetical order of their titles."""
+    """Lists the canned replies, sorted by title."""
     return [
         CannedReply(
             stored.name,
@@ -54,11 +56,11 @@ async def list_canned_replies(services: ServicesDep) -> list[CannedReply]:
 
 @router.post("/canned/{name}/fill")
 async def fill_canned_reply(name: str, filled: Values, services: ServicesDep) -> RenderedText:
-    """The text of one with its variables filled in."""
+    """Renders a canned reply with its variables filled in."""
     return RenderedText(await services.templates.render(TemplateKind.CANNED, name, filled.values))
 
 
 @router.post("/prompts/{name}/fill")
 async def fill_prompt(name: str, filled: Values, services: ServicesDep) -> RenderedText:
-    """A system prompt as the model is told it, with its variables filled in."""
+    """Renders a system prompt with its variables filled in, as the model gets it."""
     return RenderedText(await services.templates.render(TemplateKind.PROMPT, name, filled.values))

@@ -1,4 +1,4 @@
-"""The chat's own API: conversations."""
+"""Chat API: conversations and their tags."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ tags_router = APIRouter(prefix="/api/tags", tags=["conversations"])
 
 
 class ConversationChange(BaseModel):
-    """What may be changed on a conversation; what is left out stays."""
+    """Changes to a conversation; omitted fields stay."""
 
     model_config = ConfigDict(extra="forbid")
 
     title: str | None = Field(None, description="The new title.")
-    settings: ChatSettings | None = Field(None, description="The new settings, all of them.")
-    pinned: bool | None = Field(None, description="Kept at the top of the list.")
-    archived: bool | None = Field(None, description="Kept out of the list, and found by searching.")
-    unread: bool | None = Field(None, description="A reply has ended there that nobody has looked at.")
-    tags: list[str] | None = Field(None, description="The new tags, all of them.")
+    settings: ChatSettings | None = Field(None, description="The new settings; replaces all of them.")
+    pinned: bool | None = Field(None, description="Listed first.")
+    archived: bool | None = Field(None, description="Hidden from the list, but found by search.")
+    unread: bool | None = Field(None, description="A reply has finished that the user has not seen.")
+    tags: list[str] | None = Field(None, description="The new tags; replaces all of them.")
 
 
 @router.get("")
@@ -40,9 +40,9 @@ async def list_conversations(
     tag: Annotated[str | None, Query(max_length=50)] = None,
     archived: bool = False,
 ) -> Page[ConversationSummary]:
-    """Pinned ones first, then newest first; ``cursor`` is the last page's ``next_cursor``.
+    """Lists conversations, pinned ones first, then newest first; ``cursor`` is the last page's ``next_cursor``.
 
-    ``query`` finds words in titles and messages, by their beginning, archived or not; ``message_id`` is the latest hit.
+    ``query`` finds words in titles and messages by their prefix, archived or not; ``message_id`` is the latest hit.
     """
     return await services.conversations.list(
         user_id, limit=limit, cursor=cursor, query=query, tag=tag, archived=archived
@@ -58,7 +58,7 @@ async def get_conversation(
     before: str | None = None,
     at: str | None = None,
 ) -> ConversationView:
-    """The last ``limit`` messages, or those above the message ``before``, or all from around the message ``at`` on."""
+    """Returns the last ``limit`` messages, those above message ``before``, or all from around message ``at`` on."""
     chats = await services.chats_with(conversation_id)
     view = await chats.conversations.get(user_id, conversation_id, limit=limit, before=before, at=at)
     return replace(view, temporary=chats is not services.chats)
@@ -68,11 +68,11 @@ async def get_conversation(
 async def change_conversation(
     conversation_id: str, change: ConversationChange, user_id: UserId, services: ServicesDep
 ) -> None:
-    """Rename, pin, archive or tag it, take it for read, or save its settings."""
+    """Renames, pins, archives or tags a conversation, marks it as read or unread, or saves its settings."""
     if change.tags is not None:
         clean_tags(change.tags)
     if change.settings is not None:
-        change.settings.sampling_params()  # refuses what is out of range before anything is changed
+        change.settings.sampling_params()  # raises for values out of range before anything is changed
     conversations = (await services.chats_with(conversation_id)).conversations
     if change.title is not None:
         await conversations.rename(user_id, conversation_id, change.title)
@@ -87,11 +87,11 @@ async def change_conversation(
 
 @router.delete("/{conversation_id}", status_code=204)
 async def delete_conversation(conversation_id: str, user_id: UserId, services: ServicesDep) -> None:
-    """Delete it for good. A reply still streaming is stopped first."""
+    """Deletes a conversation permanently. A reply in flight is stopped first."""
     await (await services.chats_with(conversation_id)).turns.delete_conversation(user_id, conversation_id)
 
 
 @tags_router.get("")
 async def list_tags(user_id: UserId, services: ServicesDep) -> dict[str, int]:
-    """The tags there are, in alphabetical order, and how many conversations have each."""
+    """Lists the tags in alphabetical order, each with its number of conversations."""
     return await services.conversations.tags(user_id)

@@ -1,4 +1,4 @@
-"""The chat's own API: going another way from a message. Messages form a tree, and nothing in it is overwritten."""
+"""Chat API: edits, regenerates, branches, deletes and rates messages. Messages form a tree; none is overwritten."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ deletions_router = APIRouter(prefix="/api/deletions", tags=["messages"])
 
 
 class Continuation(BaseModel):
-    """How to go on."""
+    """Options of a continued reply."""
 
     model_config = ConfigDict(extra="forbid")
 
-    settings: ChatSettings | None = Field(None, description="Saved on the conversation; none uses its own.")
+    settings: ChatSettings | None = Field(None, description="Saved on the conversation; default: its current ones.")
 
 
 class AnotherReply(Continuation):
-    """How to ask again."""
+    """Options of another reply."""
 
     request_id: str | None = Field(
-        None, min_length=1, max_length=100, description="Any id of the client's own, see POST /api/turns."
+        None, min_length=1, max_length=100, description="Idempotency key, see POST /api/turns."
     )
 
 
 class EditedMessage(AnotherReply):
-    """What to ask instead."""
+    """The edited message."""
 
-    text: str = Field(description="The message as it should have been.")
+    text: str = Field(description="The new text.")
 
 
 class GivenFeedback(BaseModel):
-    """What the person thinks of a reply."""
+    """The user's rating of a reply."""
 
     model_config = ConfigDict(extra="forbid")
 
-    rating: Rating = Field(description="A thumb up or down.")
-    reasons: tuple[Reason, ...] = Field((), max_length=len(Reason), description="Why, of those that go with the thumb.")
-    comment: str = Field("", description="In words of their own.")
+    rating: Rating = Field(description="Thumb up or down.")
+    reasons: tuple[Reason, ...] = Field((), max_length=len(Reason), description="Reasons that go with the rating.")
+    comment: str = Field("", description="Free text.")
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationRef:
-    """Where to look now."""
+    """The conversation to show."""
 
     conversation_id: str
 
 
 @router.post("/edit", status_code=201)
 async def edit_message(message_id: str, edited: EditedMessage, user_id: UserId, services: ServicesDep) -> TurnRef:
-    """Ask otherwise: the new text stands beside the message, which stays with all that followed it."""
+    """Edits a message: adds the new text as a sibling, and replies to it. The old message and its replies stay."""
     return await (await services.chats_with(message_id)).turns.edit(
         user_id, message_id, text=edited.text, settings=edited.settings, request_id=edited.request_id
     )
@@ -66,7 +66,7 @@ async def edit_message(message_id: str, edited: EditedMessage, user_id: UserId, 
 
 @router.post("/regenerate", status_code=201)
 async def regenerate_reply(message_id: str, asked: AnotherReply, user_id: UserId, services: ServicesDep) -> TurnRef:
-    """Another reply beside this one, or to this message. The ones there are stay."""
+    """Generates another reply next to this one, or to this message. Existing replies stay."""
     return await (await services.chats_with(message_id)).turns.regenerate(
         user_id, message_id, settings=asked.settings, request_id=asked.request_id
     )
@@ -74,42 +74,42 @@ async def regenerate_reply(message_id: str, asked: AnotherReply, user_id: UserId
 
 @router.post("/continue", status_code=201)
 async def continue_reply(message_id: str, how: Continuation, user_id: UserId, services: ServicesDep) -> TurnRef:
-    """Go on with a reply that was stopped, interrupted, or reached its maximum length."""
+    """Continues a reply that was stopped, was interrupted, or reached its maximum length."""
     return await (await services.chats_with(message_id)).turns.resume(user_id, message_id, settings=how.settings)
 
 
 @router.post("/show", status_code=204)
 async def show_message(message_id: str, user_id: UserId, services: ServicesDep) -> None:
-    """Show the branch that this message is on."""
+    """Shows the branch of this message."""
     await (await services.chats_with(message_id)).conversations.show(user_id, message_id)
 
 
 @router.post("/branch", status_code=201)
 async def branch_conversation(message_id: str, user_id: UserId, services: ServicesDep) -> ConversationRef:
-    """Copy the conversation up to this message into a new one."""
+    """Copies the conversation up to this message into a new one."""
     return ConversationRef(await (await services.chats_with(message_id)).conversations.branch(user_id, message_id))
 
 
 @router.delete("")
 async def delete_message(message_id: str, user_id: UserId, services: ServicesDep) -> Deletion:
-    """Delete it with all that follows it. For an hour that can be undone."""
+    """Deletes a message with all that follows it. Can be undone for an hour."""
     return await (await services.chats_with(message_id)).deletions.delete(user_id, message_id)
 
 
 @router.put("/feedback")
 async def rate_reply(message_id: str, given: GivenFeedback, user_id: UserId, services: ServicesDep) -> FeedbackView:
-    """Say what you think of a reply, in place of what you said before."""
+    """Rates a reply; replaces an earlier rating."""
     opinion = Opinion(given.rating, given.reasons, given.comment)
     return await (await services.chats_with(message_id)).feedback.put(user_id, message_id, opinion)
 
 
 @router.delete("/feedback", status_code=204)
 async def unrate_reply(message_id: str, user_id: UserId, services: ServicesDep) -> None:
-    """Take back what you said about a reply. Where there is nothing, nothing happens."""
+    """Removes the rating of a reply. Does nothing if there is none."""
     await (await services.chats_with(message_id)).feedback.remove(user_id, message_id)
 
 
 @deletions_router.post("/{deletion_id}/undo")
 async def undo_deletion(deletion_id: str, user_id: UserId, services: ServicesDep) -> ConversationRef:
-    """Bring back what was deleted."""
+    """Undoes a deletion."""
     return ConversationRef(await (await services.chats_with(deletion_id)).deletions.undo(user_id, deletion_id))

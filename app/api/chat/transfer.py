@@ -1,4 +1,4 @@
-"""The chat's own API: conversations as files, out and in."""
+"""Chat API: export and import of conversations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FILE = {"schema": {"type": "string", "format": "binary"}}
 async def export_conversation(
     conversation_id: str, user_id: UserId, services: ServicesDep, format: ExportFormat = "json"
 ) -> StreamingResponse:
-    """One conversation as a file: ``json`` with every version of every message, or the shown branch as ``markdown``."""
+    """Exports a conversation: as ``json`` with every version of each message, or its shown branch as ``markdown``."""
     return _download(await services.transfers.export_one(user_id, conversation_id, format))
 
 
@@ -32,25 +32,25 @@ async def export_conversation(
 async def export_conversations(
     user_id: UserId, services: ServicesDep, format: ExportFormat = "json"
 ) -> StreamingResponse:
-    """Every conversation: as one ``json`` document, or as an archive with a ``markdown`` file for each."""
+    """Exports every conversation: as one ``json`` document, or as an archive with a ``markdown`` file for each."""
     return _download(await services.transfers.export_all(user_id, format))
 
 
 @router.post("/import", openapi_extra={"requestBody": {"content": {"application/octet-stream": _FILE}}})
 async def import_conversations(request: Request, user_id: UserId, services: ServicesDep) -> ImportCounts:
-    """Add the conversations in a file, sent as it is: Deskmate's own JSON, ChatGPT's or Open WebUI's export, ShareGPT.
+    """Imports the file sent as the body: Deskmate's own JSON, ChatGPT's or Open WebUI's export, ShareGPT.
 
-    All that are not there yet are added, or, where anything is wrong with the file, none.
+    Adds all conversations that do not exist yet, or none if the file is malformed.
     """
     with services.transfers.receiving(user_id), _put_aside() as file:
         try:
             async for piece in request.stream():
                 file.write(piece)
             file.seek(0)
-        except TooLarge as error:  # the guard's, which speaks of requests
+        except TooLarge as error:  # the guard's message is about requests, not files
             raise services.transfers.too_large() from error
         except ClientDisconnect as error:
-            raise InvalidInput("The file ended before all of it had come. Nothing was imported.") from error
+            raise InvalidInput("The upload ended before the end of the file. Nothing was imported.") from error
         except OSError as error:
             raise _no_room(error) from error
         return await services.transfers.import_file(user_id, file)
@@ -64,7 +64,7 @@ def _put_aside() -> IO[bytes]:
 
 
 def _no_room(error: OSError) -> StorageUnavailable:
-    return StorageUnavailable(f"The file could not be put aside for reading ({error.strerror}). Nothing was imported.")
+    return StorageUnavailable(f"The upload could not be stored ({error.strerror}). Nothing was imported.")
 
 
 def _download(export: Export) -> StreamingResponse:

@@ -1,4 +1,4 @@
-"""A turn's events as server-sent events: one turn by itself, or several in one stream."""
+"""Server-sent events of one turn, or of several in one stream."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from app.turns.readers import ChangeCallback, TurnReader
 from app.turns.service import Turns
 
 MAX_TURNS_PER_STREAM = 100
+"""Maximum turns in one stream; more are refused."""
 SSE_COALESCE_SECONDS = 0.02
-"""So much lies between two events at least, and text that comes earlier waits for more: each event has its cost, for
-the server and for the page, and an eye does not see the difference. The first words of a reply, and its end, wait for
-nothing."""
+"""Minimum interval between two events of a stream. Text that arrives earlier is held back and sent together: each event
+costs the server and the page time, and users do not see the difference. The first text of a reply, and its end, are
+not held back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """How far a client has read each turn it follows: turn id → offset."""
+    """A client's read position in each turn it follows: turn id → offset."""
 
     offsets: Mapping[str, int]
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Positions:
-        """Read ``turn_id:offset`` items.
+        """Parses ``turn_id:offset`` items.
 
         Raises:
-            InvalidInput: an item is malformed, or there are too many.
+            InvalidInput: an item is malformed, or there are more than :data:`MAX_TURNS_PER_STREAM`.
         """
         offsets: dict[str, int] = {}
         for text in texts:
@@ -42,18 +43,18 @@ class Positions:
                 raise InvalidInput(f"'{text[:80]}' is not a turn and an offset, such as 0198c...:0.")
             offsets[turn_id] = cls.parse_offset(offset)
         if len(offsets) > MAX_TURNS_PER_STREAM:
-            raise InvalidInput(f"One stream follows at most {MAX_TURNS_PER_STREAM} turns; {len(offsets)} were asked.")
+            raise InvalidInput(f"A stream can follow at most {MAX_TURNS_PER_STREAM} turns (got {len(offsets)}).")
         return cls(offsets)
 
     @staticmethod
     def parse_offset(text: str) -> int:
-        """Read an offset as it was handed out in an event's id."""
+        """Parses an offset as sent in an event's id. Raises ``InvalidInput``."""
         if not (text.isascii() and text.isdecimal() and len(text) <= 15):
-            raise InvalidInput(f"'{text[:80]}' is not an offset; send one that an event carried, or 0.")
+            raise InvalidInput(f"'{text[:80]}' is not an offset. Send the offset of an event, or 0.")
         return int(text)
 
     def advanced_to(self, seen: Positions) -> Positions:
-        """These turns, each at the offset ``seen`` knows for it."""
+        """Returns the same turns with the offsets of ``seen`` where it has them."""
         return Positions({turn: seen.offsets.get(turn, offset) for turn, offset in self.offsets.items()})
 
     def __str__(self) -> str:
@@ -61,23 +62,23 @@ class Positions:
 
 
 ReaderFactory = Callable[[ChangeCallback], TurnReader]
-"""Begins to read a turn; gets what is to be called when there is something new."""
+"""Opens a turn's reader, with the callback to call when the turn has new events."""
 
 
 def reader_factory(turns: Turns, user_id: str, turn_id: str, offset: int) -> ReaderFactory:
-    """How a turn is read from ``offset`` on."""
+    """Returns a factory of readers of the turn, from ``offset`` on."""
     return lambda changed: turns.reader(user_id, turn_id, offset, changed)
 
 
 class TurnStream:
-    """What is new of its turns, in one piece, whenever something is.
+    """Streams the new events of its turns, all that are new in one chunk.
 
-    A slow client makes nothing pile up: the next piece brings everything that has come meanwhile.
+    Events do not queue up for a slow client: the next chunk holds everything that has arrived meanwhile.
 
     Args:
-        names_turns: each event names its turn, and its id holds where all turns stand; else the id is the offset of
-            the only one.
-        stays_open: for turns that may be added, also when all the others have ended.
+        names_turns: each event names its turn, and its id holds the positions of all turns; otherwise the id is the
+            offset of the only turn.
+        stays_open: the stream stays open for turns to be added when all its turns have ended.
     """
 
     def __init__(self, metrics: HttpMetrics, *, names_turns: bool = True, stays_open: bool = False) -> None:
@@ -90,7 +91,7 @@ class TurnStream:
         self._reached: dict[str, int] = {}
 
     def add(self, turn_id: str, offset: int, open_reader: ReaderFactory) -> bool:
-        """Tell of one more turn. False where there are too many, or it is told of already."""
+        """Adds a turn. Returns False if there are too many, or the turn is in the stream already."""
         if len(self._readers) + len(self._to_open) >= MAX_TURNS_PER_STREAM or turn_id in self._reached:
             return False
         self._reached[turn_id] = offset
@@ -99,12 +100,12 @@ class TurnStream:
         return True
 
     def finish(self) -> None:
-        """Stay open no longer than the turns that are told of."""
+        """Lets the stream end with its current turns."""
         self._stays_open = False
         self._coalescer.changed(True)
 
     async def events(self, while_open: AbstractContextManager[None] | None = None) -> AsyncGenerator[bytes]:
-        """On the wire. To be iterated once; ``while_open`` is entered for as long."""
+        """Yields the encoded events. Can be iterated once; ``while_open`` is entered meanwhile."""
         with self._metrics.event_streams.track_inprogress(), while_open or nullcontext():
             try:
                 while self._stays_open or self._readers or self._to_open:
@@ -118,10 +119,10 @@ class TurnStream:
                         try:
                             pieces += self._new_of(turn_id, reader, sampled_at)
                         except StorageUnavailable:
-                            return  # the client comes back by itself and goes on where it was
+                            return  # the client reconnects by itself and resumes at its position
                         if reader.ended:
                             await self._readers.pop(turn_id).close()
-                            if self._stays_open:  # who comes back asks for those that go on
+                            if self._stays_open:  # a client that reconnects only needs the turns in progress
                                 del self._reached[turn_id]
                     if pieces:
                         yield b"".join(pieces)
@@ -133,10 +134,10 @@ class TurnStream:
                     await reader.close()
 
     def _new_of(self, turn_id: str, reader: TurnReader, sampled_at: list[float]) -> list[bytes]:
-        """A turn's new events on the wire; adds to ``sampled_at`` when their oldest tokens were sampled."""
+        """Encodes a turn's new events; appends the sampling times of their oldest tokens to ``sampled_at``."""
         try:
             events = reader.take()
-        except NotFound as error:  # deleted since
+        except NotFound as error:  # the turn was deleted meanwhile
             return [self._wire(turn_id, "gone", {"code": error.code, "message": error.message})]
         pieces = []
         for event in events:
@@ -154,14 +155,14 @@ class TurnStream:
 
 
 class OpenStreams:
-    """The streams of this process that stay open, by whose they are and by what their clients call them."""
+    """This process's streams that stay open, by user and by the client's stream id."""
 
     def __init__(self) -> None:
         self._streams: dict[tuple[str, str], TurnStream] = {}
 
     @contextmanager
     def register(self, user_id: str, stream_id: str, stream: TurnStream) -> Iterator[None]:
-        """Meanwhile :meth:`find` finds the stream. Of two with one name it is the newer."""
+        """Registers the stream for :meth:`find` until the block ends. Of two with the same id, the newer one counts."""
         whose = user_id, stream_id
         self._streams[whose] = stream
         try:
@@ -174,13 +175,13 @@ class OpenStreams:
         return self._streams.get((user_id, stream_id))
 
     def finish(self) -> None:
-        """Let them end: the server does."""
+        """Lets all streams end, at shutdown."""
         for stream in self._streams.values():
             stream.finish()
 
 
 class _Coalescer:
-    """Tells one stream when to take what is new: text at most every :data:`SSE_COALESCE_SECONDS`, an end at once."""
+    """Decides when a stream sends: text at most every :data:`SSE_COALESCE_SECONDS`, the end of a turn at once."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -190,7 +191,7 @@ class _Coalescer:
         self._sent_at = -SSE_COALESCE_SECONDS
 
     def changed(self, ended: bool) -> None:
-        """There is something new; it is called for every token."""
+        """Reports a new event. Called for every token."""
         if self._is_due:
             return
         early = 0.0 if ended else self._sent_at + SSE_COALESCE_SECONDS - self._loop.time()
@@ -200,7 +201,7 @@ class _Coalescer:
             self._timer = self._loop.call_later(early, self._wake_up)
 
     async def wait_until_due(self) -> None:
-        """Wait until it is time to take what is new. For one at a time."""
+        """Waits until it is time to send. One waiter at a time."""
         if not self._is_due:
             self._waiting = self._loop.create_future()
             await self._waiting
@@ -213,18 +214,18 @@ class _Coalescer:
             self._waiting.set_result(None)
 
     def mark_sent(self) -> None:
-        """What was taken has been sent."""
+        """Reports that a chunk was sent."""
         self._sent_at = self._loop.time()
 
     def cancel_timer(self) -> None:
-        """Wait for nothing more."""
+        """Cancels a pending wake-up."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
 def _named(event: TurnEvent) -> tuple[str, dict[str, Any]]:
-    """The name and the data of an event."""
+    """Returns the name and the data of an event."""
     match event:
         case TurnText():
             return "text", {"text": event.text, "offset": event.offset}
@@ -237,5 +238,5 @@ def _named(event: TurnEvent) -> tuple[str, dict[str, Any]]:
 
 
 def _fields(event: TurnProgress | TurnNotice | TurnEnd) -> dict[str, Any]:
-    """What is inside stays an object: JSON is made of those too."""
+    """Returns the fields as a shallow dict: orjson encodes nested dataclasses itself."""
     return {field.name: getattr(event, field.name) for field in fields(event)}

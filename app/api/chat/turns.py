@@ -1,4 +1,4 @@
-"""The chat's own API: send a message, follow its reply, stop it."""
+"""Chat API: sends a message, streams its reply, stops it."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ from app.turns.service import TurnRef
 router = APIRouter(prefix="/api", tags=["turns"])
 
 StreamId = Annotated[str, Field(min_length=1, max_length=100)]
-LastEventId = Annotated[str | None, Header(description="Sent by the browser when it reconnects; beats the offset.")]
+LastEventId = Annotated[str | None, Header(description="Sent by the browser when it reconnects; overrides the offset.")]
 
 
 class StartTurn(BaseModel):
-    """A message to send. The browser sends ids and text; the database holds the rest."""
+    """A message to send. The client sends ids and text; the history comes from the database."""
 
     model_config = ConfigDict(extra="forbid")
 
-    text: str = Field(description="What the person wrote.")
-    conversation_id: str | None = Field(None, description="Where to send it; none starts a conversation.")
-    parent_id: str | None = Field(None, description="The message it answers; none is the conversation's last.")
+    text: str = Field(description="The user's message.")
+    conversation_id: str | None = Field(None, description="The conversation; default: a new one.")
+    parent_id: str | None = Field(None, description="The message it follows; default: the conversation's last one.")
     tip_id: str | None = Field(
         None,
-        description="The last message that the client shows. Where the conversation has gone on elsewhere, the message "
-        "is refused: it would follow what the person has not seen.",
+        description="The last message that the client shows. If the conversation has continued elsewhere, the message "
+        "is refused, since it would follow messages that the user has not seen.",
     )
     request_id: str | None = Field(
         None,
         min_length=1,
         max_length=100,
-        description="Any id of the client's own. Sent again with it, because the answer was lost, a message is not "
-        "sent twice: the answer is that of the first time.",
+        description="Idempotency key, any id the client chooses. A request that is repeated with it, because the "
+        "response was lost, gets the first response instead of sending the message twice.",
     )
-    settings: ChatSettings | None = Field(None, description="Saved on the conversation; none uses its own.")
+    settings: ChatSettings | None = Field(None, description="Saved on the conversation; default: its current ones.")
     temporary: bool = Field(
-        False, description="Begin a conversation that is kept in memory only and ends with the server, at the latest."
+        False, description="Start a conversation that is only kept in memory, and ends with the server at the latest."
     )
     stream_id: StreamId | None = Field(
         None,
-        description="Of an event stream that is open (`stream_id` of `GET /api/events`): the reply is told there from "
-        "its first word, without another request. Whether it is, the answer's `in_stream` says.",
+        description="Id of an open event stream (`stream_id` of `GET /api/events`): the reply is streamed there from "
+        "its start, without another request. The response's `in_stream` says whether it is.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedTurn(TurnRef):
-    """A turn that was started, and where its reply is told."""
+    """A turn that was started, and where its reply is streamed."""
 
-    in_stream: bool  #: in the stream that was asked for; where not, ask for its events
+    in_stream: bool  #: in the stream that the request named; if False, request the turn's events
 
 
 @router.post("/turns", status_code=201, response_model=StartedTurn)
 async def start_turn(turn: StartTurn, user_id: UserId, services: ServicesDep, open_streams: OpenStreamsDep) -> Response:
-    """Save a message and begin its reply. When this answers 201, the message is on disk."""
+    """Saves a message and starts its reply. With the response 201, the message is on disk."""
     if turn.conversation_id is not None:
         chats = await services.chats_with(turn.conversation_id)
     else:
@@ -78,14 +78,14 @@ async def start_turn(turn: StartTurn, user_id: UserId, services: ServicesDep, op
     )
     stream = open_streams.find(user_id, turn.stream_id) if turn.stream_id is not None else None
     told = stream is not None and stream.add(ref.turn_id, 0, reader_factory(chats.turns, user_id, ref.turn_id, 0))
-    # Written out here: FastAPI would check once more what was made a line above.
+    # Encoded here: FastAPI would validate the model once more.
     started = StartedTurn(**asdict(ref), in_stream=told)
     return Response(orjson.dumps(started), status_code=201, media_type="application/json")
 
 
 @router.post("/turns/{turn_id}/stop", status_code=204)
 async def stop_turn(turn_id: str, user_id: UserId, services: ServicesDep) -> None:
-    """Stop a reply; what was written so far stays. Stopping twice, or too late, is no error."""
+    """Stops a reply; its text so far is kept. Stopping it twice, or too late, is not an error."""
     await (await services.chats_with(turn_id)).turns.stop(user_id, turn_id)
 
 
@@ -96,13 +96,13 @@ async def turn_events(
     services: ServicesDep,
     closing: Closing,
     metrics: Metrics,
-    offset: Annotated[int, Query(ge=0, description="What the client already has; 0 is from the start.")] = 0,
+    offset: Annotated[int, Query(ge=0, description="Offset of the text that the client has; 0 for the start.")] = 0,
     last_event_id: LastEventId = None,
 ) -> EventStream:
-    """Follow one reply as server-sent events, from any point, also after it has ended."""
+    """Streams one reply as server-sent events from any offset, also after it has ended."""
     start = Positions.parse_offset(last_event_id) if last_event_id else offset
     turns = (await services.chats_with(turn_id)).turns
-    await turns.snapshot(user_id, turn_id)  # there is one for this user, or this is refused before there is a stream
+    await turns.snapshot(user_id, turn_id)  # raises NotFound before the stream starts if it is not this user's
     stream = TurnStream(metrics, names_turns=False)
     stream.add(turn_id, start, reader_factory(turns, user_id, turn_id, start))
     return EventStream(stream.events(), closing=closing)
@@ -115,26 +115,24 @@ async def many_turn_events(
     closing: Closing,
     metrics: Metrics,
     open_streams: OpenStreamsDep,
-    turn: Annotated[list[str] | None, Query(description="turn_id:offset, once per reply to follow.")] = None,
+    turn: Annotated[list[str] | None, Query(description="turn_id:offset, once per reply to stream.")] = None,
     stream_id: Annotated[
         StreamId | None,
         Query(
-            description="Any id of the client's own. The stream then stays open for as long as the client does, and "
-            "messages sent with this id are answered in it."
+            description="Any id the client chooses. The stream then stays open until the client disconnects, and "
+            "replies to messages sent with this id are added to it."
         ),
     ] = None,
     last_event_id: LastEventId = None,
 ) -> EventStream:
-    """Follow several replies in one stream: a browser allows few connections, and all its tabs share this one."""
+    """Streams several replies together: browsers allow few connections, so all their tabs share one stream."""
     asked, seen = turn or [], last_event_id.split(",") if last_event_id else []
-    if stream_id is not None:  # what was added to it is not in its address
+    if stream_id is not None:  # turns added to the stream are not in its URL
         positions = Positions.parse([*asked, *seen])
     elif asked:
         positions = Positions.parse(asked).advanced_to(Positions.parse(seen))
     else:
-        raise InvalidInput(
-            "There is nothing to follow. Name turns (turn=ID:OFFSET) or, for those to come, a stream_id."
-        )
+        raise InvalidInput("There is nothing to stream. Name turns (turn=ID:OFFSET), or a stream_id for those to come.")
     stream = TurnStream(metrics, stays_open=stream_id is not None)
     for turn_id, offset in positions.offsets.items():
         turns = (await services.chats_with(turn_id)).turns

@@ -1,4 +1,4 @@
-"""The API of those who run the desk: usage, replies to review, templates, the audit log, people's data."""
+"""Desk API for admins and viewers: usage, replies to review, templates, audit log, erasure of users' data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log: who did what."""
+"""Desk API: the audit log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from app.store.desk.audit_log import AuditEntry
 
 router = APIRouter(prefix="/api/desk/audit", tags=["desk"])
 
-ActorQuery = Annotated[str | None, Query(max_length=200, description="A part of the name of who did it.")]
+ActorQuery = Annotated[str | None, Query(max_length=200, description="Part of the actor's name.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ async def list_deeds(
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     cursor: Annotated[str | None, Query(max_length=36)] = None,
 ) -> Page[AuditEntry]:
-    """What was done on these days, the latest first; ``cursor`` is the last page's ``next_cursor``."""
+    """Lists the audit entries of these days, latest first; ``cursor`` is the last page's ``next_cursor``."""
     return await services.desk.audit_log.list(days.whole, action=action, actor=actor, limit=limit, cursor=cursor)
 
 
 @router.get("/actions")
 async def list_actions() -> Actions:
-    """The kinds of deeds that are written down."""
+    """Lists audit action types."""
     return Actions(tuple(AuditAction))
 
 
@@ -50,7 +50,7 @@ async def list_actions() -> Actions:
 async def get_audit_csv(
     days: DaysDep, services: ServicesDep, action: AuditAction | None = None, actor: ActorQuery = None
 ) -> StreamingResponse:
-    """The same as a table, all of it."""
+    """Exports all audit entries of these days as CSV."""
 
     async def rows() -> AsyncIterator[Iterable[object]]:
         async for deed in services.desk.audit_log.all(days.whole, action=action, actor=actor):

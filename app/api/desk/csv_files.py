@@ -1,4 +1,4 @@
-"""Tables as CSV files that spreadsheets open."""
+"""CSV downloads that are safe to open in spreadsheets."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 from fastapi.responses import StreamingResponse
 
-#: At the beginning of a cell, spreadsheets take these for a formula.
+#: Spreadsheets treat a cell that starts with one of these as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_response(name: str, header: Sequence[str], rows: AsyncIterator[Iterable[object]]) -> StreamingResponse:
-    """The rows as a file of this name, sent as they come."""
+    """Streams the rows as a file named ``name``."""
 
     async def lines() -> AsyncIterator[str]:
         yield csv_line(header)
@@ -27,7 +27,7 @@ def csv_response(name: str, header: Sequence[str], rows: AsyncIterator[Iterable[
 
 
 def csv_line(cells: Iterable[object]) -> str:
-    """One line, its end included. What people wrote begins no formula."""
+    """Returns one line with its line break. Prefixes text that spreadsheets would treat as a formula with ``'``."""
     line = io.StringIO()
     csv.writer(line).writerow([_safe(cell) for cell in cells])
     return line.getvalue()

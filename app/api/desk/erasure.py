@@ -1,4 +1,4 @@
-"""Deleting a person's data on request."""
+"""Desk API: erasure of a user's data."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ router = APIRouter(prefix="/api/desk/people/{user_id}", tags=["desk"])
 
 @router.get("/data")
 async def preview_deletion(user_id: str, services: ServicesDep) -> DeletionPreview:
-    """What there is of a person, in numbers: all that deleting them would delete."""
+    """Counts the data that deleting a user would delete."""
     return await services.desk.erasure.preview(user_id)
 
 
 @router.delete("")
 async def delete_person(user_id: str, actor_id: UserId, services: ServicesDep) -> DeletionPreview:
-    """Delete a person with all that is theirs, for good; answers what that was. Backups keep it until they are gone."""
+    """Deletes a user with all their data, permanently; returns the counts. Backups keep the data until deleted."""
     return await services.desk.erasure.erase(actor_id, user_id)

@@ -1,4 +1,4 @@
-"""Replies to look at: low rated ones, and questions that got no answer."""
+"""Desk API: replies to review, which are those rated down and questions without an answer."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ router = APIRouter(prefix="/api/desk/review", tags=["desk"])
 
 
 class ReviewMark(BaseModel):
-    """Whether somebody has looked at it."""
+    """Whether a reply has been reviewed."""
 
     model_config = ConfigDict(extra="forbid")
 
-    reviewed: bool = Field(description="It needs no more attention; new feedback brings it back.")
+    reviewed: bool = Field(description="Reviewed; new feedback reopens it.")
 
 
 @router.get("")
 async def list_to_review(
     days: DaysDep,
     services: ServicesDep,
-    flag: Annotated[list[Flag] | None, Query(description="Only those with one of these; none is all.")] = None,
+    flag: Annotated[list[Flag] | None, Query(description="Only replies with one of these flags; default: all.")] = None,
     state: ReviewState = ReviewState.OPEN,
     limit: Annotated[int, Query(ge=1, le=100)] = 25,
     cursor: Annotated[str | None, Query(max_length=100)] = None,
 ) -> Page[ReviewItem]:
-    """Replies of these days that somebody should look at, the latest first; ``cursor`` is ``next_cursor``."""
+    """Lists the replies of these days to review, latest first; ``cursor`` is the last page's ``next_cursor``."""
     return await services.desk.reviews.list(
         days.whole, flags=flag or tuple(Flag), state=state, limit=limit, cursor=cursor
     )
@@ -40,11 +40,11 @@ async def list_to_review(
 
 @router.get("/{message_id}")
 async def get_exchange(message_id: str, services: ServicesDep) -> Exchange:
-    """One of them, with what was said around it. Of other replies nothing is told."""
+    """Returns a reply to review with the messages around it. Other replies answer 404."""
     return await services.desk.reviews.exchange(message_id)
 
 
 @router.put("/{message_id}", status_code=204)
 async def mark_reviewed(message_id: str, mark: ReviewMark, user_id: UserId, services: ServicesDep) -> None:
-    """Take it for reviewed, or not."""
+    """Marks or unmarks a reply as reviewed."""
     await services.desk.reviews.mark(user_id, message_id, reviewed=mark.reviewed)

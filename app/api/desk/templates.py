@@ -1,4 +1,4 @@
-"""Prompts and canned replies, with their versions. A file is version 0; an edit is a new version."""
+"""Desk API: prompts and canned replies with their versions. The file is version 0; each edit adds a version."""
 
 from __future__ import annotations
 
@@ -16,47 +16,49 @@ from app.templates.catalog import MAX_NAME_CHARS
 
 router = APIRouter(prefix="/api/desk/templates/{kind}", tags=["desk"])
 
-Name = Annotated[str, Path(max_length=MAX_NAME_CHARS, description="As in support-desk.")]
+Name = Annotated[str, Path(max_length=MAX_NAME_CHARS, description="For example support-desk.")]
 
 
 class NewVersion(BaseModel):
-    """A template as it is to be from now on."""
+    """A new version of a template."""
 
     model_config = ConfigDict(extra="forbid")
 
-    after: int = Field(ge=0, description="The version that it was made from: 0 for a file, or where there is none yet.")
+    after: int = Field(ge=0, description="The version that was edited; 0 for the file, or for a new template.")
     template: Template
 
 
 class RestoreTemplate(BaseModel):
-    """A way back."""
+    """A version to restore."""
 
     model_config = ConfigDict(extra="forbid")
 
-    after: int = Field(ge=0, description="The version that is in use now, as far as the client knows.")
-    version: int = Field(ge=0, description="The version to go back to.")
+    after: int = Field(ge=0, description="The current version, as the client knows it.")
+    version: int = Field(ge=0, description="The version to restore.")
 
 
 class RemoveTemplate(BaseModel):
-    """What is not to be offered any more."""
+    """A template to remove."""
 
     model_config = ConfigDict(extra="forbid")
 
-    after: int = Field(ge=0, description="The version that is in use now, as far as the client knows.")
+    after: int = Field(ge=0, description="The current version, as the client knows it.")
 
 
 class PreviewTemplate(BaseModel):
-    """A template that is not saved, and what to fill in."""
+    """An unsaved template, and values for its variables."""
 
     model_config = ConfigDict(extra="forbid")
 
     template: Template
-    values: dict[str, str] = Field({}, max_length=MAX_VARIABLES, description="The others have their defaults.")
+    values: dict[str, str] = Field(
+        {}, max_length=MAX_VARIABLES, description="By variable; omitted ones get their defaults."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateView:
-    """A version of a template."""
+    """One version of a template."""
 
     name: str
     version: int  #: 0 is the file
@@ -78,13 +80,13 @@ class RenderedTemplate:
 
 @router.get("")
 async def list_templates(kind: TemplateKind, services: ServicesDep) -> list[TemplateView]:
-    """Prompts, or canned replies, as they are in use; removed ones are marked."""
+    """Lists the current versions of the prompts or canned replies; removed ones are marked."""
     return [_view(stored) for stored in await services.templates.all(kind, removed=True)]
 
 
 @router.get("/{name}/versions")
 async def list_versions(kind: TemplateKind, name: Name, services: ServicesDep) -> list[TemplateView]:
-    """Every version of one, the latest first."""
+    """Lists every version of a template, latest first."""
     return [_view(stored) for stored in await services.templates.history(kind, name)]
 
 
@@ -92,7 +94,7 @@ async def list_versions(kind: TemplateKind, name: Name, services: ServicesDep) -
 async def write_template(
     kind: TemplateKind, name: Name, new: NewVersion, user_id: UserId, services: ServicesDep
 ) -> VersionRef:
-    """Write a new version, or a new template. Conversations use it from their next message on."""
+    """Saves a new version, or a new template. Conversations use it from their next message on."""
     version = await services.templates.write(user_id, kind, name, new.template, after=new.after)
     return VersionRef(version)
 
@@ -101,7 +103,7 @@ async def write_template(
 async def restore_version(
     kind: TemplateKind, name: Name, wanted: RestoreTemplate, user_id: UserId, services: ServicesDep
 ) -> VersionRef:
-    """Go back to an earlier version, which becomes the latest one."""
+    """Restores an earlier version as the latest one."""
     version = await services.templates.restore(user_id, kind, name, wanted.version, after=wanted.after)
     return VersionRef(version)
 
@@ -110,7 +112,7 @@ async def restore_version(
 async def remove_template(
     kind: TemplateKind, name: Name, removed: RemoveTemplate, user_id: UserId, services: ServicesDep
 ) -> None:
-    """Offer it no more. Its versions stay, and any of them can be restored."""
+    """Removes a template. Its versions stay, and each can be restored."""
     await services.templates.remove(user_id, kind, name, after=removed.after)
 
 
@@ -121,7 +123,7 @@ async def try_template(
     tried: PreviewTemplate,
     services: ServicesDep,
 ) -> RenderedTemplate:
-    """What a template says, before it is saved."""
+    """Renders a template before it is saved."""
     return RenderedTemplate(await services.templates.try_out(kind, tried.template, tried.values))
 
 

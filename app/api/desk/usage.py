@@ -1,4 +1,4 @@
-"""Usage: what was done on which day."""
+"""Desk API: usage statistics by day."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ router = APIRouter(prefix="/api/desk/usage", tags=["desk"])
 async def _days(
     first: Annotated[date, Query(description="The first day.")],
     last: Annotated[date, Query(description="The last day, included.")],
-    zone: Annotated[str, Query(max_length=64, description="Where the days are, as in Europe/Berlin.")] = "UTC",
+    zone: Annotated[str, Query(max_length=64, description="Time zone of the days, such as Europe/Berlin.")] = "UTC",
 ) -> Days:
     return Days(first, last, zone)
 
@@ -30,13 +30,13 @@ DaysDep = Annotated[Days, Depends(_days)]
 
 @router.get("")
 async def get_usage(days: DaysDep, services: ServicesDep) -> UsageReport:
-    """Conversations, messages, tokens, speed and ratings of some days: together, and day by day."""
+    """Returns conversations, messages, tokens, speed and ratings of a range of days, in total and by day."""
     return await services.desk.usage.report(days)
 
 
 @router.get("/csv", response_class=StreamingResponse)
 async def get_usage_csv(days: DaysDep, services: ServicesDep) -> StreamingResponse:
-    """The same as a table, a line for each day."""
+    """Exports the usage of a range of days as CSV, one line per day."""
     report = await services.desk.usage.report(days)
 
     async def rows() -> AsyncIterator[Iterable[object]]:

@@ -1,4 +1,4 @@
-"""Who looks at the desk."""
+"""Desk API: the current user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ router = APIRouter(prefix="/api/desk", tags=["desk"])
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """The person behind the request."""
+    """The current user of the desk."""
 
     user_id: str
     name: str | None  #: None without accounts
@@ -23,6 +23,6 @@ class Viewer:
 
 @router.get("")
 async def get_viewer(caller: Caller, services: ServicesDep) -> Viewer:
-    """Who is asking, and what they may do here."""
+    """Returns the current user and their role."""
     person = await services.accounts.records.get(caller.user_id) if services.accounts is not None else None
     return Viewer(caller.user_id, person.display_name if person else None, caller.role)

@@ -1,4 +1,4 @@
-"""OpenAI's API over the engine. Stores nothing."""
+"""OpenAI-compatible API over the engine. Stores nothing."""
 
 from app.api.openai.routes import install_openai
 

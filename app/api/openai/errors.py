@@ -1,4 +1,4 @@
-"""What can go wrong below ``/v1``, with the codes that OpenAI's clients know."""
+"""Errors of ``/v1``, with the codes that OpenAI's clients know."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SAME: Mapping[str, str] = MappingProxyType({})
 
 
 class OpenAIError(AppError):
-    """An error with OpenAI's extra field: which parameter it is about."""
+    """An error with OpenAI's ``param`` field, which names the parameter at fault."""
 
     def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -34,10 +34,10 @@ class OpenAIError(AppError):
 
 
 def to_openai_error(error: EngineError, param: str | None = None, spelling: Mapping[str, str] = _SAME) -> OpenAIError:
-    """An engine's error as OpenAI would report it.
+    """Converts an engine's error to the one that OpenAI would report.
 
     Args:
-        param: where the prompt came from.
+        param: the field that holds the prompt.
         spelling: as for :func:`invalid_value`.
     """
     match error:
@@ -56,11 +56,11 @@ def to_openai_error(error: EngineError, param: str | None = None, spelling: Mapp
 
 
 def invalid_value(error: ValueError, spelling: Mapping[str, str] = _SAME, otherwise: str | None = None) -> OpenAIError:
-    """A value the engine refuses: its reason begins with the parameter's name, and says what is allowed.
+    """Converts a value error of the engine, whose message starts with the parameter's name and says what is allowed.
 
     Args:
-        spelling: what the caller calls a parameter of the engine, where that is another name.
-        otherwise: the parameter that a reason without a name is about.
+        spelling: maps the engine's parameter names to the caller's where they differ.
+        otherwise: the parameter to report if the message does not start with one.
     """
     name, space, rest = (str(error).rstrip(".") + ".").partition(" ")
     if name not in _PARAMETERS:
@@ -70,26 +70,26 @@ def invalid_value(error: ValueError, spelling: Mapping[str, str] = _SAME, otherw
 
 
 def check_fields(body: Lenient, *, strict: bool) -> dict[str, str]:
-    """The header that lists what is ignored of a request; empty where nothing is.
+    """Returns the response header that lists the ignored fields; empty if there are none.
 
     Raises:
-        OpenAIError: there is something that is not known, and ``strict`` refuses it.
+        OpenAIError: the request has an unknown field, and ``strict`` is set.
     """
     unknown = list(islice(body.unknown_fields(), MAX_LISTED))
     if not unknown:
         return {}
     if strict:
         name = _UNSAFE.sub("?", unknown[0][:MAX_FIELD_LENGTH])
-        raise OpenAIError(400, "invalid_input", f"The field '{name}' is not known here. Leave it out.", name)
+        raise OpenAIError(400, "invalid_input", f"Unknown field '{name}'. Leave it out.", name)
     listed = ", ".join(_UNSAFE.sub("?", name[:MAX_FIELD_LENGTH]) for name in unknown)
     return {IGNORED_FIELDS: listed}
 
 
 IGNORED_FIELDS = "X-Ignored-Fields"
 MAX_LISTED = 20
-"""Upper bound of the names in that header; the others are left out of it."""
+"""Maximum number of names in that header; further ones are omitted."""
 MAX_FIELD_LENGTH = 64
-"""Characters of a name that are told."""
+"""Maximum characters of a name in the header or a message; the rest is cut off."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 _PARAMETERS = {field.name for field in fields(SamplingParams)} | {"prompt", "return_token_strs", "top_logprobs"}

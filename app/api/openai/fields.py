@@ -1,8 +1,8 @@
-"""The fields that ``/v1`` knows and does not act on: one table of the values that ask for nothing.
+"""Fields that ``/v1`` recognises but does not implement, with the neutral values that it accepts for each.
 
-Names are OpenAI's, vLLM's, llama.cpp's, SGLang's and TGI's. A field that asks for nothing is accepted; one that asks
-for what is not there is refused by name, since ignoring it would give a reply that is not what was asked for. Fields
-in no table are unknown: they are ignored and listed in a header, or refused with ``APP_STRICT_FIELDS``.
+Names are OpenAI's, vLLM's, llama.cpp's, SGLang's and TGI's. A neutral value, which asks for nothing, is accepted; any
+other is refused by name, since ignoring it would return a reply that is not what the caller asked for. Fields in no
+table are unknown: they are ignored and listed in a header, or refused with ``APP_STRICT_FIELDS``.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _UNSUPPORTED: Final = "is not supported here"
 
 @dataclass(frozen=True, slots=True)
 class NoOp:
-    """A field without effect.
+    """A field that is recognised but has no effect.
 
     Args:
-        neutral: values beside null that ask for nothing.
-        accepts_any: every value asks for nothing, such as a label for the caller's own records.
-        why: what to say to any other value, after the field's name.
+        neutral: the accepted values, besides null.
+        accepts_any: every value is accepted, as for a label for the caller's own records.
+        why: the reason for refusing other values; follows the field's name in the message.
     """
 
     neutral: tuple[object, ...] = ()
@@ -37,7 +37,7 @@ class NoOp:
 
     @property
     def refusal(self) -> str:
-        """A sentence for a value that asks for something; ``{param}`` stands for the field's path."""
+        """The message for a value that is not neutral; ``{param}`` stands for the field's path."""
         neutral = " or ".join(json.dumps(value) for value in self.neutral)
         instead = f" Leave it out, or send {neutral}." if neutral else " Leave it out."
         return f"The parameter '{{param}}' {self.why}.{instead}"
@@ -49,20 +49,20 @@ def _only(*neutral: object, why: str = _UNSUPPORTED) -> NoOp:
 
 _LABEL: Final = NoOp(accepts_any=True)
 _TOOLS: Final = "asks for tool calls, which are not supported here"
-_SPEECH: Final = "asks for speech, and the model here writes text only"
+_SPEECH: Final = "asks for speech, but the model only writes text"
 _GRAMMAR: Final = "asks for output of a given form, which is not supported here"
 _BEAMS: Final = "asks for beam search, which is not supported here"
-_MEDIA: Final = "is about images, sound or video, and the model here reads text only"
+_MEDIA: Final = "is about images, sound or video, but the model only reads text"
 _TEMPLATE: Final = "changes the model's chat template, which is not supported here"
 _REASONING: Final = "is about separate reasoning, which is not supported here"
 
 REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
-    # OpenAI: for the caller's own records, or hints about where and how long OpenAI keeps a prompt.
+    # OpenAI: labels for the caller's own records, and hints about OpenAI's prompt cache.
     **dict.fromkeys(("user", "metadata", "safety_identifier", "prompt_cache_key", "session_id", "rid"), _LABEL),
     "prompt_cache_retention": _only("in_memory", "in-memory"),
-    "service_tier": _only("auto", "default", why="asks for a tier of service, and there is one only"),
-    "store": _only(False, why="asks to keep the reply, and nothing of /v1 is kept here"),
-    # OpenAI: tools, forms of output, other media.
+    "service_tier": _only("auto", "default", why="asks for a service tier, but there is only one"),
+    "store": _only(False, why="asks to store the reply, but /v1 stores nothing here"),
+    # OpenAI: tools, output formats, other media.
     "tools": _only([], why=_TOOLS),
     "tool_choice": _only("none", "auto", why=_TOOLS),
     "parallel_tool_calls": _only(True, False),
@@ -76,7 +76,7 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
     "reasoning_effort": _only("none", why=_REASONING),
     "verbosity": _only("medium"),
     "moderation": _only(),
-    # Of the other kind of completion.
+    # Fields of the other endpoint: a request class that has the field takes precedence.
     "best_of": _only(1),
     "suffix": _only(""),
     "echo": _only(False),
@@ -96,14 +96,14 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
     "watermarking": _only(False),
     "repetition_detection": _only(),
     "stream_interval": _only(1),
-    # vLLM: the prompt and its template.
+    # vLLM: prompt and chat template.
     "add_special_tokens": _only(False),
     "documents": _only([], why=_TEMPLATE),
     "chat_template": _only(why=_TEMPLATE),
     "chat_template_kwargs": _only({}, why=_TEMPLATE),
     "media_io_kwargs": _only({}, why=_MEDIA),
     "mm_processor_kwargs": _only({}, why=_MEDIA),
-    # vLLM and SGLang: forms of output.
+    # vLLM and SGLang: structured output.
     **dict.fromkeys(
         (
             *("structured_outputs", "structural_tag", "guided_json", "guided_regex", "guided_choice"),
@@ -111,7 +111,7 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
         ),
         _only(why=_GRAMMAR),
     ),
-    # vLLM and SGLang: what else an answer holds, and where it is computed.
+    # vLLM and SGLang: additional response fields, and placement.
     "return_tokens_as_token_ids": _only(False),
     "return_token_offsets": _only(False),
     "return_prompt_text": _only(False),
@@ -134,13 +134,13 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
     # llama.cpp.
     "cache_prompt": _only(True),
     "id_slot": _only(-1),
-    "n_predict": _only(-1, why="is llama.cpp's name of max_tokens, which is the one to send"),
+    "n_predict": _only(-1, why="is llama.cpp's name for max_tokens: send that instead"),
     "n_keep": _only(0),
     "n_indent": _only(0),
-    "n_probs": _only(0, why="is llama.cpp's name of logprobs, which are the ones to ask for"),
+    "n_probs": _only(0, why="is llama.cpp's name for logprobs: send that instead"),
     "min_keep": _only(0),
-    "t_max_predict_ms": _only(0, -1, why="is a limit in milliseconds; deadline is one in seconds"),
-    "repeat_penalty": _only(1.0, why="is llama.cpp's name of repetition_penalty, which is the one to send"),
+    "t_max_predict_ms": _only(0, -1, why="is a limit in milliseconds: send deadline, in seconds, instead"),
+    "repeat_penalty": _only(1.0, why="is llama.cpp's name for repetition_penalty: send that instead"),
     "tfs_z": _only(1.0),
     "mirostat": _only(0),
     "dynatemp_range": _only(0.0),
@@ -157,7 +157,7 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
     "return_progress": _only(False),
     "response_fields": _only([]),
     "reasoning_format": _only("none", "auto", why=_REASONING),
-    # Settings of samplers that are off.
+    # Parameters of samplers whose own fields above must be off.
     **dict.fromkeys(
         (
             *("repeat_last_n", "mirostat_tau", "mirostat_eta", "dynatemp_exponent", "xtc_threshold", "dry_base"),
@@ -180,7 +180,7 @@ MESSAGE_FIELDS: Final[Mapping[str, NoOp]] = {
     "reasoning": _only("", why=_REASONING),
     "reasoning_content": _only("", why=_REASONING),
     "refusal": _only(),
-    "tool_call_id": _LABEL,  # of a message whose role is refused
+    "tool_call_id": _LABEL,  # belongs to a role that is refused
     "tool_calls": _only([], why=_TOOLS),
 }
 
@@ -188,11 +188,11 @@ PART_FIELDS: Final[Mapping[str, NoOp]] = dict.fromkeys(("annotations", "cache_co
 
 
 class Lenient(BaseModel):
-    """A part of a request: checks types and known fields, and keeps unknown ones to be listed."""
+    """Base of request models: checks the types of known fields, and keeps unknown ones to be listed."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
-    #: Fields without effect; one that the model itself has comes first.
+    #: Recognised fields without effect. The model's own fields take precedence.
     no_ops: ClassVar[Mapping[str, NoOp]] = {}
 
     @model_validator(mode="before")
@@ -213,42 +213,44 @@ class Lenient(BaseModel):
         return kept
 
     def unknown_fields(self, prefix: str = "") -> Iterator[str]:
-        """The fields in no table, here and below, by their paths."""
+        """Yields the paths of the unknown fields of this model and of nested ones."""
         for name in self.model_extra or ():
             yield prefix + name
         for name in type(self).model_fields:
             value = getattr(self, name)
             if isinstance(value, Lenient):
                 yield from value.unknown_fields(f"{prefix}{name}.")
-            elif isinstance(value, list) and value and not isinstance(value[0], int | str):  # may be a million tokens
+            elif (
+                isinstance(value, list) and value and not isinstance(value[0], int | str)
+            ):  # skips lists of tokens, which may hold a million
                 for index, one in enumerate(value):
                     if isinstance(one, Lenient):
                         yield from one.unknown_fields(f"{prefix}{name}[{index}].")
 
 
 def unsupported(param: str, sentence: str) -> PydanticCustomError:
-    """What a validator raises for what is known and not there.
+    """Creates the error that a validator raises for an unsupported parameter.
 
     Args:
-        param: its path from where this is raised.
-        sentence: what to say; ``{param}`` stands for the whole path.
+        param: its path, relative to the validator.
+        sentence: the message; ``{param}`` stands for the whole path.
     """
     return PydanticCustomError("unsupported_parameter", "{sentence}", {"param": param, "sentence": sentence})
 
 
 def checked_text(param: str, value: str) -> str:
-    """``value``, where it is text.
+    """Returns ``value`` if it is valid text.
 
     Raises:
-        PydanticCustomError: it holds half of a surrogate pair, which JSON can write and nothing can read.
+        PydanticCustomError: it holds half of a surrogate pair, which JSON can express but UTF-8 cannot encode.
     """
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise unsupported(param, "The field '{param}' is not text: it holds half of a surrogate pair.") from None
+        raise unsupported(param, "The field '{param}' is not valid text: it holds half of a surrogate pair.") from None
     return value
 
 
 def _is_same(value: object, neutral: object) -> bool:
-    """Equal, and not only in Python's eyes: 1 is 1.0, and neither is true."""
+    """Whether the values are equal in JSON: 1 equals 1.0, but neither equals true, unlike in Python."""
     return value == neutral and isinstance(value, bool) is isinstance(neutral, bool)

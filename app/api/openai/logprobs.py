@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's two shapes: one for chats, an older one for completions."""
+"""Log-probabilities in OpenAI's two formats: one for chat completions, an older one for completions."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 from engine import Logprob, TokenLogprobs
 
 IMPOSSIBLE = -9999.0
-"""JSON has no infinity; this is what OpenAI sends for a token that the model can never choose."""
+"""Logprob of a token that the model can never choose, as OpenAI sends it: JSON has no infinity."""
 
 
 def chat_logprobs(scores: Iterable[TokenLogprobs]) -> dict[str, Any]:
-    """``choices[].logprobs`` of a chat completion."""
+    """Returns ``choices[].logprobs`` of a chat completion."""
     content = [{**_entry(one.token), "top_logprobs": [_entry(top) for top in one.top]} for one in scores]
     return {"content": content, "refusal": None}
 
 
 def prompt_logprobs_by_id(scores: Iterable[TokenLogprobs]) -> list[dict[str, Any] | None]:
-    """``prompt_logprobs`` as vLLM has it: by token id; null for the first token, which nothing predicts."""
+    """Returns vLLM's ``prompt_logprobs``: by token id, null for the first token, which nothing predicts."""
     return [None if one.token.logprob is None else _by_token_id(one) for one in scores]
 
 
 class TextLogprobs:
-    """``choices[].logprobs`` of a completion, which also tells where in the text each token begins.
+    """Builds ``choices[].logprobs`` of a completion, which includes each token's offset in the text.
 
-    Offsets are counted from the tokens' bytes: tokens that share a character share its offset.
+    Offsets, in characters, are computed from the tokens' bytes: tokens that share a character share its offset.
     """
 
     def __init__(self) -> None:
@@ -35,12 +35,12 @@ class TextLogprobs:
         self._at_start = True
 
     def append(self, scores: Iterable[TokenLogprobs], *, begins: str = "") -> dict[str, Any]:
-        """The next tokens.
+        """Returns the fields of the next tokens.
 
         Args:
             scores: in order.
-            begins: the text these belong to, or its beginning. Some decoders drop the space before the very first
-                word; what the text does not have is not counted.
+            begins: the text of these tokens, or its start. Some decoders drop the space before the very first word;
+                a dropped space does not count in the offsets.
         """
         fields: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for one in scores:
@@ -75,7 +75,7 @@ def _by_token_id(one: TokenLogprobs) -> dict[str, Any]:
 
 
 def _name(token: Logprob) -> str:
-    """A token's text; a part of a character is spelled out, as OpenAI does."""
+    """Returns a token's text; a token with part of a character as ``bytes:\\x..``, as OpenAI does."""
     try:
         token.data.decode()
     except UnicodeDecodeError:

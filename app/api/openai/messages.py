@@ -1,4 +1,4 @@
-"""The messages that callers send: text, in the shapes that OpenAI's clients and Anthropic's give it."""
+"""Request messages: text, in the formats of OpenAI's and Anthropic's clients."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pydantic import Field, PlainValidator, StringConstraints, model_validator
 from app.api.openai.fields import MESSAGE_FIELDS, PART_FIELDS, Lenient, checked_text, unsupported
 from engine import ChatMessage
 
-#: Where the text is, by the type of a part.
+#: The field that holds the text, by the type of a part.
 _TEXT_IN: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-#: What the other parts are, by a word in their type.
+#: Names of unsupported parts, by a word in their type.
 _MEDIA: Final = {"image": "an image", "audio": "sound", "video": "a video", "file": "a file", "tool": "a tool's result"}
 
 
 class TextPart(Lenient):
-    """A piece of a message."""
+    """A text part of a message."""
 
     no_ops = PART_FIELDS
 
@@ -25,13 +25,13 @@ class TextPart(Lenient):
 
 
 def _content(value: object) -> str | list[TextPart]:
-    """A text or a list of parts; null is no text, as vLLM takes it."""
+    """Parses a message's content: a text or a list of parts; null is empty, as in vLLM."""
     if value is None:
         return ""
     if isinstance(value, str):
         return checked_text("content", value)
     if not isinstance(value, list):
-        raise unsupported("content", "The field '{param}' must be a text, a list of parts, or null.")
+        raise unsupported("content", "The field '{param}' must be a string, a list of parts, or null.")
     return [_part(f"content[{index}]", part) for index, part in enumerate(value)]
 
 
@@ -43,16 +43,16 @@ def _part(path: str, part: Any) -> TextPart:
         raise unsupported(path, 'The field \'{param}\' must be a part such as {"type": "text", "text": "Hello"}.')
     if kind not in _TEXT_IN:
         held = next((media for word, media in _MEDIA.items() if word in kind), f"of the type {kind[:40]!a}")
-        raise unsupported(path, f"The part '{{param}}' is {held}, and the model here reads text only. Send its text.")
+        raise unsupported(path, f"The part '{{param}}' is {held}, but the model only reads text. Send its text.")
     others = {key: value for key, value in part.items() if key not in ("type", _TEXT_IN[kind])}
     text = part.get(_TEXT_IN[kind])
     if not isinstance(text, str):
-        raise unsupported(f"{path}.{_TEXT_IN[kind]}", "The field '{param}' must be a text.")
+        raise unsupported(f"{path}.{_TEXT_IN[kind]}", "The field '{param}' must be a string.")
     return TextPart.model_validate({**others, "text": checked_text(f"{path}.{_TEXT_IN[kind]}", text)})
 
 
 class ChatMessageParam(Lenient):
-    """One message of the conversation. A reply of ours can be sent back as it came."""
+    """One message of the conversation. The message of a response can be sent back unchanged."""
 
     no_ops = MESSAGE_FIELDS
 
@@ -61,7 +61,7 @@ class ChatMessageParam(Lenient):
         str | list[TextPart], PlainValidator(_content, json_schema_input_type=str | list[TextPart] | None)
     ] = ""
     name: Annotated[str, StringConstraints(pattern=r"^[\w.@-]{1,64}$")] | None = Field(
-        None, description="Tells apart people of the same role, where the model's chat template shows it."
+        None, description="Distinguishes participants of the same role, if the model's chat template shows it."
     )
 
     @model_validator(mode="after")
@@ -79,13 +79,13 @@ class ChatMessageParam(Lenient):
 
 
 class ChatInput(Lenient):
-    """What a reply is asked for to, or the rest of one."""
+    """The messages to reply to, or those whose last reply is to be continued."""
 
     messages: list[ChatMessageParam] = Field(min_length=1)
     continue_final_message: bool | None = Field(
-        None, description="Go on with the last message, which is a reply, and answer with what is new."
+        None, description="Continue the last message, which is a reply; the response holds only the new text."
     )
-    add_generation_prompt: bool | None = Field(None, description="False to continue a reply, true to begin one.")
+    add_generation_prompt: bool | None = Field(None, description="False to continue a reply, true to start one.")
 
     @model_validator(mode="after")
     def _begins_or_continues(self) -> ChatInput:

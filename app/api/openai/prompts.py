@@ -1,4 +1,4 @@
-"""Several prompts in one request, and prompts that are scored without a reply."""
+"""Streams of several prompts in one request, and of prompts that are only scored."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from engine import Delta, FinishReason
 
 
 async def merge_streams(streams: Sequence[AsyncIterator[Delta]], replies: int) -> AsyncGenerator[Delta]:
-    """The deltas of several prompts as they come; ``index`` counts on from one prompt to the next.
+    """Yields the deltas of several prompts as they arrive; ``index`` continues from one prompt to the next.
 
     Args:
-        replies: how many each prompt has.
+        replies: number of replies per prompt.
 
     Raises:
-        Exception: the first that any of the streams raises; the others are closed.
+        Exception: the first error of any stream; the other streams are closed.
     """
     arrived: asyncio.Queue[Delta | Exception | None] = asyncio.Queue(maxsize=len(streams))
 
@@ -49,7 +49,7 @@ async def merge_streams(streams: Sequence[AsyncIterator[Delta]], replies: int) -
 
 
 async def drop_replies(deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
-    """The same without what the model wrote: of a prompt that is only scored, for which it writes one token."""
+    """Removes the reply from the deltas of a prompt that is only scored, for which the engine generates one token."""
     try:
         async for delta in deltas:
             timings = delta.timings and replace(delta.timings, completion_tokens=0)

@@ -1,4 +1,4 @@
-"""The engine's deltas in OpenAI's shapes: whole, or as chunks of a stream."""
+"""Converts the engine's deltas to OpenAI's responses: whole, or as the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CompletionKind = Literal["chat", "text"]
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What the caller asked for beside the text."""
+    """The parts of the response, besides the text, that the request asks for."""
 
     token_ids: bool = False
     logprobs: bool = False
@@ -45,24 +45,24 @@ class Extras:
 
     @property
     def choices(self) -> int:
-        """All replies together."""
+        """Number of replies to all prompts together."""
         return len(self.prompt_texts) * self.replies
 
 
 class CompletionResponse:
-    """What one request brings on its way out: ``n`` choices for each prompt.
+    """Builds the response to one request, with ``n`` choices for each prompt.
 
     Args:
-        model: the name it is served by.
-        request_id: what the id ends with.
-        fingerprint: changes when the same request may have another reply.
+        model: the model's served name.
+        request_id: the suffix of the response's id.
+        fingerprint: see :func:`app.api.openai.served.fingerprint`.
     """
 
     def __init__(self, kind: CompletionKind, model: str, request_id: str, fingerprint: str, extras: Extras) -> None:
         self._kind = kind
         self._extras = extras
         self._text_logprobs: defaultdict[int, TextLogprobs] = defaultdict(TextLogprobs)
-        self._echoed: set[int] = set()  # choices whose text has begun with the prompt
+        self._echoed: set[int] = set()  # indexes of the choices that have sent the prompt
         self._prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}  # by prompt
         self._head = {
             "id": f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{request_id}",
@@ -72,10 +72,10 @@ class CompletionResponse:
         }
 
     async def full(self, deltas: AsyncIterator[Delta]) -> dict[str, Any]:
-        """Read to the end and answer in one piece.
+        """Reads all deltas and returns the whole response.
 
         Raises:
-            EngineError: what the engine raised on the way.
+            EngineError: raised by the engine on the way.
         """
         choices: dict[int, list[Delta]] = {}
         async for delta in deltas:
@@ -104,9 +104,9 @@ class CompletionResponse:
         }
 
     async def stream(self, deltas: AsyncIterator[Delta], *, include_usage: bool) -> AsyncGenerator[bytes]:
-        """Server-sent events, one per delta that says something, ending with ``[DONE]``.
+        """Yields server-sent events, one per delta that has content, ending with ``[DONE]``.
 
-        An error on the way is sent as an event, in the shape of an error answer.
+        An error on the way is sent as an event, in the format of an error response.
         """
         so_far = RunningUsage(self._extras.replies) if self._extras.continuous_usage else None
 
@@ -145,7 +145,7 @@ class CompletionResponse:
         yield sse_event("[DONE]")
 
     def _choice(self, delta: Delta, content: dict[str, Any] | None) -> dict[str, Any]:
-        """``content``: of a chat; a completion has its text."""
+        """Returns a choice. ``content``: the message or delta of a chat; None for a completion, which has a text."""
         if self._begins_with_prompt(delta):
             self._echoed.add(delta.index)
             content = {"text": self._prompt_text(delta.index) + delta.text}
@@ -178,7 +178,7 @@ class CompletionResponse:
         return {name: prompt[name] + reply[name] for name in prompt}
 
     def _begins_with_prompt(self, delta: Delta) -> bool:
-        """The prompt is told once for each choice: with its first token, or with its end where it has none."""
+        """Whether to send the prompt with this delta: once per choice, with its first token, or else with its end."""
         tells = delta.num_tokens > 0 or delta.finish_reason is not None
         return self._extras.echo and tells and delta.index not in self._echoed
 
@@ -205,24 +205,24 @@ class CompletionResponse:
 
 
 def _finish_fields(delta: Delta) -> dict[str, Any]:
-    """OpenAI's clients know no deadline: to them it is a limit that was reached."""
+    """OpenAI's clients know no deadline: report it as the finish reason 'length', with its own stop reason."""
     if delta.finish_reason is FinishReason.DEADLINE:
         return {"finish_reason": FinishReason.LENGTH, "stop_reason": FinishReason.DEADLINE}
     return {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
 
 
 def error_event(error: EngineError) -> bytes:
-    """An error in the middle of a stream, where OpenAI's clients look for it."""
+    """Encodes an error in the middle of a stream as OpenAI's clients expect it."""
     problem = to_openai_error(error)
     return sse_event({"error": openai_error(problem.status, problem.code, problem.message)})
 
 
 def usage(choices: Mapping[int, Timings | None], replies: int) -> dict[str, Any] | None:
-    """Tokens read, once for all replies to a prompt, found in the cache, and written by all of them.
+    """Returns the usage: prompt tokens (counted once per prompt), cached ones, and the tokens of all replies.
 
     Args:
-        choices: by their index.
-        replies: how many each prompt has.
+        choices: timings by the choice's index.
+        replies: number of replies per prompt.
     """
     known = {index: timings for index, timings in choices.items() if timings is not None}
     if not known:
@@ -236,10 +236,10 @@ def usage(choices: Mapping[int, Timings | None], replies: int) -> dict[str, Any]
 
 
 class RunningUsage:
-    """The usage of a stream while it lasts, as ``continuous_usage_stats`` asks for.
+    """The usage so far of a running stream, for ``continuous_usage_stats``.
 
     Args:
-        replies: how many each prompt has.
+        replies: number of replies per prompt.
     """
 
     def __init__(self, replies: int) -> None:
@@ -249,7 +249,7 @@ class RunningUsage:
         self._written = 0
 
     def note(self, delta: Delta, *, prompt_only: bool = False) -> None:
-        """``prompt_only``: the tokens that it brings are not told yet."""
+        """Adds a delta. ``prompt_only``: does not count its tokens yet, since they are sent with a later chunk."""
         prompt = delta.index // self._replies
         total = delta.progress.total if delta.progress is not None else delta.prompt_tokens
         if delta.timings is not None:
@@ -262,12 +262,12 @@ class RunningUsage:
             self._written += delta.num_tokens
 
     def to_dict(self) -> dict[str, Any]:
-        cached = sum(self._cached.values()) if self._cached else None  # a model server need not say
+        cached = sum(self._cached.values()) if self._cached else None  # a remote model server may not report it
         return _usage(sum(self._prompts.values()), self._written, cached)
 
 
 def _total_cached(prompts: Iterable[Timings]) -> int | None:
-    """None where a model server does not say."""
+    """Sums the cached prompt tokens; None if a remote model server does not report them."""
     counts = [timings.cached_prompt_tokens for timings in prompts]
     return None if None in counts else sum(count for count in counts if count is not None)
 

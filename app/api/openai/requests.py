@@ -1,4 +1,4 @@
-"""What callers ask for. Names are OpenAI's; those OpenAI lacks are spelled as vLLM spells them."""
+"""Request models of ``/v1``. Field names are OpenAI's, or vLLM's where OpenAI has none."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from app.api.openai.messages import ChatInput
 from engine import BACKGROUND_PRIORITY, MAX_PRIORITY, SamplingParams
 
 MAX_CHOICES = 128
-"""Upper bound of the replies to one request, which are its prompts times ``n``."""
+"""Maximum replies to one request, which are its prompts times ``n``; more are refused."""
 
 
 def _as_whole(value: object) -> object:
-    """JSON has one kind of number, and some clients write 8 as 8.0."""
+    """Converts a whole float to int: JSON has one number type, and some clients send 8 as 8.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -29,18 +29,18 @@ class StreamOptions(Lenient):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = Field(
-        None, description="With include_usage: every chunk says the usage so far."
+        None, description="With include_usage: every chunk holds the usage so far."
     )
 
 
 class BaseCompletionRequest(Lenient):
-    """What both kinds of completion take."""
+    """The fields that chat completions and completions share."""
 
     no_ops = REQUEST_FIELDS
-    #: What callers call a parameter of the engine, where that is another name.
+    #: Maps the engine's parameter names to the request's where they differ.
     spelling: ClassVar[Mapping[str, str]] = {}
 
-    model: str | None = Field(None, description="Default: the one that is loaded.")
+    model: str | None = Field(None, description="Default: the loaded model.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: float | None = None
@@ -56,45 +56,45 @@ class BaseCompletionRequest(Lenient):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
-    seed: Whole | None = Field(None, description="Makes the reply's noise reproducible; -1 is random.")
-    bad_words: list[str] | None = Field(None, description="Words whose usual tokens are never completed.")
+    seed: Whole | None = Field(None, description="Makes sampling reproducible; -1 is random.")
+    bad_words: list[str] | None = Field(None, description="Words whose usual token sequences are never completed.")
     forbidden_words: list[str] | None = Field(
         None, description="Words the reply never contains, in any casing and however split into tokens."
     )
-    n: Whole | None = Field(None, description="1 to 16 replies to the same prompt, which is read once.")
+    n: Whole | None = Field(None, description="Number of replies to the prompt, 1 to 16; the prompt is computed once.")
     logit_bias: dict[str, float] | None = Field(None, description="Token id → bias.")
     deadline: float | None = Field(
         None,
         gt=0,
-        description="Seconds. A reply that takes longer ends as at its maximum length, with the stop_reason "
-        "'deadline'; one that has not begun by then is an error.",
+        description="Seconds. A reply that takes longer ends with the finish_reason 'length' and the stop_reason "
+        "'deadline'; one that has not started by then is an error.",
     )
     priority: Whole = Field(
         0,
         ge=-MAX_PRIORITY,
         le=MAX_PRIORITY,
-        description="Lower comes first: each step counts as arriving a minute earlier. Below 0 is for admins. "
-        f"{BACKGROUND_PRIORITY} is the background: such a request gives way to every other.",
+        description="Lower runs first: each unit counts as arriving a minute earlier. Below 0 is for admins. "
+        f"{BACKGROUND_PRIORITY} runs in the background: such a request gives way to every other.",
     )
     cache_salt: str | None = Field(
         None,
         max_length=256,
-        description="Only requests with an equal salt find this one's text in the prefix cache. With accounts, another "
-        "user's never do, not even the same system message's.",
+        description="Only requests with an equal salt share this one's prefix cache. With accounts, users never share "
+        "it, not even where their system messages are equal.",
     )
     prompt_logprobs: Whole | None = Field(
-        None, description="How many likeliest tokens to tell for each of the prompt's."
+        None, description="How many of the likeliest tokens to return for each prompt token."
     )
     return_token_ids: bool | None = Field(None, description="Also return each choice's token ids.")
     request_id: Annotated[str, StringConstraints(pattern=r"^[\w.:-]{1,128}$")] | None = Field(
-        None, description="What the answer's id ends with; default: a number of ours."
+        None, description="Suffix of the response's id; default: the engine's request id."
     )
 
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> BaseCompletionRequest:
         options = self.stream_options
         if options is not None and (options.include_usage or options.continuous_usage_stats) and not self.stream:
-            raise ValueError("stream_options is for streams: set stream to true, or leave it out")
+            raise ValueError("stream_options needs a stream: set stream to true, or leave stream_options out")
         return self
 
     @property
@@ -106,10 +106,10 @@ class BaseCompletionRequest(Lenient):
         return bool(self.include_usage and self.stream_options and self.stream_options.continuous_usage_stats)
 
     def sampling_params(self) -> SamplingParams:
-        """As the engine takes them; what was not sent is the model's default.
+        """Converts the request to the engine's parameters; omitted fields get the model's defaults.
 
         Raises:
-            ValueError: a value is out of range; names the parameter, the value and the range.
+            ValueError: a value is out of range; the message names the parameter, the value and the range.
         """
         names = (
             "temperature",
@@ -140,17 +140,17 @@ class BaseCompletionRequest(Lenient):
         )
 
     def reply_limit(self) -> int | None:
-        """The longest reply in tokens, or None for the model's default."""
+        """Returns the maximum length of the reply in tokens, or None for the model's default."""
         return self.max_tokens
 
     @abstractmethod
     def reply_logprobs(self) -> int | None:
-        """How many likeliest tokens to tell for each of the reply's; None for no log-probabilities."""
+        """Returns how many of the likeliest tokens to return per reply token; None for no log-probabilities."""
 
     def asked_prompt_logprobs(self) -> int | None:
-        """The same for the prompt's."""
+        """Returns the same for prompt tokens."""
         if self.prompt_logprobs is not None and self.stream:
-            raise ValueError("prompt_logprobs is for whole answers: set stream to false, or leave it out")
+            raise ValueError("prompt_logprobs cannot be streamed: set stream to false, or leave prompt_logprobs out")
         return self.prompt_logprobs
 
 
@@ -159,7 +159,9 @@ class ChatCompletionRequest(BaseCompletionRequest, ChatInput):
 
     max_completion_tokens: Whole | None = None
     logprobs: bool | None = None
-    top_logprobs: Whole | None = Field(None, description="How many likeliest tokens to tell for each of the reply's.")
+    top_logprobs: Whole | None = Field(
+        None, description="How many of the likeliest tokens to return for each reply token."
+    )
 
     @model_validator(mode="after")
     def _one_limit(self) -> ChatCompletionRequest:
@@ -180,19 +182,19 @@ Prompt = str | list[int]
 
 
 def _prompts(value: object) -> list[Prompt]:
-    """One prompt, a text or token ids, or a list of them."""
+    """Parses one prompt, a string or token ids, or a list of prompts."""
     prompts: list[Any] = [value] if isinstance(value, str) or _is_token_ids(value) else _list_of_prompts(value)
     for index, prompt in enumerate(prompts):
         if isinstance(prompt, str):
             checked_text(f"prompt[{index}]", prompt)
         elif not _is_token_ids(prompt):
-            raise unsupported(f"prompt[{index}]", "The field '{param}' must be a text or a list of token ids.")
+            raise unsupported(f"prompt[{index}]", "The field '{param}' must be a string or a list of token ids.")
     return prompts
 
 
 def _list_of_prompts(value: object) -> list[Any]:
     if not isinstance(value, list) or not value:
-        raise unsupported("prompt", "The field '{param}' must be a text, token ids, or a list of such prompts.")
+        raise unsupported("prompt", "The field '{param}' must be a string, token ids, or a list of such prompts.")
     return value
 
 
@@ -204,17 +206,17 @@ class CompletionRequest(BaseCompletionRequest):
     prompt: Annotated[
         list[Prompt], PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]])
     ] = Field(
-        description="A text or token ids, or several such prompts; each has n choices, one prompt's after another's."
+        description="A string or token ids, or several such prompts; each has n choices, in the order of the prompts."
     )
-    logprobs: Whole | None = Field(None, description="How many likeliest tokens to tell for each of the reply's.")
-    echo: bool | None = Field(None, description="Begin the text with the prompt; with logprobs, tell the prompt's too.")
+    logprobs: Whole | None = Field(None, description="How many of the likeliest tokens to return for each reply token.")
+    echo: bool | None = Field(None, description="Start the text with the prompt; with logprobs, include the prompt's.")
     add_special_tokens: bool | None = Field(
-        None, description="False: a prompt's text is read without the special tokens around it, such as BOS."
+        None, description="False tokenizes a prompt's text without special tokens around it, such as BOS."
     )
 
     @property
     def scores_only(self) -> bool:
-        """Asks for the prompt's own log-probabilities and no reply, as evaluation programs do."""
+        """Whether the request only asks for the prompt's log-probabilities, as evaluation harnesses do."""
         return self.max_tokens == 0 and (bool(self.echo) or self.prompt_logprobs is not None)
 
     def sampling_params(self) -> SamplingParams:
@@ -222,8 +224,8 @@ class CompletionRequest(BaseCompletionRequest):
         choices = len(self.prompt) * params.n
         if choices > MAX_CHOICES:
             raise ValueError(
-                f"prompt asks for {choices} replies, {len(self.prompt)} prompts with n={params.n}; one request may ask "
-                f"for {MAX_CHOICES}. Send several requests"
+                f"prompt asks for {choices} replies, {len(self.prompt)} prompts with n={params.n}; the maximum is "
+                f"{MAX_CHOICES} per request. Send several requests"
             )
         return params
 
@@ -235,20 +237,20 @@ class CompletionRequest(BaseCompletionRequest):
             return super().asked_prompt_logprobs()
         if self.prompt_logprobs is not None:
             raise ValueError("prompt_logprobs and echo with logprobs ask for the same; send one of them")
-        # The text of token ids comes with their log-probabilities.
+        # To echo token ids as text, the prompt's log-probabilities are needed: they carry each token's text.
         return 0 if self.logprobs is None and None in self.echoed_texts() else self.logprobs
 
     def echoed_texts(self) -> list[str | None]:
-        """Each prompt's text, None for token ids."""
+        """Returns each prompt's text, or None for token ids."""
         return [prompt if isinstance(prompt, str) else None for prompt in self.prompt]
 
     def reply_limit(self) -> int | None:
         if self.scores_only:
-            return 1  # the engine writes at least one token, which is not told
+            return 1  # the engine generates at least one token, which drop_replies removes
         return 16 if self.max_tokens is None else self.max_tokens  # OpenAI's own default here
 
 
 def _token_id(key: str) -> int:
     if not (key.isascii() and key.isdecimal()):
-        raise ValueError(f"logit_bias takes token ids as keys, such as \"42\"; '{key[:40]}' is none.")
+        raise ValueError(f"logit_bias takes token ids as keys, such as \"42\"; '{key[:40]}' is not one.")
     return int(key)

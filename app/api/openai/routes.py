@@ -1,4 +1,4 @@
-"""``/v1``: models, chat completions, completions."""
+"""The routes of ``/v1``: models, chat completions, completions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from engine import ChatEngine, Delta, EngineError, EngineStoppedError, SamplingP
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
-#: What other servers answer for a client that left before its reply: nobody reads it, but logs show it.
+#: nginx's status for a client that disconnected before its response. No client reads it, but logs show it.
 CLIENT_LEFT = 499
 
-#: What OpenAI's clients, which try errors of 500 and above again by themselves, should know before they do.
+#: Headers for OpenAI's clients, which retry errors of 500 and above by themselves.
 _RETRY = {503: {"Retry-After": "1"}, 504: {"x-should-retry": "false"}}
 
 _STOPPING = EngineStoppedError("The server is shutting down, and the reply was cut off.")
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def install_openai(app: FastAPI) -> None:
-    """Add the routes and the shape of their errors."""
+    """Adds the routes and their error handler."""
 
     @app.exception_handler(OpenAIError)
     async def openai_error(request: Request, error: OpenAIError) -> JSONResponse:
@@ -58,14 +58,14 @@ def install_openai(app: FastAPI) -> None:
 
 @router.get("/models")
 async def list_models(services: ServicesDep) -> dict[str, Any]:
-    """The one model that is loaded, by each of its names."""
+    """Lists the loaded model under each of its names."""
     info = services.engine.info
     return {"object": "list", "data": [model_card(name, info) for name in names_of(info)]}
 
 
 @router.get("/models/{model:path}")
 async def get_model(model: str, services: ServicesDep) -> dict[str, Any]:
-    """The loaded model, when that is a name of it."""
+    """Returns the loaded model, if ``model`` is one of its names."""
     check_model(model, services.engine.info)
     return model_card(model, services.engine.info)
 
@@ -74,7 +74,7 @@ async def get_model(model: str, services: ServicesDep) -> dict[str, Any]:
 async def chat_completions(
     body: ChatCompletionRequest, request: Request, identity: Identified, services: ServicesDep, closing: Closing
 ) -> Response:
-    """Reply to a conversation."""
+    """Replies to a conversation."""
     engine = services.engine
     headers = check_fields(body, strict=services.settings.strict_fields)
     check_model(body.model, engine.info)
@@ -91,7 +91,7 @@ async def chat_completions(
 async def completions(
     body: CompletionRequest, request: Request, identity: Identified, services: ServicesDep, closing: Closing
 ) -> Response:
-    """Continue a text, or several, without a chat template."""
+    """Continues one or several texts, without a chat template."""
     engine = services.engine
     headers = check_fields(body, strict=services.settings.strict_fields)
     check_model(body.model, engine.info)
@@ -119,16 +119,17 @@ async def _prompts(body: CompletionRequest, engine: ChatEngine) -> Sequence[str 
 
 
 def _options(body: BaseCompletionRequest, identity: Identity, services: Services) -> dict[str, Any]:
-    """How and on whose behalf the engine is asked.
+    """Returns the engine's options for the request: deadline, priority and caller.
 
     Raises:
-        OpenAIError: the priority is not the caller's to ask for.
+        OpenAIError: the caller may not use this priority.
     """
     if body.priority < 0 and identity.role is not UserRole.ADMIN:
         raise OpenAIError(
             403,
             "priority_not_allowed",
-            f"A priority below 0 overtakes other users, which is for admins (got {body.priority}). Send 0 or more.",
+            f"Only admins may use a priority below 0, which overtakes other users (got {body.priority}). "
+            "Send 0 or more.",
             "priority",
         )
     caller = caller_of(identity.user_id, accounts=services.settings.accounts, cache_salt=body.cache_salt or "")
@@ -151,10 +152,10 @@ async def _respond(
     closing: asyncio.Event,
     headers: Mapping[str, str],
 ) -> Response:
-    """Whole or streamed. However it ends, the engine's generator is closed, which aborts the request."""
+    """Returns the response, whole or streamed. However it ends, closes the engine's generator, aborting the request."""
     streaming = False
     try:
-        # The engine refuses with the first delta: waiting for it here gives a refusal its own status.
+        # The engine raises refusals instead of the first delta: waiting for it here gives them their own status.
         first = await _unless_client_leaves(request, _next(deltas))
         if first is None:
             return Response(status_code=CLIENT_LEFT)
@@ -190,7 +191,7 @@ async def _chain(first: Delta, rest: AsyncIterator[Delta]) -> AsyncGenerator[Del
 
 
 async def _unless_client_leaves(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """The work's result, or None when the client hung up first; the work is cancelled then."""
+    """Returns the work's result; None, after cancelling the work, if the client disconnects first."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":

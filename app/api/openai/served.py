@@ -1,4 +1,4 @@
-"""The model as ``/v1`` serves it: its names, its card, and a fingerprint of how it runs."""
+"""The loaded model in ``/v1``: its served names, its card, and its system fingerprint."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ from app import __version__
 from app.api.openai.errors import OpenAIError
 from engine import ModelInfo
 
-#: When this process began: the nearest thing to a date that a folder of weights has.
+#: Unix time of the process's start, sent as the model's ``created``: a folder of weights has no date of its own.
 STARTED = int(time.time())
 
 
 def names_of(info: ModelInfo) -> tuple[str, ...]:
-    """Under which the model is asked for; answers carry the first."""
+    """Returns the names that requests may use for the model; responses carry the first."""
     return info.served_names or (info.name,)
 
 
 def check_model(name: str | None, info: ModelInfo) -> None:
-    """Raises OpenAIError: ``name`` is not the model that is loaded. Without a name it is."""
+    """Checks that ``name`` is one of the loaded model's names, or None.
+
+    Raises:
+        OpenAIError: it is another name.
+    """
     names = names_of(info)
     if name is not None and name not in names:
         raise OpenAIError(
             404,
             "model_not_found",
-            f"The model '{name[:200]}' does not exist here. '{names[0]}' is loaded.",
+            f"The model '{name[:200]}' does not exist. The loaded model is '{names[0]}'.",
             "model",
         )
 
@@ -46,6 +50,6 @@ def model_card(name: str, info: ModelInfo) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def fingerprint(info: ModelInfo) -> str:
-    """OpenAI's ``system_fingerprint``: another one where the same request with a seed may have another reply."""
+    """Returns OpenAI's ``system_fingerprint``, which changes when a request with a seed may get another reply."""
     how = (__version__, info.name, info.dtype, info.device, info.attention, info.num_parameters, info.max_model_len)
     return f"fp_{blake2b(repr(how).encode(), digest_size=6).hexdigest()}"

@@ -1,4 +1,4 @@
-"""What vLLM has beside OpenAI's API, as it spells it: tokens of a text, the version, and the load."""
+"""vLLM's additional routes: tokenize, detokenize, version and load."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ router = APIRouter(tags=["tokens"])
 class _Tokenize(Lenient):
     no_ops = REQUEST_FIELDS
 
-    model: str | None = Field(None, description="Default: the one that is loaded.")
-    return_token_strs: bool | None = Field(None, description="Also tell each token as the vocabulary spells it.")
+    model: str | None = Field(None, description="Default: the loaded model.")
+    return_token_strs: bool | None = Field(None, description="Also return each token as a string of the vocabulary.")
 
 
 class TokenizeTextRequest(_Tokenize):
     prompt: str
     add_special_tokens: bool | None = Field(
-        None, description="False: without the special tokens that the model expects around a text, such as BOS."
+        None, description="False omits the special tokens that the model expects around a text, such as BOS."
     )
 
 
@@ -39,7 +39,7 @@ class TokenizeChatRequest(_Tokenize, ChatInput):
 
 
 class DetokenizeRequest(Lenient):
-    model: str | None = Field(None, description="Default: the one that is loaded.")
+    model: str | None = Field(None, description="Default: the loaded model.")
     tokens: list[Annotated[int, Field(ge=0)]]
 
 
@@ -53,7 +53,7 @@ TokenizeRequest = Annotated[
 @router.post("/tokenize")
 @router.post("/v1/tokenize")
 async def tokenize(body: TokenizeRequest, services: ServicesDep) -> Response:
-    """The tokens of a text or a conversation, how many they are, and how many the model reads, its reply included."""
+    """Returns the tokens of a text or a conversation, their number, and the model's context length."""
     engine = services.engine
     headers = check_fields(body, strict=services.settings.strict_fields)
     check_model(body.model, engine.info)
@@ -71,26 +71,26 @@ async def tokenize(body: TokenizeRequest, services: ServicesDep) -> Response:
     except EngineError as error:
         raise to_openai_error(error, param) from error
     answer = {"max_model_len": engine.info.max_model_len, "token_strs": None, **told}
-    # FastAPI's own encoder would look at each of a million tokens in Python, and nobody else were served meanwhile.
+    # FastAPI's own encoder would visit each of a million tokens in Python and block the event loop meanwhile.
     return Response(orjson.dumps(answer), headers=headers, media_type="application/json")
 
 
 def _check_length(body: TokenizeTextRequest | TokenizeChatRequest, param: str, limit: int) -> None:
-    """The tokenizer reads one text at a time, and replies wait for it meanwhile."""
+    """Limits the text's length: the tokenizer processes one text at a time, and new replies wait for it."""
     texts = [body.prompt] if isinstance(body, TokenizeTextRequest) else [one["content"] for one in body.for_engine()]
     length = sum(map(len, texts))
     if length > limit:
         raise OpenAIError(
             400,
             "invalid_value",
-            f"{param} is {length} characters long; at most {limit}, the APP_MAX_MESSAGE_CHARS of this server, are read "
-            "at once. Send it in pieces.",
+            f"{param} has {length} characters; the maximum is {limit} (APP_MAX_MESSAGE_CHARS of this server). "
+            "Send it in pieces.",
             param,
         )
 
 
 async def _chat_tokens(engine: ChatEngine, body: TokenizeChatRequest) -> dict[str, Any]:
-    """Of a server elsewhere that does not tell the tokens, their number."""
+    """Returns the tokens and their number; only the number if a remote model server does not return tokens."""
     messages = body.for_engine()
     try:
         tokens = await engine.tokenize(messages)
@@ -104,7 +104,7 @@ async def _chat_tokens(engine: ChatEngine, body: TokenizeChatRequest) -> dict[st
 
 @router.post("/detokenize")
 async def detokenize(body: DetokenizeRequest, services: ServicesDep, response: Response) -> dict[str, str]:
-    """The text of token ids, special tokens included."""
+    """Returns the text of token ids, including special tokens."""
     response.headers.update(check_fields(body, strict=services.settings.strict_fields))
     check_model(body.model, services.engine.info)
     try:
@@ -115,12 +115,12 @@ async def detokenize(body: DetokenizeRequest, services: ServicesDep, response: R
 
 @router.get("/version")
 async def version() -> dict[str, str]:
-    """Deskmate's version."""
+    """Returns Deskmate's version."""
     return {"version": __version__}
 
 
 @router.get("/load")
 async def load(services: ServicesDep) -> dict[str, int]:
-    """How many requests the engine has, running and waiting."""
+    """Returns the number of requests in the engine, running and waiting."""
     stats = services.engine.stats()
     return {"server_load": stats.num_requests_running + stats.num_requests_waiting}

@@ -1,4 +1,4 @@
-"""What the engine is doing, and which model it runs."""
+"""The engine's API: status, sleep and wake, changing the model."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from engine import (
 
 router = APIRouter(prefix="/api/engine", tags=["engine"])
 
-Seconds = Annotated[float, Field(ge=0, le=3600, description="How long replies in flight may go on; then they end.")]
+Seconds = Annotated[float, Field(ge=0, le=3600, description="Time for replies in flight to finish before they end.")]
 
 
 class EngineView(BaseModel):
-    """The engine as it is now."""
+    """The engine's current state."""
 
     state: EngineState
-    reason: str | None = Field(description="Why it takes no messages, as a sentence.")
-    stage: str | None = Field(description="While a model is being loaded: what is happening.")
-    progress: float | None = Field(description="How far the stage is, 0 to 1.")
-    source: str = Field(description="The folder or hub id the model came from, or the servers that run it.")
-    remote: bool = Field(description="The model runs in another program, and is not put to sleep or replaced here.")
-    model: ModelInfo = Field(description="What is loaded, or was when it fell asleep.")
-    stats: EngineStats = Field(description="Counters from the start, and how much of the machine is used.")
+    reason: str | None = Field(description="Why it accepts no messages, as a sentence.")
+    stage: str | None = Field(description="While a model is loading: the current stage.")
+    progress: float | None = Field(description="Progress of the stage, 0 to 1.")
+    source: str = Field(description="The model's folder or hub id, or the servers that run it.")
+    remote: bool = Field(description="The model runs on another server, and cannot be put to sleep or changed here.")
+    model: ModelInfo = Field(description="The loaded model, or the last one while the engine sleeps.")
+    stats: EngineStats = Field(description="Counters since the start, and current resource use.")
 
 
 class Ending(BaseModel):
-    """How to part from the model that is loaded."""
+    """How to unload the current model."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -49,7 +49,7 @@ class Ending(BaseModel):
 
 
 class NewModel(Ending):
-    """Another model."""
+    """The model to load instead."""
 
     model: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)] = Field(
         description="A folder, or a hub id such as Qwen/Qwen3-0.6B."
@@ -60,13 +60,13 @@ class NewModel(Ending):
 
 @router.get("")
 async def engine_now(services: ServicesDep) -> EngineView:
-    """What the engine is doing, its model, and how much of the machine it uses."""
+    """Returns the engine's state, its model, and its resource use."""
     return _view(services.engine)
 
 
 @router.post("/sleep")
 async def sleep(ending: Ending, services: ServicesDep) -> EngineView:
-    """Give the model's memory back to the system. Messages are refused until it is woken up."""
+    """Unloads the model and frees its memory. Messages are refused until the engine is woken up."""
     async with _host(services.engine) as host:
         await host.sleep(ending.timeout)
     return _view(services.engine)
@@ -74,7 +74,7 @@ async def sleep(ending: Ending, services: ServicesDep) -> EngineView:
 
 @router.post("/wake")
 async def wake(services: ServicesDep) -> EngineView:
-    """Load the model again, after sleep or after a failure. Answers when it is there."""
+    """Loads the model again, after sleep or a failure. Responds once it is loaded."""
     async with _host(services.engine) as host:
         await host.wake()
     return _view(services.engine)
@@ -82,7 +82,7 @@ async def wake(services: ServicesDep) -> EngineView:
 
 @router.post("/swap")
 async def swap(new: NewModel, services: ServicesDep) -> EngineView:
-    """Load another model and serve it. Answers when it is there; when it cannot be loaded, the old one stays."""
+    """Loads another model and serves it. Responds once it is loaded; if that fails, the old model stays."""
     async with _host(services.engine) as host:
         await host.swap(new.model, revision=new.revision, max_model_len=new.max_model_len, timeout=new.timeout)
     return _view(services.engine)
@@ -104,9 +104,9 @@ def _view(engine: ChatEngine) -> EngineView:
 
 @asynccontextmanager
 async def _host(engine: ChatEngine) -> AsyncIterator[ModelHost]:
-    """The engine as what holds a model, its errors in the app's words."""
+    """Yields the engine if it hosts a model itself, and converts its errors to the application's."""
     if not isinstance(engine, ModelHost):
-        raise NotSupported("The model runs on another server, which decides about it. Change it there.")
+        raise NotSupported("The model runs on another server. Change it there.")
     try:
         yield engine
     except EngineBusyError as error:

@@ -1,4 +1,4 @@
-"""For whoever looks after the process: alive, ready, and numbers."""
+"""Probes and metrics: ``/health``, ``/ready``, ``/metrics``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ router = APIRouter(tags=["process"])
 
 @router.get("/health")
 async def health() -> dict[str, str]:
-    """The process is alive. Asks nobody, so it answers at once."""
+    """Liveness probe. Checks no dependencies, so it responds at once."""
     return {"status": "ok"}
 
 
 @router.get("/ready", responses={503: {"description": "Not ready, with the reason."}})
 async def ready(services: ServicesDep) -> JSONResponse:
-    """The engine takes requests and the database answers; 503 with the reason when not."""
+    """Readiness probe: 200 if the engine takes requests and the database responds, else 503 with the reason."""
     body: dict[str, Any]
     try:
         await services.ready()
@@ -34,6 +34,6 @@ async def ready(services: ServicesDep) -> JSONResponse:
 
 @router.get("/metrics", response_class=Response)
 async def metrics(services: ServicesDep, http: Metrics) -> Response:
-    """Prometheus metrics of the engine and of the application."""
+    """Returns the Prometheus metrics of the engine and the application."""
     text = generate_latest(services.engine.registry) + generate_latest(http.registry)
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -222,7 +222,7 @@ async def test_unknown_model(client: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         await client.chat.completions.create(model="gpt-9", messages=HELLO)
     assert caught.value.code == "model_not_found"
-    assert "'fake' is loaded" in str(caught.value)
+    assert "loaded model is 'fake'" in str(caught.value)
 
 
 @pytest.mark.parametrize("stream", [False, True])
