@@ -1,5 +1,4 @@
-"""The command line: ``deskmate serve``, ``deskmate export``, ``deskmate import``, ``deskmate db``,
-``deskmate user``, ``deskmate doctor``.
+"""The ``deskmate`` command line: ``serve``, ``export``, ``import``, ``doctor``, ``db`` and ``user``.
 
 Expected errors end with one sentence on stderr and exit code 2, never with a traceback.
 """
