@@ -1,4 +1,4 @@
-"""Desk API: replies to review, which are those rated down and questions without an answer."""
+"""Desk API: replies to review, such as those rated down and questions that got no answer."""
 
 from __future__ import annotations
 
