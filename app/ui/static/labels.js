@@ -22,6 +22,12 @@ export const LABELS = {
   comment: "Comment",
   note: "The note",
   password: "Password",
+  present: "Current password",
+  new: "New password",
+  display_name: "Display name",
+  days: "Expires after",
+  scopes: "Permissions",
+  role: "Role",
   model: "Another model",
 };
 
