@@ -1,0 +1,1 @@
+"""The command line: ``deskmate serve``, ``db``, ``user``, ``export``, ``import`` and ``doctor``."""

@@ -1,0 +1,1 @@
+"""Helpers for threads and tasks: background tasks, timeouts, CPU affinity."""

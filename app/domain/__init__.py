@@ -1,0 +1,1 @@
+"""Rules of the application as plain functions and data, without I/O."""

@@ -1,0 +1,1 @@
+"""Opens and closes everything that a handler uses, once per process."""

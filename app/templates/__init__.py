@@ -1,0 +1,1 @@
+"""System prompts and canned replies: files, and the versions that admins write."""

@@ -1,0 +1,1 @@
+"""Models: loaded through transformers, checked, and given faster linear layers."""

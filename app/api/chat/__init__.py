@@ -1,0 +1,1 @@
+"""The chat page's own API: conversations, messages, turns and their events, files, canned replies."""

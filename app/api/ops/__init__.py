@@ -1,0 +1,1 @@
+"""Routes for operators: health, readiness, metrics, and the state of the engine."""

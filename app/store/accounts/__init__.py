@@ -1,0 +1,1 @@
+"""Repositories of accounts: users, sign-in sessions, API keys, invitations, and their erasure."""

@@ -1,0 +1,1 @@
+"""Repositories of the chat: conversations, messages, turns, leases, search, imports and exports."""

@@ -1,0 +1,1 @@
+"""Tables, transactions, the database driver, and notifications between processes."""

@@ -1,0 +1,1 @@
+"""Repositories of the desk: audit log, reviews, template versions, usage."""

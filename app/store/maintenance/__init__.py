@@ -1,0 +1,1 @@
+"""Migrations, backups, copies between databases, integrity checks and retention."""

@@ -1,0 +1,1 @@
+"""Ways of making a step other than one by one: several in one call, and overlapped with the device."""
