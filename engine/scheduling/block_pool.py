@@ -1,9 +1,10 @@
-"""The pool of KV blocks: allocate, share, free, find by content. No torch; the tensors live in the runner.
+"""The pool of KV blocks: allocate, share, release, find by content. No torch; the tensors live in the runner.
 
-A block holds the keys and values of ``block_size`` consecutive tokens in every layer. A *full* block is
-addressed by its content: the hash of its tokens chained to the hash of the block before it, so equal hash
-means equal prefix. A freed block keeps its hash until it is handed out again; until then another request
-that begins alike takes it back from the free list (the idea is vLLM's and nano-vllm's).
+A block holds the keys and values of ``block_size`` consecutive tokens, in every layer of a group. A *full* block has
+an address: the hash of its tokens, chained to the address of the block before it, so equal addresses mean equal
+prefixes. A free block keeps its content until it is allocated again; until then, a request with the same prefix takes
+it back from the free list (as in vLLM and nano-vllm). The first rows of a *partial* block can be found too, by the
+address of the block before it.
 """
 
 from __future__ import annotations
@@ -16,53 +17,56 @@ from hashlib import blake2b
 from itertools import islice
 
 NULL_BLOCK = 0
-"""Block 0 is never handed out: block tables are padded with it, so that padding always points at valid memory."""
+"""Block 0 is never allocated: it pads block tables, so that padding always points at valid memory."""
 
 MAX_SCANNED_BLOCKS = 4096
-"""So many blocks are passed to find room for a run of them."""
+"""Maximum number of blocks scanned for a contiguous run. Beyond it, blocks are allocated from anywhere."""
 
 MAX_PARTIAL_CANDIDATES = 16
-"""So many of the latest blocks behind a common beginning are compared token by token."""
+"""Number of blocks with the same parent, latest first, that are compared token by token. Older ones are not found."""
 
 
 class IntegrityError(AssertionError):
-    """The pool's books do not add up: a defect of the engine, never of a request."""
+    """The pool's bookkeeping is inconsistent: a defect of the engine, never of a request."""
 
 
 def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """Content address of a full block: 16 bytes of BLAKE2b over the parent's address and the tokens."""
+    """Returns the address of a full block: 16 bytes of BLAKE2b over its parent's address and its tokens."""
     return blake2b(parent + array("q", token_ids).tobytes(), digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """Rows to be copied, in all layers of the block's group, before the step that carries the copy computes."""
+    """A copy of the first rows of a block, in all layers of its group, made before its step's forward pass."""
 
     source: int
     destination: int
-    num_rows: int  #: from the first on
+    num_rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What is known of a block's rows, from the first on."""
+    """Cached content of a block."""
 
     group: int
     parent: bytes  #: address of the block before it
-    token_ids: tuple[int, ...]
-    address: bytes | None  #: of a full block
+    token_ids: tuple[int, ...]  #: tokens of the first rows
+    address: bytes | None  #: None for a partial block
 
 
 class BlockPool:
-    """Reference-counted KV blocks with an index by content: full blocks by address, beginnings by their parent.
+    """Reference-counted KV blocks with an index by content: full blocks by address, partial blocks by their parent.
 
-    A block belongs to one group of layers at a time; content is looked for within a group.
+    A block belongs to one layer group at a time; content is looked up within a group.
 
     Args:
         num_blocks: size of the pool, the null block included; at least 2.
         block_size: tokens per block.
         enable_prefix_caching: when off, nothing is indexed and nothing is found.
-        contiguous: the kernel reads blocks faster that lie behind one another, see :meth:`allocate_contiguous`.
+        contiguous: the kernel reads consecutive blocks faster, see :meth:`allocate_contiguous`.
+
+    Raises:
+        ValueError: ``num_blocks`` or ``block_size`` is too small.
     """
 
     def __init__(
@@ -78,15 +82,15 @@ class BlockPool:
         self.contiguous = contiguous
         self._ref_counts = [0] * num_blocks
         self._content: list[_Content | None] = [None] * num_blocks
-        # What every user may find of a block whose other rows are one user's; see :meth:`register_shared`.
+        # The part that every user may find, of blocks whose later rows are one user's; see :meth:`register_shared`.
         self._shared: list[_Content | None] = [None] * num_blocks
         self._block_of: dict[tuple[int, bytes], int] = {}
         self._children: dict[tuple[int, bytes], dict[int, None]] = {}  # by parent, oldest first
-        # Least recently freed first: those are reused, and lose their content, first.
+        # Least recently freed first: those are allocated, and their content evicted, first.
         self._free: OrderedDict[int, None] = OrderedDict((block, None) for block in range(1, num_blocks))
         self._num_freed = 0
-        self._freed_at = [0] * num_blocks  # by that count
-        self._scan_start = 1  # where room for a run is looked for
+        self._freed_at = [0] * num_blocks  # self._num_freed when each block was last freed
+        self._scan_start = 1  # first block of the next scan for a contiguous run
 
     @property
     def num_usable(self) -> int:
@@ -95,7 +99,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be allocated now, cached content included."""
+        """Blocks that can be allocated now, including those with cached content."""
         return len(self._free)
 
     @property
@@ -104,19 +108,20 @@ class BlockPool:
         return 1.0 - self.num_free / self.num_usable
 
     def blocks_for(self, num_tokens: int) -> int:
-        """How many blocks ``num_tokens`` tokens occupy."""
+        """Returns how many blocks ``num_tokens`` tokens occupy."""
         return -(-num_tokens // self.block_size)
 
     def find(self, group: int, address: bytes) -> int | None:
-        """The full block with this content. Takes no reference."""
+        """Returns the full block with this address, if it is cached. Takes no reference."""
         return self._block_of.get((group, address))
 
     def find_partial_block(self, group: int, parent: bytes, token_ids: Sequence[int]) -> tuple[int, int]:
-        """A block behind ``parent``, full or not, that begins with as many of these tokens as possible.
+        """Finds the block after ``parent``, full or partial, that starts with the most of these tokens.
+
+        Takes no reference.
 
         Returns:
-            The block and the number of its first rows that hold these tokens; 0 rows when there is none. Takes no
-            reference.
+            The block, and the number of its first rows that hold these tokens; 0 rows if there is none.
         """
         best, max_rows = NULL_BLOCK, 0
         for block in islice(reversed(self._children.get((group, parent), {})), MAX_PARTIAL_CANDIDATES):
@@ -134,11 +139,11 @@ class BlockPool:
         return best, max_rows
 
     def num_free_after_share(self, blocks: Iterable[int]) -> int:
-        """Free blocks that would remain if these cached blocks were taken."""
+        """Returns how many blocks would remain free if these cached blocks were shared."""
         return self.num_free - sum(1 for block in blocks if self._ref_counts[block] == 0)
 
     def share(self, blocks: Iterable[int]) -> None:
-        """Take one more reference on each block."""
+        """Takes one more reference on each block."""
         for block in blocks:
             if self._ref_counts[block] == 0:
                 del self._free[block]
@@ -148,13 +153,14 @@ class BlockPool:
         return self._ref_counts[block]
 
     def is_shared(self, block: int) -> bool:
-        """More than one holds it: its rows must not change."""
+        """Whether a block has several references: its rows must not change then."""
         return self._ref_counts[block] > 1
 
     def take_over(self, block: int, num_rows: int) -> bool:
-        """Take a free block whose content is exactly its first ``num_rows`` rows, to go on writing behind them.
+        """Takes a free block whose cached content is exactly its first ``num_rows`` rows, to append to them.
 
-        False when it is held by somebody, or holds more that others may look for.
+        Returns:
+            False if a request holds the block, or it caches more than these rows.
         """
         content = self._content[block]
         if self._ref_counts[block] or content is None or content.address or len(content.token_ids) != num_rows:
@@ -163,15 +169,15 @@ class BlockPool:
         shared = self._shared[block]
         self._evict(block)
         self._ref_counts[block] = 1
-        if shared is not None:  # those rows stay as they are
+        if shared is not None:  # those rows are not overwritten
             self._index_shared(block, shared)
         return True
 
     def allocate(self, count: int) -> list[int]:
-        """Take ``count`` blocks, forgetting what they cached.
+        """Allocates ``count`` blocks and evicts their cached content.
 
         Raises:
-            IndexError: fewer are free. Callers check :attr:`num_free` first.
+            IndexError: fewer blocks are free. Callers check :attr:`num_free` first.
         """
         if count > len(self._free):
             raise IndexError(f"{count} blocks asked for, {len(self._free)} free")
@@ -180,13 +186,13 @@ class BlockPool:
         return blocks
 
     def allocate_contiguous(self, count: int, *, behind: int | None = None, spare: int = 0) -> list[int]:
-        """Take ``count`` blocks that lie behind one another, as far as that costs nothing that others may look for.
+        """Allocates ``count`` consecutive blocks where that evicts only stale content.
 
-        With :attr:`contiguous` only; else, and where there is no room, as :meth:`allocate`.
+        Without :attr:`contiguous`, and for blocks without such a place, does the same as :meth:`allocate`.
 
         Args:
-            behind: the block that the first of them follows, if there is one.
-            spare: so many blocks behind the run are left to it, for the time when it grows.
+            behind: block that the first new one should follow, if any.
+            spare: number of blocks after the run that later runs skip at first, so that this run can grow.
 
         Raises:
             IndexError: as :meth:`allocate`.
@@ -211,10 +217,10 @@ class BlockPool:
         return blocks + found
 
     def _find_contiguous(self, count: int) -> int | None:
-        """The first of ``count`` stale blocks behind one another, looked for from where the last ones were found.
+        """Returns the first of ``count`` consecutive stale blocks; None if there is no such run.
 
-        Going round in this way, what was written longest ago is met first. Of each place the last block is looked at
-        first: where that is taken, none of the places that hold it has to be looked at.
+        The scan continues where the last run was found and goes round the pool, so it meets the oldest content first.
+        Each candidate run is checked from its last block: if that is taken, all runs that contain it are skipped.
         """
         start, passed = self._scan_start, 0
         while passed < min(self.num_usable, MAX_SCANNED_BLOCKS):
@@ -232,7 +238,7 @@ class BlockPool:
         return None
 
     def _last_taken(self, start: int, end: int) -> int | None:
-        """The last of these blocks that is not stale."""
+        """Returns the last block from ``start`` to ``end`` (exclusive) that is not stale; None if all are."""
         counts, content, freed_at = self._ref_counts, self._content, self._freed_at
         stale_since = self._num_freed - len(self._free) // 2
         for block in range(end - 1, start - 1, -1):
@@ -241,7 +247,10 @@ class BlockPool:
         return None
 
     def _is_stale(self, block: int) -> bool:
-        """Free, and empty or freed longer ago than half of the free ones: its content would go soon anyway."""
+        """Whether a block is free, and either empty or freed longer ago than half of the free blocks.
+
+        The content of such a block would be evicted soon anyway.
+        """
         return self._last_taken(block, block + 1) is None
 
     def _hand_out(self, blocks: Iterable[int]) -> None:
@@ -251,15 +260,18 @@ class BlockPool:
             self._ref_counts[block] = 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give back one reference on each block of a sequence.
+        """Releases one reference on each block of a sequence.
 
-        The tail is freed first, so that under pressure a sequence loses its end before its beginning, which
-        is the part that others are likely to share.
+        The tail is freed first, so that a sequence's end is evicted before its start, which other requests are more
+        likely to share.
+
+        Raises:
+            IntegrityError: a block has no reference.
         """
         for block in reversed(blocks):
             count = self._ref_counts[block]
             if count <= 0:
-                raise IntegrityError(f"block {block} is freed but nobody holds it")
+                raise IntegrityError(f"block {block} is released, but no request holds it")
             self._ref_counts[block] = count - 1
             if count == 1:
                 self._free[block] = None
@@ -267,15 +279,15 @@ class BlockPool:
                 self._freed_at[block] = self._num_freed
 
     def register(self, block: int, group: int, parent: bytes, token_ids: Sequence[int], address: bytes) -> None:
-        """Index a full block under its address. The first block with a given content stays the indexed one."""
+        """Indexes a full block under its address. If another block has the same address already, that one stays."""
         if not self.enable_prefix_caching or (group, address) in self._block_of:
             return
-        self._evict_own(block)  # what was known of its first rows
+        self._evict_own(block)  # its entry as a partial block
         self._index(block, _Content(group, parent, tuple(token_ids), address))
         self._block_of[group, address] = block
 
     def register_partial_block(self, block: int, group: int, parent: bytes, token_ids: Sequence[int]) -> None:
-        """Make the first rows of a block findable, unless another offers as much."""
+        """Indexes the first rows of a block under its parent, unless they are cached already."""
         content = self._content[block]
         if content is not None and (content.address or len(content.token_ids) >= len(token_ids)):
             return
@@ -285,23 +297,23 @@ class BlockPool:
             self._index(block, _Content(group, parent, tuple(token_ids), None))
 
     def register_shared(self, block: int, group: int, parent: bytes, token_ids: Sequence[int]) -> None:
-        """Make the first rows of a block findable under a parent of their own, unless another offers as much.
+        """Indexes the first rows of a block under a parent of their own, unless they are cached already.
 
-        For a block that begins with tokens that every user may find, and goes on with those of one user.
+        For a block whose first tokens every user may find, and whose later tokens are one user's.
         """
         _block, rows = self.find_partial_block(group, parent, token_ids)
         if self.enable_prefix_caching and rows < len(token_ids) and self._shared[block] is None:
             self._index_shared(block, _Content(group, parent, tuple(token_ids), None))
 
     def evict(self, blocks: Iterable[int]) -> list[int]:
-        """Forget the content of those blocks that nobody holds any more, and return them."""
+        """Evicts the content of those blocks that no request holds, and returns them."""
         free = [block for block in blocks if self._ref_counts[block] == 0]
         for block in free:
             self._evict(block)
         return free
 
     def reset_prefix_cache(self) -> None:
-        """Drop all cached content (not the references), as when the tensors are replaced."""
+        """Evicts all cached content but keeps the references, as when the tensors are replaced."""
         self._block_of.clear()
         self._children.clear()
         self._content = [None] * self.num_blocks
@@ -311,7 +323,7 @@ class BlockPool:
         if self.enable_prefix_caching:
             shared = self._shared[block]
             if shared is not None and (shared.group, shared.parent) == (content.group, content.parent):
-                self._evict_shared(block)  # the same rows begin this content, which all may find as well
+                self._evict_shared(block)  # redundant: this content starts with the same rows, under the same parent
             self._content[block] = content
             self._children.setdefault((content.group, content.parent), {})[block] = None
 
@@ -345,10 +357,10 @@ class BlockPool:
             del self._children[content.group, content.parent]
 
     def check(self, holders: Iterable[Sequence[int]] = ()) -> None:
-        """Verify the books against what requests say they hold.
+        """Verifies reference counts, free list and index against the blocks that requests hold.
 
         Args:
-            holders: the block tables of every request that holds blocks; none when the engine is idle.
+            holders: the blocks of every request that holds any; none when the engine is idle.
 
         Raises:
             IntegrityError: a leak, a wrong count, or an index entry that points at the wrong block.
@@ -362,7 +374,7 @@ class BlockPool:
         for block in range(1, self.num_blocks):
             if self._ref_counts[block] != expected[block]:
                 raise IntegrityError(
-                    f"block {block} counts {self._ref_counts[block]} holders, but {expected[block]} hold it"
+                    f"block {block} has a reference count of {self._ref_counts[block]}, but {expected[block]} holders"
                 )
             if (block in self._free) != (expected[block] == 0):
                 raise IntegrityError(f"block {block} is in the wrong list for {expected[block]} holders")
@@ -378,4 +390,4 @@ class BlockPool:
         }
         listed = [(*key, block) for key, blocks in self._children.items() for block in blocks]
         if len(listed) != len(known) or set(listed) != known:
-            raise IntegrityError("the lists of blocks behind one another do not hold what is known")
+            raise IntegrityError("the index by parent does not match the cached content")

@@ -1,7 +1,8 @@
-"""Which blocks each request holds: one table for each group of layers, found in the prefix cache or taken anew.
+"""Block tables of requests, one for each layer group: blocks from the prefix cache, or newly allocated ones.
 
-The scheduler decides who runs; this decides where the keys and values lie. A window group's table holds the null
-block where no later token looks any more: positions stay what they are, and the mask hides them.
+The scheduler decides which requests run; this module decides where their keys and values are stored. In the table of a
+sliding-window group, the null block replaces blocks that no later token attends to: positions keep their place in the
+table, and the attention mask hides them.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from engine.scheduling.cache_layout import blocks_for_sequence
 from engine.scheduling.request import Request
 
 SPARE_TOKENS = 512
-"""So much room is left behind a prompt, where blocks are kept together: for the reply, and the next question."""
+"""Tokens of space left after a prompt where blocks are allocated contiguously: for the reply and the next message."""
 
 
 class BlockTables:
-    """Books of all requests over one pool.
+    """Manages the block tables of all requests over one pool.
 
     Args:
-        pool: the blocks.
-        windows: for each group of layers how far a token sees, itself included; None for all.
+        pool: the KV blocks.
+        windows: attention window of each layer group in tokens, the token itself included; None for full attention.
     """
 
     def __init__(self, pool: BlockPool, windows: Sequence[int | None] = (None,)) -> None:
@@ -32,23 +33,27 @@ class BlockTables:
         self._any_window = any(window is not None for window in windows)
 
     def max_blocks(self, num_tokens: int, max_new_tokens: int) -> int:
-        """Blocks that one sequence holds at most while it grows to ``num_tokens``, ``max_new_tokens`` in a step."""
-        return blocks_for_sequence(self.windows, num_tokens, max_new_tokens, self.pool.block_size)
-
-    # -- beginning ----------------------------------------------------------------------------------------
-
-    def attach(self, request: Request, *, reusable: int, budget: int) -> list[BlockCopy] | None:
-        """Give a request its tables: what the cache holds of its tokens, and room for those of its first step.
-
-        A group with full attention gets room for all its tokens, so that a prompt that has begun is not in want
-        of it later; a window group, which gives blocks back as it goes, for the first ``budget`` tokens.
+        """Returns the maximum number of blocks that a sequence holds while it grows to ``num_tokens``.
 
         Args:
-            reusable: most tokens that may be taken from the cache.
+            max_new_tokens: maximum number of tokens computed in one step.
+        """
+        return blocks_for_sequence(self.windows, num_tokens, max_new_tokens, self.pool.block_size)
+
+    # -- start --------------------------------------------------------------------------------------------
+
+    def attach(self, request: Request, *, reusable: int, budget: int) -> list[BlockCopy] | None:
+        """Gives a request its block tables: cached blocks of its prefix, and new blocks for its first step.
+
+        A full-attention group gets blocks for all tokens, so that a started prompt never lacks them later. A
+        sliding-window group, which releases blocks as it advances, gets those for the first ``budget`` tokens only.
+
+        Args:
+            reusable: maximum number of tokens to take from the cache.
+            budget: maximum number of tokens in the first step.
 
         Returns:
-            Copies that must be made before the step; None when there are not enough free blocks, and nothing
-            was taken.
+            Copies to make before the step; None if there are not enough free blocks, in which case nothing is taken.
         """
         self._hash_known_tokens(request)
         size = self.pool.block_size
@@ -58,12 +63,12 @@ class BlockTables:
         rows = min(rows for _block, rows in found)
         sources = [block for block, _rows in found] if rows else []
         copies = self._take(request, tables, full, sources, rows, budget)
-        if copies is None and sources:  # a source that nobody holds stands in the way of its own copy
+        if copies is None and sources:  # a free source block is kept for its copy, and may be the one that is missing
             copies = self._take(request, tables, full, [], 0, budget)
         return copies
 
     def _find_partial_block(self, request: Request, group: int, index: int, token_ids: list[int]) -> tuple[int, int]:
-        """See :meth:`BlockPool.find_partial_block`; of another user's block the shared tokens alone."""
+        """See :meth:`BlockPool.find_partial_block`. In other users' blocks, only shared tokens are found."""
         best = self.pool.find_partial_block(group, _parent(request, index, self.pool.block_size), token_ids)
         if not _is_divided(request, index, self.pool.block_size):
             return best
@@ -72,12 +77,16 @@ class BlockTables:
         return max(best, other, key=itemgetter(1))
 
     def _longest_match(self, request: Request, max_blocks: int) -> tuple[int, list[list[int]]]:
-        """The longest prefix of full blocks that every group has as far as it looks, and the tables for it."""
+        """Finds the longest prefix of full blocks of which every group has cached what its window covers.
+
+        Returns:
+            The number of blocks in the prefix, and each group's table for it.
+        """
         size = self.pool.block_size
         addresses = request.block_hashes[:max_blocks]
         found = [[self.pool.find(group, address) for address in addresses] for group in range(len(self.windows))]
         num_matched = len(addresses)
-        runs: list[tuple[int, list[int]]] = []  # window, and for each block how many before it are there too
+        runs: list[tuple[int, list[int]]] = []  # window, and the number of cached blocks before block n, for each n
         for window, blocks in zip(self.windows, found, strict=True):
             run = [0]
             for block in blocks:
@@ -98,6 +107,10 @@ class BlockTables:
     def _take(
         self, request: Request, tables: list[list[int]], full: int, sources: list[int], rows: int, budget: int
     ) -> list[BlockCopy] | None:
+        """Takes the matched blocks of ``tables``, the first ``rows`` rows of ``sources``, and new blocks for the rest.
+
+        See :meth:`attach`, which returns the same.
+        """
         pool = self.pool
         computed = full * pool.block_size + rows
         wanted = self._wanted(request, full, computed, budget)
@@ -107,7 +120,8 @@ class BlockTables:
         pool.share(matched)
         copies: list[BlockCopy] = []
         taken_over = [pool.take_over(block, rows) for block in sources]
-        # Held until all blocks are taken, so that none of them is a source. Copies come before anything is written.
+        # Sources are held until all blocks are allocated, so that none of them is allocated itself. They may be
+        # released then, since copies are made before anything is written.
         copied = [block for block, taken in zip(sources, taken_over, strict=True) if not taken]
         pool.share(copied)
         for group, count in enumerate(wanted):
@@ -126,7 +140,7 @@ class BlockTables:
         return copies
 
     def can_fit_without(self, others: Iterable[Request], request: Request, *, reusable: int, budget: int) -> bool:
-        """Whether :meth:`attach`, with the same arguments, finds enough blocks once others have released theirs."""
+        """Whether :meth:`attach`, with the same arguments, has enough blocks once ``others`` have released theirs."""
         self._hash_known_tokens(request)
         size = self.pool.block_size
         full, tables = self._longest_match(request, reusable // size)
@@ -136,7 +150,7 @@ class BlockTables:
         return sum(self._wanted(request, full, full * size, budget)) <= self.pool.num_free_after_share(matched) + freed
 
     def _wanted(self, request: Request, full: int, computed: int, budget: int) -> list[int]:
-        """Blocks to be allocated in each group behind the first ``full``."""
+        """Returns how many blocks to allocate in each group after the first ``full`` blocks."""
         end = len(request.token_ids)
         return [
             self.pool.blocks_for(end if window is None else min(computed + budget, end)) - full
@@ -144,7 +158,7 @@ class BlockTables:
         ]
 
     def fork(self, parent: Request, child: Request) -> None:
-        """Let a child begin with all that its parent has computed. What both may still write is copied then."""
+        """Shares all blocks of a parent with its child. The block that both go on writing is copied by :meth:`grow`."""
         for table in parent.tables:
             self.pool.share(block for block in table if block != NULL_BLOCK)
         child.tables = [list(table) for table in parent.tables]
@@ -152,22 +166,22 @@ class BlockTables:
         child.num_computed_tokens = parent.num_computed_tokens
         child.num_registered_blocks = parent.num_registered_blocks
 
-    # -- growing ------------------------------------------------------------------------------------------
+    # -- growth -------------------------------------------------------------------------------------------
 
     def num_missing_blocks(self, request: Request, end: int) -> int:
-        """Blocks to be allocated before the tokens up to ``end`` can be computed."""
+        """Returns how many blocks must be allocated before the tokens up to ``end`` can be computed."""
         needed = self.pool.blocks_for(end)
         at, row = divmod(request.num_computed_tokens, self.pool.block_size)
         missing = 0
         for table in request.tables:
-            if row and self.pool.is_shared(table[at]):  # to be copied, see :meth:`grow`
+            if row and self.pool.is_shared(table[at]):  # copied on write, see :meth:`grow`
                 missing += 1
             if needed > len(table):
                 missing += needed - len(table)
         return missing
 
     def grow(self, request: Request, end: int) -> list[BlockCopy]:
-        """Allocate what is :meth:`num_missing_blocks`; returns the copies that must be made before the step."""
+        """Allocates the blocks counted by :meth:`num_missing_blocks`. Returns the copies to make before the step."""
         copies: list[BlockCopy] = []
         size = self.pool.block_size
         for group in self._to_copy(request):
@@ -184,14 +198,14 @@ class BlockTables:
         return copies
 
     def _to_copy(self, request: Request) -> list[int]:
-        """Groups whose next row lies in a block that others read too."""
+        """Returns the groups whose next row is in a shared block, which must be copied before it is written."""
         at, row = divmod(request.num_computed_tokens, self.pool.block_size)
         if row == 0:
             return []
         return [group for group, table in enumerate(request.tables) if self.pool.is_shared(table[at])]
 
     def advance(self, request: Request, num_computed_tokens: int) -> None:
-        """Tokens were computed: make full blocks findable, and give back what no later token sees."""
+        """Records computed tokens: registers full blocks in the prefix cache, and releases those outside a window."""
         size = self.pool.block_size
         crosses = request.num_computed_tokens < request.num_shared_tokens <= num_computed_tokens
         request.num_computed_tokens = num_computed_tokens
@@ -220,7 +234,7 @@ class BlockTables:
                 self.pool.release(unseen)
 
     def _register_shared(self, request: Request) -> None:
-        """Let every user find the shared tokens in the block that goes on with the user's own."""
+        """Registers the shared tokens of the block that continues with the user's own, for every user to find."""
         size = self.pool.block_size
         index, rows = divmod(request.num_shared_tokens, size)
         if not (rows and _is_divided(request, index, size)):
@@ -231,10 +245,10 @@ class BlockTables:
             if table[index] != NULL_BLOCK:
                 self.pool.register_shared(table[index], group, _shared_parent(request, index), tokens)
 
-    # -- ending -------------------------------------------------------------------------------------------
+    # -- end ----------------------------------------------------------------------------------------------
 
     def release(self, request: Request, *, keep: bool = True) -> None:
-        """Give back every block. With ``keep``, the last, not quite full one stays findable until it is reused."""
+        """Releases every block. With ``keep``, the last, partial one is cached too until it is allocated again."""
         at, rows = divmod(request.num_computed_tokens, self.pool.block_size)
         if keep and rows and request.tables and self.pool.enable_prefix_caching:
             parent = _parent(request, at, self.pool.block_size)
@@ -248,11 +262,15 @@ class BlockTables:
         request.num_registered_blocks = 0
 
     def check(self, requests: Sequence[Request]) -> None:
-        """Verify the pool's books against the tables (``IntegrityError`` if they disagree)."""
+        """Verifies the pool against the tables of ``requests``.
+
+        Raises:
+            IntegrityError: they disagree.
+        """
         self.pool.check(held_blocks(request) for request in requests)
 
     def _hash_known_tokens(self, request: Request) -> None:
-        """Extend the addresses to all full blocks of the tokens known so far."""
+        """Extends the request's block hashes to all full blocks of its tokens so far."""
         if not self.pool.enable_prefix_caching:
             return
         size = self.pool.block_size
@@ -263,9 +281,9 @@ class BlockTables:
 
 
 def _parent(request: Request, index: int, block_size: int) -> bytes:
-    """What the hash of a request's block is chained to: the block before it.
+    """Returns what the hash of a request's block is chained to: the hash of the block before it.
 
-    The first block with a token of the user's is chained to the user's salt as well, and so are all behind it.
+    The first block with a user's own token is chained to the user's salt as well, and thereby all later blocks are.
     """
     parent = _shared_parent(request, index)
     return hash_block(parent + request.private_salt, ()) if _is_divided(request, index, block_size) else parent
@@ -276,12 +294,12 @@ def _shared_parent(request: Request, index: int) -> bytes:
 
 
 def _is_divided(request: Request, index: int, block_size: int) -> bool:
-    """It is the block in which the shared tokens end and the user's own begin."""
+    """Whether this is the block in which the shared tokens end and the user's own begin."""
     return bool(request.private_salt) and index == request.num_shared_tokens // block_size
 
 
 def held_blocks(request: Request) -> list[int]:
-    """Every block of a request, in all groups."""
+    """Returns every block of a request, in all groups."""
     return list(_held(request))
 
 
@@ -293,5 +311,5 @@ def _held(request: Request) -> Iterator[int]:
 
 
 def _first_seen(window: int, position: int, block_size: int) -> int:
-    """Index of the first block that a query at ``position``, or any later one, looks at."""
+    """Returns the index of the first block that a query at ``position``, or at any later one, attends to."""
     return max(0, position - window + 1) // block_size

@@ -1,12 +1,12 @@
-"""Which layers share block tables, and which share memory.
+"""The KV cache layout: which layers share a block table, and which share a tensor.
 
-Layers that see equally far form a group: a request has one block table for each group, so that a group with a
-sliding window can give back blocks that no later token sees, while one with full attention keeps its own.
+Layers with the same attention window form groups. A request has one block table for each group, so that a
+sliding-window group can release blocks that no later token attends to, while a full-attention group keeps its blocks.
 
-All groups draw from one pool. Where all layers store equally much, groups are cut to equal size and the n-th
-layers of all groups share one tensor: a block number belongs to one group at a time, so they never meet (the idea
-is vLLM's hybrid cache). Where layers differ in what they store, there is one group and a tensor for each layer,
-and windows are only masked.
+All groups allocate from one pool. If all layers have KV of the same shape, groups are cut to equal size, and the n-th
+layers of all groups share one tensor. They never overlap, since a block belongs to one group at a time (as in vLLM's
+hybrid KV cache). If layers differ in shape, there is a single group and a tensor for each layer, and sliding windows
+are only masked.
 """
 
 from __future__ import annotations
@@ -15,37 +15,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MAX_GROUPS = 8
-"""Each group costs a block table for every request in every step."""
+"""Maximum number of groups: each costs a block table for every request in every step. Beyond it, groups get more
+layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one layer puts into the cache, found by running the model once."""
+    """Shape of one layer's KV for a token, found by running the model once."""
 
     num_kv_heads: int
     head_dim: int
     value_head_dim: int
-    sliding_window: int | None
+    sliding_window: int | None  #: in tokens, the token itself included; None for full attention
 
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """Layers with one block table between them."""
+    """Layers that share one block table."""
 
     layers: tuple[int, ...]
-    window: int | None  #: a token sees this many positions, itself included; None for all
+    window: int | None  #: attention window in tokens, the token itself included; None for full attention
 
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """How the layers of a model lie in the cache."""
+    """The groups and tensors of a model's KV cache."""
 
     shapes: tuple[LayerShape, ...]  #: one for each layer
     groups: tuple[LayerGroup, ...]
 
     @classmethod
     def of(cls, shapes: Sequence[LayerShape]) -> CacheLayout:
-        """Group the layers of a model."""
+        """Groups the layers of a model."""
         layers = tuple(range(len(shapes)))
         by_window: dict[int | None, list[int]] = {}
         for layer, shape in enumerate(shapes):
@@ -71,37 +72,38 @@ class CacheLayout:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """For each group."""
+        """The attention window of each group."""
         return tuple(group.window for group in self.groups)
 
     @property
     def width(self) -> int:
-        """Numbers that one token of one group takes."""
+        """Number of elements that one token takes in the largest group."""
         group = max(self.groups, key=lambda group: len(group.layers))
         stored = [self.shapes[layer] for layer in group.layers]
         return sum(shape.num_kv_heads * (shape.head_dim + shape.value_head_dim) for shape in stored)
 
     def group_of_layer(self) -> tuple[int, ...]:
-        """For each layer the index of its group."""
+        """Returns the index of each layer's group."""
         place = {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
         return tuple(place[layer] for layer in range(len(self.shapes)))
 
     def tensor_of_layer(self) -> tuple[int, ...]:
-        """For each layer the index of its tensor."""
+        """Returns the index of each layer's tensor."""
         place = {layer: index for group in self.groups for index, layer in enumerate(group.layers)}
         return tuple(place[layer] for layer in range(len(self.shapes)))
 
 
 def blocks_for_sequence(windows: Sequence[int | None], num_tokens: int, max_new_tokens: int, block_size: int) -> int:
-    """Blocks that one sequence holds at most while it grows to ``num_tokens``.
+    """Returns the maximum number of blocks that a sequence holds while it grows to ``num_tokens``.
 
     Args:
-        windows: of each group.
-        max_new_tokens: most tokens computed in one step; those a window has passed are given back only afterwards.
+        windows: attention window of each group; None for full attention.
+        max_new_tokens: maximum number of tokens computed in one step; blocks that leave the window are released only
+            after it.
     """
     whole = -(-num_tokens // block_size)
     total = 0
     for window in windows:
-        # The first block may hold a single row that is still seen.
+        # + 1: the window may begin at the last row of its first block.
         total += whole if window is None else min(whole, -(-(window - 1 + max_new_tokens) // block_size) + 1)
     return total

@@ -1,13 +1,13 @@
-"""How long a delta may wait for the deltas of other replies, so that they reach their readers together."""
+"""Limits how long a delta is held, so that the deltas of several replies are delivered together."""
 
 from __future__ import annotations
 
 HOLD_SECONDS_PER_READER = 0.0006
-"""For each reader in flight a delta may wait so long for others: what passing one on takes, several times."""
+"""Hold time allowed for each reader in flight, in seconds: several times the cost of forwarding one delta."""
 MAX_HOLD_SECONDS = 0.025
-"""An eye does not see it."""
+"""Upper bound on the hold time, in seconds: too short for a user to notice."""
 
 
 def max_hold_seconds(num_readers: int) -> float:
-    """Seconds that a delta may wait for others while so many read."""
+    """Returns how many seconds a delta may be held while ``num_readers`` readers are in flight."""
     return min(MAX_HOLD_SECONDS, HOLD_SECONDS_PER_READER * num_readers)

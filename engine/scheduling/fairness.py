@@ -1,19 +1,23 @@
-"""Ranks requests so that users share the machine, not requests. Pure Python.
+"""Ranks requests so that the machine is shared fairly among users, not among requests. Pure Python.
 
-The scheduler serves requests by rank, a time in seconds. A request of no user ranks by its arrival and its priority.
-A user's requests take turns: each ranks as if it came later by an hour for every one that the user has in flight
-before it. So the first request of each user comes before the second of any, however many one of them sends. When a
-request ends, those behind it move up, and rank from that moment on, never later than before. And a prompt ranks later
-by its length, so that a short question does not wait until ten long ones are read.
+The scheduler serves requests in order of rank: seconds on the engine's clock, lowest first.
 
-A user's ranks only fall, and priorities below 0 aside, never below the time at which they are given. Once the clock has
-passed a rank, nothing new comes before it, and what stands before it ends one after the other: nobody starves.
-Priority decides which of a user's waiting requests has which of the user's ranks, and makes a new rank later or
-earlier. Where a priority of more than an hour puts a waiting request before its own user's running ones, it waits for
-these, and other users' requests pass it.
+A request without a user ranks by its arrival time and its priority. The requests of one user are numbered by *turn*:
+turn 0 comes first, and each further turn ranks an hour later. So the first request of every user comes before the
+second of any user, however many requests one user sends. When a request ends, the user's later requests move up by
+one turn; their new rank counts from that moment and is never later than the old one. A long prompt also ranks later,
+so that a short question does not wait for ten long prompts.
 
-Background requests rank behind all others and give way to each of them. They are no turn of their user; among
-themselves they take turns in the same way.
+No request starves. A user's ranks only decrease, and unless the priority is negative, a new rank is never below the
+current time (for turn 0, the request's arrival). So once the clock has passed a rank, no new request comes before it,
+and the requests before it end one after the other.
+
+Priority makes a new rank earlier or later, and decides which of a user's waiting requests gets which of that user's
+ranks. A priority worth more than an hour can rank a waiting request before running requests of the same user; it
+waits for those, and other users' requests pass it.
+
+Background requests rank after all others and can be preempted by each of them. They do not count as turns of their
+user; among themselves they take turns in the same way.
 
 This is start-time fair queueing (Goyal, Vin, Cheng 1996) with requests as the unit of service.
 """
@@ -25,35 +29,41 @@ from bisect import insort
 from engine.scheduling.request import Request, RequestStatus
 
 TURN_SECONDS = 3600.0
-"""Longer than a reply takes: a turn that has been in flight for so long comes before another user's new request."""
+"""Seconds between the ranks of a user's consecutive turns. Longer than a reply takes: a later turn that has been in
+flight for this long comes before another user's new request."""
 
 PROMPT_TOKEN_SECONDS = 0.01
-"""By which a token of the prompt ranks a user's request later: about the time that a small machine takes to read it."""
+"""Seconds by which each prompt token ranks a user's request later: about the prefill time on a small machine."""
 
 MAX_PROMPT_SECONDS = 60.0
-"""By which a prompt ranks a user's request later at most, however long it is."""
+"""Upper bound, in seconds, on how much later a prompt's length ranks a user's request."""
 
 
-_Queue = tuple[str | None, bool]  # a user's requests in the foreground, or in the background
+_Queue = tuple[str | None, bool]  # user, and whether these are the user's background requests
 
 
 class FairShare:
-    """Who has requests in flight. It alone changes ranks and turns. Requests without a user count as one user's."""
+    """Tracks each user's requests in flight; only this class changes their rank and turn.
+
+    Requests without a user count as one user's.
+    """
 
     def __init__(self) -> None:
         self._requests: dict[_Queue, list[Request]] = {}  # by rank
-        self._to_move: set[_Queue] = set()  # of which a request has ended
+        self._to_move: set[_Queue] = set()  # queues in which a request has ended since the last move_up
 
     @property
     def has_several_users(self) -> bool:
+        """Whether requests of more than one user are in flight."""
         return len({user for user, _is_background in self._requests}) > 1
 
     @property
     def has_background(self) -> bool:
+        """Whether background requests are in flight."""
         return any(is_background for _user, is_background in self._requests)
 
     def add(self, request: Request, now: float) -> bool:
-        """A request is in flight: give it its rank. Returns whether others' ranks have changed."""
+        """Adds a request and assigns its rank. Returns whether the ranks of other requests changed."""
         own = self._requests.setdefault(_queue(request), [])
         request.turn = len(own) if request.user is not None else 0
         request.rank = _rank(request, max(now, request.arrival) if request.turn else request.arrival)
@@ -61,7 +71,7 @@ class FairShare:
         return request.turn > 0 and _reassign_ranks(own)
 
     def remove(self, request: Request) -> None:
-        """A request is in flight no more. Call :meth:`move_up` before the next step is planned."""
+        """Removes a request that has ended. Call :meth:`move_up` before the next step is planned."""
         queue = _queue(request)
         own = self._requests[queue]
         own.remove(request)
@@ -71,7 +81,7 @@ class FairShare:
             self._to_move.add(queue)
 
     def move_up(self, now: float) -> bool:
-        """Let the requests of users of whom one has ended have earlier turns. Returns whether ranks have changed."""
+        """Moves up the requests of users with a request that has ended. Returns whether any rank changed."""
         changed = False
         for queue in self._to_move:
             for turn, request in enumerate(self._requests.get(queue, ())):
@@ -87,15 +97,16 @@ class FairShare:
         return changed
 
     def clear(self) -> None:
-        """Nothing is in flight any more."""
+        """Forgets all requests."""
         self._requests.clear()
         self._to_move.clear()
 
 
 def can_preempt(request: Request, other: Request) -> bool:
-    """Whether a waiting request may have the seat and the blocks of a running one.
+    """Whether a waiting request may preempt a running one (``other``).
 
-    That is a later turn of another user, or a background request where the waiting one is none.
+    It may if the running one is a later turn of another user with a later rank, or if only the running one is a
+    background request.
     """
     if request.is_background != other.is_background:
         return other.is_background
@@ -107,6 +118,7 @@ def _queue(request: Request) -> _Queue:
 
 
 def _rank(request: Request, since: float) -> float:
+    """Returns the rank of a request whose turn counts from ``since``."""
     rank = since + request.delay
     if request.user is not None:
         reading = min(request.num_prompt_tokens * PROMPT_TOKEN_SECONDS, MAX_PROMPT_SECONDS)
@@ -115,7 +127,7 @@ def _rank(request: Request, since: float) -> float:
 
 
 def _reassign_ranks(own: list[Request]) -> bool:
-    """Give the ranks of a user's waiting requests to the same requests by urgency; those that run keep theirs."""
+    """Reassigns the ranks of a user's waiting requests among them, most urgent first; running ones keep theirs."""
     waiting = [request for request in own if request.status is RequestStatus.WAITING]
     urgent = sorted(waiting, key=_urgency)
     changed = urgent != waiting
@@ -128,6 +140,7 @@ def _reassign_ranks(own: list[Request]) -> bool:
 
 
 def _number(own: list[Request]) -> None:
+    """Sets the turns of a user's requests, which are sorted by rank."""
     for turn, request in enumerate(own):
         request.turn = turn
 

@@ -1,7 +1,7 @@
-"""The scheduler's books of steps that were *launched* and have not *landed*: the device computes them just now.
+"""Tracks steps that are launched and have not completed: the device is computing them.
 
-Meanwhile the next step is planned as if each request that awaits a token went on with it. What cannot be taken back
-waits until the step has landed: nobody is put out, and who has ended gives up its blocks only then. See
+Meanwhile the next step is planned as if no awaited token ended its reply. Irreversible actions wait until the steps
+complete: no request is preempted, and the blocks of finished requests are released only then. See
 :mod:`engine.execution.steps.overlapped`.
 """
 
@@ -19,41 +19,42 @@ if TYPE_CHECKING:
 
 
 class InFlight:
-    """Keeps ``num_launched_tokens`` and ``num_awaited_tokens`` of requests.
+    """Maintains ``num_launched_tokens`` and ``num_awaited_tokens`` of requests, and defers releases of blocks.
 
     Args:
-        tables: which blocks the requests hold.
+        tables: block tables of the requests.
     """
 
     def __init__(self, tables: BlockTables) -> None:
         self._tables = tables
         self._num_steps = 0
-        self._deferred_frees: dict[Request, bool] = {}  # whether what they computed can be kept
+        self._deferred_frees: dict[Request, bool] = {}  # and whether their computed tokens may stay cached
 
     def __bool__(self) -> bool:
-        """Some step has not landed."""
+        """Whether a launched step has not completed."""
         return self._num_steps > 0
 
     @property
     def deferred_frees(self) -> Iterable[Request]:
-        """Who has ended and still holds blocks."""
+        """The finished requests that still hold blocks."""
         return self._deferred_frees
 
     def launch(self, plan: StepPlan) -> None:
-        """From now until :meth:`complete_step`, the step is being computed."""
+        """Records that the step is being computed, until :meth:`complete_step`."""
         self._num_steps += 1
         for chunk in plan.chunks:
             chunk.request.num_launched_tokens += chunk.end - chunk.start
             chunk.request.num_awaited_tokens += _continues(chunk)
 
     def complete_step(self, plan: StepPlan, invalidated: Set[str]) -> list[int]:
-        """The earliest step is over; ``Scheduler.commit`` follows.
+        """Records that the earliest step has completed. Call ``Scheduler.commit`` afterwards.
 
         Args:
-            invalidated: ids of requests whose chunk was made void.
+            plan: the plan as launched.
+            invalidated: ids of requests whose chunk in it was invalidated.
 
         Returns:
-            Blocks that somebody gave up with it, whose content is not fit for use.
+            Blocks that were released and whose content is unusable; the prefix cache no longer holds them.
         """
         self._num_steps -= 1
         tainted: list[int] = []
@@ -70,14 +71,14 @@ class InFlight:
         return tainted
 
     def invalidate(self, chunk: Chunk) -> None:
-        """A chunk of a step that was launched is for nothing; its request waits until that has landed."""
+        """Records that a launched chunk has a wrong input. Its request waits until that step has completed."""
         chunk.request.num_awaited_tokens -= _continues(chunk)
 
     def release(self, request: Request, *, keep: bool) -> None:
-        """Give back the blocks of a request that has ended, as soon as no step writes to them.
+        """Releases the blocks of a finished request, as soon as no launched step writes to them.
 
         Args:
-            keep: what it computed is fit for use.
+            keep: its computed tokens may stay in the prefix cache.
         """
         if request.num_launched_tokens:
             self._deferred_frees[request] = keep
@@ -85,11 +86,11 @@ class InFlight:
             self._tables.release(request, keep=keep)
 
     def taint(self, request: Request) -> None:
-        """What a request computed that has ended since is not fit for use."""
+        """Marks the computed tokens of a finished request, whose release is deferred, as unusable."""
         self._deferred_frees[request] = False
 
     def resolve(self, plan: StepPlan) -> StepPlan:
-        """A plan that was made before the last step landed: with all tokens known, and without those who ended."""
+        """Returns a plan made before the last step completed, with its sampled tokens and without finished requests."""
         chunks = [
             chunk._replace(token_ids=tuple(chunk.request.token_ids[chunk.start : chunk.end]))
             for chunk in plan.chunks
@@ -98,7 +99,7 @@ class InFlight:
         return replace(plan, chunks=tuple(chunks))
 
     def abandon(self, requests: Iterable[Request]) -> None:
-        """Forget it all: the steps will not land."""
+        """Forgets all launched steps: they will not complete."""
         for request in requests:
             request.num_launched_tokens = request.num_awaited_tokens = 0
         self._num_steps = 0
@@ -106,5 +107,6 @@ class InFlight:
 
 
 def _continues(chunk: Chunk) -> bool:
-    """The token it samples will be computed in turn, unless it ends the reply: it is not the last there may be."""
+    """Whether the token that the chunk samples is to be computed next. Not if it reaches ``max_tokens``; a stop token
+    counts, since it is not known yet."""
     return chunk.samples and chunk.end + 1 < chunk.request.num_prompt_tokens + chunk.request.max_tokens

@@ -1,4 +1,4 @@
-"""Blocks for tokens behind those that a plan computes: what is left over, for nobody waits or is preempted for them."""
+"""Reserves blocks for tokens after those of a plan. Only spare blocks: no request waits or is preempted for them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from engine.scheduling.scheduler import Chunk, Scheduler
 
 
 def reserve_blocks(scheduler: Scheduler, chunk: Chunk, max_tokens: int) -> tuple[Chunk, int]:
-    """Take the blocks of up to ``max_tokens`` tokens behind a chunk.
+    """Allocates blocks for up to ``max_tokens`` tokens after a chunk.
 
     Returns:
-        The chunk with them, and for how many tokens they are.
+        The chunk with these blocks, and the number of tokens they are for.
     """
     tables, pool, request = scheduler.tables, scheduler.pool, chunk.request
-    next_step = scheduler.num_running * len(tables.windows)  # a block for each may be needed then
+    next_step = scheduler.num_running * len(tables.windows)  # each table may need a block then
     count = max_tokens
     while count > 0 and (missing := tables.num_missing_blocks(request, chunk.end + count)):
         if missing + next_step <= pool.num_free:
             copies = tables.grow(request, chunk.end + count)
-            assert not copies, "the plan has seen to blocks that others read too"
+            assert not copies, "the plan has already copied shared blocks"
             break
         count -= 1
     if count > 0:

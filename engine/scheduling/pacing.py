@@ -1,8 +1,8 @@
-"""How much of a prompt a step reads while replies are being written: as much as keeps those replies flowing.
+"""Limits the prompt tokens in steps that also decode, so that the replies being decoded keep flowing.
 
-Nothing is assumed of the machine. What a step takes is learned from the steps themselves, by their size: what decodes
-take alone, and what prompt tokens add to them. Medians of the latest steps are what counts, so a step in which the
-machine stood still changes nothing. Between sizes that were seen the time is taken to grow evenly.
+Nothing is assumed about the machine. Step times are learned from the steps themselves, by size: the time of decodes
+alone, and the time that prompt tokens add. The median of the latest steps counts, so a single stall changes nothing.
+Between measured sizes, times are interpolated linearly.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from statistics import median
 from typing import NamedTuple
 
 MAX_STEP_RATIO = 1.7
-"""A step that reads a prompt beside decodes takes so many times what the decodes take alone.
+"""Upper bound on a mixed step's duration, as a multiple of a decode-only step.
 
-The prompt then has 0.7 / 1.7 = 41 % of the machine: where time grows evenly with the tokens, it takes 2.4 times as long
-to read as alone.
+The prompt then gets 0.7 / 1.7 = 41 % of the machine: if time grows linearly with tokens, its prefill takes 2.4 times
+as long as alone.
 """
 MAX_PREFILL_SLOWDOWN = 5.0
-"""A prompt token takes at most so many times what it would in steps that read fastest, however short decodes are."""
+"""Upper bound on a step's time per prompt token, as a multiple of the lowest measured. Takes precedence over
+``MAX_STEP_RATIO``, where decodes are short."""
 TILE_ROWS = 16
-"""Of a tile: matrix units compute so many rows at once, so steps are made of whole tiles."""
+"""Rows that matrix units compute at once. Steps are rounded to whole tiles."""
 MIN_ROUNDED_SHARE = 0.75
-"""Of the tokens with which a step is worth what it takes, what whole tiles may leave."""
+"""Rounding a chunk down to whole tiles keeps at least this share of the smallest worthwhile chunk; otherwise it is
+rounded up."""
 SAMPLES_PER_SIZE = 5
-"""Of each size that are remembered."""
+"""Latest steps that are remembered for each size."""
 MIN_STEP_SECONDS = 1e-6
-"""Seconds. A coarse clock may say that a step took no time at all, by which nothing could be divided."""
+"""Lower bound on a step's measured duration: a coarse clock may report 0, and code divides by durations."""
 PROBE_INTERVAL = 32
-"""Each so many steps takes more than the others, so that a size that was slow once is not avoided for ever."""
+"""One in this many mixed steps is larger than the others, so that a size that was slow once is not avoided for ever."""
 
 
 class Pacing:
-    """Learns from each step, and says how many prompt tokens the next one may take.
+    """Learns from each step how many prompt tokens the next one may have.
 
     Args:
         max_batched_tokens: token budget of a step.
@@ -42,45 +44,46 @@ class Pacing:
 
     def __init__(self, max_batched_tokens: int) -> None:
         self._budget = max_batched_tokens
-        self._decodes: dict[int, deque[float]] = {}  # seconds, by number of decodes, in powers of two
-        self._prompts: dict[tuple[int, int], deque[_Point]] = {}  # by number of tokens, in halves of powers of two
-        self._curve: dict[tuple[int, int], _Point] = {}  # their medians
+        self._decodes: dict[int, deque[float]] = {}  # seconds; a bucket for each power of two of decodes
+        self._prompts: dict[tuple[int, int], deque[_Point]] = {}  # two buckets for each power of two of prompt tokens
+        self._curve: dict[tuple[int, int], _Point] = {}  # medians of self._prompts
         self._mixed_steps = 0
 
     def observe(self, decodes: int, prompt_tokens: int, seconds: float) -> None:
-        """Learn from a step.
+        """Records a step.
 
         Args:
-            decodes: replies that it continued.
+            decodes: number of decodes in it.
             prompt_tokens: all other tokens that it computed.
-            seconds: what it took.
+            seconds: its duration.
         """
         seconds = max(seconds, MIN_STEP_SECONDS)
         if prompt_tokens == 0:
             self._decodes.setdefault(decodes.bit_length(), deque(maxlen=SAMPLES_PER_SIZE)).append(seconds)
             return
         self._mixed_steps += decodes > 0
-        # Weights are read in every step: prompts alone add what their step takes beyond that of one decode.
+        # Every step reads the weights, so a prompt-only step is charged only for its time beyond that of one decode.
         alone = self.decode_seconds(max(decodes, 1)) or 0.0
         bits = prompt_tokens.bit_length()
         size = (bits, prompt_tokens << 2 >> bits)
         points = self._prompts.setdefault(size, deque(maxlen=SAMPLES_PER_SIZE))
         added = max(seconds - alone, 0.0)
         if points and added < self._curve[size].seconds / 2:
-            points.clear()  # nothing makes a single step quicker than it should be
+            points.clear()  # disturbances only slow steps down, so the earlier samples are outdated
         points.append(_Point(prompt_tokens, added))
         self._curve[size] = _Point(median([one.tokens for one in points]), median([one.seconds for one in points]))
 
     def max_prompt_tokens(self, decodes: int, prompts: int, steps: int = 1) -> int:
-        """Most prompt tokens of the next step: at least 1, with the decodes at most ``max_batched_tokens``.
+        """Returns the maximum number of prompt tokens in the next step.
 
-        Who waits for a reply to begin counts as much as who reads one: where more wait than read, a step may take
-        longer in proportion.
+        At least 1; together with the decodes at most ``max_batched_tokens``. A waiting reader counts as much as one
+        whose reply is being decoded: with more prompts than decodes, a step may take longer in proportion.
 
         Args:
-            decodes: replies that it continues; at least 1, and less than ``max_batched_tokens``.
-            prompts: requests whose prompts could be read in it; at least 1.
-            steps: that are computed before the next ones can be read; what these take may be longer in proportion.
+            decodes: decodes in the step; at least 1, and less than ``max_batched_tokens``.
+            prompts: requests whose prompts could be computed in it; at least 1.
+            steps: number of steps computed before prompt tokens can be computed again. The time that prompt tokens may
+                add grows in proportion.
         """
         wanted, min_tokens = 2.0 * TILE_ROWS, 0.0
         alone = self.decode_seconds(decodes)
@@ -97,21 +100,24 @@ class Pacing:
         return min(rows, self._budget) - decodes
 
     def decode_seconds(self, decodes: int) -> float | None:
-        """Of a step of so many decodes; where none was seen, of fewer rather than of more."""
+        """Returns the duration of a decode-only step; None before any was measured.
+
+        For a number of decodes that was not measured, that of the nearest lower one, else of the nearest higher one.
+        """
         size = decodes.bit_length()
         nearest = min(self._decodes, key=lambda known: (known > size, abs(known - size)), default=None)
         return None if nearest is None else median(self._decodes[nearest])
 
 
 class _Point(NamedTuple):
-    """So many prompt tokens add so many seconds to a step."""
+    """The seconds that a number of prompt tokens adds to a step."""
 
     tokens: float
     seconds: float
 
 
 def _tokens_within(curve: Sequence[_Point], seconds: float) -> float:
-    """The most that add no more than ``seconds``; at most twice as many as were seen."""
+    """Returns the largest number of prompt tokens that adds at most ``seconds``: at most twice the largest measured."""
     last = curve[-1]
     if last.seconds <= seconds:
         return last.tokens * min(2.0, seconds / last.seconds) if last.seconds else 2 * last.tokens
@@ -119,11 +125,15 @@ def _tokens_within(curve: Sequence[_Point], seconds: float) -> float:
         if before.seconds <= seconds < behind.seconds:
             share = (seconds - before.seconds) / (behind.seconds - before.seconds)
             return before.tokens + share * (behind.tokens - before.tokens)
-    raise AssertionError("a curve begins at 0 seconds")
+    raise AssertionError("the curve starts at 0 seconds")
 
 
 def _min_worthwhile_tokens(curve: Sequence[_Point], alone: float) -> float:
-    """The fewest with which a step is worth what it takes, by :data:`MAX_PREFILL_SLOWDOWN`."""
+    """Returns the smallest number of prompt tokens in a step that satisfies :data:`MAX_PREFILL_SLOWDOWN`.
+
+    Args:
+        alone: seconds of the step without prompt tokens.
+    """
     seconds_per_token = MAX_PREFILL_SLOWDOWN * min((alone + point.seconds) / point.tokens for point in curve[1:])
     surplus = -alone
     for before, behind in pairwise(curve):
@@ -131,4 +141,4 @@ def _min_worthwhile_tokens(curve: Sequence[_Point], alone: float) -> float:
         if following >= 0:
             return before.tokens + (behind.tokens - before.tokens) * -surplus / (following - surplus)
         surplus = following
-    raise AssertionError("the size that reads fastest is worth it")
+    raise AssertionError("the fastest size satisfies MAX_PREFILL_SLOWDOWN")

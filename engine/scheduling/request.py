@@ -1,4 +1,4 @@
-"""One request and its life: waiting → running → finished, and back to waiting when preempted."""
+"""A request in the scheduler: waiting → running → finished, and back to waiting when preempted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from engine.outputs import FinishReason, Timings
 from engine.sampling_params import BACKGROUND_PRIORITY, SamplingParams
 
 PRIORITY_SECONDS = 60.0
+"""Seconds by which each unit of ``priority`` ranks a request later."""
 
 BACKGROUND_SECONDS = 1e9
-"""Later than any other request ranks: 30 years."""
+"""Seconds by which a background request ranks later: 30 years, so that it ranks after all others."""
 
 
 class RequestStatus(Enum):
@@ -22,27 +23,32 @@ class RequestStatus(Enum):
 
 @dataclass(eq=False)
 class Request:
-    """What the scheduler knows of a request. Only the scheduler changes it, and speculation what counts guesses.
+    """Scheduling state of a request. Only the scheduler changes it, except for the draft token counts.
 
-    ``num_computed_tokens`` chases ``len(token_ids)``: what is computed has its keys and values in the cache.
-    Prefill, chunked prefill, prefix hits, decode and resuming after preemption are all that one race.
+    ``num_computed_tokens`` catches up with ``len(token_ids)``; computed tokens have their keys and values in the cache.
+    Prefill, chunked prefill, prefix hits, decode and resuming after preemption are all cases of this.
 
     Args:
         id: unique among requests in flight.
         prompt_token_ids: at least one token.
         params: every field set (see ``SamplingParams.with_defaults``).
-        seed: fixes the noise of this reply together with the position.
-        max_tokens: most tokens to generate, already limited by the context window.
-        stop_token_ids: tokens that end the reply (the model's end-of-sequence tokens among them unless ignored).
+        seed: determines, together with the position, the random numbers of this reply.
+        max_tokens: maximum number of tokens to generate, already limited by the context window.
+        stop_token_ids: tokens that end the reply (including the model's end-of-sequence tokens unless ignored).
         arrival: seconds on the engine's monotonic clock.
-        deadline: on the same clock, when the reply must have ended; None for no limit.
-        priority: lower comes first: each step ranks a request later by a minute. So a more urgent one overtakes those
-            that came up to a minute earlier for each step, and nobody is overtaken for ever. Among the waiting requests
-            of one user the same holds, whatever their turns. :data:`BACKGROUND_PRIORITY` comes after all others.
-        cache_salt: only requests with equal salt share what is cached.
-        private_salt: the same for what lies behind the shared tokens; empty shares it with every request without one.
-        num_shared_tokens: so many of the first tokens depend on no user's text.
-        user: users take turns, see :mod:`engine.scheduling.fairness`; None for requests of no user.
+        deadline: time on the same clock by which the reply must have ended; None for no limit.
+        priority: lower is served first. Each unit ranks a request a minute later, so a request whose priority is lower
+            by n overtakes only those that arrived up to n minutes earlier, and none is overtaken for ever. The same
+            order holds among one user's waiting requests, whatever their turns. :data:`BACKGROUND_PRIORITY` comes
+            after all others.
+        cache_salt: only requests with equal salts share cached blocks.
+        private_salt: the same, for tokens after the shared ones; with an empty salt they are shared with every other
+            request whose salt is empty.
+        num_shared_tokens: length of the prompt's prefix that depends on no user's text.
+        user: users take turns, see :mod:`engine.scheduling.fairness`; None for a request without a user.
+
+    Raises:
+        ValueError: the prompt is empty.
     """
 
     id: str
@@ -59,18 +65,18 @@ class Request:
     num_shared_tokens: int = 0
     user: str | None = None
 
-    rank: float = field(init=False)  #: requests are served in this order: seconds on the engine's clock
-    turn: int = 0  #: how many requests of its user come before it
+    rank: float = field(init=False)  #: order of service, lowest first: seconds on the engine's clock
+    turn: int = 0  #: number of its user's requests that come before it
     status: RequestStatus = RequestStatus.WAITING
     token_ids: list[int] = field(init=False)  #: prompt, then what was generated
     num_computed_tokens: int = 0
-    num_launched_tokens: int = 0  #: behind those: in steps that were launched and have not landed
-    num_awaited_tokens: int = 0  #: which those steps sample, and which will be computed in turn
-    tables: list[list[int]] = field(default_factory=list)  #: a block table for each group of layers; none while waiting
-    block_hashes: list[bytes] = field(default_factory=list)  #: addresses of the full blocks known so far
-    num_registered_blocks: int = 0  #: how many blocks of a table were offered to the prefix index
+    num_launched_tokens: int = 0  #: tokens after those, in launched steps that have not completed
+    num_awaited_tokens: int = 0  #: tokens that those steps sample and later steps will compute
+    tables: list[list[int]] = field(default_factory=list)  #: a block table for each layer group; empty while waiting
+    block_hashes: list[bytes] = field(default_factory=list)  #: content hashes of the full blocks of ``token_ids``
+    num_registered_blocks: int = 0  #: number of blocks of a table that were registered in the prefix cache
 
-    forks: list[Request] = field(default_factory=list)  #: more replies to the same prompt, begun when it is computed
+    forks: list[Request] = field(default_factory=list)  #: more replies to this prompt, started once it is computed
 
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
@@ -78,8 +84,8 @@ class Request:
     num_scored_tokens: int = 1  #: prompt tokens whose log-probability is known; nothing predicts the first
     num_cached_tokens: int = 0  #: prompt tokens found in the prefix cache when first scheduled
     num_preemptions: int = 0
-    num_draft_tokens: int = 0  #: guesses that were computed for this reply
-    num_accepted_draft_tokens: int = 0  #: of them those that were right, and so spared a step
+    num_draft_tokens: int = 0  #: draft tokens that were computed for this reply
+    num_accepted_draft_tokens: int = 0  #: draft tokens that were accepted; each saved a decode step
     first_scheduled: float | None = None
     first_token: float | None = None
     last_token: float | None = None
@@ -101,22 +107,22 @@ class Request:
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """Once the steps that were launched have landed."""
+        """Tokens left to compute once all launched steps have completed; 1 for a decode."""
         return len(self.token_ids) + self.num_awaited_tokens - self.num_computed_tokens - self.num_launched_tokens
 
     @property
     def scores_prompt(self) -> bool:
-        """Log-probabilities of the prompt were asked for, and some are not known yet."""
+        """Whether prompt log-probabilities were requested and some are not computed yet."""
         return self.params.prompt_logprobs is not None and self.num_scored_tokens < self.num_prompt_tokens
 
     @property
     def delay(self) -> float:
-        """Seconds by which the priority ranks a request later, or earlier."""
+        """Seconds by which the priority ranks the request later; negative for earlier."""
         return self.priority * PRIORITY_SECONDS + (BACKGROUND_SECONDS if self.is_background else 0.0)
 
     @property
     def is_background(self) -> bool:
-        """It runs on the seats and blocks that other requests leave, and is no turn of its user."""
+        """Whether it runs only on seats and blocks that other requests leave free. It is then no turn of its user."""
         return self.priority >= BACKGROUND_PRIORITY
 
     @property
@@ -124,7 +130,7 @@ class Request:
         return self.status is RequestStatus.FINISHED
 
     def timings(self, now: float) -> Timings:
-        """What was achieved; a phase that was never reached counts until ``now``."""
+        """Returns token counts and durations. A phase that has not been reached counts until ``now``."""
         first_token = self.first_token if self.first_token is not None else now
         last_token = self.last_token if self.last_token is not None else now
         gaps = self.num_output_tokens - 1

@@ -1,12 +1,16 @@
-"""Who computes what in the next step. Pure CPU, no torch: ``plan()`` gives a plan, ``commit()`` applies its tokens.
+"""The continuous-batching scheduler: ``plan()`` chooses the next step, ``commit()`` applies its tokens. No torch.
 
-There is no prefill phase and no decode phase (the idea is vLLM's V1 scheduler): a step hands out a budget of
-tokens, and each request's ``num_computed_tokens`` chases its length. Each decode has its token of the budget, for
-somebody is reading; prompts fill what is left, in order of rank, as far as the pace beside decodes allows.
+There is no prefill phase and no decode phase (as in vLLM's V1 scheduler): a step distributes a budget of tokens, and
+each request's ``num_computed_tokens`` catches up with its length. One token of the budget is reserved for each decode,
+because a reader waits for it. Prompts get the rest, in order of rank, limited by the pacing policy while replies are
+being decoded.
 
-Order is the fairness: requests are ranked by arrival, priority and their user's turns (``engine/scheduling/fairness.py``), blocks
-are taken in that order, nobody in the queue is overtaken by a later rank of the same user, and when blocks run out the
-latest rank gives way. So the earliest request always advances, and every request is the earliest one day.
+Requests are ranked by arrival, priority and their user's turns (``engine/scheduling/fairness.py``). Blocks are
+allocated in order of rank. No waiting request is overtaken by a later rank of the same user. When blocks run out, the
+latest rank is preempted. So the request with the earliest rank always advances, and every request becomes the earliest
+in time.
+
+A *seat* is one of the ``max_num_seqs`` places for running requests.
 """
 
 from __future__ import annotations
@@ -26,12 +30,12 @@ from engine.scheduling.in_flight import InFlight
 from engine.scheduling.request import Request, RequestStatus
 
 SCORED_TOKENS_PER_STEP = 128
-"""Most tokens of a step from prompts whose log-probabilities are asked for: each has logits as wide as the
-vocabulary."""
+"""Maximum tokens per step from prompts with ``prompt_logprobs``, since each needs logits as wide as the vocabulary.
+The rest of such prompts waits for later steps; other requests use the rest of the step."""
 
 
 PLACEHOLDER_TOKEN_ID = 0
-"""Stands in a plan for a token that a step before it samples. Any id that exists: it is never computed."""
+"""Stands in a plan for a token that an earlier step samples. Any valid id: it is replaced before it is computed."""
 
 
 class Clock(Protocol):
@@ -41,32 +45,34 @@ class Clock(Protocol):
 
 
 class PacingPolicy(Protocol):
-    """How much of the prompts a step reads while replies are being written."""
+    """Limits the prompt tokens of a step while replies are being decoded."""
 
     def max_prompt_tokens(self, decodes: int, prompts: int, steps: int) -> int:
-        """Most prompt tokens of a step, at least 1: with so many decodes, and so many requests with prompts to read.
+        """Returns the maximum number of prompt tokens in a step, at least 1.
 
         Args:
-            steps: that are computed before the next prompts can be read.
+            decodes: decodes in the step.
+            prompts: requests with prompt tokens to compute.
+            steps: number of steps computed before prompt tokens can be computed again.
         """
         ...
 
 
 class Chunk(NamedTuple):
-    """A request's share of one step: tokens ``start .. end`` of its sequence."""
+    """A request's part of one step: tokens ``start`` to ``end`` (exclusive) of its sequence."""
 
     request: Request
-    start: int  #: position of the first token; all before it are in the cache
-    end: int  #: behind the last token
+    start: int  #: position of the first token; all earlier ones are in the cache
+    end: int  #: position after the last token, draft tokens excluded
     token_ids: tuple[int, ...]
-    block_tables: tuple[tuple[int, ...], ...]  #: for each group of layers the blocks of positions 0 .. end, or more
-    samples: bool  #: the chunk reaches the end of the sequence, so its last row gives the next token
-    scored: range = range(0)  #: positions whose logits are needed to tell how likely the prompt's next token was
-    draft: tuple[int, ...] = ()  #: guesses of what follows, computed too and verified by sampling at each of them
+    block_tables: tuple[tuple[int, ...], ...]  #: one for each layer group; covers at least positions 0 to ``end``
+    samples: bool  #: whether the chunk reaches the end of the sequence, so that its last row gives the next token
+    scored: range = range(0)  #: positions whose logits score the prompt token that follows each of them
+    draft: tuple[int, ...] = ()  #: draft tokens after ``end``: computed in the same step, verified by sampling
 
     @property
     def computed_end(self) -> int:
-        """Behind the last token that is computed, guesses included."""
+        """Position after the last computed token, draft tokens included."""
         return self.end + len(self.draft)
 
 
@@ -75,10 +81,10 @@ class StepPlan:
     """One forward pass: decodes and prompt chunks, packed."""
 
     chunks: tuple[Chunk, ...]
-    copies: tuple[BlockCopy, ...] = ()  #: to be made first, in this order
-    num_decodes: int = 0  #: chunks that continue a reply by its newest token
-    num_prompt_tokens: int = 0  #: of all other chunks, which catch up, some of them with replies that gave way
-    lacks_blocks: bool = False  #: some who run are not in it, because blocks are lacking and a step has not landed
+    copies: tuple[BlockCopy, ...] = ()  #: block copies to make before the forward pass, in this order
+    num_decodes: int = 0  #: chunks of running requests with a single token left to compute
+    num_prompt_tokens: int = 0  #: tokens of all other chunks: prompts, and preempted replies being recomputed
+    lacks_blocks: bool = False  #: leaves requests out: preempting for them must wait until the steps in flight complete
 
     @cached_property
     def num_tokens(self) -> int:
@@ -86,18 +92,18 @@ class StepPlan:
 
     @cached_property
     def num_sampled_rows(self) -> int:
-        """Logits that sampling needs: one for each chunk in :attr:`sampling`, and for each of its guesses."""
+        """Rows of logits for sampling: one for each chunk in :attr:`sampling`, and one for each draft token."""
         return sum([1 + len(chunk.draft) for chunk in self.sampling])
 
     @cached_property
     def sampling(self) -> tuple[Chunk, ...]:
-        """The chunks that need logits, in order."""
+        """The chunks that sample a token, in order."""
         return tuple(chunk for chunk in self.chunks if chunk.samples)
 
 
 @dataclass(slots=True)
 class SchedulerCounters:
-    """Grow from start; read by metrics."""
+    """Totals since the start, read by the metrics."""
 
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
@@ -113,11 +119,15 @@ class Scheduler:
 
     Args:
         pool: the KV blocks. It must hold one sequence of ``max_model_len`` tokens.
-        max_num_seqs: most requests running at once.
-        max_batched_tokens: token budget of a step; at least ``max_num_seqs``, so that every decode has its turn.
-        max_model_len: longest sequence, prompt and reply together.
-        windows: for each group of layers how far a token sees, itself included; None for all.
-        pacing: of prompts beside decodes; None for all that the budget leaves.
+        max_num_seqs: maximum number of running requests.
+        max_batched_tokens: token budget of a step; at least ``max_num_seqs``, so that every decode fits.
+        max_model_len: maximum length of a sequence in tokens, prompt and reply together.
+        windows: attention window of each layer group in tokens, the token itself included; None for full attention.
+        pacing: limits prompt tokens in steps with decodes; None lets prompts use the rest of the budget.
+        clock: in seconds; must never go back.
+
+    Raises:
+        ValueError: the budget or the pool is too small.
     """
 
     def __init__(
@@ -170,7 +180,7 @@ class Scheduler:
 
     @property
     def running(self) -> Sequence[Request]:
-        """By rank."""
+        """The running requests, by rank."""
         return self._running
 
     @property
@@ -183,14 +193,14 @@ class Scheduler:
         return (*self._running, *self._waiting)
 
     def get(self, request_id: str) -> Request | None:
-        """A request in flight."""
+        """Returns the request if it is in flight."""
         return self._requests.get(request_id)
 
     def add(self, request: Request) -> None:
-        """Queue a request.
+        """Queues a request.
 
         Raises:
-            ValueError: it can never be served, or its id is taken.
+            ValueError: the request can never be served, or its id is already in flight.
         """
         if request.id in self._requests:
             raise ValueError(f"request id {request.id!r} is already in flight")
@@ -204,10 +214,12 @@ class Scheduler:
         insort(self._waiting, request, key=_rank)
 
     def plan(self, steps: int = 1) -> StepPlan:
-        """Choose the next step and take the blocks it needs. Empty only when nothing is in flight, or not landed.
+        """Plans the next step and allocates its blocks.
+
+        The plan is empty only when no request is in flight, or while a launched step has not completed.
 
         Args:
-            steps: so many may be computed before the next plan.
+            steps: number of steps that may be computed before the next call.
         """
         budget = self.max_batched_tokens
         scorable = SCORED_TOKENS_PER_STEP
@@ -216,17 +228,18 @@ class Scheduler:
         num_decodes = 0
         short = False
         is_queue_open = True
-        preempted_requests: set[Request] = set()  # who gave way in this step
+        preempted_requests: set[Request] = set()  # preempted for waiting requests in this plan; not readmitted in it
         skipped_users: set[str | None] = set()  # users whose next request waits without holding up other users
 
         if self._fair_share.move_up(self._clock()):
             self._sort_queues()
-        reserved = sum([request.num_uncomputed_tokens == 1 for request in self._running])  # a token for each decode
+        # Budget reserved for decodes that are still to come in this plan, one token each.
+        reserved = sum([request.num_uncomputed_tokens == 1 for request in self._running])
         readable = max_prompt_tokens = self._max_prompt_tokens(reserved, steps)
         order = self._order()
         for request in order:
             if request.status is RequestStatus.WAITING:
-                # Blocks that somebody lacks are for those who run, not for the next in the queue.
+                # Once a running request lacks blocks, free ones are kept for running requests, not for the queue.
                 room = min(budget - reserved, readable)
                 if (
                     short
@@ -283,7 +296,7 @@ class Scheduler:
                 short = True
                 if self.in_flight:
                     break
-                victim = self._running[-1]  # none of those in this step: they come earlier
+                victim = self._running[-1]  # has no chunk in this plan: requests with chunks rank earlier
                 reserved -= victim is not request and victim.num_uncomputed_tokens == 1
                 self._preempt(victim)
 
@@ -292,15 +305,15 @@ class Scheduler:
         return StepPlan(tuple(chunks), tuple(copies), num_decodes, max_prompt_tokens - readable, lacks_blocks)
 
     def commit(self, plan: StepPlan, tokens: Mapping[str, int], at: float | None = None) -> list[Request]:
-        """Apply what a step computed.
+        """Applies the results of a step.
 
         Args:
-            plan: the plan that was executed; requests aborted since are passed over.
+            plan: the executed plan; requests aborted since are skipped.
             tokens: the sampled token of each request in ``plan.sampling``, and of its forks.
-            at: when they were sampled; None for now.
+            at: when the tokens were sampled; None means now.
 
         Returns:
-            The requests that got a token, in order; finished ones have given up their blocks.
+            The requests that got a token, in order; those that end with it are finished, see :meth:`finish`.
         """
         now = self._clock() if at is None else at
         advanced: list[Request] = []
@@ -325,13 +338,17 @@ class Scheduler:
         return advanced
 
     def finish(self, request_id: str, reason: FinishReason, stop_reason: str | int | None = None) -> Request | None:
-        """End a request wherever it stands and free its blocks. None when it is not (or no longer) in flight."""
+        """Ends a waiting or running request and releases its blocks, once no launched step writes to them.
+
+        Returns:
+            The request; None when it is not (or no longer) in flight.
+        """
         request = self._requests.pop(request_id, None)
         if request is None:
             return None
         (self._running if request.status is RequestStatus.RUNNING else self._waiting).remove(request)
         self._fair_share.remove(request)
-        keep = reason is not FinishReason.ERROR  # what made a request fail may be in its blocks
+        keep = reason is not FinishReason.ERROR  # the blocks of a failed request may hold the cause, such as NaN
         self.in_flight.release(request, keep=keep)
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
@@ -339,9 +356,10 @@ class Scheduler:
         return request
 
     def evacuate(self) -> list[Request]:
-        """Take out everything in flight, by rank, as it was before its first step but with the tokens it has.
+        """Removes and returns all requests in flight, by rank. They keep their tokens, and have nothing computed.
 
-        For another scheduler with a cache of its own: this one's pool has failed, and its books are abandoned.
+        For moving them to another scheduler with a new cache after a failed step. This scheduler's pool is not updated
+        and must not be used again.
         """
         requests = sorted(self._requests.values(), key=_rank)
         for request in requests:
@@ -357,16 +375,20 @@ class Scheduler:
         return requests
 
     def check(self) -> None:
-        """Verify that blocks and requests agree (``IntegrityError`` if not). With nothing in flight, all are free."""
+        """Verifies that pool and requests agree on who holds which block. With nothing in flight, all must be free.
+
+        Raises:
+            IntegrityError: they disagree.
+        """
         self._tables.check([*self._requests.values(), *self.in_flight.deferred_frees])
 
-    # -- inner workings ---------------------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------------------------
 
     def _order(self) -> Sequence[Request]:
-        """Requests in the order in which a step serves them: by rank, where there are several users.
+        """Returns the requests in the order in which a step serves them.
 
-        With one of them those who run come first: the others are the same user's, and take no seat of theirs. Only
-        background requests give theirs up to the same user's, so they come behind all others.
+        With several users, that is by rank. With one user, running requests come first, since waiting ones may not
+        preempt their own user's. Background requests come last: only they can be preempted by the same user's.
         """
         order = [*self._running, *self._waiting]
         if self._waiting and self._fair_share.has_several_users:
@@ -376,10 +398,10 @@ class Scheduler:
         return order
 
     def _admit_preempting(self, request: Request, budget: int) -> _Admission:
-        """Start a waiting request. Where seats or blocks are lacking, later turns of other users give theirs up.
+        """Starts a waiting request. If seats or blocks are missing, preempts requests that :func:`can_preempt` allows.
 
-        None gives way to a later rank, so no two requests take each other's place, and none where the blocks of all of
-        them would not do.
+        A request is preempted only for an earlier rank, so two requests cannot keep displacing each other. None is
+        preempted if the blocks of all candidates together would not suffice.
         """
         preempted: set[Request] = set()
         num_decodes = 0
@@ -398,11 +420,11 @@ class Scheduler:
             preempted.add(last)
 
     def _waits_for_own_user(self, request: Request, budget: int) -> bool:
-        """Whether a request that found no room would have it without its own user's later ranks.
+        """Whether a request that could not start would fit without its own user's later-ranked running requests.
 
-        A request takes no seat of its own user, but those behind it in the queue may take these seats, so it does not
-        close the queue. It is not overtaken for ever: it closes the queue as soon as those replies have ended, and no
-        request of its user that ranks later starts before it.
+        A request may not preempt its own user's, but other users' requests behind it in the queue may. So it does not
+        close the queue. It is not overtaken for ever: it closes the queue once those replies have ended, and no
+        later-ranked request of its user starts before it.
         """
         later = [other for other in self._running if other.user == request.user and other.rank > request.rank]
         if not later:
@@ -411,6 +433,7 @@ class Scheduler:
         return self._tables.can_fit_without(later, request, reusable=self._reusable(request), budget=budget)
 
     def _max_prompt_tokens(self, decodes: int, steps: int) -> int:
+        """Returns the maximum number of prompt tokens in the next step, by the pacing policy if it applies."""
         seats = self.max_num_seqs - len(self._running)
         prompts = len(self._running) - decodes + min(seats, len(self._waiting))
         if self._pacing is None or decodes == 0 or prompts == 0:
@@ -418,6 +441,7 @@ class Scheduler:
         return self._pacing.max_prompt_tokens(decodes, prompts, steps)
 
     def _append(self, request: Request, token: int, now: float) -> None:
+        """Appends a sampled token, and finishes the request if it is a stop token or the last one allowed."""
         request.token_ids.append(token)
         self.counters.generation_tokens += 1
         if request.last_token is None:
@@ -426,14 +450,14 @@ class Scheduler:
             request.last_gap = now - request.last_token
         request.last_token = now
         if token in request.stop_token_ids and request.num_output_tokens >= request.params.min_tokens:
-            # None at the model's own end of sequence, as in vLLM.
+            # As in vLLM, the stop reason is None for the model's own end of sequence.
             asked_for = token in request.params.stop_token_ids
             self.finish(request.id, FinishReason.STOP, token if asked_for else None)
         elif request.num_output_tokens >= request.max_tokens:
             self.finish(request.id, FinishReason.LENGTH)
 
     def _start_fork(self, fork: Request, parent: Request) -> None:
-        """Start a fork with all that its parent has computed; without a seat it waits, and finds that cached."""
+        """Starts a fork with its parent's computed tokens. Without a free seat it waits, and finds them cached."""
         self._requests[fork.id] = fork
         self._enter(fork)
         fork.first_scheduled = parent.first_scheduled
@@ -455,7 +479,7 @@ class Scheduler:
         self._waiting.sort(key=_rank)
 
     def _preempt(self, request: Request) -> None:
-        """Take a request's seat and its blocks. It will be computed again, from what the cache still holds."""
+        """Returns a running request to the queue and releases its blocks. It resumes from what is still cached then."""
         self._running.remove(request)
         self._tables.release(request)
         request.status = RequestStatus.WAITING
@@ -464,7 +488,7 @@ class Scheduler:
         insort(self._waiting, request, key=_rank)
 
     def _admit(self, request: Request, budget: int) -> list[BlockCopy] | None:
-        """Start a waiting request if blocks for it can be had now; returns the copies its first step needs."""
+        """Starts a waiting request. Returns the copies its first step needs; None if there are not enough blocks."""
         copies = self._tables.attach(request, reusable=self._reusable(request), budget=budget)
         if copies is None:
             return None
@@ -478,9 +502,9 @@ class Scheduler:
         return copies
 
     def _reusable(self, request: Request) -> int:
-        """Most tokens that may come from the cache. The last is always computed: its logits are what we are after."""
+        """Returns how many tokens may come from the cache. The last one never does: its logits give the next token."""
         reusable = len(request.token_ids) - 1
-        if request.scores_prompt:  # what the cache holds has no logits
+        if request.scores_prompt:  # cached tokens have no logits
             reusable = min(reusable, request.num_scored_tokens - 1)
         return reusable
 
@@ -510,12 +534,12 @@ class Scheduler:
 
 @dataclass(frozen=True, slots=True)
 class _Admission:
-    """What it took to start a waiting request."""
+    """Outcome of an attempt to start a waiting request."""
 
-    preempted: set[Request]  #: wait again
-    num_decodes: int  #: of these, how many were to continue a reply
-    copies: list[BlockCopy] | None  #: that its first step needs; None where it was not started
-    must_drain: bool = False  #: nobody can give way before the steps that were launched have landed
+    preempted: set[Request]  #: requests that were preempted for it
+    num_decodes: int  #: how many of these were decodes
+    copies: list[BlockCopy] | None  #: copies its first step needs; None if it was not started
+    must_drain: bool = False  #: it needs preemption, which must wait until the launched steps have completed
 
 
 def _rank(request: Request) -> float:

@@ -1,7 +1,7 @@
-"""The engine's decisions, step by step, against recorded ones: plans, blocks, tokens, ends, counters.
+"""Compares the engine's decisions, step by step, with recorded traces: plans, blocks, tokens, ends, counters.
 
-A trace changes only when a decision does. After a change that means to decide otherwise, read the difference and
-record anew: ``python -m tests.engine.runtime.test_traces``.
+A trace changes only when a decision does. After an intended change, review the diff and record the traces again with
+``python -m tests.engine.runtime.test_traces``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ENDS = tuple(reason.value for reason in (FinishReason.STOP, FinishReason.LENGTH,
 
 
 def load(path: Path) -> LoadedModel:
-    """A tiny model for its tokenizer and the shape of its cache; its weights are never used."""
+    """Loads a tiny model for its tokenizer and the shape of its cache; its weights are never used."""
     settings = EngineSettings(
         model=str(make_model(path, "llama", seed=3, eos=False)), dtype="float32", device="cpu", native=False
     )
@@ -49,7 +49,7 @@ def load(path: Path) -> LoadedModel:
 
 
 class Recorder:
-    """Runs a random scenario in one mode and writes down what the engine decides."""
+    """Runs a random scenario in one mode and records the engine's decisions."""
 
     def __init__(self, model: LoadedModel, mode: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self._model = model
@@ -121,7 +121,7 @@ class Recorder:
         self._write(metrics=_metrics(core))
 
     def _choose_params(self) -> SamplingParams:
-        """Half of them greedy and long, which several steps and guesses are for."""
+        """Half of them are greedy and long, so that multi-step decoding and draft tokens are used."""
         rng = self._rng
         if rng.random() < 0.5:
             ends = rng.random() < 0.3
@@ -140,7 +140,7 @@ class Recorder:
         self._write(add=name, prompt=prompt, params=_short(chosen), deadline=deadline)
 
     def _step(self, core: EngineCore) -> EngineCore:
-        """One step; after one that failed, the core that serves on."""
+        """Runs one step. Returns the core that goes on: a new one after a failed step."""
         self._script.plans.clear()
         try:
             result = core.step()
@@ -155,7 +155,7 @@ class Recorder:
                 others=[one.request.id for one in others],
             )
             if self._device is not None:
-                self._device.unread = 0  # what was on its way is given up with the core
+                self._device.unread = 0  # pending readbacks are dropped with the core
             core = self._make_core()
             for one in others:
                 core.add(one)
@@ -213,12 +213,12 @@ def _delta(delta: Any) -> list[Any]:
 
 
 def _short(params: dict[str, Any]) -> dict[str, Any]:
-    """Without what a reader of a trace would have to skip."""
+    """Abbreviates what a reader of a trace would have to skip."""
     return {key: f"{len(value)} tokens" if key == "stop_token_ids" else value for key, value in params.items()}
 
 
 def _metrics(core: EngineCore) -> dict[str, float]:
-    """What Prometheus would read, but for what follows the wall's clock."""
+    """The metrics that Prometheus would scrape, without those that depend on wall-clock time."""
     return {
         sample.name + "".join(f" {value}" for value in sample.labels.values()): round(sample.value, 6)
         for family in core.metrics.registry.collect()
@@ -234,16 +234,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 @pytest.fixture
 def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """A kernel whose cache is as a GPU's, and waits that no machine's speed decides."""
+    """Patches the engine for the scenarios, see :func:`patch_engine`."""
     with monkeypatch.context() as patch:
         patch_engine(patch)
         yield patch
 
 
 def patch_engine(patch: pytest.MonkeyPatch) -> None:
+    """Replaces the kernel by a recordable one, and checks that the hold time is that of the recorded traces."""
     patch.setattr(engine.runtime.engine_core, "select_kernel", lambda *_: (RecordableKernel(), BLOCK))
-    patch.setattr(gpu, "FIRST_CANDIDATES", 3)  # so that draws on the device turn out to be wrong
-    assert coalescing.MAX_HOLD_SECONDS == 0.025, "traces of several steps follow it: record them anew"
+    patch.setattr(gpu, "FIRST_CANDIDATES", 3)  # so that some tokens sampled on the device turn out to be wrong
+    assert coalescing.MAX_HOLD_SECONDS == 0.025, "multi-step traces depend on it: record them again"
 
 
 CASES = [(mode, seed) for mode in MODES for seed in (1, 2, 3)]
@@ -268,7 +269,7 @@ def test_the_traces_hold_what_they_are_for() -> None:
 
 
 def record() -> None:
-    """Write all traces anew."""
+    """Records all traces again."""
     seen: dict[str, dict[str, int]] = {}
     TRACES.mkdir(exist_ok=True)
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

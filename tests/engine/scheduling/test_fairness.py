@@ -1,4 +1,4 @@
-"""Users take turns: whatever one of them asks for, another one's first word comes soon."""
+"""Users take turns: whatever one user requests, another user's first token comes soon."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONGEST = 96
 
 @dataclass(frozen=True)
 class Wish:
-    """What an attacker asks for."""
+    """A request that an attacker sends."""
 
     prompt: int
     max_tokens: int
@@ -48,7 +48,7 @@ WISHES = st.builds(
 
 
 def asked(name: str, user: str | None, wish: Wish, arrival: float) -> Request:
-    """A request with its forks; no two prompts begin alike."""
+    """A request with its forks; no two prompts share a prefix."""
     noise = Random(name)  # not hash(), which differs from process to process
     prompt = [noise.randrange(10, 1010) for _ in range(wish.prompt)]
     family = [
@@ -87,7 +87,7 @@ def steps_until_first_token(
 
 
 def bound(prompts: Iterable[int]) -> int:
-    """Steps: a prompt of each user is read in turn, of which a step reads what the decodes of all seats leave."""
+    """Maximum number of steps: one prompt of each user after the other, in steps with decodes in all seats."""
     return sum(-(-prompt // (BUDGET - SEATS)) + 1 for prompt in prompts) + 1
 
 
@@ -210,7 +210,7 @@ def test_a_long_prompt_is_read_though_short_ones_come_all_the_time() -> None:
 
 
 def test_users_with_many_requests_share_the_seats_and_each_is_served_in_its_own_order() -> None:
-    """Ann had a hundred before Bob's came: he does not wait for them, and she has what he leaves."""
+    """Bob's requests do not wait for the many that Ann sent before, and hers use the seats that his leave."""
     now = 0.0
     scheduler = make_scheduler(400, 4, seqs=4, budget=16, max_len=LONGEST, clock=lambda: now)
     cache = SimulatedCache(4)
@@ -237,7 +237,7 @@ def test_users_with_many_requests_share_the_seats_and_each_is_served_in_its_own_
 
 
 def test_a_turn_that_moves_up_does_not_count_from_its_arrival() -> None:
-    """Else all that somebody has waiting would come before another one's first."""
+    """Otherwise all of a user's waiting requests would come before another user's first one."""
     now = 0.0
     scheduler = make_scheduler(200, 4, seqs=1, budget=16, max_len=32, clock=lambda: now)
     cache = SimulatedCache(4)
@@ -254,7 +254,7 @@ def test_a_turn_that_moves_up_does_not_count_from_its_arrival() -> None:
 
 
 def test_an_urgent_request_takes_no_seat_of_its_own_user() -> None:
-    """Though its rank is before, and the other's turn after its own."""
+    """Even though its rank is earlier, and the other's turn is later."""
     now = 0.0
     scheduler = make_scheduler(200, 4, seqs=1, budget=16, max_len=32, clock=lambda: now)
     cache = SimulatedCache(4)
@@ -331,7 +331,7 @@ def test_a_prompt_that_is_one_too_many_to_score_is_not_overtaken_by_its_own_user
 
 
 def test_forks_do_not_give_way_in_vain() -> None:
-    """The blocks of their prompt are one another's, so they count once, and not at all while the first reply stays."""
+    """They share the blocks of their prompt, which count once, and not at all while the first reply runs."""
     scheduler, cache = make_scheduler(40, 4, seqs=8, budget=128, max_len=96), SimulatedCache(4)
     scheduler.add(asked("many", "ann", Wish(60, 20, 5, None), 0.0))
     for _ in range(3):
@@ -345,7 +345,7 @@ def test_forks_do_not_give_way_in_vain() -> None:
 
 
 def test_nobody_gives_way_in_vain() -> None:
-    """Bob's prompt needs more blocks than Ann's later turns hold, so they go on until her first is done."""
+    """Bob's prompt needs more blocks than Ann's later turns hold, so these keep running until her first one is done."""
     scheduler, cache = make_scheduler(25, 4, seqs=4, budget=64, max_len=96), SimulatedCache(4)
     for number, length in enumerate((60, 8, 8)):
         scheduler.add(asked(f"a{number}", "ann", Wish(length, 10, 0, None), 0.0))
@@ -367,7 +367,7 @@ def test_a_prompts_length_takes_nobodys_seat() -> None:
 
 
 def test_a_reply_under_way_ends_though_new_users_come_all_the_time() -> None:
-    """Their requests are short and their blocks are its blocks: 32 of 4 tokens for a reply that needs 29."""
+    """Short requests compete with it for blocks: 32 of 4 tokens, for a reply that needs 29."""
     scheduler = make_scheduler(33, 4, budget=32, max_len=120)
     cache = SimulatedCache(4)
     long = make_request("long", list(range(60)), 55, 0.0)
@@ -389,9 +389,9 @@ def test_a_reply_under_way_ends_though_new_users_come_all_the_time() -> None:
 
 @pytest.mark.parametrize("own_replies", [0, 1])
 def test_a_large_request_is_not_overtaken_for_ever(own_replies: int) -> None:
-    """Later requests of other users fit at once and it does not, so they wait for it.
+    """Later requests of other users would fit and it does not, so they wait for it.
 
-    Where a reply of its own user stands in its way, they do not wait before that reply has ended.
+    While a reply of its own user is in its way, they start to wait only when that reply has ended.
     """
     now = 0.0
     scheduler = make_scheduler(33, 4, seqs=8, budget=32, max_len=120, clock=lambda: now)
@@ -414,7 +414,7 @@ def test_a_large_request_is_not_overtaken_for_ever(own_replies: int) -> None:
 
 
 def test_a_request_that_waits_for_other_users_too_is_not_overtaken() -> None:
-    """It has no room even without the reply of its own user that ranks behind it."""
+    """It does not fit even without the later-ranked reply of its own user."""
     now = 0.0
     scheduler = make_scheduler(33, 4, seqs=8, budget=64, max_len=120, clock=lambda: now)
     cache = SimulatedCache(4)
@@ -454,7 +454,7 @@ BACKGROUND = Wish(4, 20, 0, None, BACKGROUND_PRIORITY)
 
 
 def test_a_background_request_takes_no_seat() -> None:
-    """Not even that of the latest turn of a user who has many."""
+    """Not even that of the latest turn of a user with many requests."""
     scheduler, cache = make_scheduler(200, 4, seqs=4, budget=16, max_len=32), SimulatedCache(4)
     scheduler.add(asked("many", "ann", Wish(4, 20, 15, None), 0.0))
     for _ in range(3):
@@ -472,7 +472,7 @@ def test_a_background_request_takes_no_seat() -> None:
 
 @pytest.mark.parametrize("user", ["ann", "bob", None])
 def test_a_background_request_gives_its_seat_to_any_reply(user: str | None) -> None:
-    """Also to one of its own user, and where there are no users. It has the seat again when the reply has ended."""
+    """Also to one of its own user, and without users. It gets the seat back when the reply has ended."""
     scheduler, cache = make_scheduler(200, 4, seqs=1, budget=16, max_len=32), SimulatedCache(4)
     title = asked("title", None if user is None else "ann", BACKGROUND, 0.0)
     scheduler.add(title)
@@ -486,7 +486,7 @@ def test_a_background_request_gives_its_seat_to_any_reply(user: str | None) -> N
 
 
 def test_a_background_request_is_no_turn_of_its_user() -> None:
-    """Bob's reply beside his title ranks as one alone does, before Ann's later turn."""
+    """With a title in the background, Bob's reply still ranks as his first turn, before Ann's second."""
     scheduler, cache = make_scheduler(200, 4, seqs=2, budget=16, max_len=32, clock=lambda: 1.0), SimulatedCache(4)
     scheduler.add(asked("title", "bob", BACKGROUND, 0.0))
     for number in range(2):

@@ -1,4 +1,4 @@
-"""Several replies to one prompt: computed once, forked, and written apart."""
+"""Several replies to one prompt, which is computed once and then forked."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def test_through_the_engine(path: Path) -> None:
         deltas: list[Delta] = [delta async for delta in engine.complete(PROMPT, sampled(3))]
         assert sorted(delta.index for delta in deltas if delta.finish_reason) == [0, 1, 2]
         async for _delta in engine.complete(PROMPT, sampled(3, max_tokens=80)):
-            break  # whoever leaves takes all of them along
+            break  # closing the stream aborts all replies
         await eventually(lambda: engine.stats().requests_finished["abort"] == 3)
         assert engine.stats().num_requests_running == 0
 

@@ -18,7 +18,7 @@ PROMPT = 4000
 
 @dataclass(frozen=True)
 class Machine:
-    """Seconds of a step: what any takes, what decodes, prompt tokens and their attention add."""
+    """Seconds of a step: a fixed part, and what decodes, prompt tokens and their attention add."""
 
     fixed: float = 2e-3
     per_decode: float = 1e-4
@@ -35,7 +35,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a prompt was read beside decodes."""
+    """Steps of a prefill beside decodes."""
 
     steps: list[int]  #: tokens
     seconds: list[float]
@@ -75,7 +75,7 @@ def read(
 
 
 def unpaced(machine: Machine, decodes: int = 4, budget: int = BUDGET) -> float:
-    """Seconds until the prompt is read where it gets all that the budget leaves."""
+    """Seconds of a prefill that gets all that the decodes leave of the budget."""
     starts = range(0, PROMPT, budget - decodes)
     return sum(machine.seconds(decodes, min(budget - decodes, PROMPT - start), start) for start in starts)
 
@@ -162,7 +162,7 @@ def test_a_machine_that_is_not_known_yet_begins_with_little() -> None:
 seconds = st.floats(0, 0.1)
 
 
-# Where a step made of whole tiles would be too short to be worth it.
+# A case in which rounding down to whole tiles would leave too few prompt tokens.
 @example(0.0625, 0.0, 0.03125, 0.0007941799221812031, 0.0, 0.0, 7, 371, 0)
 @settings(max_examples=50, deadline=None)
 @given(

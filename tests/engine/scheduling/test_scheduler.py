@@ -67,7 +67,7 @@ def make_scheduler(
 
 
 class ArbitraryPacing:
-    """Any number that a pacing may give; remembers the last."""
+    """Returns any number that a pacing policy may return, and remembers the last one."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
@@ -82,7 +82,7 @@ class ArbitraryPacing:
 
 
 def sampled(plan: StepPlan) -> list[str]:
-    """Who gets a token: the requests whose chunk ends their sequence, and those that begin with them."""
+    """Ids of the requests that get a token: those whose chunk ends their sequence, and their forks."""
     return [one.id for chunk in plan.sampling for one in (chunk.request, *chunk.request.forks)]
 
 
@@ -192,7 +192,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         user_number: int,
         seconds: float,
     ) -> None:
-        # Two tokens only, so that prompts often begin alike; many are the next turn of an earlier one.
+        # Two tokens only, so that prompts often share a prefix; many are the next turn of an earlier one.
         again: bool = bool(self.known) and data.draw(st.booleans())
         earlier: list[int] = data.draw(st.sampled_from(self.known)) if again else []
         stem = earlier[: data.draw(st.integers(0, min(len(earlier), self.max_len - 2)))] if earlier else []
@@ -222,7 +222,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), mid_step=st.booleans())
     def abort(self, data: st.DataObject, mid_step: bool) -> None:
         victim = data.draw(st.sampled_from(self.scheduler.requests))
-        if mid_step:  # the plan is out when the abort arrives; commit must pass it over
+        if mid_step:  # the abort arrives after the plan was made; commit must skip the request
             plan = self.scheduler.plan()
             self._execute(plan)
             self.scheduler.finish(victim.id, FinishReason.ABORT)
@@ -245,11 +245,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.pacing is not None and self.pacing.given is not None:
             assert plan.num_prompt_tokens <= self.pacing.given
         first = min(self.scheduler.requests, key=lambda request: request.rank)
-        assert first.num_preemptions == preemptions[first.id], "the earliest gave way"
+        assert first.num_preemptions == preemptions[first.id], "the earliest request was preempted"
         planned = {chunk.request.id for chunk in plan.chunks}
         left_out = [request.id for request in before if request.id not in planned and not request.is_background]
         if left_out and plan.num_tokens < self.scheduler.max_batched_tokens and len(self.users) == 1:
-            assert planned <= {request.id for request in before}, f"others came in while {left_out} lacked blocks"
+            assert planned <= {request.id for request in before}, f"others started while {left_out} lacked blocks"
         assert plan.num_tokens <= self.scheduler.max_batched_tokens
         assert self.scheduler.num_running <= self.scheduler.max_num_seqs
         assert len({chunk.request.id for chunk in plan.chunks}) == len(plan.chunks)
@@ -262,7 +262,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert request.finish_reason is FinishReason.STOP
 
     def _execute(self, plan: StepPlan) -> None:
-        """Each position of a prompt that is scored gives its logits once, whatever was cached or put out."""
+        """Each position of a scored prompt gives its logits once, whatever was cached or preempted."""
         self.cache.execute(plan)
         for chunk in plan.chunks:
             known = self.scored.get(chunk.request.id, 0)
@@ -287,7 +287,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert ranks == sorted(ranks)
 
     def teardown(self) -> None:
-        """Nobody starves: without new arrivals all finish, in a number of steps that the work explains."""
+        """No request starves: without new arrivals all finish, in a number of steps that the work explains."""
         if not hasattr(self, "scheduler"):
             return
         requests = [one for request in self.scheduler.requests for one in (request, *request.forks)]
@@ -390,7 +390,7 @@ def test_prompts_keep_to_the_pace_while_somebody_is_being_written_to() -> None:
 
 
 def test_prompts_that_are_scored_share_a_bounded_part_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of their tokens has logits as wide as the vocabulary. Others have the rest of the step."""
+    """Each of their tokens has logits as wide as the vocabulary. Other requests get the rest of the step."""
     monkeypatch.setattr("engine.scheduling.scheduler.SCORED_TOKENS_PER_STEP", 10)
     scheduler = make_scheduler(60, budget=40)
     for number in range(3):
@@ -429,7 +429,7 @@ def test_a_wholly_cached_prompt_still_computes_its_last_token() -> None:
     (chunk,) = plan.chunks
     assert chunk.start == 7
     assert chunk.samples
-    # The block that others may look for is copied, for the last of its rows is written again.
+    # The cached block is copied, because the last of its rows is written again.
     assert [copy.num_rows for copy in plan.copies] == [3]
 
 
@@ -448,7 +448,7 @@ def test_when_blocks_run_out_the_latest_gives_way_and_returns() -> None:
 
 
 def test_an_early_prompt_in_want_of_blocks_takes_them_from_a_later_decode() -> None:
-    """Windows take blocks as they go, so a prompt that has begun may find them gone to somebody who came later."""
+    """Window groups allocate blocks as they advance, so a later request may have taken what a started prompt needs."""
     scheduler = make_scheduler(9, 3, seqs=2, budget=4, max_len=6, caching=False, windows=(None, 1, 6))
     cache = SimulatedCache(3, (None, 1, 6))
     parent, fork = make_request("parent", [0] * 4, 2, 1.0), make_request("fork", [0] * 4, 2, 1.0)
@@ -576,11 +576,11 @@ class TestPool:
     def test_wrong_books_are_noticed(self) -> None:
         pool = BlockPool(4, 2)
         blocks = pool.allocate(2)
-        with pytest.raises(IntegrityError, match="counts 1 holders, but 0"):
+        with pytest.raises(IntegrityError, match="reference count of 1, but 0"):
             pool.check()
         pool.release(blocks)
         pool.check()
-        with pytest.raises(IntegrityError, match="nobody holds"):
+        with pytest.raises(IntegrityError, match="no request holds"):
             pool.release(blocks[:1])
         with pytest.raises(IndexError, match="4 blocks asked for, 3 free"):
             pool.allocate(4)
@@ -595,7 +595,7 @@ class TestPool:
 
 
 class TestRuns:
-    """Blocks that lie behind one another are read faster; nobody's cached content is given up for that."""
+    """Consecutive blocks are read faster; no cached content that is not stale is evicted for that."""
 
     @staticmethod
     def fill(pool: BlockPool, blocks: list[int], name: bytes) -> None:
@@ -630,7 +630,7 @@ class TestRuns:
         self.fill(pool, new, b"new")
         pool.release(old)
         pool.release(new)
-        taken = pool.allocate_contiguous(4, behind=old[-1])  # what lies there was freed just now
+        taken = pool.allocate_contiguous(4, behind=old[-1])  # the blocks after it were freed just now
         assert not set(taken) & set(new)
         assert all(pool.find(0, b"new" + bytes([number])) for number in range(8))
         pool.check([taken])
