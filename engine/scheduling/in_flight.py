@@ -107,6 +107,8 @@ class InFlight:
 
 
 def _continues(chunk: Chunk) -> bool:
-    """Whether the token that the chunk samples is to be computed next. Not if it reaches ``max_tokens``; a stop token
-    counts, since it is not known yet."""
+    """Whether a later step is to compute the token that this chunk samples: unless it reaches ``max_tokens``.
+
+    A stop token may end the reply all the same, but is not known yet.
+    """
     return chunk.samples and chunk.end + 1 < chunk.request.num_prompt_tokens + chunk.request.max_tokens

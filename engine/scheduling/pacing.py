@@ -21,7 +21,7 @@ as long as alone.
 """
 MAX_PREFILL_SLOWDOWN = 5.0
 """Upper bound on a step's time per prompt token, as a multiple of the lowest measured. Takes precedence over
-``MAX_STEP_RATIO``, where decodes are short."""
+``MAX_STEP_RATIO`` where decodes are short."""
 TILE_ROWS = 16
 """Rows that matrix units compute at once. Steps are rounded to whole tiles."""
 MIN_ROUNDED_SHARE = 0.75

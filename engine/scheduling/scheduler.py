@@ -206,8 +206,8 @@ class Scheduler:
             raise ValueError(f"request id {request.id!r} is already in flight")
         if request.num_prompt_tokens + 1 > self.max_model_len:
             raise ValueError(
-                f"the prompt is {request.num_prompt_tokens} tokens long; with at least one token of reply "
-                f"at most {self.max_model_len} fit"
+                f"the prompt is {request.num_prompt_tokens} tokens long; "
+                f"the context of {self.max_model_len} tokens must also hold at least one token of the reply"
             )
         self._requests[request.id] = request
         self._enter(request)
