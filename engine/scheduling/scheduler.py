@@ -221,13 +221,13 @@ class Scheduler:
         Args:
             steps: number of steps that may be computed before the next call.
         """
-        budget = self.max_batched_tokens
-        scorable = SCORED_TOKENS_PER_STEP
+        budget = self.max_batched_tokens  # tokens that this plan may still take
+        scorable = SCORED_TOKENS_PER_STEP  # of these, from prompts that are scored
         chunks: list[Chunk] = []
         copies: list[BlockCopy] = []
         num_decodes = 0
-        short = False
-        is_queue_open = True
+        short = False  # a running request lacks blocks, or a preemption must wait for the steps in flight
+        is_queue_open = True  # until a waiting request does not fit: no later one may start before it
         preempted_requests: set[Request] = set()  # preempted for waiting requests in this plan; not readmitted in it
         skipped_users: set[str | None] = set()  # users whose next request waits without holding up other users
 
@@ -235,6 +235,7 @@ class Scheduler:
             self._sort_queues()
         # Budget reserved for decodes that are still to come in this plan, one token each.
         reserved = sum([request.num_uncomputed_tokens == 1 for request in self._running])
+        # Prompt tokens that pacing still allows in this plan.
         readable = max_prompt_tokens = self._max_prompt_tokens(reserved, steps)
         order = self._order()
         for request in order:
@@ -279,7 +280,7 @@ class Scheduler:
             if length == 0:
                 continue
             end = request.num_computed_tokens + request.num_launched_tokens + length
-            while request.status is RequestStatus.RUNNING:
+            while request.status is RequestStatus.RUNNING:  # until it has its blocks, or is the one to be preempted
                 missing = self._tables.num_missing_blocks(request, end)
                 if missing <= self.pool.num_free:
                     if missing:
