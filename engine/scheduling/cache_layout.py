@@ -54,7 +54,7 @@ class CacheLayout:
         if len(by_window) == 1:
             return cls(tuple(shapes), (LayerGroup(layers, shapes[0].sliding_window),))
         stored = {(shape.num_kv_heads, shape.head_dim, shape.value_head_dim) for shape in shapes}
-        if len(stored) > 1:
+        if len(stored) > 1 or len(by_window) > MAX_GROUPS:
             return cls(tuple(shapes), (LayerGroup(layers, None),))
         size = min(len(members) for members in by_window.values())
         while sum(-(-len(members) // size) for members in by_window.values()) > MAX_GROUPS:
