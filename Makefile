@@ -1,24 +1,24 @@
-# Everything a person does here is one of these. ARGS passes options on: make run ARGS="--port 8000"
+# The commands of this repository. ARGS passes options on: make run ARGS="--port 8000"
 
 PYTHON := .venv/bin/python
 ARGS   ?=
 
-# Tests start dozens of servers: each would compile all of the sources again.
+# Tests start dozens of servers, and without bytecode files each would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run test test-full test-compose lint bench guide readme lock clean
 
 help:
-	@echo "make run        set up what is missing and open the chat at http://127.0.0.1:7860"
-	@echo "make test       every test but the long ones, browser included"
-	@echo "make test-full  the long ones: more seeds, longer runs, more kills, Triton (a download of 190 MB)"
-	@echo "make test-compose  the server in containers, where there is a Docker engine: build, crash, backup, restore"
-	@echo "make lint       ruff, mypy --strict, the floors as import contracts"
-	@echo "make bench      the engine beside its peers on this machine; ARGS=--quick is a look"
+	@echo "make run        install what is missing and start the chat at http://127.0.0.1:7860"
+	@echo "make test       all tests except the long ones, browser tests included"
+	@echo "make test-full  the long tests: more seeds, longer runs, more kills, Triton (a download of 190 MB)"
+	@echo "make test-compose  test the server in containers (needs Docker): build, crash, backup, restore"
+	@echo "make lint       ruff, mypy --strict, the layers as import contracts"
+	@echo "make bench      compare the engine with its peers on this machine; ARGS=--quick for a short run"
 	@echo "make guide      train the bundled model again"
-	@echo "make readme     write the tables of README.md and the schema of exports from the code"
+	@echo "make readme     regenerate the tables of README.md and the export schema from the code"
 	@echo "make lock       pin the dependencies of pyproject.toml again"
-	@echo "make clean      remove .venv and caches; conversations in data/ stay"
+	@echo "make clean      remove .venv and caches; keeps the conversations in data/"
 
 run:
 	@scripts/setup.sh run

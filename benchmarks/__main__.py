@@ -1,13 +1,13 @@
-"""Deskmate's engine beside its peers: the same models, prompts, formats and threads, each in a process of its own.
+"""Compares Deskmate's engine with its peers: same models, prompts, formats and threads, one process per engine.
 
     make bench                   # everything; an hour or more on two cores
     make bench ARGS=--quick      # model M, two works, one repetition: under three minutes once the models are made
     .venv/bin/python -m benchmarks --models M --works "1 chat" "32 chats" --engines deskmate vllm
 
-The engines take turns, repetition by repetition, frozen while others have theirs; medians are compared. A repetition
-is dropped when other programs took more than 8 % of the CPU meanwhile. Greedy, end of sequence ignored. Models: M and S
-have random weights, the guide comes with Deskmate, and a folder may be named. Prints tables and writes JSON and
-pictures to benchmarks/results. Peers are optional; those that are not here are named, with how they are installed.
+The engines run in turn, one repetition each, and are frozen in between; medians are compared. A repetition is dropped
+if other programs used more than 8 % of the CPU. Greedy, end of sequence ignored. Models: M and S have random weights,
+the guide comes with Deskmate, and a folder may be named. Prints tables and writes JSON and pictures to
+benchmarks/results. Peers are optional; the missing ones are listed with how to install them.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ from benchmarks.workloads import make_workloads
 
 QUANTIZED = ["1 chat", "prompt of 1,024", "8 chats", "32 chats"]
 DEFAULT_PLAN: dict[tuple[str, str], list[str] | None] = {
-    ("M", "bf16"): None,  # every work
+    ("M", "bf16"): None,  # every workload
     ("M", "int8"): QUANTIZED,
     ("M", "int4"): QUANTIZED,
     ("S", "bf16"): ["1 chat", "8 chats", "32 chats"],
     ("guide", "bf16"): ["1 chat", "8 chats", "32 chats"],
 }
-"""Works for a model in a format, where nothing else is asked for."""
+"""(model, format) -> workloads by name, used unless the command line says otherwise."""
 QUICK_PLAN: dict[tuple[str, str], list[str] | None] = {("M", "bf16"): ["1 chat", "8 chats"]}
 SKIPPED_VLLM = {True: "vllm", False: "vllm-eager"}
-"""Of vLLM's two ways the one that is left out, in a quick run and in another: it compiles for longer than a quick run
-takes, and both together take much memory."""
+"""Is it a quick run? -> the variant of vLLM to skip.
+
+Compiling takes longer than a quick run, and both variants together take much memory.
+"""
 
 
 def main() -> None:
@@ -56,7 +58,7 @@ def main() -> None:
     measured = (f"{value} from {size} MiB" for size, value in bandwidth.measured.items())
     print(f"read bandwidth, GB/s: {', '.join(measured)}")
     for name, why in missing.items():
-        print(f"not here: {name}. To have it, {why}.")
+        print(f"not installed: {name}. To include it, {why}.")
     bench = PeerBench(args.threads, args.kv_gib, args.repeats, args.quick)
     for (name, format_), wanted in plan.items():
         model = models[name]
@@ -70,9 +72,9 @@ def main() -> None:
     stem = args.name or f"{str(about['date'])[:10]}-bench{'-quick' if args.quick else ''}"
     written = report.write(args.output, stem, bench.versions)
     if find_spec("matplotlib") is None:
-        print("no pictures: they need matplotlib (pip install '.[bench]')")
+        print("no pictures: matplotlib is not installed (pip install '.[bench]')")
     print("written: " + ", ".join(str(one) for one in written))
-    print(f"what the engines printed: {bench.logs}")
+    print(f"logs of the engines: {bench.logs}")
 
 
 def _arguments() -> argparse.Namespace:
@@ -80,27 +82,27 @@ def _arguments() -> argparse.Namespace:
     engines = [entry.name for entry in CATALOGUE]
     parser.add_argument("--quick", action="store_true", help="model M, short replies, one repetition")
     parser.add_argument("--models", nargs="+", help="S, M, guide, or a folder; default: M, S, guide")
-    parser.add_argument("--formats", nargs="+", choices=FORMATS, help="default: those that suit the model")
-    parser.add_argument("--works", nargs="+", help="by name; default: those that suit the model")
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, help="default: the usual ones for each model")
+    parser.add_argument("--works", nargs="+", help="workloads by name; default: the usual ones for each model")
     parser.add_argument(
-        "--engines", nargs="+", choices=engines, help="default: all, vllm eager if it is quick and compiled if not"
+        "--engines", nargs="+", choices=engines, help="default: all; vLLM compiled, or eager with --quick"
     )
-    parser.add_argument("--repeats", type=int, help="repetitions that count, after one that does not (3; quick: 1)")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="for every engine")
-    parser.add_argument("--kv-gib", type=float, default=1.5, help="memory for each engine's KV cache")
+    parser.add_argument("--repeats", type=int, help="measured repetitions, after one warm-up (3; quick: 1)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of every engine")
+    parser.add_argument("--kv-gib", type=float, default=1.5, help="memory for each engine's KV cache, GiB")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results", help="folder for the results")
-    parser.add_argument("--name", help="of the files; default: DATE-bench, or DATE-bench-quick")
+    parser.add_argument("--name", help="name of the output files; default: DATE-bench, or DATE-bench-quick")
     args = parser.parse_args()
     args.repeats = args.repeats or (1 if args.quick else 3)
     args.engines = args.engines or [name for name in engines if name != SKIPPED_VLLM[args.quick]]
     known = [*make_workloads(3072), START.name]
     if unknown := [name for name in args.works or () if name not in known]:
-        parser.error(f"no such work: {', '.join(unknown)}. There are: {', '.join(known)}")
+        parser.error(f"unknown workload: {', '.join(unknown)}. Choose from: {', '.join(known)}")
     return args
 
 
 def _plan(args: argparse.Namespace) -> dict[tuple[str, str], list[str] | None]:
-    """Which works for which model in which format; None is all of them."""
+    """Returns (model, format) -> names of workloads; None stands for all workloads."""
     plan = dict(QUICK_PLAN if args.quick else DEFAULT_PLAN)
     if args.models:
         usual = {name: [format_ for model, format_ in plan if model == name] for name in args.models}
@@ -115,7 +117,7 @@ def _plan(args: argparse.Namespace) -> dict[tuple[str, str], list[str] | None]:
 
 
 def _bandwidth(sizes: list[int], threads: int) -> Bandwidth:
-    """In a process of its own, which gives the memory back."""
+    """Measures read bandwidth in a process of its own, which returns its memory."""
     command = [sys.executable, "-m", "benchmarks.bandwidth", "--threads", str(threads), *map(str, sizes)]
     said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     return Bandwidth({int(size): value for size, value in json.loads(said.stdout).items()})

@@ -1,13 +1,14 @@
-"""What one account can make the server do to another person, who reads a reply meanwhile.
+"""Measures how much one account's abuse disturbs another user who is reading a reply.
 
     .venv/bin/python -m benchmarks.abuse                 # every attack; about five minutes
     .venv/bin/python -m benchmarks.abuse zip branches    # only these
 
-A real server (``python -m app serve``, the bundled model, a fresh SQLite database) with accounts: a victim who reads
-replies and sends messages, and an attacker. Each attack goes on for some seconds, after as long without one. Of each:
-the victim's gaps between tokens (p50, p95, the longest), how long the victim's small requests and messages took, the
-server's peak memory (``VmHWM``, and the most of all its processes together) and the data folder's size before and
-after, and what the attacker was answered. Memory is compared with the 4 GiB of the container (docker-compose.yml).
+Starts a real server (``python -m app serve``, the bundled model, a fresh SQLite database) with accounts: a victim
+who reads replies and sends messages, and an attacker. Each attack lasts some seconds, after a similar time without one.
+Reports for each attack: the victim's gaps between tokens (p50, p95, the longest), the latency of the victim's small
+requests and messages, the server's peak memory (``VmHWM``, and the peak of all its processes together), the data
+folder's size before and after, and the answers to the attacker. Memory is compared with the 4 GiB of the container
+(docker-compose.yml).
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ DEFAULT_MAX_OPEN_FILES = 1024
 
 @dataclass
 class Attacker:
-    """One account that means no good."""
+    """The attacking account's client, with a count of the server's answers."""
 
     http: httpx.AsyncClient
     port: int
     cookie: str
-    seconds: float  #: for which an attack goes on
+    seconds: float  #: duration of an attack
     answers: Counter[str] = field(default_factory=Counter)
-    said: str = ""  #: the last refusal, in the server's words
+    said: str = ""  #: text of the last refusal
 
     def record(self, answer: httpx.Response) -> httpx.Response:
         self.answers[str(answer.status_code)] += 1
@@ -63,7 +64,7 @@ class Attacker:
         return answer
 
     async def repeat(self, act: Callable[[int], Awaitable[object]], *, tasks: int = 1) -> None:
-        """Do it again and again, with so many at a time."""
+        """Repeats an action until the time is over, in ``tasks`` concurrent tasks."""
         until = perf_counter() + self.seconds
         numbers = iter(range(10**9))
 
@@ -79,7 +80,7 @@ class Attacker:
 
 
 def make_zip(name: str, pieces: Sequence[bytes]) -> bytes:
-    """An archive with one file."""
+    """Makes a zip archive with one file."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive, archive.open(name, "w") as file:
         for piece in pieces:
@@ -88,7 +89,7 @@ def make_zip(name: str, pieces: Sequence[bytes]) -> bytes:
 
 
 def own_document(content: Sequence[bytes]) -> list[bytes]:
-    """A file of ours with one message."""
+    """Makes a Deskmate export with one message."""
     moment = '"2026-01-01T00:00:00Z"'
     head = (
         '{"format":"deskmate.conversations","version":1,"conversations":[{"id":"019a0000-0000-7000-8000-000000000001",'
@@ -99,7 +100,7 @@ def own_document(content: Sequence[bytes]) -> list[bytes]:
 
 
 async def zip_of_one_message(attacker: Attacker) -> None:
-    """a. A small archive that unpacks to one message of 190 MiB; others to 190 MiB of empty lists, and of messages."""
+    """a. Imports small archives that unpack to one message of 190 MiB, 190 MiB of empty lists, and of messages."""
     filling = ["é".encode() * (MIB // 2)] * 189 + ["🦜".encode() * (MIB // 4)]
     lists = b"[]," * (MIB // 3)
     message = b'{"from":"human","value":"a"},' * (MIB // 29)
@@ -113,7 +114,7 @@ async def zip_of_one_message(attacker: Attacker) -> None:
 
 
 async def branches(attacker: Attacker) -> None:
-    """b. Branches of a conversation whose system prompt has 4 MiB, or as much as is taken."""
+    """b. Branches a conversation whose system prompt has 4 MiB, or as much as the server accepts."""
     for chars in (4 * MIB - 2000, 190_000):
         settings = {"system_prompt": "p" * chars, "max_tokens": 1}
         sent = attacker.record(await attacker.http.post("/api/turns", json={"text": "hi"}))
@@ -133,7 +134,7 @@ async def branches(attacker: Attacker) -> None:
 
 
 async def templates(attacker: Attacker) -> None:
-    """c. Templates of thousands of operators, tried."""
+    """c. Tries templates with thousands of operators."""
     variable = [{"name": "a", "description": "x", "default": "y"}]
     bodies = [
         "{{ " + " ~ ".join(["a"] * 4900) + " }}",
@@ -153,7 +154,7 @@ async def templates(attacker: Attacker) -> None:
 
 
 async def searches(attacker: Attacker) -> None:
-    """d. Searches for phrases, prefixes and characters in repetitive text."""
+    """d. Searches repetitive text for phrases, prefixes and characters."""
     made = []
     for number in range(10):
         text = ("a b " if number % 2 else "a ") * 450_000
@@ -172,7 +173,7 @@ async def searches(attacker: Attacker) -> None:
 
 
 async def readers(attacker: Attacker) -> None:
-    """e. Event streams of a long reply that nobody reads, and connections on which no request comes."""
+    """e. Opens event streams of a long reply without reading them, and connections without sending a request."""
     sent = await attacker.http.post("/api/turns", json={"text": "hi", "settings": {"max_tokens": 400}})
     turn_id = attacker.record(sent).json()["turn_id"]
     head = f"Host: 127.0.0.1:{attacker.port}\r\nSec-Fetch-Site: same-origin\r\nCookie: {attacker.cookie}\r\n\r\n"
@@ -202,7 +203,7 @@ async def readers(attacker: Attacker) -> None:
 
 
 async def exports(attacker: Attacker) -> None:
-    """f. Exports of everything, one after the other, eight at a time. First there is something to export."""
+    """f. Imports a large history, then exports everything repeatedly, eight exports at a time."""
     text = "some words of a long talk " * 7000
     roles = ("human", "gpt")
 
@@ -228,7 +229,7 @@ async def exports(attacker: Attacker) -> None:
 
 
 async def many(attacker: Attacker) -> None:
-    """g. 100,000 conversations with tags, and as many keys and links as are made."""
+    """g. Imports 100,000 conversations with tags, and creates as many API keys as the server allows."""
     made = ",".join(
         f'{{"id":"019b0000-0000-7000-8000-{number:012x}","title":"x","tags":["{number}"],"messages":[],'
         '"created_at":"2026-01-01T00:00:00Z","updated_at":"2026-01-01T00:00:00Z"}'
@@ -258,7 +259,7 @@ ATTACKS: dict[str, Callable[[Attacker], Awaitable[None]]] = {
 
 
 def process_tree(pid: int) -> list[int]:
-    """A process and those that it has started."""
+    """Returns the ids of a process and its descendants."""
     found = [pid]
     for child in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -273,13 +274,13 @@ def resident_mib(pid: int) -> float:
     for one in process_tree(pid):
         try:
             total += machine.resident_bytes(one)
-        except (OSError, StopIteration):  # it has just ended
+        except (OSError, StopIteration):  # the process has just ended
             continue
     return total / MIB
 
 
 def peak_mib(pid: int) -> float:
-    """The most the process itself has had since :func:`reset_peak_memory`."""
+    """Returns the peak memory of the process itself since :func:`reset_peak_memory`, MiB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
@@ -311,7 +312,7 @@ def latencies_ms(experience: VictimTimings) -> dict[str, Any]:
 
 
 async def attack(name: str, server: LiveServer, folder: Path, seconds: float) -> dict[str, Any]:
-    """One attack at a fresh server."""
+    """Runs one attack against a fresh server and returns its measurements."""
     _admin, victim_browser, attacker_browser = await server.sign_up(3)
     url = f"http://127.0.0.1:{server.port}"
     headers = [one._headers for one in (victim_browser, attacker_browser)]
@@ -379,14 +380,14 @@ def format_row(row: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("attacks", nargs="*", help=f"of {', '.join(ATTACKS)}; default: all")
-    parser.add_argument("--seconds", type=float, default=12.0, help="for which each attack goes on")
+    parser.add_argument("attacks", nargs="*", help=f"any of {', '.join(ATTACKS)}; default: all")
+    parser.add_argument("--seconds", type=float, default=12.0, help="duration of each attack")
     parser.add_argument("--database-url", help="a PostgreSQL database that may be filled; default: fresh SQLite files")
-    parser.add_argument("--name", help="of the file; default: DATE-abuse")
+    parser.add_argument("--name", help="name of the output file; default: DATE-abuse")
     args = parser.parse_args(arguments)
     names = args.attacks or list(ATTACKS)
     if unknown := [name for name in names if name not in ATTACKS]:
-        parser.error(f"There is no attack '{unknown[0]}'. There are: {', '.join(ATTACKS)}.")
+        parser.error(f"unknown attack '{unknown[0]}'. Choose from: {', '.join(ATTACKS)}")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     about = machine.describe() | {"open_files_of_the_server": DEFAULT_MAX_OPEN_FILES}
     rows = []
@@ -395,7 +396,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options = ["--database-url", args.database_url] if args.database_url else []
             resource.setrlimit(resource.RLIMIT_NOFILE, (DEFAULT_MAX_OPEN_FILES, hard))
             with LiveServer(Path(temporary), options) as server:
-                # The server has begun with what most systems give; this side needs more.
+                # The server started with the usual limit of most systems; the client needs more.
                 resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20_000), hard))
                 rows.append(asyncio.run(attack(name, server, Path(temporary) / "data", args.seconds)))
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

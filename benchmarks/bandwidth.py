@@ -1,9 +1,9 @@
-"""How fast this machine reads its memory: what bounds a decode of one chat, which reads every weight once.
+"""Measures memory read bandwidth, the upper bound for decoding one chat, which reads every weight once per token.
 
     python -m benchmarks.bandwidth --threads 2 1024 64     # buffers of these sizes, MiB
 
-Two ways to read, each by as many threads as are asked for: a sum, and a matrix times a vector. The better one's best of
-several passes counts; others on the machine can only make it slower. Huge pages where the kernel grants them.
+Reads in two ways with the given number of threads: a sum, and a matrix-vector product. The best pass of either counts,
+because other processes can only slow a pass down. Uses huge pages where the kernel grants them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import torch
 
 COLUMNS = 4096
 SECONDS = 0.4
-"""Of passes for each way and round; the first pass of each round does not count."""
+"""Duration of the passes for each way and round; the first pass of each round does not count."""
 ROUNDS = 3
 
 
 def read_bandwidth(num_bytes: int, threads: int) -> float:
-    """GB/s over a buffer of this size; one that fits into a cache is read from there."""
+    """Returns GB/s for a buffer of this size; a buffer that fits into a cache is read from there."""
     torch.set_num_threads(threads)
     rows = max(1, num_bytes // (4 * COLUMNS))
     memory = mmap.mmap(-1, rows * COLUMNS * 4)

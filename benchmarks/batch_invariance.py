@@ -1,4 +1,4 @@
-"""What batch invariance costs: the same chats with and without it, one after the other on the same machine.
+"""Measures the cost of batch invariance: the same chats with and without it on the same machine.
 
     python -m benchmarks.batch_invariance [--repeats 3] [--model FOLDER]
 
@@ -34,7 +34,7 @@ def workload(vocab_size: int) -> dict[str, list[Chat]]:
 
 
 async def rate(engine: Engine, chats: Sequence[Chat]) -> float:
-    """New tokens per second over the whole time, prompts included."""
+    """Returns new tokens per second over the whole time, prompts included."""
 
     async def read(chat: Chat) -> None:
         params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=chat.new_tokens)
@@ -47,7 +47,7 @@ async def rate(engine: Engine, chats: Sequence[Chat]) -> float:
 
 
 async def measure(path: Path, repeats: int, *, invariant: bool) -> dict[str, list[float]]:
-    """For each kind of work the tokens per second of every repetition that counts."""
+    """Returns, per workload, the tokens per second of every measured repetition."""
     settings = EngineSettings(
         model=str(path), device="cpu", dtype="bfloat16", enable_prefix_caching=False, batch_invariant=invariant
     )

@@ -1,18 +1,19 @@
-"""How long a user waits for a first token while other users ask for as much as they can.
+"""Measures how long a user waits for a first token while other users send the costliest requests.
 
     .venv/bin/python -m benchmarks.fairness            # about two minutes
     .venv/bin/python -m benchmarks.fairness --seconds 10 all
 
-A victim asks the bundled model short questions, one after another. Beside it attackers send the costliest requests:
+A victim asks the bundled model short questions, one after another. Meanwhile attackers send the costliest requests:
 ``n: 16``, long prompts, log-probabilities of reply and prompt, biases, forbidden words, and all of these together. Each
 load runs with 1 attacker, with 10, and with 10 whose requests carry the victim's own user id: the scheduler then has
 one user, whose requests it serves by arrival.
 
-The victim's time to first token is printed as median and maximum, and as the ratio to its median alone. ``steps`` is
-the largest number of steps that the scheduler planned from a question's arrival there to its first token. The number
-behind "of" is the scheduler's bound: the steps that read one prompt of each other user, and the question's own, where a
-step reads all the prompt tokens that its budget leaves. It holds while there are seats and blocks for one request of
-each user. The engine's pacing (``engine/scheduling/pacing.py``) reads fewer tokens beside replies, and may take more steps.
+Prints the victim's time to first token as median and maximum, and the median's ratio to the median without attackers.
+``steps`` is the largest number of steps that the scheduler planned from a question's arrival there to its first token.
+The number after "of" is the scheduler's bound: the steps that read one prompt of each other user and the question's
+own, if a step reads all the prompt tokens that its budget leaves. The bound holds while there are seats and blocks for
+one request of each user. The engine's pacing (``engine/scheduling/pacing.py``) reads fewer prompt tokens per step while
+replies are decoded, and may take more steps.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ FORBIDDEN = tuple(f"{a}{b}{c}e" for a in "bcdfghlm" for b in "aeio" for c in "dl
 
 @dataclass(frozen=True)
 class AttackLoad:
-    """What every attacker asks for, again and again."""
+    """The request that every attacker repeats."""
 
     prompt_tokens: int = SHORT_PROMPT
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -70,7 +71,7 @@ LOADS = {
 
 
 class StepCountingScheduler(Scheduler):
-    """Notes after how many steps the victim's questions had their first tokens."""
+    """Counts the steps from the arrival of each of the victim's questions to its first token."""
 
     waits: ClassVar[list[int]] = []
     arrived: ClassVar[dict[str, int]] = {}
@@ -87,7 +88,7 @@ class StepCountingScheduler(Scheduler):
 
 
 class FairnessBench:
-    """One engine, with the victim and its attackers."""
+    """Runs the victim and its attackers against one engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -96,7 +97,7 @@ class FairnessBench:
         self._prompt_tokens = 0
 
     async def attack(self, user: str, load: AttackLoad) -> None:
-        """Send one request after another until cancelled. No two prompts begin alike."""
+        """Sends one request after another until cancelled. No two prompts share a prefix."""
         params = SamplingParams(max_tokens=REPLY_TOKENS, ignore_eos=True, temperature=1.0, **load.params)
         while True:
             number = next(self._numbers)
@@ -113,7 +114,7 @@ class FairnessBench:
                 await asyncio.sleep(0.05)
 
     async def ask(self) -> float:
-        """Seconds until the first token of one question."""
+        """Asks one question; returns the seconds until its first token."""
         text = f"Question {next(self._numbers)}: how do I change the temperature?"
         params = SamplingParams(max_tokens=QUESTION_TOKENS, ignore_eos=True)
         began, seconds = perf_counter(), 0.0
@@ -126,7 +127,7 @@ class FairnessBench:
         return seconds
 
     async def measure(self, load: AttackLoad | None, users: Sequence[str], seconds: float) -> dict[str, Any]:
-        """The victim's waits beside attackers with these user ids."""
+        """Measures the victim's waits while attackers with these user ids are active."""
         self._refusals = 0
         attackers = [asyncio.create_task(self.attack(user, load)) for user in users if load is not None]
         waits: list[float] = []
@@ -135,12 +136,12 @@ class FairnessBench:
         mark = machine.CpuMark.now()
         began = perf_counter()
         try:
-            await asyncio.sleep(1.0 if attackers else 0.0)  # they have filled the seats
+            await asyncio.sleep(1.0 if attackers else 0.0)  # time for the attackers to fill the seats
             began = perf_counter()
             async with asyncio.timeout(CELL_TIMEOUT_SECONDS):
                 while perf_counter() - began < seconds or len(waits) < MIN_QUESTIONS:
                     waits.append(await self.ask())
-        except TimeoutError:  # the question that was cut off counts with the time it has waited
+        except TimeoutError:  # the interrupted question counts with the time it has waited
             cut = True
             waits.append(perf_counter() - began - sum(waits))
         finally:
@@ -165,7 +166,10 @@ class FairnessBench:
         }
 
     def max_steps(self, load: AttackLoad, num_attackers: int) -> int:
-        """Most steps until the victim's first token without pacing, as in ``tests/engine/scheduling/test_fairness.py``."""
+        """Returns the scheduler's bound on the steps to the victim's first token, without pacing.
+
+        The same bound as in ``tests/engine/scheduling/test_fairness.py``.
+        """
         settings = self._engine.settings
         chunk = settings.max_batched_tokens - settings.max_num_seqs
         prompts = [self._prompt_tokens, *[load.prompt_tokens + REPLY_TOKENS] * num_attackers]
@@ -205,13 +209,13 @@ def format_row(name: str, way: str, row: Mapping[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("loads", nargs="*", help=f"of {', '.join(LOADS)}; default: all of them")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of questions for each line")
-    parser.add_argument("--name", help="of the file; default: DATE-fairness")
+    parser.add_argument("loads", nargs="*", help=f"any of {', '.join(LOADS)}; default: every load")
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of each measurement")
+    parser.add_argument("--name", help="name of the output file; default: DATE-fairness")
     args = parser.parse_args()
     names = args.loads or list(LOADS)
     if unknown := [name for name in names if name not in LOADS]:
-        parser.error(f"There is no load '{unknown[0]}'. There are: {', '.join(LOADS)}.")
+        parser.error(f"unknown load '{unknown[0]}'. Choose from: {', '.join(LOADS)}")
     about = machine.describe()
     found = asyncio.run(run(names, args.seconds))
     output = RESULTS / f"{args.name or str(about['date'])[:10] + '-fairness'}.json"

@@ -1,5 +1,7 @@
-"""Models in llama.cpp's format. Its own converter wants to know a tokenizer before it converts; a bench sends token
-ids, so that any names do for them here."""
+"""Writes models in llama.cpp's GGUF format.
+
+llama.cpp's own converter needs a tokenizer that it knows. The bench sends token ids, so any token names will do here.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from safetensors import safe_open
 from transformers import AutoConfig
 
 FILE_TYPES = {"int8": 7, "int4": 2}
-"""llama.cpp's numbers of Q8_0 and Q4_0."""
+"""Format -> llama.cpp's file type number of Q8_0 and Q4_0."""
 
 QUANTIZE = """
 import ctypes, sys, llama_cpp
@@ -24,7 +26,7 @@ ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen3": gguf.MODEL_ARCH.QWEN3}
 
 
 def write(source: Path, target: Path) -> None:
-    """In bfloat16, norms in float32 as llama.cpp has them."""
+    """Writes a model in bfloat16, with norms in float32 as llama.cpp has them."""
     config = AutoConfig.from_pretrained(source)
     architecture = ARCHITECTURES.get(config.model_type)
     if architecture is None:
@@ -71,13 +73,13 @@ def _add(writer: gguf.GGUFWriter, name: str, tensor: torch.Tensor) -> None:
 
 
 def _interleaved(tensor: torch.Tensor, heads: int) -> torch.Tensor:
-    """The rows of a Llama's queries and keys in the order in which llama.cpp rotates them."""
+    """Reorders the rows of a Llama's query or key projection to llama.cpp's rotary order."""
     rows, columns = tensor.shape
     return tensor.view(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def _add_names(writer: gguf.GGUFWriter, vocab_size: int) -> None:
-    """Each token is called by its number."""
+    """Adds a vocabulary in which each token is named after its id."""
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
     writer.add_token_list([f"t{token}" for token in range(vocab_size)])

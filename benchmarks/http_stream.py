@@ -1,5 +1,8 @@
-"""A small HTTP client for streams of events. A load test shares the machine with the server that it measures: what the
-client computes for each token must be little. Standard library alone."""
+"""Minimal HTTP client for server-sent events.
+
+A load test shares the machine with the server that it measures, so the client must compute little per token. Standard
+library only.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,17 @@ MAX_LINE_BYTES = 8 * 2**20
 
 
 class HttpError(Exception):
-    """The server answered something else than a stream."""
+    """The server's answer is not a complete event stream."""
 
 
 async def post_events(
     url: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
 ) -> AsyncGenerator[str]:
-    """Send JSON on a connection of its own, and yield the data of each event of the answer as it comes.
+    """Posts JSON on a connection of its own and yields the data of each event of the answer as it arrives.
 
     Raises:
-        HttpError: a status other than 200, with what the server said; or a stream that broke off.
-        OSError: there is no connection, or it is gone.
+        HttpError: a status other than 200, with the server's text; or an incomplete stream.
+        OSError: the connection failed or broke.
     """
     parts = urlsplit(url)
     host, secure = parts.hostname or "", parts.scheme == "https"

@@ -1,4 +1,4 @@
-"""Repetitions that take turns: A, B, C, A, B, C. A machine whose speed drifts changes all alike."""
+"""Runs repetitions interleaved: A, B, C, A, B, C. A drift of the machine's speed then affects all alike."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from statistics import median
 
 MAX_OTHERS_CPU_SHARE = 0.08
-"""Above this share of the CPU for others, a figure says more about them."""
+"""Share of the CPU, 0 to 1, used by other processes. Above it a repetition does not count."""
 
 
 class CannotContinueError(Exception):
-    """One of those who take turns cannot go on; says why."""
+    """One participant cannot continue; the message says why."""
 
 
 @dataclass(frozen=True)
 class Repetition:
     figures: dict[str, float]
-    others_cpu_share: float  #: share of the CPU that others used meanwhile, 0 to 1
+    others_cpu_share: float  #: share of the CPU that other processes used meanwhile, 0 to 1
 
     @property
     def is_valid(self) -> bool:
@@ -26,37 +26,37 @@ class Repetition:
 
 @dataclass
 class Series:
-    """All repetitions of one engine at one work."""
+    """All repetitions of one engine with one workload."""
 
     repetitions: list[Repetition] = field(default_factory=list)
-    problem: str | None = None  #: why there are no more
+    problem: str | None = None  #: why there are no further repetitions
 
     @property
     def dropped(self) -> int:
-        """Others were busy."""
+        """Number of repetitions during which other processes were busy."""
         return sum(not repetition.is_valid for repetition in self.repetitions)
 
     @property
     def is_disturbed(self) -> bool:
-        """Others were busy in all of them, so that they count for want of better ones."""
+        """Whether other processes were busy in every repetition; all of them count then."""
         return bool(self.repetitions) and self.dropped == len(self.repetitions)
 
     @property
     def figures(self) -> dict[str, float]:
-        """Medians of those that count."""
+        """Medians of the repetitions that count."""
         counted = [one.figures for one in self.repetitions if one.is_valid or self.is_disturbed]
         keys = counted[0].keys() if counted else ()
         return {key: median(figures[key] for figures in counted) for key in keys}
 
 
 MeasureFunction = Callable[[str, int], Repetition]
-"""One repetition of who is named, in this turn; raises :class:`CannotContinueError`."""
+"""(name, turn) -> one repetition; raises :class:`CannotContinueError`."""
 
 
 def run_interleaved(names: Sequence[str], repeats: int, measure: MeasureFunction) -> dict[str, Series]:
-    """``repeats`` repetitions of each that count, in at most twice as many rounds. Turn 0 warms up and is thrown away.
+    """Measures until each name has ``repeats`` valid repetitions, in at most twice as many rounds.
 
-    Who raises is out, and keeps what it has.
+    Turn 0 is a warm-up and is discarded. A participant that raises takes no further turns and keeps its repetitions.
     """
     series = {name: Series() for name in names}
     for turn in range(2 * repeats + 1):

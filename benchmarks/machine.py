@@ -1,4 +1,4 @@
-"""What a figure was measured on: the machine, the versions, and how busy others kept it meanwhile."""
+"""Describes the machine and versions of a measurement, and the CPU load from other processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXTENSIONS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx5
 
 
 def describe() -> dict[str, object]:
-    """Date, processor, cores, memory in GiB and versions, ready for JSON."""
+    """Returns date, CPU, cores, memory in GiB and versions, ready for JSON."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -36,7 +36,7 @@ def _cpu_model() -> str:
 
 
 def _cpu_extensions() -> list[str]:
-    """What decides how fast a processor multiplies small numbers."""
+    """Returns the instruction sets that decide how fast the CPU multiplies low-precision numbers."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("flags"):
             have = set(line.split())
@@ -46,12 +46,12 @@ def _cpu_extensions() -> list[str]:
 
 @dataclass(frozen=True)
 class CpuMark:
-    """A moment to measure from: how much of the machine's CPU others have used since."""
+    """A point in time from which the CPU use of other processes is measured."""
 
     wall: float
     busy: float
     own: float
-    session: int | None = None  #: processes of this session are not others
+    session: int | None = None  #: processes of this session do not count as other processes
 
     @classmethod
     def now(cls, session: int | None = None) -> CpuMark:
@@ -66,10 +66,10 @@ class CpuMark:
         )
 
     def others_share(self, ended: float = 0.0) -> float:
-        """Share of all cores that other processes used since this mark, 0 to 1.
+        """Returns the share of all cores that other processes used since this mark, 0 to 1.
 
         Args:
-            ended: CPU seconds that are not others' and that nobody counts any more.
+            ended: CPU seconds of own processes that have ended and are in no other count.
         """
         now = CpuMark.now(self.session)
         others = (now.busy - self.busy) - (now.own - self.own) - ended
@@ -78,7 +78,7 @@ class CpuMark:
 
 
 def session_seconds(session: int | None) -> float:
-    """CPU time of all processes that have this session, and of their children that ended."""
+    """Returns the CPU time of all processes of a session and of their ended children, seconds."""
     if session is None:
         return 0.0
     ticks = 0
@@ -86,25 +86,25 @@ def session_seconds(session: int | None) -> float:
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
         if int(fields[3]) == session:
             ticks += sum(int(value) for value in fields[11:15])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int | str = "self") -> int:
-    """Memory of a process that is really there, without files that are merely mapped. Linux."""
+    """Returns a process's resident anonymous memory in bytes, without mapped files. Linux only."""
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in status if line.startswith("RssAnon:")).split()[1]) * 1024
 
 
 def open_files(pid: int | str = "self") -> int:
-    """Descriptors that a process has open. Linux."""
+    """Returns the number of open file descriptors of a process. Linux only."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def threads_of(pid: int) -> int:
-    """Threads of a process. Linux."""
+    """Returns the number of threads of a process. Linux only."""
     return len(os.listdir(f"/proc/{pid}/task"))
 
 

@@ -1,4 +1,4 @@
-"""The bench's table: a line for each figure, a column for each engine, and how ours stands to the best other."""
+"""Formats the bench's table: a row per figure, a column per engine, and the ratio of ours to the best peer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from benchmarks.workloads import Metric
 
 @dataclass(frozen=True)
 class Cell:
-    """One engine's figure, or why there is none."""
+    """One engine's figure, or a note in its place."""
 
     value: float | None = None
-    note: str = ""  #: printed in its place
+    note: str = ""  #: printed instead of a missing value
     disturbed: bool = False
 
     def __str__(self) -> str:
@@ -26,11 +26,11 @@ class Cell:
 class TableRow:
     work: str
     figure: Metric
-    cells: Mapping[str, Cell]  #: by engine
-    bandwidth: float | None = None  #: share of what the memory allows, ours
+    cells: Mapping[str, Cell]  #: engine -> cell
+    bandwidth: float | None = None  #: share of the memory bandwidth that our engine uses
 
     def ratio(self, ours: str) -> tuple[float, str] | None:
-        """How many times better ours is than the best other, and who that is. None where one side is missing."""
+        """Returns how many times better ours is than the best peer, and that peer's name. None if either is missing."""
         own = self.cells.get(ours, Cell()).value
         others = [(cell.value, name) for name, cell in self.cells.items() if name != ours and cell.value]
         if not own or not others:
@@ -40,7 +40,7 @@ class TableRow:
 
 
 def format_number(value: float) -> str:
-    """Three digits that count."""
+    """Formats a number with three significant digits."""
     if value == 0:
         return "0"
     digits = max(0, 2 - _magnitude(value))
@@ -52,7 +52,7 @@ def _magnitude(value: float) -> int:
 
 
 def format_table(lines: Sequence[TableRow], engines: Sequence[str], titles: Mapping[str, str]) -> list[str]:
-    """In Markdown, its columns aligned for those who read it as it is. Engines without a figure have no column."""
+    """Formats a Markdown table with columns aligned in the source. Engines without any figure have no column."""
     ours = engines[0]
     said = {name for line in lines for name, cell in line.cells.items() if str(cell) != "–"}
     shown = [name for name in engines if name == ours or name in said]

@@ -1,4 +1,4 @@
-"""The models of the bench on disk: made once, kept in ``build/bench``, in llama.cpp's format too where it is wanted."""
+"""Makes the bench's models once and keeps them in ``build/bench``, in llama.cpp's format too where needed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BYTES_PER_WEIGHT = {"bf16": 2.0, "int8": 1.0, "int4": 0.5625}
-"""The least that a format reads: int4 has a scale of two bytes for each 32 weights."""
+"""Format -> bytes read per weight, at least: int4 has a scale of two bytes for each 32 weights."""
 
 
 @dataclass(frozen=True)
 class BenchModel:
-    """A model's folder, and what of its shape decides its speed."""
+    """A model's folder, and the properties that determine its speed."""
 
     name: str
     path: Path
@@ -49,12 +49,12 @@ class BenchModel:
         return self.parameters * BYTES_PER_WEIGHT[format_]
 
     def bytes_per_token(self, format_: str, context: float) -> float:
-        """What one decode of one chat has to read, the embedding of one token aside."""
+        """Returns the bytes that one decode of one chat must read, without the embedding of one token."""
         return self.weight_bytes(format_) + context * self.kv_bytes_per_token
 
 
 def _shapes(file: Path) -> list[list[int]]:
-    """Of the tensors in a safetensors file, from its header, which is JSON behind its length."""
+    """Returns the shapes of the tensors in a safetensors file, from its header: a length, then JSON."""
     with file.open("rb") as content:
         (length,) = struct.unpack("<Q", content.read(8))
         header = json.loads(content.read(length))
@@ -68,19 +68,19 @@ def cache_dir() -> Path:
 
 
 def bench_model(name: str) -> BenchModel:
-    """S, M, the guide, or a folder."""
+    """Returns a model by name: S, M, guide, or a folder."""
     if name == "guide":
         return BenchModel.at(name, ROOT / "models" / "guide")
     if name not in ("S", "M"):
         return BenchModel.at(Path(name).name, Path(name))
-    from benchmarks import models  # torch, which the bench itself does without
+    from benchmarks import models  # imports torch, which the bench itself does not need
 
     make = {"S": models.make_s, "M": models.make_m}[name]
     return BenchModel.at(name, _make_once(cache_dir() / name, make))
 
 
 def _make_once(path: Path, make: Callable[[Path], object]) -> Path:
-    """``make`` writes a new name; only what is whole gets the right one."""
+    """Makes ``path`` if it does not exist; it appears only when complete."""
     if not path.exists():
         half = path.with_name(f"{path.name}.half")
         if half.is_dir():
@@ -91,14 +91,17 @@ def _make_once(path: Path, make: Callable[[Path], object]) -> Path:
 
 
 def make_gguf(model: BenchModel, format_: str, python: str, environment: dict[str, str]) -> Path:
-    """The model as llama.cpp reads it, in its own bf16, Q8_0 or Q4_0.
+    """Makes the model's GGUF file in bf16, Q8_0 or Q4_0; returns its path.
 
     Args:
-        python: has ``llama_cpp``, whose own program quantizes.
+        model: the model.
+        format_: bf16, int8 or int4.
+        python: an interpreter that has ``llama_cpp``, which quantizes.
+        environment: added to this process's environment.
 
     Raises:
-        ModuleNotFoundError: there is no package ``gguf`` here.
-        subprocess.CalledProcessError: llama.cpp does not want to.
+        ModuleNotFoundError: the package ``gguf`` is not installed.
+        subprocess.CalledProcessError: llama.cpp failed.
     """
     from benchmarks import gguf_files
 

@@ -1,4 +1,4 @@
-"""Models of a known shape with random weights: speed does not depend on what the weights say."""
+"""Makes models of known shapes with random weights; speed does not depend on the weights' values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from transformers import (
 
 
 def make_s(path: Path) -> Path:
-    """Model S: Llama shape, 31.8 M parameters, vocabulary 16,000, 4,096 positions, tied embeddings, bfloat16."""
+    """Makes model S: Llama shape, 31.8 M parameters, vocabulary 16,000, 4,096 positions, tied embeddings, bfloat16."""
     torch.manual_seed(1234)
     config = LlamaConfig(
         vocab_size=16_000,
@@ -41,7 +41,7 @@ def make_s(path: Path) -> Path:
 
 
 def make_m(path: Path) -> Path:
-    """Model M: Qwen3 shape, 473 M parameters, vocabulary 32,000, 4,096 positions, tied embeddings, bfloat16."""
+    """Makes model M: Qwen3 shape, 473 M parameters, vocabulary 32,000, 4,096 positions, tied embeddings, bfloat16."""
     torch.manual_seed(1234)
     config = Qwen3Config(
         vocab_size=32_000,
@@ -63,7 +63,7 @@ def make_m(path: Path) -> Path:
 
 
 def make_smollm2(path: Path) -> Path:
-    """The shape of SmolLM2-135M, tied embeddings, bfloat16; a tokenizer for the first 16,000 of its ids."""
+    """Makes SmolLM2-135M's shape, tied embeddings, bfloat16, with a tokenizer for the first 16,000 ids."""
     config = LlamaConfig(
         vocab_size=49_152,
         hidden_size=576,
@@ -82,7 +82,7 @@ def make_smollm2(path: Path) -> Path:
 
 
 def make_qwen3_06b(path: Path) -> Path:
-    """The shape of Qwen3-0.6B, tied embeddings, bfloat16; a tokenizer for the first 16,000 of its ids."""
+    """Makes Qwen3-0.6B's shape, tied embeddings, bfloat16, with a tokenizer for the first 16,000 ids."""
     config = Qwen3Config(
         vocab_size=151_936,
         hidden_size=1024,
@@ -102,7 +102,7 @@ def make_qwen3_06b(path: Path) -> Path:
 
 
 def make_llama_8b(path: Path) -> Path:
-    """The shape of Llama-3-8B, bfloat16, 16 GB; a tokenizer for the first 16,000 of its ids."""
+    """Makes Llama-3-8B's shape, bfloat16, 16 GB, with a tokenizer for the first 16,000 ids."""
     config = LlamaConfig(
         vocab_size=128_256,
         hidden_size=4096,
@@ -121,7 +121,7 @@ def make_llama_8b(path: Path) -> Path:
 
 
 def _on_device(architecture: type[PreTrainedModel], config: PreTrainedConfig, path: Path) -> Path:
-    """Random numbers for a large model are drawn on the GPU where there is one."""
+    """Makes a large model, on the GPU if there is one, because random weights take long on a CPU."""
     torch.manual_seed(1234)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         model = architecture(config)
@@ -131,7 +131,7 @@ def _on_device(architecture: type[PreTrainedModel], config: PreTrainedConfig, pa
 
 
 def _byte_pairs(vocab_size: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of exactly ``vocab_size`` tokens: two markers, all bytes, then pairs of bytes."""
+    """Makes a byte-level BPE tokenizer of exactly ``vocab_size`` tokens: two markers, all bytes, then byte pairs."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = list(islice(product(alphabet, alphabet), vocab_size - 2 - len(alphabet)))
     words = ["<s>", "</s>", *alphabet, *("".join(pair) for pair in merges)]

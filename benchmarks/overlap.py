@@ -1,7 +1,7 @@
-"""Many chats at once, with steps that overlap and with steps that wait for one another.
+"""Compares overlapping with sequential steps for many chats at once.
 
-How long the GPU has nothing to do is read from the profiler: the time in which no kernel runs, over a stretch of
-steps in which all chats decode. Tokens per second are measured without it.
+The GPU's idle time comes from the profiler: the time in which no kernel runs, over a number of steps in which all
+chats decode. Tokens per second are measured without the profiler.
 """
 
 from __future__ import annotations
@@ -23,24 +23,28 @@ PROFILED_STEPS = 32
 
 
 def compare(settings: EngineSettings, *, chats: int, prompt: int, new: int, vocab_size: int) -> dict[str, Any]:
-    """Figures of both ways; ``AssertionError`` when their tokens differ.
+    """Measures both ways.
 
     Args:
-        settings: ``overlap`` and the sizes of steps are set here.
-        chats: how many write at once. Every second one is sampled, with a top-p; the others are greedy.
+        settings: the engine's settings; ``overlap`` and the step sizes are overridden.
+        chats: number of concurrent chats. Every second one is sampled with a top-p; the others are greedy.
         prompt: tokens of each prompt.
-        new: most tokens of a reply; they end one after another.
-        vocab_size: prompts are drawn from so many ids.
+        new: largest number of tokens of a reply; replies have different lengths and end one after another.
+        vocab_size: prompts consist of ids below it.
+
+    Raises:
+        AssertionError: the two ways produced different tokens.
     """
     figures: dict[str, Any] = {"chats": chats}
     replies = []
     for overlap in (False, True):
-        # All prompts fit into one step. More steps would be paced by the clock, and bfloat16 rounds as they are cut.
+        # All prompts fit into one step. Several steps would be paced by the clock, and in bfloat16 the rounding depends
+        # on where prompts are cut into chunks.
         sizes = {"max_num_seqs": chats, "max_batched_tokens": chats * prompt}
         chosen = settings.model_copy(update={"overlap": overlap, **sizes})
         core = EngineCore(load_model(chosen, lambda _stage, _fraction: None), chosen)
         asked = _asked(chats, prompt, new, vocab_size)
-        _serve(core, asked)  # lazy set-up
+        _serve(core, asked)  # warm-up
         core.reset()
         begin = perf_counter()
         replies.append(_serve(core, asked))
@@ -81,7 +85,7 @@ def _serve(core: EngineCore, asked: list[tuple[list[int], SamplingParams]]) -> d
 
 
 def _idle_share(core: EngineCore, asked: list[tuple[list[int], SamplingParams]]) -> float:
-    """Share of the time in which no kernel runs while all chats decode."""
+    """Measures the share of time in which no kernel runs while all chats decode."""
     _add(core, [(prompt, replace(params, max_tokens=10 * PROFILED_STEPS)) for prompt, params in asked])
     begun: set[str] = set()
     while len(begun) < len(asked):
@@ -100,7 +104,7 @@ def _idle_share(core: EngineCore, asked: list[tuple[list[int], SamplingParams]])
 
 
 def idle_share(spans: Iterable[tuple[float, float]]) -> float:
-    """Of the time from the first beginning to the last end, the share that lies in none of the spans."""
+    """Returns the share of the time from the first start to the last end that no span covers."""
     ordered = sorted(spans)
     first = until = ordered[0][0]
     busy = 0.0

@@ -1,7 +1,7 @@
-"""What a number format costs the guide: how well it predicts the answers to questions it was never trained on.
+"""Measures how number formats affect the guide's predictions of answers to held-out questions.
 
-Perplexity over the answers' tokens, each behind its question in the guide's own chat template; and how often the
-most likely token is another one than in float32.
+Reports the perplexity over the answers' tokens, each answer after its question in the guide's own chat template, and
+how often the most likely token differs from float32.
 
     .venv/bin/python -m benchmarks.perplexity [--every 10]
 """
@@ -33,15 +33,15 @@ FORMATS = (("float32", "none"), ("bfloat16", "none"), ("float32", "int8"), ("bfl
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """How a model predicted some texts."""
+    """A model's prediction quality on some texts."""
 
     num_tokens: int
     perplexity: float
-    other_choice: float  #: share of tokens where it prefers another one than the reference does
+    other_choice: float  #: share of tokens where the most likely token differs from the reference's
 
 
 def held_out_dialogues() -> list[list[dict[str, str]]]:
-    """Each held-out question with its topic's first answer."""
+    """Returns each held-out question with its topic's first answer."""
     return [
         [{"role": "user", "content": question}, {"role": "assistant", "content": topic.answers[0]}]
         for topic in load(ROOT / "models/guide/data").topics
@@ -57,7 +57,7 @@ def load_guide(dtype: str, quantization: str, device: str = "cpu") -> LoadedMode
 
 
 def choices(model: LoadedModel, dialogues: Iterable[Sequence[dict[str, str]]]) -> tuple[Tensor, Tensor]:
-    """For every token of every answer its log-probability, and the token that the model would have chosen."""
+    """Returns, for every token of every answer, its log-probability and the model's most likely token."""
     scores, chosen = [], []
     for messages in dialogues:
         ids = model.tokenizer.apply_chat_template(messages, return_tensors="pt").input_ids
@@ -85,7 +85,7 @@ def compare(model: LoadedModel, dialogues: Iterable[Sequence[dict[str, str]]], r
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results", help="folder for the figures")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="ask only each Nth of the questions")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="use only every Nth question")
     options = parser.parse_args()
     if options.every < 1:
         parser.error("--every must be at least 1.")

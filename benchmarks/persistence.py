@@ -1,11 +1,11 @@
-"""What it costs the engine that every reply is saved while it is written.
+"""Measures how much the engine is slowed by saving replies while they are generated.
 
     .venv/bin/python -m benchmarks.persistence
 
-The guide model (the smallest there is, so the least favourable one) writes 8 and 64 replies of 200 tokens at once, in
-three ways that take turns: by the engine alone, by the server's own turns saving nothing, and saving as the server
-does, at the beginning, every 1.5 seconds and at the end, into SQLite and into a PostgreSQL of our own with its default
-settings. Prints tokens per second, medians of the repetitions, the share that saving takes, and the writes per second.
+The guide model (the smallest and so the least favourable one) generates 8 and 64 replies of 200 tokens at once, in
+three ways that run in turn: the engine alone, the server's turns without saving, and with saving as the server does,
+at the start, every 1.5 seconds and at the end, into SQLite and into a private PostgreSQL with default settings. Prints
+tokens per second, medians of the repetitions, the share that saving takes, and the writes per second.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TOKENS = 200
 
 
 class FixedLengthEngine(Engine):
-    """Goes on until it is told to stop: every reply has the same length."""
+    """Ignores the end of sequence, so that every reply has the same length."""
 
     async def chat(  # type: ignore[override]  # the options are passed on
         self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, **options: Any
@@ -56,10 +56,10 @@ class FixedLengthEngine(Engine):
 
 
 class NullTurnRecords(TurnRecords):
-    """Says that everything is saved, and saves nothing."""
+    """Reports everything as saved and saves nothing."""
 
     async def begin(self, user_id: str, new: NewTurn) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     async def checkpoint(self, user_id: str, turn_id: str, text: str | None) -> LeaseStatus:  # noqa: ARG002
         return LeaseStatus.RUNNING
@@ -69,7 +69,7 @@ class NullTurnRecords(TurnRecords):
 
 
 class TimedDatabase(Database):
-    """Notes how long every write of a reply takes."""
+    """Records the duration of every write."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

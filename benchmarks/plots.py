@@ -1,4 +1,4 @@
-"""The bench's figures as a picture: a panel for each, a bar for each engine."""
+"""Plots the bench's figures: a panel per figure, a bar per engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS = 3
 class Panel:
     title: str
     line: TableRow
-    limit: float | None = None  #: what the memory's bandwidth allows
+    limit: float | None = None  #: bound from the memory bandwidth, in the figure's unit
 
 
 def draw(panels: Sequence[Panel], ours: str, titles: Mapping[str, str], caption: str, targets: Sequence[Path]) -> None:
@@ -31,7 +31,7 @@ def draw(panels: Sequence[Panel], ours: str, titles: Mapping[str, str], caption:
         axis.set_visible(False)
     for axis, panel in zip(axes.flat, panels, strict=False):
         shown = [(name, cell.value) for name, cell in panel.line.cells.items() if cell.value]
-        shown.reverse()  # bars are drawn from below
+        shown.reverse()  # barh draws from the bottom up
         colours = [OURS if name == ours else OTHERS for name, _ in shown]
         bars = axis.barh([titles[name] for name, _ in shown], [value for _, value in shown], color=colours, height=0.7)
         axis.bar_label(bars, [format_number(value) for _, value in shown], padding=3, fontsize=8)
@@ -54,7 +54,7 @@ def draw(panels: Sequence[Panel], ours: str, titles: Mapping[str, str], caption:
 def draw_lines(
     times: Sequence[float], values: Mapping[str, Sequence[float]], unit: str, caption: str, targets: Sequence[Path]
 ) -> None:
-    """A panel for each of what was looked up over time."""
+    """Plots values over time, a panel per value."""
     rows = -(-len(values) // COLUMNS)
     figure, axes = pyplot.subplots(rows, COLUMNS, figsize=(4.4 * COLUMNS, 2.3 * rows + 0.5), squeeze=False)
     for axis in axes.flat[len(values) :]:

@@ -1,18 +1,17 @@
-"""What is left of the engine's speed when people chat in their browsers.
+"""Measures how much of the engine's speed the whole product keeps when users chat in browsers.
 
     .venv/bin/python -m benchmarks.product           # about ten minutes
     .venv/bin/python -m benchmarks.product --quick   # about two
 
-64 people with accounts, signed in, chat at once with a real server (``python -m app serve``, a process of its own, a
-fresh SQLite database, the bundled model): each sends a message, reads the reply in the event stream that the page keeps
-open, and sends the next one. In turns with that, a process with nothing but the engine answers the same messages with
-the same seeds, settings and history. Both are measured by the engine's own counter of generated tokens, over a window
-in which everybody is chatting; medians, without repetitions in which other programs took more than 8 % of the
-processor.
+64 signed-in users chat at once with a real server (``python -m app serve``, a process of its own, a fresh SQLite
+database, the bundled model): each sends a message, reads the reply in the event stream that the page keeps open, and
+sends the next one. In alternation, a process with only the engine answers the same messages with the same seeds,
+settings and history. Both are measured by the engine's own counter of generated tokens, over a window in which all
+users are chatting. Reports medians, without repetitions in which other programs used more than 8 % of the CPU.
 
-How long a token takes from its sampling until its text is written to the connection is the server's own metric
-(``deskmate_token_delivery_seconds``, of each event its oldest token). Those who chat share the processor with the
-server: they are one process that reads bytes and hardly looks at them, and its own use of the processor is said.
+The time from sampling a token to writing its text to the connection is the server's own metric
+(``deskmate_token_delivery_seconds``, for the oldest token of each event). The simulated users share the CPU with the
+server: they are one process that reads bytes and hardly parses them, and its CPU use is reported.
 """
 
 from __future__ import annotations
@@ -48,11 +47,12 @@ TOKENS, DELIVERY = "deskmate_generation_tokens_total", "deskmate_token_delivery_
 
 
 class MeasuredServer:
-    """The people at a server, and what its metrics say of them.
+    """Simulated users of a server, measured by the server's metrics.
 
     Args:
-        server: running.
-        number: of people.
+        server: the running server.
+        runner: runs the users.
+        number: number of users.
     """
 
     def __init__(self, server: LiveServer, runner: asyncio.Runner, number: int) -> None:
@@ -63,7 +63,7 @@ class MeasuredServer:
         self._scrapes: list[dict[str, float]] = []
 
     def measure(self, turn: int, seconds: float) -> dict[str, float]:
-        """One turn of chats."""
+        """Runs one turn of chats and returns its figures."""
         self._scrapes.clear()
         for person in self._people:
             person.first_texts.clear()
@@ -95,7 +95,7 @@ def _finished(found: Mapping[str, float]) -> float:
 
 
 def measure(people: int, seconds: float, repeats: int) -> dict[str, Series]:
-    """Both, in turns."""
+    """Measures the engine alone and the whole product in alternation."""
     with (
         tempfile.TemporaryDirectory() as temporary,
         tqdm(total=2 * (repeats + 1), file=sys.stderr, dynamic_ncols=True, leave=False) as bar,
@@ -103,7 +103,7 @@ def measure(people: int, seconds: float, repeats: int) -> dict[str, Series]:
     ):
         folder = Path(temporary)
         bar.set_description("starting")
-        # Titles would be replies of their own, which the engine alone does not write.
+        # Titles would be extra replies, which the engine alone does not generate.
         with EngineProcess(folder) as alone, LiveServer(folder, ["--no-auto-titles"]) as server:
             measured_server = MeasuredServer(server, runner, people)
 
@@ -117,7 +117,7 @@ def measure(people: int, seconds: float, repeats: int) -> dict[str, Series]:
                 else:
                     figures = measured_server.measure(turn, seconds)
                 figures["cores"] = (session_seconds(session) - used) / (perf_counter() - began)
-                bar.total = max(bar.total or 0, bar.n + 1)  # what is dropped is done again
+                bar.total = max(bar.total or 0, bar.n + 1)  # dropped repetitions are repeated
                 bar.update()
                 return Repetition(figures, mark.others_share())
 
@@ -125,27 +125,28 @@ def measure(people: int, seconds: float, repeats: int) -> dict[str, Series]:
 
 
 def format_report(found: Mapping[str, Series]) -> list[str]:
-    """For people."""
+    """Formats the results as text."""
     engine, product = found[ENGINE].figures, found[PRODUCT].figures
     share = product["tokens_per_s"] / engine["tokens_per_s"]
     lines = [
         f"{ENGINE:<18} {engine['tokens_per_s']:7,.0f} tokens/s on {engine['cores']:.2f} cores",
         f"{PRODUCT:<18} {product['tokens_per_s']:7,.0f} tokens/s on {product['cores']:.2f} cores, and "
-        f"{product['client_cores']:.2f} for those who chat",
-        f"share of the engine's tokens: {share:.1%} (at least {MIN_ENGINE_SHARE:.0%}: {_verdict(share >= MIN_ENGINE_SHARE)}; "
-        f"goal {TARGET_ENGINE_SHARE:.0%}: {_verdict(share >= TARGET_ENGINE_SHARE)})",
-        "a token's way from its sampling to the connection: "
+        f"{product['client_cores']:.2f} for the clients",
+        f"share of the engine's tokens: {share:.1%} (at least {MIN_ENGINE_SHARE:.0%}: "
+        f"{_verdict(share >= MIN_ENGINE_SHARE)}; "
+        f"target {TARGET_ENGINE_SHARE:.0%}: {_verdict(share >= TARGET_ENGINE_SHARE)})",
+        "time from sampling a token to the connection: "
         + ", ".join(f"p{share} {product[f'delivery_p{share}_ms']:.1f} ms" for share in (50, 95, 99))
         + f" (p95 at most {MAX_DELIVERY_MS:.0f} ms: {_verdict(product['delivery_p95_ms'] <= MAX_DELIVERY_MS)})",
-        f"first text after a message was sent: p50 {product['first_text_p50_ms']:.0f} ms, "
+        f"time from sending a message to its first text: p50 {product['first_text_p50_ms']:.0f} ms, "
         f"p95 {product['first_text_p95_ms']:.0f} ms; {product['replies_per_s']:.1f} replies and "
         f"{product['events_per_s']:.0f} events per second",
     ]
     for name, series in found.items():
         if series.is_disturbed:
-            lines.append(f"{name}: others were busy in every repetition, which count for want of better ones")
+            lines.append(f"{name}: other programs were busy in every repetition, so all repetitions count")
         elif series.dropped:
-            lines.append(f"{name}: {series.dropped} repetitions dropped, others were busy")
+            lines.append(f"{name}: {series.dropped} repetitions dropped, other programs were busy")
     return lines
 
 
@@ -154,7 +155,7 @@ def _verdict(met: bool) -> str:
 
 
 def as_json(found: Mapping[str, Series], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """For programs."""
+    """Returns the results for the JSON file."""
     engine, product = (found[name].figures["tokens_per_s"] for name in (ENGINE, PRODUCT))
     return {
         "machine": machine.describe(),
@@ -179,8 +180,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--people", type=int, default=64)
     parser.add_argument("--quick", action="store_true", help="two short repetitions")
-    parser.add_argument("--seconds", type=float, help="of each repetition (20; 10 with --quick)")
-    parser.add_argument("--repeats", type=int, help="that count (9; 2 with --quick)")
+    parser.add_argument("--seconds", type=float, help="duration of each repetition (20; 10 with --quick)")
+    parser.add_argument("--repeats", type=int, help="measured repetitions (9; 2 with --quick)")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args(arguments)
     seconds = args.seconds or (10.0 if args.quick else 20.0)

@@ -1,4 +1,4 @@
-"""Percentiles of what was measured."""
+"""Computes quantiles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Linear between the two nearest ranks, as numpy and spreadsheets have it.
+    """Returns a quantile, linear between the two nearest ranks as in NumPy and spreadsheets.
 
     Raises:
         ValueError: there are no values.

@@ -1,4 +1,4 @@
-"""What a run of the bench found, for people and for programs: tables, notes, JSON and pictures."""
+"""Reports the results of a bench run: tables, notes, JSON and pictures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TITLES = {entry.name: entry.title for entry in CATALOGUE}
 OUTSIDE = Metric("outside_forward", "time outside the model's forward", "%", False)
 KEPT = Metric("kept", "the same, of 1 chat's", "%", True)
 LARGE_MIB = 1024
-"""Larger than most caches."""
+"""Buffer size in MiB that is larger than most caches."""
 
 PANELS = (
     ("M", "bf16", "1 chat", "decode"),
@@ -36,18 +36,18 @@ PANELS = (
     ("S", "bf16", "32 chats", "throughput"),
     ("guide", "bf16", "1 chat", "decode"),
 )
-"""Of the picture, where they were measured."""
+"""Panels of the picture as (model, format, workload, figure); those that were not measured are left out."""
 
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Read bandwidth in GB/s by the buffer's size in MiB: a model that fits into a cache is read from there."""
+    """Read bandwidth in GB/s per buffer size in MiB: a model that fits into a cache is read from there."""
 
     measured: Mapping[int, float]
 
     @staticmethod
     def sizes(models: Sequence[BenchModel]) -> list[int]:
-        """The buffers to measure."""
+        """Returns the buffer sizes to measure, MiB."""
         return sorted({Bandwidth._size(model) for model in models} | {LARGE_MIB})
 
     @staticmethod
@@ -56,30 +56,30 @@ class Bandwidth:
         return mebibytes if mebibytes < LARGE_MIB // 2 else LARGE_MIB
 
     def of(self, model: BenchModel) -> float:
-        """Bytes per second for a model of this size."""
+        """Returns the bandwidth in bytes per second for a model of this size."""
         return self.measured[self._size(model)] * 1e9
 
     def limit(self, model: BenchModel, format_: str, context: float = 0.0) -> float:
-        """Tokens per second of one chat that reading allows."""
+        """Returns the bandwidth bound of one chat, tokens per second."""
         return self.of(model) / model.bytes_per_token(format_, context)
 
 
 @dataclass
 class Report:
-    """Grows with each model and format that was measured."""
+    """Collects the results of each measured model and format."""
 
     machine: Mapping[str, object]
     bandwidth: Bandwidth
-    missing: Mapping[str, str]  #: engines that are not here, with how they are installed
+    missing: Mapping[str, str]  #: missing engine -> how to install it
     rows: list[Row] = field(default_factory=list)
 
     def section(self, model: BenchModel, format_: str, rows: Sequence[Row]) -> str:
-        """One table, with what it says about itself before and after."""
+        """Formats one table with its heading and notes."""
         self.rows += rows
         return "\n".join(
             [
-                f"{model.name}, {model.parameters / 1e6:,.0f} million parameters, {format_}: reading its weights "
-                f"allows {self.bandwidth.limit(model, format_):,.0f} tokens per second of one chat.",
+                f"{model.name}, {model.parameters / 1e6:,.0f} million parameters, {format_}: the memory bandwidth "
+                f"allows {self.bandwidth.limit(model, format_):,.0f} tokens per second for one chat.",
                 "",
                 *format_table(self.lines(rows), list(TITLES), TITLES),
                 *_notes(rows),
@@ -103,14 +103,14 @@ class Report:
         return lines
 
     def _share(self, rows: Sequence[Row], figure: Metric) -> float | None:
-        """Of the bandwidth, what our decodes read."""
+        """Returns the share of the bandwidth that our decodes use."""
         for row in rows:
             if row.engine is OURS and figure.key == "decode" and row.bytes_per_second is not None:
                 return row.bytes_per_second / self.bandwidth.of(row.model)
         return None
 
     def write(self, folder: Path, name: str, versions: Mapping[str, Mapping[str, str]]) -> list[Path]:
-        """JSON, and pictures where matplotlib is installed. Returns the files."""
+        """Writes JSON, and pictures if matplotlib is installed. Returns the files."""
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / f"{name}.json"
         found: dict[str, Any] = {
@@ -136,7 +136,7 @@ class Report:
         pictures = [folder / f"{name}.png", folder / f"{name}.svg"] if panels else []
         if panels:
             about = self.machine
-            caption = f"{about['cpu']}, {about['threads']} threads, {about['date']}. Dashed: what reading allows."
+            caption = f"{about['cpu']}, {about['threads']} threads, {about['date']}. Dashed: bandwidth bound."
             draw(panels, OURS.name, TITLES, caption, pictures)
         return [target, *pictures]
 
@@ -149,7 +149,7 @@ def _cell(row: Row, figure: Metric) -> Cell:
 
 
 def _shares(cells: Mapping[str, Cell], whole: Mapping[str, Cell]) -> dict[str, Cell]:
-    """Per cent of what the same engine reached elsewhere."""
+    """Returns each engine's figure as a percentage of its figure in ``whole``."""
     return {
         name: Cell(100 * cell.value / of.value, disturbed=cell.disturbed or of.disturbed)
         for name, cell in cells.items()
@@ -158,7 +158,7 @@ def _shares(cells: Mapping[str, Cell], whole: Mapping[str, Cell]) -> dict[str, C
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
-    """What the table cannot say."""
+    """Formats notes on failed and dropped measurements."""
     works_of: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         series = row.series
@@ -166,9 +166,9 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         if series.problem and series.problem != NOT_BUILT:
             said.append(series.problem)
         if series.is_disturbed:
-            said.append("others were busy in every repetition (!)")
+            said.append("other programs were busy in every repetition (!)")
         elif series.dropped:
-            said.append(f"{series.dropped} of {len(series.repetitions)} repetitions dropped: others were busy")
+            said.append(f"{series.dropped} of {len(series.repetitions)} repetitions dropped: other programs were busy")
         for what in said:
             works_of.setdefault((row.engine.title, what), []).append(row.work.name)
     every = len({row.work.name for row in rows})

@@ -1,14 +1,14 @@
-"""A load test over HTTP for any server of OpenAI's API: Deskmate, vLLM, llama.cpp, and others.
+"""Load-tests any server with an OpenAI-compatible API over HTTP: Deskmate, vLLM, llama.cpp, and others.
 
     .venv/bin/python -m benchmarks.serve --url http://127.0.0.1:7860/v1 --rate 1 2 4 --requests 60
     .venv/bin/python -m benchmarks.serve --url http://127.0.0.1:8000/v1 --api completions --token-ids 32000 --ignore-eos
 
-Open loop: requests come as a Poisson process whose times are fixed by a seed before the first is sent, and no request
-waits for another one's answer, as people do not. Latencies count from when a request was due: one that the client sends
-late, because it could not keep up, shows its whole delay, and how many were late is said. TTFT is the time to the first
-text; ITL the gaps between pieces of text, which hold one token each with most servers; TPOT a reply's time after its
-first token by the tokens that the server counts. Goodput counts the replies within --slo-ttft and --slo-tpot; what
-failed is not good.
+Open loop: requests arrive as a Poisson process whose times are fixed by a seed before the first is sent, and no request
+waits for another one's answer. Latencies count from a request's planned time, so a request that the client sends late
+because it cannot keep up includes the whole delay; the number of late requests is reported. TTFT is the time to the
+first text; ITL is the gap between pieces of text, which hold one token each with most servers; TPOT is a reply's time
+after its first token divided by the tokens that the server counts. Goodput counts the replies within --slo-ttft and
+--slo-tpot; failed requests are not good.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def _planned(args: argparse.Namespace, rate: float, requests: int, seed: int) ->
 
 
 def format_report(rate: float, found: dict[str, Any]) -> list[str]:
-    """A rate's figures for people."""
+    """Formats the figures of one rate as text."""
     lines = [
-        f"\n{rate:g} requests per second asked: {found['answered']} of {found['requests']} answered in "
+        f"\n{rate:g} requests per second planned: {found['answered']} of {found['requests']} answered in "
         f"{found['seconds']:.1f} s, {format_number(found['output_tokens_per_s'])} tokens/s; "
         f"good: {found['good_share']:.0%}, {found['goodput_requests_per_s']:.2f} requests/s"
     ]
@@ -115,18 +115,18 @@ def _only_model(url: str, headers: dict[str, str]) -> str:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return str(json.load(answer)["data"][0]["id"])
     except (OSError, ValueError, KeyError, IndexError) as error:
-        sys.exit(f"{url} does not say which models it has ({error}). Name one with --model.")
+        sys.exit(f"{url} does not list its models ({error}). Name one with --model.")
 
 
 def _rate(text: str) -> float:
     value = float(text)
     if not value > 0:
-        raise argparse.ArgumentTypeError("a rate is above 0")
+        raise argparse.ArgumentTypeError("a rate must be above 0")
     return value
 
 
 def _lengths(text: str) -> str:
-    """As it is, if it is one."""
+    """Validates a distribution of lengths and returns it unchanged."""
     try:
         lengths(text)
         return text
@@ -136,29 +136,29 @@ def _lengths(text: str) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", default="http://127.0.0.1:7860/v1", help="up to and with /v1")
-    parser.add_argument("--model", help="default: the first one that the server lists")
+    parser.add_argument("--url", default="http://127.0.0.1:7860/v1", help="base URL, including /v1")
+    parser.add_argument("--model", help="default: the first model that the server lists")
     parser.add_argument("--api-key", default=os.environ.get("OPENAI_API_KEY"), help="default: $OPENAI_API_KEY")
     parser.add_argument("--api", choices=("chat", "completions"), default="chat")
     parser.add_argument("--rate", nargs="+", type=_rate, default=[1.0], help="requests per second; inf: all at once")
-    parser.add_argument("--requests", type=int, default=60, help="for each rate")
+    parser.add_argument("--requests", type=int, default=60, help="number of requests for each rate")
     parser.add_argument(
         "--prompt-tokens", type=_lengths, default="32-256", help="128, 32-256, exp:200, lognormal:200:0.8"
     )
-    parser.add_argument("--reply-tokens", type=_lengths, default="64-128", help="most tokens of a reply, likewise")
-    parser.add_argument("--token-ids", type=int, metavar="VOCAB", help="prompts of token ids below this, not of words")
-    parser.add_argument("--ignore-eos", action="store_true", help="replies of full length, where the server can")
-    parser.add_argument("--extra", default="{}", help='JSON for the body of every request, as {"temperature": 0}')
+    parser.add_argument("--reply-tokens", type=_lengths, default="64-128", help="max_tokens of a reply, same forms")
+    parser.add_argument("--token-ids", type=int, metavar="VOCAB", help="prompts of token ids below this, not words")
+    parser.add_argument("--ignore-eos", action="store_true", help="replies of full length, if the server supports it")
+    parser.add_argument("--extra", default="{}", help='JSON for the body of every request, such as {"temperature": 0}')
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--slo-ttft", type=float, default=1000.0, help="ms within which a good reply begins")
-    parser.add_argument("--slo-tpot", type=float, default=100.0, help="ms for each of its tokens after the first")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds until a request is given up")
-    parser.add_argument("--max-in-flight", type=int, default=1000, help="connections at once")
-    parser.add_argument("--warm-up", type=int, default=2, help="requests that do not count, before")
+    parser.add_argument("--slo-ttft", type=float, default=1000.0, help="goodput limit: ms to the first token")
+    parser.add_argument("--slo-tpot", type=float, default=100.0, help="goodput limit: ms per token after the first")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds until a request is abandoned")
+    parser.add_argument("--max-in-flight", type=int, default=1000, help="limit of open connections")
+    parser.add_argument("--warm-up", type=int, default=2, help="warm-up requests, which do not count")
     parser.add_argument("--output", type=Path, help="JSON file")
     args = parser.parse_args()
     if args.token_ids is not None and args.api == "chat":
-        parser.error("--token-ids goes with --api completions")
+        parser.error("--token-ids needs --api completions")
     return args
 
 

@@ -1,4 +1,4 @@
-"""Runs the engines of the catalogue side by side on one model in one format, and says what each reached."""
+"""Runs the catalogue's engines side by side on one model in one format and collects their figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.workloads import Metric, MetricValues, RunChats, Workload
 
 WARM_UP_TOKENS = 4
 NOT_BUILT = "not built"
-"""What an engine says that has no such format yet."""
+"""Error text of an engine that does not have the format yet."""
 
 
 def _nothing(run: RunChats, turn: int) -> MetricValues:  # noqa: ARG001
@@ -30,12 +30,12 @@ def _nothing(run: RunChats, turn: int) -> MetricValues:  # noqa: ARG001
 
 
 START = Workload("second start", _nothing, (Metric("seconds", "to the first token", "s", False),), 17)
-"""Measured on fresh processes: the second start and later ones, with all that the first one has left on the disk."""
+"""Measured on fresh processes: the second and later starts, which find the first start's caches on disk."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One engine at one work."""
+    """The results of one engine with one workload."""
 
     model: BenchModel
     format: str
@@ -45,7 +45,7 @@ class Row:
 
     @property
     def bytes_per_second(self) -> float | None:
-        """Bytes per second that its decodes of one chat read at least."""
+        """Lower bound of the bytes per second read by decodes of one chat."""
         decode = self.series.figures.get("decode")
         if decode is None or self.work.read_at is None:
             return None
@@ -71,12 +71,12 @@ class Row:
 
 @dataclass
 class LoadedPeers:
-    """The engines that are loaded now."""
+    """The engines that are loaded."""
 
     bar: tqdm[Any]
     loads: dict[str, tuple[EngineSpec, PeerConfig]] = field(default_factory=dict)
     peers: dict[str, PeerProcess] = field(default_factory=dict)
-    broken: dict[str, str] = field(default_factory=dict)  #: those that did not start, with why
+    broken: dict[str, str] = field(default_factory=dict)  #: engine that did not start -> why
 
     def stop(self) -> None:
         for peer in self.peers.values():
@@ -88,10 +88,10 @@ class PeerBench:
     """One run of the bench.
 
     Args:
-        threads: for every engine.
-        kv_gib: memory for each engine's KV cache.
-        repeats: repetitions that count.
-        quick: the repetition that warms up ends after a few tokens of each reply.
+        threads: threads of every engine.
+        kv_gib: memory for each engine's KV cache, GiB.
+        repeats: measured repetitions.
+        quick: the warm-up repetition ends after a few tokens of each reply.
     """
 
     threads: int
@@ -104,7 +104,7 @@ class PeerBench:
     def compare(
         self, model: BenchModel, format_: str, entries: Sequence[EngineSpec], works: Sequence[Workload]
     ) -> list[Row]:
-        """Every work by every engine; each is loaded once, and frozen while others have their turn."""
+        """Runs every workload on every engine; each engine is loaded once and frozen between its turns."""
         rows: list[Row] = []
         fitting = [work for work in works if work.context <= model.context]
         total = len(entries) * sum(self.repeats + (work is not START) for work in fitting)
@@ -114,7 +114,7 @@ class PeerBench:
                 self._load(loaded, model, format_, entries, max([work.chats for work in fitting], default=1))
                 for work in fitting:
                     if work is START:
-                        loaded.stop()  # a start must find the memory and the caches free
+                        loaded.stop()  # starts are measured with free memory and caches
                     series = run_interleaved(list(loaded.peers), self.repeats, self._measure(loaded, work))
                     for entry in entries:
                         found = series.get(entry.name) or Series(problem=loaded.broken.get(entry.name))
@@ -164,7 +164,7 @@ class PeerBench:
 
         def start(name: str, turn: int) -> Repetition:
             if turn == 0:
-                return Repetition({}, 0.0)  # all have been started before
+                return Repetition({}, 0.0)  # every engine has been started before
             mark = CpuMark.now()
             peer = self._start(*loaded.loads[name])
             others = mark.others_share(ended=session_seconds(peer.session))
@@ -178,7 +178,7 @@ class PeerBench:
             except (PeerError, RuntimeError) as error:
                 raise CannotContinueError(_reason(error)) from error
             finally:
-                loaded.bar.total = max(loaded.bar.total or 0, loaded.bar.n + 1)  # what is dropped is done again
+                loaded.bar.total = max(loaded.bar.total or 0, loaded.bar.n + 1)  # dropped repetitions are repeated
                 loaded.bar.update(not (work is START and turn == 0))
 
         return measure

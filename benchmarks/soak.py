@@ -1,14 +1,14 @@
-"""Whether the server's memory stays flat while people chat, stop, leave, ask again and delete for an hour.
+"""Checks that the server's memory stays flat while users chat, stop, leave, regenerate and delete for an hour.
 
     .venv/bin/python -m benchmarks.soak             # an hour
     .venv/bin/python -m benchmarks.soak --quick     # ten minutes
 
-A real server (``python -m app serve``, the bundled model, a fresh SQLite database) and 32 people with accounts, who do
-at random what people do: read a reply to its end, stop it, close the connection in the middle, ask again, delete the
-conversation under the reply. What the server holds is looked up every few seconds. It is flat when, over the second
-half, the slope of the memory (RssAnon; Theil and Sen) makes no more than 2 % of it, that of open files and threads no
-more than 8, and when nothing is left at the end: no request, no block of the cache, no event stream. Otherwise the exit
-status is 1. Every sample goes to ``benchmarks/results/`` as JSON, with a picture where matplotlib is installed.
+Starts a real server (``python -m app serve``, the bundled model, a fresh SQLite database) and 32 users with accounts,
+who act at random: read a reply to its end, stop it, close the connection in the middle, regenerate it, or delete the
+conversation during the reply. The server's resources are sampled every few seconds. The test passes if, over the second
+half, memory (RssAnon; slope by Theil and Sen) grows by at most 2 %, open files and threads by at most 8 each, and
+nothing is left at the end: no request, no KV block, no event stream. Otherwise the exit status is 1. All samples are
+written to ``benchmarks/results/`` as JSON, with a picture if matplotlib is installed.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from benchmarks.live.users import SimulatedUser
 
 MIB = 1024**2
 CONVERSATIONS = 8
-"""Kept by each person; with the next one the oldest is deleted."""
+"""Conversations that each user keeps; beyond it the oldest is deleted."""
 IDLE_TIMEOUT_SECONDS = 30.0
-"""In which a server without visitors must have let go of everything."""
+"""Time within which a server without users must have released everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the server holds at a moment."""
+    """The server's resource use at one time."""
 
-    seconds: float  #: since the soak began
+    seconds: float  #: since the start of the soak
     memory_mib: float
     files: float
     threads: float
@@ -60,16 +60,17 @@ class Sample:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is being done."""
+        """Whether the server has no requests, no used KV blocks and no event streams."""
         return not (self.running or self.waiting or self.blocks_used or self.event_streams)
 
 
 class RandomUser(SimulatedUser):
-    """Somebody who does one thing after the other.
+    """A user who does one random action after the other.
 
     Args:
-        dice: what decides.
-        outcomes: what they did, counted.
+        browser: the user's browser.
+        dice: source of randomness.
+        outcomes: counts the actions.
     """
 
     def __init__(self, browser: Browser, dice: random.Random, outcomes: Counter[str]) -> None:
@@ -79,13 +80,13 @@ class RandomUser(SimulatedUser):
         self._conversations: list[str] = []
 
     async def run(self, stop_event: asyncio.Event) -> None:
-        """Go on until ``stop_event`` is set."""
+        """Acts until ``stop_event`` is set."""
         while not stop_event.is_set():
             try:
                 self._outcomes[await self._do_random_action()] += 1
             except ResponseError as error:
-                # Replies that somebody has left are still being written: their conversations wait, and more than a few
-                # at a time nobody may have.
+                # Replies whose reader has left are still generated: their conversations are busy, and each user may
+                # have only a few replies at a time.
                 if error.status not in (409, 429):
                     raise
                 self._outcomes["busy"] += 1
@@ -121,7 +122,7 @@ class RandomUser(SimulatedUser):
 
 
 async def soak(server: LiveServer, people: int, seconds: float, every: float) -> tuple[list[Sample], Counter[str]]:
-    """Let them all do as they like; returns what the server held meanwhile, at the end at rest."""
+    """Lets all users act for ``seconds``; returns the server's samples, the last one at rest, and the action counts."""
     *browsers, observer = await server.sign_up(people + 1)
     outcomes: Counter[str] = Counter()
     stop_event = asyncio.Event()
@@ -167,7 +168,7 @@ async def _sample(server: LiveServer, observer: Browser, seconds: float) -> Samp
 
 
 def trends(found: Sequence[Sample]) -> dict[str, Trend]:
-    """Of what must not grow."""
+    """Computes the trends of the resources that must not grow."""
     seconds = [one.seconds for one in found]
     return {
         "memory_mib": Trend.of(seconds, [one.memory_mib for one in found], share=0.02, least=0.0),
@@ -177,7 +178,7 @@ def trends(found: Sequence[Sample]) -> dict[str, Trend]:
 
 
 def format_report(grown: Mapping[str, Trend], rest: Sample, outcomes: Mapping[str, int]) -> list[str]:
-    """For people."""
+    """Formats the results as text."""
     names = {"memory_mib": "memory, MiB", "files": "open files", "threads": "threads"}
     lines = [
         f"{sum(outcomes.values()):,} visits: " + ", ".join(f"{n:,} {what}" for what, n in sorted(outcomes.items()))

@@ -1,11 +1,10 @@
-"""What speculation brings: questions of the guide's own data with it and without, taking turns on the same machine.
+"""Measures the speed-up from speculative decoding on questions of the guide's data, with and without it in turn.
 
     .venv/bin/python -m benchmarks.speculation [--repeats 5] [--speculation prompt-lookup] [--tokens 4]
 
-Asks wordings that the guide was never trained on, greedily: each alone, each as a chat that goes on ("Say it again."),
-and eight such chats at once. For each it says how many guesses were right, how many tokens a step brought, and the
-ratio of tokens per second. Both engines live in one process and take turns; ``--model`` and ``--speculation`` may name
-others. Writes JSON to ``benchmarks/results``.
+Asks held-out questions greedily: each alone, each as a chat with a follow-up ("Say it again."), and eight such chats at
+once. Reports the share of draft tokens accepted, the tokens per step, and the ratio of tokens per second. Both engines
+run in one process, in turn; ``--model`` and ``--speculation`` select others. Writes JSON to ``benchmarks/results``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MAX_TOKENS = 160
 
 
 async def ask(engine: Engine, questions: Sequence[str]) -> int:
-    """One chat: each question behind the replies before it. Returns how many tokens were written."""
+    """Runs one chat, each question after the earlier replies. Returns the number of generated tokens."""
     messages: list[ChatMessage] = []
     written = 0
     for question in questions:
@@ -44,7 +43,7 @@ async def ask(engine: Engine, questions: Sequence[str]) -> int:
 
 
 async def measure(engine: Engine, chats: Sequence[Sequence[str]], at_once: int) -> dict[str, float]:
-    """Tokens per second, prompts included, and what was guessed meanwhile."""
+    """Measures tokens per second, prompts included, and counts draft tokens."""
     before = engine.stats()
     begin = perf_counter()
     written = 0
@@ -62,7 +61,7 @@ async def measure(engine: Engine, chats: Sequence[Sequence[str]], at_once: int) 
 
 
 def make_workloads(count: int) -> dict[str, tuple[list[list[str]], int]]:
-    """Chats, and how many run at once."""
+    """Returns workload -> its chats and how many of them run at once."""
     questions = [question for topic in load().topics for question in topic.held_out[:1]]
     asked = random.Random(7).sample(questions, min(count, len(questions)))
     alone = [[question] for question in asked]
@@ -77,7 +76,7 @@ async def run(args: argparse.Namespace) -> list[dict[str, object]]:
         for choice in ("off", args.speculation):
             settings = EngineSettings(
                 model=str(args.model),
-                enable_prefix_caching=False,  # or the second repetition would read no prompt
+                enable_prefix_caching=False,  # otherwise the second repetition would compute no prompt
                 speculation=choice,
                 speculative_tokens=args.tokens,
             )
@@ -96,7 +95,7 @@ async def run(args: argparse.Namespace) -> list[dict[str, object]]:
             accepted = last["accepted_draft_tokens"] / max(1.0, last["draft_tokens"])
             print(
                 f"{work}: {ratio:.2f}x the tokens per second, {100 * accepted:.0f} % of {last['draft_tokens']:g} "
-                f"guesses right, {last['tokens'] / last['steps']:.2f} tokens a step (without: "
+                f"draft tokens accepted, {last['tokens'] / last['steps']:.2f} tokens a step (without: "
                 f"{plain[-1]['tokens'] / plain[-1]['steps']:.2f})",
                 flush=True,
             )
@@ -107,8 +106,8 @@ async def run(args: argparse.Namespace) -> list[dict[str, object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "guide")
-    parser.add_argument("--speculation", default="prompt-lookup", help="as ENGINE_SPECULATION")
-    parser.add_argument("--tokens", type=int, default=4, help="as ENGINE_SPECULATIVE_TOKENS")
+    parser.add_argument("--speculation", default="prompt-lookup", help="see ENGINE_SPECULATION")
+    parser.add_argument("--tokens", type=int, default=4, help="see ENGINE_SPECULATIVE_TOKENS")
     parser.add_argument("--questions", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()

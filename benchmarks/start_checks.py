@@ -1,9 +1,9 @@
-"""How long the checks of a model take at start: processor seconds of each, and of the whole load.
+"""Measures the CPU seconds of each check of a model at start, and of the whole load.
 
     python -m benchmarks.start_checks                      # random weights in SmolLM2-135M's shape, and model M
     python -m benchmarks.start_checks models/guide
 
-One thread, three loads each; processor time, because other programs on the machine do not change it much.
+One thread, three loads each; CPU time, because other programs on the machine hardly affect it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOADS = 3
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", type=Path, help="folders; made when none is given")
+    parser.add_argument("models", nargs="*", type=Path, help="model folders; default: models made for this run")
     folders: list[Path] = parser.parse_args().models
     torch.set_num_threads(1)
     seconds: dict[str, float] = {}

@@ -1,7 +1,7 @@
-"""What every engine of the bench is asked to do, and what is read off its replies.
+"""Defines the bench's workloads and the figures computed from the replies.
 
-Prompts are random token ids from one ``random.Random(7)``. An engine may keep what it computed for a prompt, as it does
-for its users; so the first token of each prompt is another one in each repetition, and none finds the one before it.
+Prompts are random token ids from one ``random.Random(7)``. Engines may use their prefix caches as in normal use, so the
+first token of each prompt differs between repetitions and no repetition finds an earlier one's prompt.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from benchmarks.peers.protocol import MARGIN, Chat, TimedReply
 from benchmarks.quantiles import quantile
 
 RunChats = Callable[[Sequence[Chat]], list[TimedReply]]
-"""Has an engine answer chats."""
+"""Runs chats on an engine and returns the timed replies."""
 MetricValues = dict[str, float]
 DEEP = "context of 3,900"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One line of the table."""
+    """One figure, a row of the table."""
 
     key: str
     title: str
@@ -33,15 +33,15 @@ class Metric:
 
 @dataclass(frozen=True)
 class Workload:
-    """One thing to do.
+    """One workload.
 
     Args:
-        name: as it is asked for.
-        measure: has the chats answered and reads the figures off; gets the engine, and the number of the repetition.
-        figures: which of them are printed.
-        context: tokens that the longest chat takes.
-        chats: how many there are at once.
-        read_at: mean context of the decodes, where the figure ``decode`` is limited by the memory's bandwidth.
+        name: name on the command line and in the table.
+        measure: runs the chats and computes the figures; gets the engine's run function and the repetition's number.
+        figures: the figures that are printed.
+        context: tokens of the longest chat.
+        chats: number of concurrent chats.
+        read_at: mean context of the decodes, tokens, if the memory bandwidth bounds the figure ``decode``.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Workload:
 
 
 def fresh(chats: Sequence[Chat], turn: int) -> list[Chat]:
-    """The same chats with another first token."""
+    """Returns the same chats with another first token."""
     return [replace(chat, prompt=(MARGIN + turn, *chat.prompt[1:])) for chat in chats]
 
 
 def make_workloads(vocab_size: int, *, quick: bool = False) -> dict[str, Workload]:
-    """All of them, for models with that many tokens. The order of the draws fixes the prompts."""
+    """Makes all workloads for a vocabulary size. The order of the random calls fixes the prompts."""
     rng = random.Random(7)
 
     def prompt(length: int) -> tuple[int, ...]:
@@ -115,7 +115,7 @@ def _many_chats(name: str, chats: Sequence[Chat]) -> Workload:
 
 
 def _second_turn(talk: tuple[int, ...], question: tuple[int, ...]) -> Workload:
-    """A chat of 2,000 tokens is asked something more: all but the question is known already."""
+    """Asks a follow-up in a chat of 2,000 tokens: everything but the question is cached."""
     new_tokens = 16
 
     def measure(run: RunChats, turn: int) -> MetricValues:
@@ -137,7 +137,7 @@ def _second_turn(talk: tuple[int, ...], question: tuple[int, ...]) -> Workload:
 
 
 def _long_prompt_arrives(streaming: Sequence[tuple[int, ...]], newcomer: tuple[int, ...], new_tokens: int) -> Workload:
-    """Chats are being written when a prompt of 4,000 tokens comes."""
+    """Sends a prompt of 4,000 tokens while other chats are decoding."""
 
     def measure(run: RunChats, turn: int) -> MetricValues:
         chats = [Chat(prompt, new_tokens) for prompt in streaming] + [Chat(newcomer, 4, after=new_tokens // 3)]
@@ -153,8 +153,14 @@ def _long_prompt_arrives(streaming: Sequence[tuple[int, ...]], newcomer: tuple[i
 
 
 def interruption(replies: Sequence[TimedReply], late: TimedReply) -> MetricValues:
-    """How much longer others wait for a token while a long prompt is read. Gaps that touch that time count to it."""
-    # While some still read their prompts, the others are not undisturbed.
+    """Compares the gaps between tokens during the long prompt's prefill with the gaps before it.
+
+    A gap that overlaps the prefill counts as during it.
+
+    Raises:
+        RuntimeError: there are no gaps before, or none during, the prefill.
+    """
+    # Gaps before the last chat's first token are disturbed by the chats' own prefills and do not count.
     begun = max(reply.times[0] for reply in replies)
     alone: list[float] = []
     meanwhile: list[float] = []
@@ -165,6 +171,6 @@ def interruption(replies: Sequence[TimedReply], late: TimedReply) -> MetricValue
             elif late.asked < after and before < late.times[0]:
                 meanwhile.append(after - before)
     if not meanwhile or not alone:
-        raise RuntimeError("the others were done before the long prompt came, or began after it")
+        raise RuntimeError("the other chats were done before the long prompt came, or started after it")
     p95, p95_alone = quantile(meanwhile, 0.95), quantile(alone, 0.95)
     return {"gap": 1000 * p95, "alone": 1000 * p95_alone, "share": 100 * p95 / p95_alone, "ttft": 1000 * late.first}

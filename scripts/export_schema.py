@@ -1,4 +1,4 @@
-"""Writes docs/export-format.schema.json from the code that reads and writes such files. Part of make readme."""
+"""Writes docs/export-format.schema.json from the code that reads and writes exports. Part of make readme."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = ROOT / "docs" / "export-format.schema.json"
 
 
 def schema_text() -> str:
-    """The file as it should be."""
+    """Returns the file's content."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 

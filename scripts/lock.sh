@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Pins every dependency for Linux and macOS, Python 3.11 and later, into requirements.txt, requirements-test.txt and
 # requirements-bench.txt.
-# torch's CUDA libraries are left out on purpose: torch pins them itself, and its CPU build does without them.
-# requirements-full.txt has Triton in the version that torch asks for, so that it suits a GPU machine as well: the long
-# tests run our kernel in its interpreter. At 190 MB it is too large for `make test`. It has what they fuzz with, too.
+# torch's CUDA libraries are left out on purpose: torch pins them itself, and its CPU build does not need them.
+# requirements-full.txt adds Triton, in the version that torch requires, and the fuzzing tools. The long tests run our
+# kernel in Triton's interpreter; at 190 MB Triton is too large for `make test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 """Writes the tables of README.md from the code they describe: settings, HTTP routes, commands, metrics.
 
-make readme    or, to fail when the README is behind: .venv/bin/python scripts/readme_tables.py --check
+Run by ``make readme``. To fail if the README is out of date: .venv/bin/python scripts/readme_tables.py --check
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def routes_table() -> str:
 
 
 def metrics_table() -> str:
-    # A remote engine has all that an engine has, and more.
+    # A remote engine has all metrics of a local one, and more.
     registries = (RemoteMetrics(EngineStats.nothing, tuple).registry, HttpMetrics().registry)
     metrics = sorted((metric for one in registries for metric in one.collect()), key=lambda metric: metric.name)
     return _table(
@@ -102,10 +102,10 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def with_tables(readme: str) -> str:
-    """The README with every table between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` as the code has it now.
+    """Returns the README with every table between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` regenerated.
 
     Raises:
-        ValueError: a table's place is missing.
+        ValueError: a table's markers are missing.
     """
     for name, build in TABLES.items():
         begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
@@ -123,7 +123,7 @@ def main() -> None:
     if "--check" not in sys.argv[1:]:
         README.write_text(wanted, encoding="utf-8")
     elif now != wanted:
-        sys.exit("README.md is behind the code: run make readme.")
+        sys.exit("README.md is out of date: run make readme.")
 
 
 if __name__ == "__main__":

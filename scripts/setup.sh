@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes .venv with the pinned dependencies: `scripts/setup.sh run` for the chat, `scripts/setup.sh test` for the tests,
-# `scripts/setup.sh full` for the long ones too, `scripts/setup.sh bench` for what the bench draws and converts with.
-# Cheap when nothing has changed (a stamp says what is installed), safe to interrupt and start again.
-# TORCH=cpu or TORCH=gpu overrides the look for an NVIDIA driver.
+# `scripts/setup.sh full` for the long tests too, `scripts/setup.sh bench` for the bench's plots and model conversion.
+# Fast when nothing has changed (a stamp records what is installed); safe to interrupt and run again.
+# TORCH=cpu or TORCH=gpu overrides the detection of an NVIDIA driver.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -52,7 +52,7 @@ make_venv() {
     "$python" -m venv .venv
 }
 
-torch_build() { # which build of torch suits this machine
+torch_build() { # prints the build of torch for this machine
     if [ -n "${TORCH:-}" ]; then
         echo "$TORCH"
     elif [ -e /proc/driver/nvidia/version ] || nvidia-smi -L >/dev/null 2>&1; then
@@ -77,17 +77,17 @@ PY
 install_torch() { # $1: cpu or gpu
     local pinned
     pinned=$(grep '^torch==' requirements.txt)
-    # Builds share one version number, so pip alone would keep the old one when a driver has appeared or gone.
+    # Builds share one version number, so pip alone would keep the old one after a driver was installed or removed.
     if [ -e .venv/torch-build ] && [ "$(cat .venv/torch-build)" != "$1" ]; then
         .venv/bin/python -m pip uninstall --quiet --yes torch
     fi
     if [ "$1" = cpu ] && [ "$(uname)" = Linux ] && ! .venv/bin/python -c 'import torch' 2>/dev/null; then
         if torch_cpu_index_answers; then
-            say "no NVIDIA driver here: fetching the small CPU build of torch"
+            say "no NVIDIA driver found: installing the small CPU build of torch"
             pip_install --no-deps --index-url "$torch_cpu_index" "$pinned" ||
-                say "that did not work; torch will come from the package index instead"
+                say "that failed; installing torch from the package index instead"
         else
-            say "$torch_cpu_index does not answer: torch will come from the package index (a larger download on most)"
+            say "$torch_cpu_index does not answer: installing torch from the package index (usually a larger download)"
         fi
     fi
     echo "$1" >.venv/torch-build
@@ -95,7 +95,7 @@ install_torch() { # $1: cpu or gpu
 
 make_venv
 build=$(torch_build)
-# What a finished installation of $1 leaves in .venv/installed-$1; the folder counts because the project is linked, not copied.
+# The content of .venv/installed-$1 after installing $1; includes the folder because the project is linked, not copied.
 stamp() { echo "$build $PWD" | cat - "$1"; }
 if stamp "$requirements" | cmp -s - ".venv/installed-$requirements"; then
     exit 0
@@ -105,9 +105,9 @@ say "installing the dependencies into .venv; the first time this takes a few min
 install_torch "$build"
 if ! pip_install --prefer-binary -r "$requirements" || ! pip_install --no-deps --no-build-isolation --editable .; then
     tail -n 15 "$log" >&2
-    fail "the installation did not finish. What is above says why; the same command tries again."
+    fail "the installation failed; see the output above. Run the same command to try again."
 fi
-# The sets for the tests and the bench hold the one for the chat whole; before the full set, the test set was installed.
+# The test and bench sets include the chat's set; the full set is installed after the test set.
 stamp requirements.txt >.venv/installed-requirements.txt
 [ "$requirements" = requirements.txt ] || stamp "$requirements" >".venv/installed-$requirements"
 say "installed"

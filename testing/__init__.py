@@ -1,1 +1,1 @@
-"""What several tests build on: tiny models and tokenizers, made on the spot, without network."""
+"""Builders and fakes shared by tests and benchmarks: tiny models, tokenizers and servers, made without a network."""

@@ -1,8 +1,8 @@
 """Tiny configurations of every causal language model that transformers knows.
 
-A type's own defaults keep its shape (which layers attend how, where its experts are); the sizes shrink, wherever the
-configuration has a field of that name, in the configurations inside it too. What a type needs beside that is in
-:data:`SPECIAL`.
+A type's own defaults keep its structure (the kind of each layer's attention, the layers with experts). The sizes
+shrink wherever the configuration, or one nested in it, has a field of :data:`SIZES`. :data:`SPECIAL` holds what a
+type needs in addition.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from testing.tokenizers import byte_level_tokenizer
 
 CAUSAL_TYPES: Final[tuple[str, ...]] = tuple(sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
 
-#: Transformers makes no model of them: it needs a package that is not here, or refuses its own configuration.
+#: Types that transformers cannot build: it needs a package that is not installed, or refuses its own configuration.
 UNMAKEABLE: Final[frozenset[str]] = frozenset({"gemma3n", "gemma4_assistant"})
 
 WINDOW = 8
@@ -68,24 +68,24 @@ SIZES: Final[Mapping[str, object]] = MappingProxyType(
         **dict.fromkeys(("n_group", "topk_group", "num_expert_group", "n_groups"), 1),
         **dict.fromkeys(("sliding_window", "local_attention", "sliding_window_size"), WINDOW),
         **dict.fromkeys(("first_k_dense_replace", "num_dense_layers"), 1),
-        # Attention through latent vectors.
+        # Multi-head latent attention.
         **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 16),
         **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 8),
         "qk_head_dim": 16,
-        # Numbers that are multiplied by no others.
+        # Sizes that are not products of other sizes.
         "query_pre_attn_scalar": 8,
         "vocab_size_per_layer_input": 320,
         "hidden_size_per_layer_input": 8,
     }
 )
-"""By the field's name."""
+"""Configuration field -> tiny value."""
 
 _SHARED_KEYS = {
     "num_hidden_layers": 4,
     "num_kv_shared_layers": 2,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
 }
-"""The last two layers read what the first two have stored."""
+"""The last two layers read the keys and values stored by the first two."""
 
 SPECIAL: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
     {
@@ -124,7 +124,7 @@ SPECIAL: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
         "roc_bert": {"shape_vocab_size": 16, "pronunciation_vocab_size": 16},
     }
 )
-"""By the model's type."""
+"""Model type -> fields of its tiny configuration."""
 
 
 @cache
@@ -133,7 +133,7 @@ def _tokenizer() -> PreTrainedTokenizerBase:
 
 
 def save_description(model_type: str, folder: Path) -> Path:
-    """A folder of a type's full-size configuration with its defaults, and a weights file without weights."""
+    """Saves a type's full-size default configuration, a tokenizer and a weights file without weights."""
     default_config(model_type).save_pretrained(folder)
     _tokenizer().save_pretrained(folder)
     save_file({}, folder / "model.safetensors")
@@ -141,29 +141,29 @@ def save_description(model_type: str, folder: Path) -> Path:
 
 
 def save_tiny_model(model_type: str, folder: Path) -> Path:
-    """A folder of a model of some ten thousand weights, drawn wide, see :mod:`testing.models`.
+    """Saves a model of some ten thousand weights with a wide distribution, see :mod:`testing.models`.
 
     Raises:
-        Exception: transformers cannot make such a model; whatever it raises.
+        Exception: transformers cannot build such a model.
     """
     model_config = tiny_config(model_type)
     model = AutoModelForCausalLM.from_config(model_config).float().eval()
     draw_weights(model, seed=0, std=0.25)
-    # Without an end each reply runs to its full length; stating none would make it the tokenizer's.
+    # Without an EOS token each reply runs to its full length; with None the tokenizer's would be used.
     model.generation_config = GenerationConfig(eos_token_id=NO_TOKEN, pad_token_id=0)
     model.save_pretrained(folder)
-    model_config.save_pretrained(folder)  # where the model has only a part of it
+    model_config.save_pretrained(folder)  # the model may have saved only a part of it
     _tokenizer().save_pretrained(folder)
     return folder
 
 
 def load_exactly(folder: Path, **changes: Any) -> LoadedModel:
-    """In fp32, every step through transformers, unless ``changes`` say otherwise."""
+    """Loads a model in fp32 with every step through transformers, unless ``changes`` override that."""
     return load_model(_settings(folder, **changes), lambda _stage, _fraction: None)
 
 
 def load_or_refuse(model_type: str, parent: Path) -> tuple[LoadedModel | str, Path]:
-    """A tiny model of a type, or the sentence that refuses it; and the folder that it comes from."""
+    """Returns a loaded tiny model of a type, or the error message that refuses it, and its folder."""
     folder = save_description(model_type, parent / "description")
     try:
         prepare_model(_settings(folder), lambda _stage, _fraction: None)
@@ -182,12 +182,12 @@ def _settings(folder: Path, **changes: Any) -> EngineSettings:
 
 
 def default_config(model_type: str) -> PreTrainedConfig:
-    """As the type's own defaults have it; those of ``gemma4_assistant`` contradict one another."""
+    """Returns a type's default configuration; for ``gemma4_assistant`` contradictory defaults are corrected."""
     return AutoConfig.for_model(model_type, **(SPECIAL[model_type] if model_type == "gemma4_assistant" else {}))
 
 
 def tiny_config(model_type: str) -> PreTrainedConfig:
-    """A configuration of a model of some ten thousand weights."""
+    """Returns the configuration of a model of some ten thousand weights."""
     vocab_size = -(-len(_tokenizer()) // 32) * 32
     return AutoConfig.for_model(**_shrink(default_config(model_type).to_dict(), vocab_size))
 
@@ -216,6 +216,6 @@ def _shrink(told: dict[str, Any], vocab_size: int) -> dict[str, Any]:
 
 
 def _kinds(values: list[str]) -> list[str]:
-    """As many as there are layers, and of every kind."""
+    """Returns one kind per layer, with every kind present."""
     kinds = list(dict.fromkeys(values))
     return (kinds * _LAYERS)[: max(_LAYERS, len(kinds))]

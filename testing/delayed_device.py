@@ -1,8 +1,8 @@
-"""A device whose results come late, on the processor: what it has not been waited for, nobody may read.
+"""Simulates an asynchronous device on the CPU: reading a tensor before waiting for the step is an error.
 
-It computes at once, in the order in which it is given something, as one stream of a GPU does in the end. What makes
-it a test is what it refuses: asking a tensor for its value while a step has not been waited for, which on a GPU would
-stop the host until everything queued is done.
+It computes at once, in the order of submission, which gives the results of one GPU stream. It refuses to read a
+tensor's value while a step has not been waited for; on a GPU such a read would block the host until all queued work
+is done.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _READS = ("tolist", "item", "numpy", "__bool__", "__int__", "__float__", "__inde
 
 
 class ReadTooEarlyError(AssertionError):
-    """The host looked at a tensor while a step was being computed."""
+    """The host read a tensor while a step was in flight."""
 
 
 @dataclass
 class DelayedDevice:
     """Implements :class:`engine.execution.steps.overlapped.Readback`."""
 
-    unread: int = 0  #: readings that nobody has waited for
-    num_overlapped: int = 0  #: readings that were begun while another had not been waited for
-    waits: list[int] = field(default_factory=list)  #: of each reading the number of columns
+    unread: int = 0  #: readbacks not waited for yet
+    num_overlapped: int = 0  #: readbacks started while another one was unread
+    waits: list[int] = field(default_factory=list)  #: number of columns of each readback
     _reading: bool = False
 
     @contextmanager
     def reads_allowed(self) -> Iterator[None]:
-        """While in here, another engine computes, which may be asked for anything."""
+        """Allows reads within the context, for example for another engine's work."""
         before, self._reading = self._reading, True
         try:
             yield
@@ -49,7 +49,7 @@ class DelayedDevice:
 
     @contextmanager
     def guarded(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[DelayedDevice]:
-        """While in here, reading early fails."""
+        """Makes early reads fail within the context."""
         with monkeypatch.context() as patch:
             for name in _READS:
                 patch.setattr(Tensor, name, self._refusing(name, getattr(Tensor, name)))

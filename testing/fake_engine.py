@@ -1,4 +1,4 @@
-"""A scripted engine for tests of the app: it says what it is told, waits where it is told, fails when it is told."""
+"""Scripted engine for tests of the app: its replies, waits and failures follow a script."""
 
 from __future__ import annotations
 
@@ -33,12 +33,15 @@ CACHED_PROMPT_TOKENS = 3
 
 @dataclass
 class Script:
-    """One reply. ``gates`` maps the index of a piece to the event that must be set before it is said;
-    the index ``len(pieces)`` holds back the end."""
+    """One reply.
+
+    ``gates`` maps the index of a piece to the event that must be set before the piece is sent; the index
+    ``len(pieces)`` holds back the end.
+    """
 
     pieces: Sequence[str] = ("Hello", ", ", "world", ".")
     gates: Mapping[int, asyncio.Event] = field(default_factory=dict)
-    fail_at: int | None = None  #: before this piece, raise ``error``
+    fail_at: int | None = None  #: index of the piece before which ``error`` is raised
     error: Exception = field(default_factory=lambda: EngineError("The engine ran out of memory. Try a shorter chat."))
     finish_reason: FinishReason = FinishReason.STOP
     progress: Sequence[PrefillProgress] = ()
@@ -57,14 +60,14 @@ class FakeEngine:
         self.scripts: deque[Script] = deque()
         self.refuse: Exception | None = None  #: raised by ``check_chat`` and at the start of a reply
         self.ready = True
-        self.deadlines: list[float | None] = []  #: of the replies that began
+        self.deadlines: list[float | None] = []  #: of the replies that started
         self.calls: list[tuple[list[ChatMessage], SamplingParams | None]] = []
         self.running = 0
-        self.aborted = 0  #: replies left before they ended
-        self.started = asyncio.Event()  #: set when a reply begins
+        self.aborted = 0  #: replies abandoned before their end
+        self.started = asyncio.Event()  #: set when a reply starts
         self.state = EngineState.READY
         self.source = "models/fake"
-        self.lifecycle_calls: list[tuple[object, ...]] = []  #: what it was asked to become
+        self.lifecycle_calls: list[tuple[object, ...]] = []  #: calls of ``sleep``, ``wake`` and ``swap``
         self.lifecycle_error: EngineError | None = None  #: raised by ``sleep``, ``wake`` and ``swap``
         self._ids = count(1)
         self._registry = CollectorRegistry()
@@ -80,7 +83,7 @@ class FakeEngine:
         )
 
     def say(self, *pieces: str, **options: object) -> Script:
-        """Script the next reply; ``options`` are fields of :class:`Script`."""
+        """Scripts the next reply; ``options`` are fields of :class:`Script`."""
         script = Script(pieces or self.default.pieces, **options)  # type: ignore[arg-type]
         self.scripts.append(script)
         return script
@@ -147,7 +150,7 @@ class FakeEngine:
     async def tokenize(
         self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
     ) -> tuple[int, ...]:
-        """Of a text a token for each character, and 0 as the special token before it."""
+        """Returns one token per character of a text, with 0 as the special token before it."""
         if isinstance(prompt, str):
             return (*([0] if add_special_tokens else []), *map(ord, prompt))
         return tuple(range(self._count(prompt)))
@@ -168,15 +171,15 @@ class FakeEngine:
         return EngineStatus(self.state, model=self.source, reason=self.health().error)
 
     def name(self, name: str) -> None:
-        """Call the model something else."""
+        """Renames the model."""
         self._info = replace(self._info, name=name)
 
     def serve_as(self, *names: str) -> None:
-        """Give the model aliases."""
+        """Gives the model aliases."""
         self._info = replace(self._info, served_names=names)
 
     def resize(self, max_model_len: int) -> None:
-        """Give the model another context."""
+        """Changes the model's context length."""
         self._info = replace(self._info, max_model_len=max_model_len)
 
     async def sleep(self, timeout: float = 30.0) -> None:
@@ -269,7 +272,7 @@ class FakeEngine:
         gate = script.gates.get(index)
         if gate is not None:
             await gate.wait()
-        # One trip through the loop per piece, as a real engine's deltas arrive.
+        # One event loop iteration per piece, as a real engine's deltas arrive.
         await asyncio.sleep(script.delay)
         if script.fail_at == index:
             raise script.error

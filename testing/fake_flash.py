@@ -1,4 +1,4 @@
-"""The FlashAttention functions that our adapters call: their real signatures, their checks, plain arithmetic.
+"""Fakes of the FlashAttention functions that the adapters call: real signatures and checks, plain arithmetic.
 
 Signatures and checks are those of flash-attn 2.8.3 (``flash_attn_interface.py``, ``csrc/flash_attn/flash_api.cpp``),
 of FlashAttention 3 (``hopper/flash_attn_interface.py``, ``hopper/flash_api.cpp``) and of torch 2.13
@@ -17,14 +17,14 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def flash_attn_2() -> ModuleType:
-    """The package ``flash_attn``."""
+    """Fakes the package ``flash_attn``."""
     module = ModuleType("flash_attn")
     vars(module)["flash_attn_varlen_func"] = _flash_attn_varlen_func
     return module
 
 
 def flash_attn_3() -> ModuleType:
-    """The module ``flash_attn_interface``."""
+    """Fakes the module ``flash_attn_interface``."""
     module = ModuleType("flash_attn_interface")
     vars(module)["flash_attn_with_kvcache"] = _flash_attn_with_kvcache
     return module
@@ -47,7 +47,7 @@ def varlen_attn(
     block_table: Tensor | None = None,
     num_splits: int | None = None,
 ) -> Tensor:
-    """``torch.nn.attention.varlen.varlen_attn``."""
+    """Fakes ``torch.nn.attention.varlen.varlen_attn``."""
     assert return_aux is None
     assert seqused_k is not None, "block_table requires seqused_k"
     assert enable_gqa or query.shape[1] == key.shape[2], "Try setting enable_gqa=True for GQA"
@@ -160,7 +160,7 @@ def _attend(
     window_size: tuple[int, int],
     softcap: float,
 ) -> Tensor:
-    """Check what the kernels check, then attend in fp32; the last query of a sequence sees its last key."""
+    """Checks what the kernels check, then attends in fp32; the last query of a sequence sees its last key."""
     assert query.dtype in HALF, "FlashAttention only supports fp16 and bf16 data type"
     assert key_pages.dtype == value_pages.dtype == query.dtype, "query, key and value must have the same dtype"
     num_tokens, num_heads, head_dim = query.shape

@@ -1,4 +1,4 @@
-"""A hub of models on this machine: as much of Hugging Face's protocol as loading a model asks for."""
+"""Local model hub with the part of the Hugging Face Hub's API that loading a model uses."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Hub:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.commit = "c" * 40  #: of its main branch
-        self.older: list[str] = []  #: commits
-        self.refuses: HTTPStatus | None = None  #: to give anything
-        self.asked: list[str] = []  #: paths
-        self.sent: list[str] = []  #: names of files with weights
-        self.more = threading.Event()  #: unset: it stops within each file of weights
+        self.commit = "c" * 40  #: of the main branch
+        self.older: list[str] = []  #: earlier commits
+        self.refuses: HTTPStatus | None = None  #: status of every answer, if set
+        self.asked: list[str] = []  #: requested paths
+        self.sent: list[str] = []  #: names of the weight files sent
+        self.more = threading.Event()  #: while unset, the transfer of each weight file pauses halfway
         self.more.set()
-        self.free: set[str] = set()  #: files that it does not stop in
-        self.stopped = threading.Event()  #: within one
-        self.silent = threading.Event()  #: set: it answers nothing
+        self.free: set[str] = set()  #: weight files whose transfer never pauses
+        self.stopped = threading.Event()  #: set when a transfer has paused
+        self.silent = threading.Event()  #: while set, requests get no answer
         self._running = False
         self._http = _Server(("127.0.0.1", 0), _handler(self))
 
@@ -42,7 +42,7 @@ class Hub:
 
     @contextmanager
     def running(self, cache: Path) -> Iterator[Hub]:
-        """The hub's library in this process asks it, and keeps what it gets in ``cache``."""
+        """Serves, and points this process's huggingface_hub at this server and at ``cache``."""
         threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True).start()
         self._running = True
         with pytest.MonkeyPatch.context() as patch:
@@ -60,7 +60,7 @@ class Hub:
                 self.end()
 
     def go_on(self) -> None:
-        """Answer to the end what was asked, also by downloads that were given up; another test would be disturbed."""
+        """Finishes all pending answers, abandoned downloads included, so that they cannot disturb another test."""
         self.silent.clear()
         self.more.set()
         for thread in threading.enumerate():
@@ -68,14 +68,14 @@ class Hub:
                 thread.join(20)
 
     def end(self) -> None:
-        """Nobody answers there any more."""
+        """Stops the server."""
         if self._running:
             self._running = False
             self._http.shutdown()
             self._http.server_close()
 
     def next_commit(self) -> None:
-        """What is in the folder now is another version of it."""
+        """Gives the folder's present content a new commit."""
         self.older.append(self.commit)
         self.commit = f"{int(self.commit, 16) + 1:040x}"
 
@@ -85,7 +85,7 @@ class Hub:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """Nothing: a client may go away in the middle."""
+        """Ignores errors: a client may disconnect at any time."""
 
 
 def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
@@ -149,10 +149,10 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             for name, value in {**headers, "Content-Length": str(length), "Connection": "close"}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.close_connection = True  # so that nobody is answered after the end
+            self.close_connection = True  # so that no request is answered after the end
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: the test's output is its own."""
+            """Logs nothing, to keep the test's output clean."""
 
     return Handler
 

@@ -1,4 +1,4 @@
-"""Files to import, written by hand."""
+"""Builds import files for tests."""
 
 from __future__ import annotations
 

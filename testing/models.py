@@ -1,7 +1,7 @@
-"""Tiny random models on disk, of the families the engine is measured against.
+"""Saves tiny random models of the families that the engine is tested with.
 
-Weights are drawn wide, from N(0, 0.2-0.3): with the default initialisation (0.02) a tiny model repeats one token
-whatever its cache holds, and a comparison of greedy outputs would prove nothing.
+Weights come from a wide distribution, N(0, 0.2-0.3): with the default initialisation (0.02) a tiny model repeats one
+token whatever its cache holds, and a comparison of greedy outputs would prove nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _EXPERTS = {"num_experts_per_tok": 2}
 
 @dataclass(frozen=True)
 class Family:
-    """One architecture as transformers knows it, with what makes it different from Llama."""
+    """An architecture by its transformers type, with the configuration in which it differs from Llama."""
 
     model_type: str
     config: dict[str, Any] = field(default_factory=dict)
-    sentencepiece: bool = False  #: else the tokenizer works on bytes
+    sentencepiece: bool = False  #: otherwise the tokenizer is byte-level
 
 
 FAMILIES = {
@@ -78,17 +78,17 @@ def make_model(
     generation: dict[str, object] | None = None,
     config: dict[str, Any] | None = None,
 ) -> Path:
-    """Save a tiny fp32 model with tokenizer, chat template and generation config; returns ``path``.
+    """Saves a tiny fp32 model with tokenizer, chat template and generation config; returns ``path``.
 
     The model's vocabulary is rounded up to a multiple of 32 as real ones are: the last ids exist in the logits and
     have no text.
 
     Args:
         family: one of ``FAMILIES``.
-        eos: whether the model knows an end-of-sequence token (without one, replies run to their full length), or
-            which tokens it takes for one.
+        eos: whether the model has an end-of-sequence token (without one, replies run to their full length), or the
+            ids of its end-of-sequence tokens.
         generation: entries of ``generation_config.json`` beside the token ids.
-        config: entries of ``config.json`` beside what the family asks for.
+        config: entries of ``config.json`` beside the family's.
     """
     known = FAMILIES[family]
     make_tokenizer = sentencepiece_tokenizer if known.sentencepiece else byte_level_tokenizer
@@ -115,7 +115,7 @@ def make_model(
     model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(known.model_type, **values))
     model.to(torch.float32)
     draw_weights(model, seed=seed, std=std)
-    if eos is False:  # stating none would make it the tokenizer's
+    if eos is False:  # with None the tokenizer's would be used
         token_ids["eos_token_id"] = NO_TOKEN
     model.generation_config = GenerationConfig(**token_ids, **(generation or {}))
     model.save_pretrained(path)
@@ -124,7 +124,7 @@ def make_model(
 
 
 def draw_weights(model: PreTrainedModel, *, seed: int, std: float) -> None:
-    """N(0, std) for matrices and biases; norm weights stay near 1, N(1, 0.1)."""
+    """Sets random weights: N(0, std) for matrices and biases; norm weights stay near 1, N(1, 0.1)."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):

@@ -1,4 +1,4 @@
-"""Which tests of the C++ decoder can run here."""
+"""Skip marks and number formats for tests of the C++ decoder."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ def _compiler_missing_because() -> str | None:
 
 _MISSING = _compiler_missing_because()
 
-needs_compiler = pytest.mark.skipif(_MISSING is not None, reason=f"nothing runs in C++ here: {_MISSING}")
+needs_compiler = pytest.mark.skipif(_MISSING is not None, reason=f"the C++ decoder cannot be built here: {_MISSING}")
 
-needs_8_bits = pytest.mark.skipif(
-    not torch.cpu._is_vnni_supported(), reason="this processor does not multiply 8-bit numbers by itself"
-)
+needs_8_bits = pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="this CPU has no VNNI instructions")
 
 #: Fields of ``EngineSettings`` for each number format, and the largest error of its logits.
 FORMATS = [

@@ -1,4 +1,4 @@
-"""A proxy in front of several servers, as a support desk has one: it streams, and may keep a browser at one of them."""
+"""Reverse proxy in front of several servers for tests: it streams, and can use sticky sessions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ COOKIE = "desk_replica"
 
 
 class Proxy:
-    """Each request goes to the next server; with ``sticky`` to the one that the browser's cookie names.
+    """Balances requests round-robin; with ``sticky`` it sends each to the server named by the browser's cookie.
 
-    A server that does not take connections is passed over, as by Caddy's ``lb_try_duration``.
+    A server that accepts no connections is skipped, as with Caddy's ``lb_try_duration``.
     """
 
     def __init__(self, servers: Sequence[str], *, sticky: bool = False) -> None:
         self.servers = list(servers)
         self.sticky = sticky
-        self.served: Counter[int] = Counter()  #: requests by the server's number
+        self.served: Counter[int] = Counter()  #: server index -> number of requests
         self.url = ""
         self._turns = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -31,7 +31,7 @@ class Proxy:
 
     @contextmanager
     def running(self) -> Iterator[Proxy]:
-        """In a thread of its own."""
+        """Runs the proxy in a thread of its own."""
         started = threading.Event()
         thread = threading.Thread(target=lambda: asyncio.run(self._serve(started)))
         thread.start()
@@ -50,10 +50,10 @@ class Proxy:
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         started.set()
         await self._ended.wait()
-        server.close()  # what is still carried is cancelled with the loop
+        server.close()  # open connections are cancelled with the loop
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # One request for each connection: the browser opens another.
+        # One request per connection: the browser opens another.
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])}
@@ -84,12 +84,12 @@ class Proxy:
         here: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         there: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
-        """Bytes both ways, until either side hangs up."""
+        """Copies bytes in both directions until either side disconnects."""
         up = asyncio.create_task(_pipe(here[0], there[1]))
         down = asyncio.create_task(self._answer(number, there[0], here[1]))
         try:
             await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
-            # A client that has sent everything keeps its side open: its end is the client's leaving.
+            # A client keeps its side open after sending everything, so the end of its side means it disconnected.
         finally:
             for task in (up, down):
                 task.cancel()

@@ -1,7 +1,7 @@
-"""A recorder like CUDA graphs, on any device: what ran is repeated on the very tensors, with the very numbers.
+"""Emulates CUDA graphs on any device: records operations and replays them on the same tensors and constants.
 
-Nothing of the Python code runs again, so a number that was read while recording stays as it was. Asking a tensor for
-its value while recording is an error, as it is with CUDA graphs.
+A replay runs none of the Python code, so a number read while recording stays as it was. Reading a tensor's value
+while recording is an error, as with CUDA graphs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class _Recording(TorchDispatchMode):
         result = func(*args, **kwargs)
         outputs = _tensors(result)
         inputs = {tensor.untyped_storage().data_ptr() for tensor in _tensors([args, kwargs])}
-        # A view's memory is repeated where it was written. Whether it is one shows only now: reshape may copy.
+        # A view needs no replay: the write to its memory is replayed. Only the result shows whether it is a view,
+        # because reshape may copy.
         is_view = bool(outputs) and all(output.untyped_storage().data_ptr() in inputs for output in outputs)
         if func._schema.is_mutable or not is_view:
             self.operations.append(_Operation(func, args, kwargs, outputs))

@@ -1,4 +1,4 @@
-"""What transformers itself says, to compare the engine with: greedy replies of an untouched model, in fp32."""
+"""Reference replies from transformers: greedy replies of an unmodified model, in fp32."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 TIE_MARGIN = 1e-4
-"""Where the two best logits lie closer than this, rounding decides, and either token is right."""
+"""Difference of the two best logits below which rounding decides and either token is right."""
 
 
 @dataclass(frozen=True)
 class ReferenceReply:
-    """A greedy reply, and for each token how far the second best logit lay behind."""
+    """A greedy reply, and for each token the lead of its logit over the second best."""
 
     token_ids: tuple[int, ...]
     leads: tuple[float, ...]
@@ -34,7 +34,7 @@ class Reference:
         self._model.eval().to(self.device)
 
     def greedy(self, prompt: Sequence[int], max_new_tokens: int) -> ReferenceReply:
-        """The reply to one prompt alone. A shorter one is the beginning of one that was computed before."""
+        """Returns the reply to one prompt alone. A shorter reply is cut from a longer one that was computed before."""
         key = tuple(prompt)
         length, reply = self._replies.get(key, (0, ReferenceReply((), ())))
         if length < max_new_tokens:
@@ -58,15 +58,15 @@ class Reference:
 
 @dataclass
 class Comparison:
-    """Counts what was compared, and the ties that excused a difference."""
+    """Counts compared tokens, and the ties that excused a difference."""
 
     tokens: int = 0
     ties: int = 0
 
     def check(self, got: Sequence[int], expected: ReferenceReply, *, finished: bool = True, context: str = "") -> None:
-        """``got`` is the expected reply, or the beginning of it when it was not ``finished``.
+        """Asserts that ``got`` is the expected reply, or a prefix of it if it was not ``finished``.
 
-        Behind an excused difference the two replies go separate ways: there is nothing more to compare.
+        After an excused difference the two replies diverge, and the rest is not compared.
         """
         for position, (ours, theirs) in enumerate(zip(got, expected.token_ids, strict=False)):
             self.tokens += 1

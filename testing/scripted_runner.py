@@ -1,7 +1,7 @@
-"""A runner whose logits follow a script instead of a model, on a clock that only steps move.
+"""Runner whose logits follow a script instead of a model, on a clock that only steps advance.
 
-Every number in a trace then comes from the engine's own decisions: no processor's rounding and no machine's speed
-changes one. Scores are exact in float32, and no two of a row are equal.
+Every number in a trace then comes from the engine's own decisions and does not depend on a CPU's rounding or a
+machine's speed. Scores are exact in float32, and no two scores of a row are equal.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from engine.scheduling.scheduler import StepPlan
 from testing.delayed_device import DelayedDevice, DelayedReading
 
 CYCLE = 9
-"""Greedy replies repeat after so many tokens, which prompt lookup then guesses right."""
+"""Tokens after which greedy replies repeat, so that prompt lookup drafts the right tokens."""
 SLIP = 13
-"""At positions that this divides the likeliest token is another one, and a guess goes wrong."""
+"""At multiples of this position the likeliest token differs, and a draft token is rejected."""
 STEP_SECONDS, TOKEN_SECONDS = 0.0002, 0.00005
-"""Duration of a step, and of each token in it, on the scripted clock."""
+"""Seconds that a step, and each token in it, takes on the scripted clock."""
 
 
 @dataclass
 class ScriptedClock:
-    """Seconds that pass only when told to."""
+    """A clock, in seconds, that only its users advance."""
 
     now: float = 1000.0
 
@@ -44,7 +44,7 @@ class ScriptedClock:
 
 @dataclass
 class ScriptedDevice(DelayedDevice):
-    """A delayed device that takes its time when it is waited for."""
+    """A delayed device whose waits advance the clock."""
 
     clock: ScriptedClock = field(default_factory=ScriptedClock)
 
@@ -61,11 +61,11 @@ class _ScriptedReading(DelayedReading):
 
 @dataclass
 class Script:
-    """Logits by token and position, and the faults that are to happen.
+    """Defines logits by token and position, and injects faults.
 
     Args:
-        failing_steps: numbers of the steps, from 0, whose computation raises.
-        broken: ids of requests whose logits are NaN from the given output token on.
+        failing_steps: numbers, from 0, of the steps that raise.
+        broken: request id -> output token from which on the request's logits are NaN.
     """
 
     vocab_size: int
@@ -74,11 +74,11 @@ class Script:
     failing_steps: frozenset[int] = frozenset()
     broken: dict[str, int] = field(default_factory=dict)
     num_steps: int = 0
-    plans: list[tuple[str, StepPlan]] = field(default_factory=list)  #: what was computed, and how
-    is_native: bool = False  #: several steps may run in one call
+    plans: list[tuple[str, StepPlan]] = field(default_factory=list)  #: the executed plans, and how they ran
+    is_native: bool = False  #: whether several steps may run in one call
 
     def logits(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
-        """fp32 ``[n, vocab_size]``: the scores behind each token at its position."""
+        """Returns fp32 ``[n, vocab_size]``: the scores after each token at its position."""
         token, position = torch.tensor(tokens)[:, None], torch.tensor(positions)[:, None]
         ids = torch.arange(self.vocab_size)[None]
         scores = (ids * 37 + token * 101 + position * 13) % 64 / 16 + ids / 8192
@@ -86,14 +86,14 @@ class Script:
         return torch.where(ids == likeliest, 5.0, scores).to(torch.float32)
 
     def begin_step(self, num_tokens: int) -> None:
-        """Count a step, let its time pass, and raise if it is one that fails."""
+        """Counts a step, advances the clock, and raises if the step is scripted to fail."""
         number, self.num_steps = self.num_steps, self.num_steps + 1
         self.clock.now += STEP_SECONDS + TOKEN_SECONDS * num_tokens
         if number in self.failing_steps:
             raise RuntimeError("this step fails, by the script")
 
     def execute(self, plan: StepPlan, future_tokens: FutureTokens | None = None) -> Tensor:
-        """What :meth:`engine.execution.runner.Runner.execute` returns for the plan."""
+        """Replaces :meth:`engine.execution.runner.Runner.execute`."""
         self.plans.append(("launched" if future_tokens is not None else "computed", plan))
         self.begin_step(plan.num_tokens)
         rows = _sampled_rows(plan, self._read_future_tokens(plan, future_tokens))
@@ -108,7 +108,7 @@ class Script:
         return logits
 
     def execute_steps(self, plan: StepPlan, replies: Sequence[MultiStepRow], max_steps: int) -> MultiStepOutput:
-        """What :meth:`engine.execution.runner.Runner.execute_steps` returns: the decoder's loop in Python."""
+        """Replaces :meth:`engine.execution.runner.Runner.execute_steps`: the decoder's loop in Python."""
         began = self.clock.now
         tokens: list[list[int]] = []
         seconds: list[float] = []
@@ -144,7 +144,7 @@ class Script:
         return MultiStepOutput(tokens, seconds, first)
 
     def _read_future_tokens(self, plan: StepPlan, future_tokens: FutureTokens | None) -> dict[int, int]:
-        """Tokens that only the device knows, by their packed row."""
+        """Returns the tokens that are only on the device, by their packed row."""
         if future_tokens is None or not future_tokens.targets:
             return {}
         assert self.device is not None
@@ -154,7 +154,7 @@ class Script:
 
     @contextmanager
     def installed(self, monkeypatch: pytest.MonkeyPatch) -> Any:
-        """While in here, runners follow this script and the engine's parts read this clock."""
+        """Makes runners follow this script, and the engine read this clock, within the context."""
         with monkeypatch.context() as patch:
             patch.setattr(
                 Runner, "execute", lambda _runner, plan, future_tokens=None: self.execute(plan, future_tokens)
@@ -172,7 +172,7 @@ class Script:
 
 
 def _sampled_rows(plan: StepPlan, future_tokens: dict[int, int]) -> list[tuple[int, int]]:
-    """Token and position of each row that is sampled from, guesses included."""
+    """Returns token and position of each row that is sampled from, draft tokens included."""
     rows: list[tuple[int, int]] = []
     packed = 0
     for chunk in plan.chunks:

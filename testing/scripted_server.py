@@ -1,4 +1,4 @@
-"""A model server for tests that does exactly what it is told, the impossible included."""
+"""Scripted OpenAI-compatible server for tests; it can also send invalid answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 SSE = {"Content-Type": "text/event-stream"}
-DISCONNECT = "break"  #: hang up in the middle
+DISCONNECT = "break"  #: closes the connection in the middle of an answer
 DONE = b"data: [DONE]\n\n"
 
 Piece = bytes | asyncio.Event | str
@@ -22,7 +22,7 @@ def event(data: object) -> bytes:
 
 
 def chunk(text: str | None = None, finish: str | None = None, *, index: int = 0, **choice: Any) -> bytes:
-    """A chunk of a chat; without a text, the role alone."""
+    """Makes a chunk of a chat reply; without a text it holds only the role."""
     delta = {"role": "assistant"} if text is None and finish is None else {"content": text} if text is not None else {}
     return event({"choices": [{"index": index, "delta": delta, "finish_reason": finish, **choice}], "usage": None})
 
@@ -35,7 +35,7 @@ def usage(prompt: int, completion: int, cached: int | None = None) -> bytes:
 
 @dataclass
 class ScriptedResponse:
-    """Pieces are sent one by one; an event is waited for; :data:`DISCONNECT` hangs up."""
+    """Pieces are sent one by one; an event pauses until it is set; :data:`DISCONNECT` closes the connection."""
 
     pieces: Iterable[Piece] = ()
     status: int = 200
@@ -47,7 +47,7 @@ def reply(*pieces: Piece) -> ScriptedResponse:
 
 
 def words(*texts: str) -> ScriptedResponse:
-    """A reply as vLLM sends one."""
+    """Makes a reply as vLLM sends it."""
     return ScriptedResponse([chunk(), *map(chunk, texts), chunk(None, "stop"), usage(7, len(texts)), DONE])
 
 
@@ -65,9 +65,9 @@ class ReceivedRequest:
 
 
 class ScriptedServer:
-    """Use it as ``async with ScriptedServer() as server``.
+    """Model server, used as ``async with ScriptedServer() as server``.
 
-    ``say()`` scripts the next answers to requests for a reply; ``on`` has answers for other paths.
+    ``say()`` scripts the next answers to chat and completion requests; ``on`` has the answers for other paths.
     """
 
     def __init__(self, model: str = "m", owned_by: str = "vllm", max_model_len: int | None = 100) -> None:
@@ -76,9 +76,9 @@ class ScriptedServer:
         if owned_by == "me":
             self.on["/openapi.json"] = refusal(200, {"info": {"title": "🦙 llama.cpp Python API"}})
         self.default = words("Hello", " world")
-        self.asked: list[ReceivedRequest] = []  #: for a reply
-        self.counted: list[ReceivedRequest] = []  #: anything else
-        self.left = 0  #: replies whose reader hung up before their end
+        self.asked: list[ReceivedRequest] = []  #: chat and completion requests
+        self.counted: list[ReceivedRequest] = []  #: all other requests
+        self.left = 0  #: replies whose client disconnected before their end
         self.running = 0
         self._answers: deque[ScriptedResponse] = deque()
         self._server: asyncio.Server | None = None
@@ -106,12 +106,12 @@ class ScriptedServer:
         await self.stop()
 
     async def start(self) -> None:
-        """On the same port as before, if there was one."""
+        """Starts the server, on the same port as before if there was one."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """As a process that is killed: every connection breaks."""
+        """Stops the server as if its process were killed: every connection breaks."""
         if self._server is not None:
             self._server.close()
         for connection in self._connections:
@@ -153,7 +153,7 @@ class ScriptedServer:
     async def _answer(
         self, answer: ScriptedResponse, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        """Whether the connection can be used again."""
+        """Sends an answer; returns whether the connection can be used again."""
         head = [f"HTTP/1.1 {answer.status} X", *(f"{name}: {value}" for name, value in answer.headers.items())]
         sent_head = False
         for piece in answer.pieces:
@@ -178,7 +178,7 @@ class ScriptedServer:
         return True
 
     async def _still_there(self, gate: asyncio.Event, reader: asyncio.StreamReader) -> bool:
-        """Wait for the gate; False when the client hangs up first."""
+        """Waits for the gate; returns False if the client disconnects first."""
         opened, gone = asyncio.create_task(gate.wait()), asyncio.create_task(reader.read(1))
         try:
             await asyncio.wait({opened, gone}, return_when=asyncio.FIRST_COMPLETED)

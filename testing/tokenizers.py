@@ -1,7 +1,7 @@
-"""Small real tokenizers, trained on the spot: byte-level BPE (as Qwen's) and SentencePiece (as Llama's).
+"""Trains small real tokenizers: byte-level BPE (as Qwen's) and SentencePiece (as Llama's).
 
 Training takes a fraction of a second and is deterministic. Each builder trains once per process and returns a
-fresh tokenizer, so that a test may change what it gets.
+fresh tokenizer, so that a test may modify it.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def _trained_byte_level(vocab_size: int) -> str:
 
 
 def byte_level_tokenizer(vocab_size: int = 400, *, chat_template: bool = True) -> PreTrainedTokenizerBase:
-    """Byte-level BPE with ChatML markers: 256 bytes, merges, then ``<|endoftext|> <|im_start|> <|im_end|>``.
+    """Makes a byte-level BPE with ChatML markers: 256 bytes, merges, then ``<|endoftext|> <|im_start|> <|im_end|>``.
 
-    The corpus ends the merges at a few hundred; the vocabulary may be smaller than asked for.
+    The corpus yields only a few hundred merges, so the vocabulary may be smaller than ``vocab_size``.
     """
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(_trained_byte_level(vocab_size)),
@@ -98,7 +98,7 @@ def _trained_sentencepiece(vocab_size: int) -> bytes:
 
 
 def sentencepiece_tokenizer(vocab_size: int = 400, *, chat_template: bool = True) -> PreTrainedTokenizerBase:
-    """SentencePiece BPE with byte fallback, loaded as Llama's: ``<unk> <s> </s>``, 256 bytes, pieces."""
+    """Makes a SentencePiece BPE with byte fallback, loaded as Llama's: ``<unk> <s> </s>``, 256 bytes, pieces."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tokenizer.model").write_bytes(_trained_sentencepiece(vocab_size))
         tokenizer: PreTrainedTokenizerBase = LlamaTokenizer.from_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Turns as they are written down."""
+"""Builds turns for the store's tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from app.store.chat.turn_records import NewTurn
 
 
 def new_turn() -> NewTurn:
-    """A first message in a new conversation, and the reply to it."""
+    """Makes a turn: the first message of a new conversation and the reply to it."""
     return NewTurn(
         turn_id=new_id(),
         conversation_id=new_id(),

@@ -1,4 +1,4 @@
-"""Waiting for what happens elsewhere."""
+"""Waits for conditions in asynchronous tests, with a clock that tests can advance."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 
 class LoopClock:
-    """The clock of the event loop that runs, put forward by the test: nobody waits for what takes long, and however
-    slow the machine is, nothing is over before the test says so."""
+    """Advances the running event loop's clock, so that tests do not sleep through long delays.
+
+    Long delays do not expire by themselves on a slow machine either: only the test makes the time pass.
+    """
 
     def __init__(self) -> None:
         self._ahead = 0.0
@@ -17,7 +19,7 @@ class LoopClock:
         loop.time = lambda: time() + self._ahead  # type: ignore[method-assign]
 
     async def advance_until(self, done: Callable[[], bool], seconds: float) -> None:
-        """So many seconds pass, again and again, until it holds."""
+        """Advances the clock by ``seconds`` repeatedly until ``done()`` is true."""
 
         def holds() -> bool:
             self._ahead += seconds
@@ -27,7 +29,11 @@ class LoopClock:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until it holds; a busy machine may take its time."""
+    """Waits until the condition holds, at least 30 seconds for a busy machine.
+
+    Raises:
+        AssertionError: it never held.
+    """
     for _ in range(3000):
         if condition():
             return

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu_check``: the stages, one process after another."""
+"""Runs the stages of ``python -m benchmarks.gpu_check``, one process after another."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from benchmarks.gpu_check.speed import beside_generate, eight_bits, graphs, llam
 from benchmarks.gpu_check.workload import workload
 
 STAGES = (
-    Stage("agreement", 2, "attention kernels, 8-bit products, recorded decodes and greedy replies agree", agreement),
+    Stage("agreement", 2, "attention kernels, 8-bit products, CUDA graphs and greedy replies agree", agreement),
     Stage("llama-8b", 4, "one chat on Llama-3-8B's shape: share of bandwidth, first token, weights to ready", llama),
     Stage("eight-bits", 5, "int8 and fp8 against bfloat16 on that shape; perplexity of the guide", eight_bits),
     Stage("workload", 8, "nano-vllm's workload, beside transformers' continuous batching", workload),
-    Stage("graphs", 3, "recorded decodes on against off", graphs),
-    Stage("idle", 4, "how long the GPU waits with 128 chats", idle),
+    Stage("graphs", 3, "decodes with CUDA graphs against decodes without", graphs),
+    Stage("idle", 4, "share of time the GPU is idle with 128 chats", idle),
     Stage("beside-generate", 4, "1, 8 and 64 chats beside transformers' generate", beside_generate),
     Stage("memory", 3, "memory at start, asleep, awake, and run out", memory),
     Stage("more-agreement", 4, "other families, bfloat16, batch invariance", more_agreement),
@@ -60,9 +60,9 @@ def main(arguments: list[str] | None = None) -> int:
                 in_a_process(stage, options, output)
                 results = Results(output)
     failed = results.failed()
-    print("\n".join(f"FAILED {line}" for line in failed) or "nothing has failed")
+    print("\n".join(f"FAILED {line}" for line in failed) or "no failures")
     if left:
-        print(f"no time was left for {', '.join(left)}: call again with --output {output}")
+        print(f"no time left for {', '.join(left)}: run again with --output {output}")
     print(f"written to {output}")
     return 1 if failed else 0
 
@@ -72,25 +72,25 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=benchmarks.gpu_check.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = [stage.name for stage in STAGES]
-    parser.add_argument("--list", action="store_true", help="say which stages there are")
-    parser.add_argument("--only", nargs="+", choices=names, help="these stages")
-    parser.add_argument("--minutes", type=float, default=30, help="a stage that may take longer than is left waits")
+    parser.add_argument("--list", action="store_true", help="list the stages")
+    parser.add_argument("--only", nargs="+", choices=names, help="run only these stages")
+    parser.add_argument("--minutes", type=float, default=30, help="time limit; a stage that may not fit is skipped")
     parser.add_argument("--rehearse", action="store_true", help="tiny models, a few tokens; needs no GPU")
-    parser.add_argument("--output", type=Path, help="results, also those to go on from")
+    parser.add_argument("--output", type=Path, help="results file; an existing one is continued")
     parser.add_argument("--nano-vllm", type=Path, help="folder that holds the package nanovllm")
     parser.add_argument(
-        "--folder", type=Path, default=Path(tempfile.gettempdir()) / "deskmate-gpu-check", help="for models: 18 GB"
+        "--folder", type=Path, default=Path(tempfile.gettempdir()) / "deskmate-gpu-check", help="model folder, 18 GB"
     )
     parser.add_argument("--stage", choices=names, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if not (torch.cuda.is_available() or options.rehearse or options.list):
-        parser.error("PyTorch finds no GPU here; --rehearse tries the script without one")
+        parser.error("PyTorch finds no GPU. Use --rehearse to test the script without one.")
     return options
 
 
 def run(name: str, device: str, options: argparse.Namespace, results: Results) -> None:
     stage = next(stage for stage in STAGES if stage.name == name)
-    results.stages.pop(name, None)  # of a run that did not come to its end
+    results.stages.pop(name, None)  # from an incomplete run
     check = StageContext(device, options.rehearse, options.folder, name, results, options.nano_vllm)
     stage.run(check)
     results.stages.setdefault(name, {"parts": {}})["done"] = True
@@ -98,7 +98,7 @@ def run(name: str, device: str, options: argparse.Namespace, results: Results) -
 
 
 def in_a_process(stage: Stage, options: argparse.Namespace, output: Path) -> None:
-    """A fault of the device ends this stage alone, and its memory is free afterwards."""
+    """Runs a stage in its own process: a device fault ends only this stage, and its memory is freed afterwards."""
     command = [sys.executable, "-m", "benchmarks.gpu_check", "--stage", stage.name]
     command += ["--output", str(output), "--folder", str(options.folder)]
     if options.nano_vllm is not None:

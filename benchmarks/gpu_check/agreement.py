@@ -1,4 +1,4 @@
-"""Whether all that only a GPU runs computes what is computed elsewhere: kernels, recorded decodes, whole replies."""
+"""Checks that GPU-only code computes the same as the reference: kernels, CUDA graphs, whole replies."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from testing.attention import make_case
 from testing.reference import Comparison, Reference
 
 MAX_RELATIVE_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
-"""Of a kernel's output, relative to its norm."""
+"""dtype -> largest error of a kernel's output, relative to its norm."""
 
 
 def agreement(check: StageContext) -> None:
-    """Every attention kernel that runs here, products of 8-bit weights, recorded decodes, greedy replies."""
+    """Checks every attention kernel that runs here, products of 8-bit weights, CUDA graphs, greedy replies."""
     for kernel in KERNELS:
         check.part(f"attention {kernel.name}", partial(attention_kernel, check, kernel))
     for kind in (GpuInt8Linear, GpuFp8Linear):
@@ -40,7 +40,7 @@ def agreement(check: StageContext) -> None:
 
 
 def more_agreement(check: StageContext) -> None:
-    """Recorded decodes of a real shape, other families, log-probabilities in bfloat16, batch invariance."""
+    """Checks CUDA graphs of a real shape, other families, log-probabilities in bfloat16, batch invariance."""
     check.part("recorded decodes", lambda: graphs_equal_eager(check, check.model("qwen3-0.6b")))
     for family in () if check.rehearse else ("gemma2", "mistral", "qwen3-moe"):
         check.part(f"greedy {family}", partial(greedy_equality, check, family))
@@ -49,7 +49,7 @@ def more_agreement(check: StageContext) -> None:
 
 
 def products(check: StageContext, kind: type[GpuLinear]) -> dict[str, Any]:
-    """Against the rounded weights in fp64: one row, a few, as many as the kernels take, and more."""
+    """Compares products with the rounded weights in fp64: one row, a few, as many as the kernels take, and more."""
     reason = (
         "it runs on cuda, not on cpu" if check.device != "cuda" else triton_unavailable_reason(torch.device("cuda"))
     )
@@ -99,7 +99,7 @@ def attention_kernel(check: StageContext, kernel: type[AttentionKernel]) -> dict
 
 
 def greedy_equality(check: StageContext, family: str) -> dict[str, Any]:
-    """In fp32, token for token, many at once, so that decodes are recorded where they can be."""
+    """Compares greedy replies in fp32 token for token, many at once, so that CUDA graphs are used where possible."""
     path = check.tiny(family)
     rng = random.Random(1)
     prompts = [[rng.randrange(3, 300) for _ in range(rng.choice([1, 7, 40, 90]))] for _ in range(8)]
@@ -117,7 +117,7 @@ def greedy_equality(check: StageContext, family: str) -> dict[str, Any]:
 
 
 def half_precision(check: StageContext) -> dict[str, Any]:
-    """How far log-probabilities in bf16 lie from transformers' in fp32."""
+    """Measures how far log-probabilities in bf16 are from transformers' in fp32."""
     path = check.tiny("llama")
     rng = random.Random(2)
     prompt = [rng.randrange(3, 300) for _ in range(300)]
@@ -137,12 +137,12 @@ def half_precision(check: StageContext) -> dict[str, Any]:
 
 
 def graphs_equal_eager(check: StageContext, path: Path) -> dict[str, Any]:
-    """A recorded decode gives the very bits of an executed one at the same number of rows."""
+    """Checks that a CUDA graph's decode is bitwise equal to an eager one with the same number of rows."""
     settings = check.settings(path, dtype="bfloat16", max_num_seqs=12, max_model_len=256)
     core = EngineCore(load_model(settings, lambda _stage, _fraction: None), settings)
     graphs = core._runner._graphs
     if graphs is None:
-        return {"not_here": f"nothing is recorded on {check.device} with {core.kernel.name}"}
+        return {"not_here": f"no CUDA graphs on {check.device} with {core.kernel.name}"}
     compared = 0
     repeat = graphs.logits
 

@@ -1,4 +1,4 @@
-"""What every stage works with: the device, the models, and where results go."""
+"""The context shared by all stages: the device, the models, and the results file."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from engine import EngineSettings
 from testing.models import make_model
 
 SHAPES = {"llama-8b": (models.make_llama_8b, "llama"), "qwen3-0.6b": (models.make_qwen3_06b, "qwen3")}
-"""What makes them, and the family of the tiny ones that stand in for them in a rehearsal."""
+"""Shape -> the function that makes the model, and the tiny model's family that replaces it in a rehearsal."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A process's worth of work."""
+    """A group of checks that runs in one process."""
 
     name: str
-    minutes: float  #: after which it is ended
+    minutes: float  #: time limit; the process is killed after it
     tells: str
     run: Callable[[StageContext], None]
 
 
 class Results:
-    """A JSON file that is complete after every part."""
+    """The results, a JSON file that is written completely after every part."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -66,7 +66,7 @@ class StageContext:
     """One stage's run.
 
     Args:
-        rehearse: tiny models, a few tokens, no matter which device.
+        rehearse: use tiny models and a few tokens, on any device.
         nano_vllm: folder that holds the package nanovllm, or None.
     """
 
@@ -78,12 +78,12 @@ class StageContext:
     nano_vllm: Path | None = None
 
     def part(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Run one part, whatever became of the others."""
+        """Runs one part and records its result or its error."""
         print(f"{self.stage}: {name} ...", flush=True)
         begin = perf_counter()
         try:
             result = {"ok": True} | work()
-        except Exception as error:  # it is told and counted, and the rest goes on
+        except Exception as error:  # recorded as a failure; the other parts still run
             traceback.print_exc()
             result = {"ok": False, "error": f"{type(error).__name__}: {error}"[:500]}
         result["seconds"] = round(perf_counter() - begin, 1)
@@ -103,7 +103,7 @@ class StageContext:
         return path if path.exists() else make_model(path, family, eos=False)
 
     def model(self, shape: str) -> Path:
-        """One of :data:`SHAPES`, made once for all stages."""
+        """Returns the folder of a model of :data:`SHAPES`, made once for all stages."""
         make, family = SHAPES[shape]
         if self.rehearse:
             return self.tiny(family)
@@ -119,7 +119,7 @@ class StageContext:
 
 
 def about(device: str) -> dict[str, Any]:
-    """The machine, its card and driver, and the versions."""
+    """Describes the machine, its GPU and driver, and the versions."""
     found = machine.describe()
     versions: dict[str, str] = {}
     for package in ("torch", "transformers", "triton", "flash-attn", "flash-attn-3"):

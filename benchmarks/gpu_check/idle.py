@@ -1,4 +1,4 @@
-"""How long the GPU waits for the processor while many chats are written."""
+"""Measures how long the GPU waits for the CPU while many chats decode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.overlap import compare
 
 
 def idle(check: StageContext) -> None:
-    """128 chats on a small model, with steps that overlap and with steps that wait for one another."""
+    """Runs 128 chats on a small model, with overlapping and with sequential steps."""
     check.part("128 chats", lambda: overlap(check))
 
 

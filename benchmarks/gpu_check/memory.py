@@ -1,4 +1,4 @@
-"""The GPU's memory: taken at start, given back asleep, taken again awake; and what is said when there is not enough."""
+"""Checks GPU memory: allocated at start, released in sleep, allocated again on wake; and the out-of-memory error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GIB = 1024**3
 
 
 def memory(check: StageContext) -> None:
-    """At start, asleep, awake, and run out."""
+    """Checks memory at start, asleep, awake, and when it runs out."""
     path = check.model("qwen3-0.6b")
     check.part("asleep and awake", lambda: sleep(check, path))
     check.part("out of memory", lambda: out_of_memory(check, path))

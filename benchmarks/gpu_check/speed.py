@@ -1,4 +1,4 @@
-"""How fast: one chat on Llama-3-8B's shape, in 16 and 8 bits; recorded decodes against executed ones; beside others."""
+"""Measures speed: one chat on Llama-3-8B's shape in 16 and 8 bits, CUDA graphs on and off, transformers' generate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from engine.errors import ModelLoadError
 from engine.model.quantization import choose_linears
 
 EIGHT_BITS = ("int8", "fp8")
-MAX_TOKEN_ID = 15_000  #: in prompts, below which every tokenizer here knows all ids
+MAX_TOKEN_ID = 15_000  #: limit of token ids in prompts; every tokenizer here knows all ids below it
 
 
 def prompt(check: StageContext, rng: random.Random, length: int) -> tuple[int, ...]:
@@ -34,7 +34,7 @@ def prompt(check: StageContext, rng: random.Random, length: int) -> tuple[int, .
 
 
 def copy_bandwidth(check: StageContext) -> float:
-    """Bytes per second that the device copies, read and written counted."""
+    """Returns the device's copy bandwidth in bytes per second, reads and writes counted."""
     size = 2**24 if check.device == "cpu" else 2**31
     source = torch.ones(size, dtype=torch.uint8, device=check.device)
     target = torch.empty_like(source)
@@ -49,7 +49,7 @@ def copy_bandwidth(check: StageContext) -> float:
 
 
 def one_chat(check: StageContext, path: Path, **options: Any) -> dict[str, Any]:
-    """Decode of one chat, and times to the first token, of a fresh engine; and how long that took to be ready."""
+    """Measures a fresh engine's start, the decode rate of one chat and the times to the first token."""
     rng = random.Random(7)
     new, lengths, repeats = (8, (16, 64), 2) if check.rehearse else (256, (128, 2048), 5)
     settings = check.settings(
@@ -74,14 +74,17 @@ def one_chat(check: StageContext, path: Path, **options: Any) -> dict[str, Any]:
 
 
 async def decode_rate(engine: Engine, prompt: Sequence[int], new: int) -> float:
-    """Tokens per second after the first, on the engine's clock: a reader may be handed several at once."""
+    """Returns tokens per second after the first token, on the engine's clock: a reader may get several at once."""
     deltas = [delta async for delta in engine.complete(prompt, replace(GREEDY, max_tokens=new))]
     assert deltas[-1].timings is not None
     return deltas[-1].timings.tokens_per_second
 
 
 def share_of_bandwidth(check: StageContext, path: Path, tokens_per_second: float) -> dict[str, float]:
-    """Of bfloat16 weights: each token reads all of them, but for the embeddings."""
+    """Returns the share of the copy bandwidth used to read bfloat16 weights.
+
+    Each token reads all weights except the embeddings.
+    """
     config = AutoConfig.from_pretrained(path)
     read = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     if not config.tie_word_embeddings:
@@ -95,7 +98,7 @@ def share_of_bandwidth(check: StageContext, path: Path, tokens_per_second: float
 
 
 def llama(check: StageContext) -> None:
-    """One chat in bfloat16."""
+    """Measures one chat in bfloat16."""
     check.part("making the model", lambda: {"folder": check.model("llama-8b").name})
     path = check.model("llama-8b")
 
@@ -111,7 +114,7 @@ def llama(check: StageContext) -> None:
 
 
 def eight_bits(check: StageContext) -> None:
-    """int8 and fp8 against bfloat16, in one process; and what they cost the guide."""
+    """Compares int8 and fp8 with bfloat16 in one process, and measures their perplexity on the guide."""
     path = check.model("llama-8b")
     whole = check.part("bf16", lambda: one_chat(check, path))
     for quantization in EIGHT_BITS:
@@ -128,7 +131,7 @@ def eight_bits(check: StageContext) -> None:
 
 
 def not_here(check: StageContext, quantization: str) -> str | None:
-    """Why a rehearsal cannot try this. On a GPU everything is tried: there a reason not to is a failure."""
+    """Returns why a rehearsal cannot run this. On a GPU everything runs: an unsupported format is a failure there."""
     if check.device == "cuda":
         return None
     try:
@@ -139,7 +142,7 @@ def not_here(check: StageContext, quantization: str) -> str | None:
 
 
 def guide(check: StageContext) -> dict[str, Any]:
-    """Every fourth held-out answer."""
+    """Measures perplexity on every fourth held-out answer."""
     dialogues = held_out_dialogues()[:: 200 if check.rehearse else 4]
     exact = load_guide("float32", "none", check.device)
     reference = choices(exact, dialogues)[1]
@@ -150,12 +153,12 @@ def guide(check: StageContext) -> dict[str, Any]:
         model = load_guide("bfloat16", quantization, check.device)
         found[f"bfloat16, {quantization}"] = compare(model, dialogues, reference).perplexity
     worst = max(found.values()) / found["float32"]
-    assert worst < 1.05, f"perplexity grows to {worst:.2f} times: {found}"
+    assert worst < 1.05, f"perplexity grows by a factor of {worst:.2f}: {found}"
     return {"perplexity": found}
 
 
 def graphs(check: StageContext) -> None:
-    """Recorded decodes on and off, one chat on a small model, whose steps are launched for longer than they compute."""
+    """Measures one chat with CUDA graphs on and off, on a small model whose launches take longer than its kernels."""
     path = check.model("qwen3-0.6b")
     recorded = check.part("on", lambda: one_chat(check, path))
     check.part(
@@ -168,12 +171,12 @@ def graphs(check: StageContext) -> None:
 
 
 def total_rate(replies: list[TimedReply]) -> float:
-    """Tokens per second of all together, prompts included."""
+    """Returns tokens per second of all replies together, prompts included."""
     return sum(len(reply.times) for reply in replies) / max(reply.times[-1] for reply in replies)
 
 
 def beside_generate(check: StageContext) -> None:
-    """Several chats at once, beside transformers' ``generate``."""
+    """Compares several chats at once with transformers' ``generate``."""
     path = check.model("qwen3-0.6b")
     counts, new, length = ((1, 4), 8, 16) if check.rehearse else ((1, 8, 64), 128, 128)
     rng = random.Random(11)

@@ -1,6 +1,6 @@
-"""nano-vllm's own benchmark (github.com/GeeeekExplorer/nano-vllm, bench.py), on Qwen3-0.6B's shape, beside others.
+"""Runs nano-vllm's own benchmark (github.com/GeeeekExplorer/nano-vllm, bench.py) on Qwen3-0.6B's shape.
 
-256 requests at once, prompts and replies of 100 to 1,024 tokens, drawn with seed 0: 133,966 new tokens.
+256 requests at once, prompts and replies of 100 to 1,024 tokens, sampled with seed 0: 133,966 new tokens.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ print("seconds", time.perf_counter() - begin)
 
 
 def requests(rehearse: bool) -> list[Chat]:
-    """As its bench.py draws them: all prompts, then all lengths of replies."""
+    """Generates the requests in the order of bench.py: all prompts, then all reply lengths."""
     rng = random.Random(0)
     if rehearse:
         return [Chat(tuple(rng.randint(10, 290) for _ in range(rng.randint(5, 30))), rng.randint(4, 9)) for _ in "1234"]
@@ -64,7 +64,7 @@ def workload(check: StageContext) -> None:
 
 
 def deskmate(check: StageContext, path: Path, chats: list[Chat], new_tokens: int) -> dict[str, Any]:
-    """With tokens drawn as nano-vllm draws them, and once more greedily, as the peers do that only do that."""
+    """Measures with nano-vllm's sampling parameters, and again greedily for peers that only decode greedily."""
     settings = check.settings(
         path,
         dtype="bfloat16",
@@ -93,7 +93,7 @@ def deskmate(check: StageContext, path: Path, chats: list[Chat], new_tokens: int
 
 
 def batching(check: StageContext, path: Path, chats: list[Chat], new_tokens: int) -> dict[str, Any]:
-    """Greedily, with the attention that needs no package of its own."""
+    """Measures continuous batching greedily, with the attention that needs no extra package."""
     peer = ContinuousBatching(
         PeerConfig(
             model=str(path),
@@ -116,7 +116,7 @@ def batching(check: StageContext, path: Path, chats: list[Chat], new_tokens: int
 
 
 def nano_vllm(folder: Path, path: Path, chats: list[Chat], new_tokens: int) -> dict[str, Any]:
-    """In a process of its own, with whatever flash_attn that finds."""
+    """Measures nano-vllm in a process of its own, with the flash_attn installed there."""
     ran = subprocess.run(
         [sys.executable, "-c", _NANO_VLLM, str(folder), str(path)],
         input=json.dumps([(chat.prompt, chat.new_tokens) for chat in chats]),

@@ -1,1 +1,1 @@
-"""A real server, and people who chat with it as the page does."""
+"""Runs a real server with simulated users who chat through the page's own routes."""

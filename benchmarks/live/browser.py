@@ -1,8 +1,8 @@
-"""One person's browser, as lean as can be: it shares the machine with the server that is measured.
+"""Minimal client that imitates one user's browser; it is cheap because it shares the machine with the server.
 
-Requests go over one connection that stays open. Replies come over another one, as the page's ``EventSource`` has it: it
-is opened for the first of them and stays open for the next. Bytes are only gathered while they come, and looked into
-when a reply has ended.
+Requests use one persistent connection. Replies arrive over another one, like the page's ``EventSource``: it is opened
+for the first reply and stays open for the next ones. Bytes are only collected as they arrive, and parsed when a reply
+has ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 TIMEOUT_SECONDS = 120.0
 IDLE_SECONDS = 3.0
-"""After which a connection is not used again: the server closes one that was idle for five, perhaps just now."""
+"""Idle time after which a connection is not reused: the server closes a connection that was idle for 5 seconds."""
 
 
 _LAST = (b"event: end\n", b"event: gone\n")
@@ -32,11 +32,11 @@ class ResponseError(Exception):
 
 
 class Browser:
-    """Knows its session's cookie once it has used a link.
+    """A user's browser; it has a session cookie after :meth:`use_link`.
 
     Args:
-        port: of a server on this machine.
-        address: where it comes from, as a proxy would say.
+        port: port of a server on this machine.
+        address: the client address that a proxy would report.
     """
 
     def __init__(self, port: int, address: str) -> None:
@@ -47,7 +47,7 @@ class Browser:
         self._stream: EventStream | None = None
 
     async def use_link(self, token: str, name: str, password: str) -> None:
-        """Make the account that a link is for."""
+        """Creates an account with an invitation link's token."""
         await self.post("/api/links/use", {"token": token, "name": name, "password": password})
 
     async def get(self, path: str, headers: Mapping[str, str] | None = None) -> bytes:
@@ -61,16 +61,16 @@ class Browser:
         await self._ask("DELETE", path, b"")
 
     def expect(self) -> StreamedReply | None:
-        """Before a message is sent: its reply, if a stream is open in which it can be told (see :attr:`stream_id`)."""
+        """Prepares for the reply to the next message if the event stream is open (see :attr:`stream_id`)."""
         return self._stream.expect() if self._stream is not None and self._stream.is_open else None
 
     @property
     def stream_id(self) -> str | None:
-        """Of the event stream that is open."""
+        """Id of the open event stream, or None."""
         return self._stream.stream_id if self._stream is not None and self._stream.is_open else None
 
     async def follow(self, turn_id: str) -> StreamedReply:
-        """Open the event stream anew, for a reply that is not told in it."""
+        """Reopens the event stream, for a reply that is not in the present one."""
         self._close_stream()
         loop = asyncio.get_running_loop()
         stream_id = secrets.token_hex(8)
@@ -79,12 +79,12 @@ class Browser:
         return self._stream.begin(self._request("GET", path, b"", {"Accept": "text/event-stream"}))
 
     def close_page(self) -> None:
-        """Close the page: in the middle of a reply, perhaps."""
+        """Closes the page, possibly in the middle of a reply."""
         self._close_stream()
         self.close()
 
     def close(self) -> None:
-        """The connection for requests; the next one opens another."""
+        """Closes the connection for requests; the next request opens another."""
         if self._connection is not None:
             self._connection[1].close()
             self._connection = None
@@ -127,16 +127,16 @@ class Browser:
 
 
 class StreamedReply:
-    """What comes of one."""
+    """The bytes received of one reply."""
 
     def __init__(self) -> None:
-        self.first_text: float | None = None  #: when it came, on ``perf_counter``
+        self.first_text: float | None = None  #: arrival of the first text, on ``perf_counter``
         self._said = bytearray()
-        self._ending = False  # its last event has begun
+        self._ending = False  # the last event has started
         self._ended = asyncio.get_running_loop().create_future()
 
     def feed(self, data: bytes) -> bool:
-        """More of it. True where that was the last."""
+        """Adds received bytes. Returns whether the reply is complete."""
         unseen = max(0, len(self._said) - len(_MAX_EVENT_LINE_BYTES))
         self._said += data
         if self.first_text is None and self._said.find(b"event: text\n", unseen) >= 0:
@@ -149,15 +149,15 @@ class StreamedReply:
         return over
 
     def feed_eof(self) -> None:
-        """Nothing more comes."""
+        """Marks the reply as ended."""
         if not self._ended.done():
             self._ended.set_result(None)
 
     async def end(self) -> dict[str, Any]:
-        """Wait for it; returns what the reply's last event says, with the number of ``text_events``.
+        """Waits for the end; returns the data of the reply's last event, with the number of ``text_events``.
 
         Raises:
-            ResponseError: the stream was refused, or broke off.
+            ResponseError: the stream was refused, or ended early.
         """
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await self._ended
@@ -165,7 +165,7 @@ class StreamedReply:
 
 
 class EventStream(asyncio.Protocol):
-    """One reply after the other, over a connection that stays open."""
+    """Receives one reply after the other over a persistent connection."""
 
     def __init__(self, stream_id: str) -> None:
         self.stream_id = stream_id
@@ -173,12 +173,12 @@ class EventStream(asyncio.Protocol):
         self._reply: StreamedReply | None = None
 
     def begin(self, request: bytes) -> StreamedReply:
-        """Ask for the stream; the reply that it is opened for."""
+        """Requests the stream; returns the reply that it is opened for."""
         self._transport.write(request)
         return self.expect()
 
     def expect(self) -> StreamedReply:
-        """The next one."""
+        """Starts the next reply."""
         self._reply = StreamedReply()
         return self._reply
 
@@ -193,17 +193,17 @@ class EventStream(asyncio.Protocol):
         if self._reply is not None and self._reply.feed(data):
             self._reply = None
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - what came says how it ended
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the received bytes show how it ended
         self.is_open = False
         if self._reply is not None:
             self._reply.feed_eof()
 
 
 def last_event(said: bytes) -> dict[str, Any]:
-    """Of what was said of a reply, chunks and all, and where it opened the stream the head too: the data of its end.
+    """Parses a reply's last event from the raw bytes (chunk headers, and the response head if it opened the stream).
 
     Raises:
-        ResponseError: it is no stream of events, or it has no such event.
+        ResponseError: the bytes are no event stream, or contain no last event.
     """
     if said.startswith(b"HTTP/"):
         head, _, said = said.partition(b"\r\n\r\n")

@@ -1,7 +1,7 @@
-"""The engine by itself, in a process of its own: what the whole product is held against.
+"""Runs only the engine, in a process of its own, as the baseline for the whole product.
 
-A line of JSON asks for a turn of chats, a line of JSON answers it. Prompts, seeds and parameters are the product's; the
-replies are read from ``Engine.chat`` and thrown away.
+A line of JSON requests a turn of chats, and a line of JSON answers it. Prompts, seeds and parameters are the product's;
+the replies are read from ``Engine.chat`` and discarded.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class EngineProcess:
-    """The process, from outside; ended with its ``with`` block.
+    """Starts and controls the process; its ``with`` block ends it.
 
     Args:
-        folder: for its log.
+        folder: folder for the log.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,7 +59,7 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """Also the id of the session that it leads."""
+        """Process id, also the id of the session that the process leads."""
         return self._process.pid
 
     def chat(self, people: int, turn: int, settle: float, seconds: float) -> TokenWindow:
@@ -78,9 +78,9 @@ class EngineProcess:
 
 
 async def serve() -> None:
-    """The process, from inside."""
+    """Runs inside the process: reads requests from stdin and writes answers to stdout."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print must not come between the lines
+    os.dup2(2, 1)  # libraries' output must not mix with the answers
     async with Engine(EngineSettings(_env_file=None)) as engine:
         print("ready", file=answers, flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
@@ -96,7 +96,7 @@ async def serve() -> None:
 
 
 def make_ask(engine: Engine) -> AskFunction:
-    """How one person asks the engine, with the conversation so far."""
+    """Makes the function by which one user asks the engine, with the conversation so far."""
     messages: list[ChatMessage] = []
 
     async def answer(question: ScriptedQuestion) -> None:

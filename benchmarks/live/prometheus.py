@@ -1,4 +1,4 @@
-"""What a server's ``/metrics`` says, as numbers."""
+"""Parses a server's ``/metrics``."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 
 
 def samples(text: str) -> dict[str, float]:
-    """Every sample by its name, with its labels as they stand in the text: ``name`` or ``name{le="0.1"}``."""
+    """Returns every sample by its name with the labels as in the text: ``name`` or ``name{le="0.1"}``."""
     return {f"{name}{{{labels}}}" if labels else name: float(value) for name, labels, value in _SAMPLE.findall(text)}
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Of what was observed: how many values lay at or below each bound, the last of which is infinite."""
+    """Cumulative counts of values at or below each bound; the last bound is infinite."""
 
     bounds: tuple[float, ...]
     cumulative: tuple[float, ...]
 
     @classmethod
     def of(cls, name: str, found: Mapping[str, float]) -> Histogram:
-        """The histogram ``name`` among samples."""
+        """Returns the histogram ``name`` among samples."""
         buckets = sorted(
             (float(key[len(name) + 12 : -2]), value)
             for key, value in found.items()
@@ -33,7 +33,7 @@ class Histogram:
         return cls(tuple(bound for bound, _ in buckets), tuple(value for _, value in buckets))
 
     def since(self, earlier: Histogram) -> Histogram:
-        """What was observed after ``earlier``."""
+        """Returns the histogram of the values observed after ``earlier``."""
         return Histogram(
             self.bounds, tuple(now - then for now, then in zip(self.cumulative, earlier.cumulative, strict=True))
         )
@@ -43,7 +43,7 @@ class Histogram:
         return self.cumulative[-1] if self.cumulative else 0.0
 
     def quantile(self, share: float) -> float:
-        """Linear within a bucket, as Prometheus has it; the last finite bound where it lies above all of them.
+        """Returns a quantile, linear within a bucket as in Prometheus; at most the last finite bound.
 
         Raises:
             ValueError: nothing was observed.
@@ -62,5 +62,5 @@ class Histogram:
 
 
 def merged(histograms: Sequence[Histogram]) -> Histogram:
-    """All that several of the same bounds have observed."""
+    """Adds up histograms that have the same bounds."""
     return Histogram(histograms[0].bounds, tuple(map(sum, zip(*(one.cumulative for one in histograms), strict=True))))

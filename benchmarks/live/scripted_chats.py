@@ -1,4 +1,4 @@
-"""What users say: the same questions with the same seeds, whoever answers."""
+"""Scripts the users' chats: the same questions with the same seeds for every server."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 MESSAGES_PER_CONVERSATION = 4
-"""Of a conversation, then the user begins another one."""
+"""Messages after which the user starts another conversation."""
 MAX_REPLY_TOKENS = 256
-"""In tokens; the bundled model rarely writes that much."""
+"""Tokens of a reply; the bundled model rarely writes that many."""
 QUESTIONS = (
     "What can Deskmate do?",
     "How do I start a new chat?",
@@ -36,7 +36,7 @@ class ScriptedQuestion:
 
 
 def questions(user: int, turn: int) -> Iterator[ScriptedQuestion]:
-    """One user's, without an end. They differ from turn to turn, so that no cache knows a turn by the one before."""
+    """Yields one user's questions endlessly. They differ between turns, so that no turn is served from a cache."""
     number = 0
     while True:
         text = QUESTIONS[(5 * user + 3 * turn + number) % len(QUESTIONS)]
@@ -53,7 +53,7 @@ AskFunction = Callable[[ScriptedQuestion], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class TokenWindow:
-    """What was generated while everybody was chatting."""
+    """Tokens generated in a time window in which all users were chatting."""
 
     tokens: float
     seconds: float
@@ -67,12 +67,14 @@ async def chat(
     seconds: float,
     count: Callable[[], Awaitable[tuple[float, float]]],
 ) -> TokenWindow:
-    """Let all chat at once, each sending the next message as soon as a reply has ended, and count for ``seconds``.
+    """Lets all users chat at once and counts tokens for ``seconds``; a user sends the next message after each reply.
 
     Args:
-        users: how each of them asks.
-        settle: seconds before the counting begins.
-        count: tokens generated so far, and the moment they were counted in seconds.
+        users: each user's ask function.
+        turn: number of the turn; selects the questions.
+        settle: seconds before the counting starts.
+        seconds: duration of the counting.
+        count: returns the tokens generated so far, and the time of the count in seconds.
     """
     stop_event = asyncio.Event()
 

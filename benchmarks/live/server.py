@@ -1,4 +1,4 @@
-"""Deskmate as a person starts it, in a process of its own, with accounts and a fresh data folder."""
+"""Starts Deskmate from the command line as an operator does, with accounts and a fresh data folder."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ PASSWORD = "a benchmark's password, 1"
 
 
 class ServerEnded(Exception):
-    """The server is not there any more; says what it wrote last."""
+    """The server process ended; the message has its last log lines."""
 
 
 class LiveServer:
-    """``python -m app serve`` with the bundled model, on a free port, ended with its ``with`` block.
+    """Runs ``python -m app serve`` with the bundled model on a free port; its ``with`` block ends it.
 
-    People come through what the server takes for a proxy, each from an address of their own: many accounts from one
-    address would be slowed down.
+    The server trusts this client as a proxy, so that each user has an address of their own: the server rate-limits
+    many accounts at one address.
 
     Args:
-        folder: for the data and the log.
+        folder: folder for the data and the log.
         options: further flags of ``deskmate serve``.
     """
 
@@ -42,7 +42,7 @@ class LiveServer:
             *("--trusted-proxies", "127.0.0.1", "--messages-per-minute", "100000", *options),
         ]
         self._metrics_token = secrets.token_urlsafe(32)
-        # No setting of the person who measures reaches the server.
+        # Settings in this process's environment must not reach the server.
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("APP_", "ENGINE_"))}
         self._environment = environment | {
             "PYTHONPATH": str(ROOT),
@@ -55,7 +55,7 @@ class LiveServer:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command,
-                cwd=self.log.parent,  # where there is no .env
+                cwd=self.log.parent,  # a folder without a .env file
                 env=self._environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -79,16 +79,16 @@ class LiveServer:
 
     @property
     def pid(self) -> int:
-        """Also the id of the session that it leads."""
+        """Process id, also the id of the session that the process leads."""
         return self._process.pid
 
     def require_running(self) -> None:
-        """Raises :class:`ServerEnded`."""
+        """Raises :class:`ServerEnded` if the process has ended."""
         if (code := self._process.poll()) is not None:
             raise ServerEnded(f"The server ended with {code}:\n{self._last_lines()}")
 
     async def sign_up(self, count: int) -> list[Browser]:
-        """``count`` people with accounts, each signed in with a browser of their own; the first is the admin."""
+        """Creates ``count`` accounts, each signed in with a browser of its own; the first is the admin."""
         browsers = [Browser(self.port, f"10.0.{number // 250}.{number % 250 + 1}") for number in range(count)]
         await browsers[0].use_link(self._setup, "person-0", PASSWORD)
         for number in range(1, count):
@@ -98,11 +98,11 @@ class LiveServer:
         return browsers
 
     async def metrics(self, browser: Browser) -> str:
-        """What ``/metrics`` says now."""
+        """Returns the current text of ``/metrics``."""
         return (await browser.get("/metrics", {"Authorization": f"Bearer {self._metrics_token}"})).decode()
 
     def _wait_until_ready(self) -> str:
-        """Returns what makes the link to the first admin's account one."""
+        """Waits for the server; returns the token of the link that creates the first admin's account."""
         deadline = monotonic() + START_SECONDS
         while monotonic() < deadline:
             said = self.log.read_text(errors="replace")

@@ -1,4 +1,4 @@
-"""Whether what a process holds stays what it is."""
+"""Decides whether a process's resource use stays flat."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from statistics import median
 
 
 def slope(times: Sequence[float], values: Sequence[float]) -> float:
-    """Values per unit of time: the median of the slopes between all pairs (Theil and Sen), which single jumps of what
-    is held for a moment do not move.
+    """Returns the change of the values per unit of time.
+
+    It is the median of the slopes between all pairs (Theil and Sen), which short spikes do not affect.
 
     Raises:
         ValueError: there are not two different times.
@@ -27,11 +28,11 @@ def slope(times: Sequence[float], values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """How something grew over the second half of a soak; the first is for caches and pools to fill."""
+    """Growth over the second half of a soak; caches and pools fill in the first half."""
 
     per_hour: float
-    grown: float  #: over the second half
-    bound: float  #: most that it may have grown
+    grown: float  #: growth over the second half
+    bound: float  #: largest growth that counts as flat
 
     @property
     def is_flat(self) -> bool:
@@ -39,11 +40,13 @@ class Trend:
 
     @classmethod
     def of(cls, seconds: Sequence[float], values: Sequence[float], *, share: float, least: float) -> Trend:
-        """Of samples over time, the first half left out.
+        """Computes the trend of samples over time, without the first half.
 
         Args:
-            share: of its median, that it may grow.
-            least: that it may grow in any case.
+            seconds: times of the samples.
+            values: the samples.
+            share: allowed growth as a share of the median.
+            least: allowed growth in any case.
         """
         half = (seconds[0] + seconds[-1]) / 2
         late = [(at, value) for at, value in zip(seconds, values, strict=True) if at >= half]

@@ -1,4 +1,4 @@
-"""How one person uses the chat page: through the routes that its scripts call."""
+"""Simulates users of the chat page through the routes that the page's scripts call."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from benchmarks.live.scripted_chats import MAX_REPLY_TOKENS, ScriptedQuestion
 
 @dataclass
 class SimulatedUser:
-    """Somebody with a browser, and the conversation that it shows."""
+    """A user with a browser and the conversation that it shows."""
 
     browser: Browser
     conversation_id: str | None = None
-    last_reply_id: str | None = None  #: the last message that it shows
-    first_texts: list[float] = field(default_factory=list)  #: seconds from a message's sending to its first text
+    last_reply_id: str | None = None  #: the last message shown
+    first_texts: list[float] = field(default_factory=list)  #: seconds from sending a message to its first text
     text_events: int = 0
 
     async def ask(self, question: ScriptedQuestion) -> None:
-        """Send a question and read the reply to its end.
+        """Sends a question and reads the reply to its end.
 
         Raises:
-            RuntimeError: the reply did not come to its end.
+            RuntimeError: the reply is not complete.
         """
         if question.starts_conversation:
             self.conversation_id = self.last_reply_id = None
@@ -33,7 +33,7 @@ class SimulatedUser:
         _, reply = await self.send(question.text, question.seed)
         end = await reply.end()
         if end.get("status") != "complete":
-            raise RuntimeError(f"a reply did not come to its end: {end}")
+            raise RuntimeError(f"a reply is not complete: {end}")
         if reply.first_text is not None:
             self.first_texts.append(reply.first_text - sent)
         self.text_events += end["text_events"]
@@ -41,7 +41,7 @@ class SimulatedUser:
     async def send(
         self, text: str, seed: int, max_tokens: int = MAX_REPLY_TOKENS
     ) -> tuple[dict[str, Any], StreamedReply]:
-        """Send a message; returns the turn, and what is told of its reply."""
+        """Sends a message; returns the turn and its streamed reply."""
         body: dict[str, Any] = {
             "text": text,
             "settings": {"seed": seed, "max_tokens": max_tokens},

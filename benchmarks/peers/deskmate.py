@@ -1,4 +1,4 @@
-"""Deskmate's engine as a peer of the others."""
+"""Runs Deskmate's engine in the bench's peer protocol."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ GREEDY = SamplingParams(
 
 
 class StepClock:
-    """How long the steps of a work took, from the first to the last, and how long the model's forward in them.
+    """Measures the time from the first to the last step of a workload, and the model's forward time within it.
 
-    On a processor the forward has computed when it returns, so its share of the time is the wall clock's.
+    On a CPU the forward is complete when it returns, so its wall-clock time is its compute time.
     """
 
     def __init__(self) -> None:
@@ -65,13 +65,13 @@ class StepClock:
 
     @property
     def outside_forward(self) -> float:
-        """Share of the time between the first step's begin and the last one's end that the model did not compute."""
+        """Share of the time from the first step's start to the last step's end spent outside the model's forward."""
         assert self._began is not None
         return 1 - self._forward / (self._ended - self._began)
 
 
 async def answer(engine: Engine, chats: Sequence[Chat]) -> list[TimedReply]:
-    """All at once, each read as its reader would."""
+    """Answers all chats concurrently, each read by its own stream."""
 
     async def stream(chat: Chat) -> AsyncGenerator[Sequence[int]]:
         params = replace(GREEDY, max_tokens=chat.new_tokens)
@@ -83,7 +83,7 @@ async def answer(engine: Engine, chats: Sequence[Chat]) -> list[TimedReply]:
 
 
 class Deskmate:
-    """The engine, started; its own event loop is kept for the next work."""
+    """The started engine; its event loop is kept between workloads."""
 
     def __init__(self, load: PeerConfig) -> None:
         if load.format != "bf16" and load.format not in get_args(

@@ -1,4 +1,4 @@
-"""llama.cpp through ``llama-cpp-python``: one chat at a time, called as directly as Python can."""
+"""Runs llama.cpp through the low-level API of ``llama-cpp-python``, one chat at a time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, installed_ve
 
 
 class LlamaCpp:
-    """Keeps the KV cache between chats and computes only what the next prompt does not begin with, as its users do."""
+    """Keeps the KV cache between chats and computes a prompt only from the first differing token on, as users do."""
 
     def __init__(self, load: PeerConfig) -> None:
-        # A file that is mapped may be evicted while the process waits for its turn.
+        # Without mmap: mapped pages may be evicted while the process is frozen.
         self._llama = llama_cpp.Llama(
             load.model,
             n_ctx=load.context,
@@ -52,7 +52,7 @@ class LlamaCpp:
         return self._decode(prompt[common:])
 
     def _decode(self, tokens: Sequence[int]) -> int:
-        """The likeliest next token after these."""
+        """Computes these tokens and returns the likeliest next one."""
         for start in range(0, len(tokens), self._llama.n_batch):
             part = tokens[start : start + self._llama.n_batch]
             array = (llama_cpp.llama_token * len(part))(*part)

@@ -1,4 +1,4 @@
-"""llama.cpp's own server, with as many slots as there are chats in the work; asked over HTTP on this machine."""
+"""Runs llama.cpp's own server, with one slot per concurrent chat, over HTTP on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_SECONDS = 300
 
 
 class LlamaServer:
-    """Started anew when a work has another number of chats: slots share the context in equal parts."""
+    """Restarts the server when the number of chats changes, because slots share the context in equal parts."""
 
     def __init__(self, load: PeerConfig) -> None:
         self._load = load
@@ -29,7 +29,7 @@ class LlamaServer:
         said = subprocess.run([self._program, "--version"], capture_output=True, text=True, check=True)
         words = (said.stderr + said.stdout).split("version:")[-1].split()
         self.versions = {"llama-server": words[0]}
-        # A file that is mapped may be evicted while the process waits for its turn. The option changed its name.
+        # Without mmap: mapped pages may be evicted while the process is frozen. The option changed its name.
         helped = subprocess.run([self._program, "--help"], capture_output=True, text=True, check=True).stdout
         self._not_mapped = ["--load-mode", "none"] if "--load-mode" in helped else ["--no-mmap"]
         self._server: subprocess.Popen[bytes] | None = None
@@ -60,7 +60,7 @@ class LlamaServer:
         deadline = monotonic() + START_SECONDS
         while not self._answers():
             if self._server.poll() is not None or monotonic() > deadline:
-                raise RuntimeError("llama-server did not start; its log says why")
+                raise RuntimeError("llama-server did not start; see its log")
             sleep(0.1)
 
     def _answers(self) -> bool:

@@ -1,4 +1,4 @@
-"""A peer's process, from the bench's side: started, asked, frozen while others have their turn, and ended."""
+"""Controls a peer's process from the bench: starts it, sends chats, freezes it between its turns, and ends it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ RUN_SECONDS = 900
 
 
 class PeerError(Exception):
-    """A peer that cannot do what it was asked; says why in a sentence."""
+    """A peer failed or cannot run a workload; the message says why."""
 
 
 class PeerProcess:
-    """One loaded peer, alone in a session of its own.
+    """One loaded peer, in a session of its own.
 
-    A peer that waits for its turn is stopped by a signal: some spin while they wait, or wake up now and then.
+    A peer is frozen by a signal between its turns, because some engines spin or wake up while they are idle.
 
     Args:
         command: Python and the peer's module.
-        load: what it is to load.
-        log: where all goes that it prints.
-        environment: beside this process's own.
+        load: the model and settings to load.
+        log: file for the peer's output.
+        environment: added to this process's environment.
     """
 
     def __init__(self, command: Sequence[str], load: PeerConfig, log: Path, environment: Mapping[str, str]) -> None:
@@ -56,7 +56,7 @@ class PeerProcess:
         except BaseException:
             self.stop()
             raise
-        self.start_seconds = monotonic() - began  #: from nothing to its first token
+        self.start_seconds = monotonic() - began  #: from the start of the process to its first token
 
     def run(self, chats: Sequence[Chat]) -> tuple[list[TimedReply], dict[str, float]]:
         assert self._process.stdin is not None
@@ -78,7 +78,7 @@ class PeerProcess:
         self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """Once and for all; again is nothing."""
+        """Ends the process. Idempotent."""
         if self._process.returncode is not None:
             return
         self._signal(signal.SIGKILL)
@@ -91,7 +91,7 @@ class PeerProcess:
         try:
             os.killpg(self.session, number)
         except ProcessLookupError:
-            return  # it has ended by itself; the next read says so
+            return  # the process has ended; the next read reports it
 
     def _read(self, seconds: float) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -1,7 +1,7 @@
-"""What the bench and a peer's process say to each other: a line of JSON each way.
+"""The protocol between the bench and a peer's process: one line of JSON per request and per answer.
 
-Standard library alone: a peer may live in an environment that has nothing else of ours. A peer's module defines how
-it is loaded and how it answers chats, and ends with :func:`serve`.
+Standard library only: a peer's environment may have nothing else installed. A peer's module defines how the engine is
+loaded and how it answers chats, and calls :func:`serve`.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
-#: The tokens that no prompt uses, at both ends of a vocabulary.
+#: Number of token ids at each end of a vocabulary that prompts do not use.
 MARGIN = 10
 
 
 @dataclass(frozen=True)
 class Chat:
-    """One request: token ids, and how many new ones are wanted."""
+    """One request: token ids, and the number of tokens to generate."""
 
     prompt: tuple[int, ...]
     new_tokens: int
-    after: int = 0  #: it comes when each chat that has 0 here has so many new tokens
+    after: int = 0  #: the chat is sent when each chat with 0 here has this many new tokens
 
 
 @dataclass(frozen=True)
 class TimedReply:
-    """What became of a chat. Seconds since the work began."""
+    """The timed reply to a chat. Times are seconds since the workload started."""
 
     asked: float
-    times: list[float]  #: of each new token
-    tokens: list[int] = field(default_factory=list)  #: their ids; empty where the peer does not tell them
+    times: list[float]  #: arrival of each new token
+    tokens: list[int] = field(default_factory=list)  #: token ids; empty if the peer does not report them
 
     @property
     def first(self) -> float:
@@ -47,25 +47,25 @@ class TimedReply:
 
 @dataclass(frozen=True)
 class PeerConfig:
-    """What a peer is asked to load."""
+    """The model and settings that a peer loads."""
 
-    model: str  #: a folder, or a file where the peer has a format of its own
+    model: str  #: a folder, or a file for peers with a format of their own
     format: str  #: bf16, int8, int4
     threads: int
-    context: int  #: most tokens of one chat
-    chats: int  #: most chats at once
-    kv_gib: float  #: memory for the KV cache, where the peer asks for a size
-    variant: str = ""  #: one of the peer's own ways to run
+    context: int  #: largest number of tokens of one chat
+    chats: int  #: largest number of concurrent chats
+    kv_gib: float  #: size of the KV cache in GiB, for peers that need one
+    variant: str = ""  #: the peer's variant, for example "eager"
 
 
 class Peer(Protocol):
-    """An engine that is loaded."""
+    """A loaded engine."""
 
-    #: names and versions of what computes, as they are printed
+    #: package -> version of the software that computes
     versions: dict[str, str]
 
     def run(self, chats: Sequence[Chat]) -> tuple[list[TimedReply], dict[str, float]]:
-        """Answer all chats, greedily and to their full length; with what else it measured about itself."""
+        """Answers all chats greedily and to their full length; also returns the peer's own measurements."""
 
 
 def installed_versions(*packages: str) -> dict[str, str]:
@@ -79,22 +79,22 @@ def installed_versions(*packages: str) -> dict[str, str]:
 
 
 def check_lengths(chats: Sequence[Chat], replies: Sequence[TimedReply]) -> None:
-    """A peer that stopped early would look quick."""
+    """Raises RuntimeError for replies of the wrong length: a peer that stops early would look fast."""
     for chat, reply in zip(chats, replies, strict=True):
         if len(reply.times) != chat.new_tokens:
             raise RuntimeError(f"it wrote {len(reply.times)} tokens where {chat.new_tokens} were asked for")
 
 
 def die_with_parent() -> None:
-    """A peer that waits frozen for its turn would outlive a bench that was killed. Linux only; elsewhere nothing."""
+    """Makes the kernel kill this process with its parent: a frozen peer would outlive a killed bench. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def serve(load: Callable[[PeerConfig], Peer]) -> None:
-    """Load, answer one token to have everything in place, say so, and then answer a line with a line."""
+    """Loads the peer, generates one token as a warm-up, reports ready, and then answers requests line by line."""
     die_with_parent()
-    # What libraries print must not come between the lines.
+    # Libraries' output must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -108,7 +108,7 @@ def serve(load: Callable[[PeerConfig], Peer]) -> None:
     try:
         peer = load(asked)
         peer.run([Chat(tuple(range(MARGIN, MARGIN + 16)), 1)])
-    except Exception as error:  # told to the bench, which goes on without this peer
+    except Exception as error:  # reported to the bench, which continues without this peer
         traceback.print_exc()
         say({"error": error_line(error)})
         return
@@ -119,13 +119,13 @@ def serve(load: Callable[[PeerConfig], Peer]) -> None:
             replies, extra = peer.run(chats)
             check_lengths(chats, replies)
             say({"replies": [asdict(reply) for reply in replies], "extra": extra})
-        except Exception as error:  # told to the bench, which leaves this work out
+        except Exception as error:  # reported to the bench, which skips this workload
             traceback.print_exc()
             say({"error": error_line(error)})
 
 
 def error_line(error: BaseException) -> str:
-    """An error in one line."""
+    """Formats an error in one line."""
     text = " ".join(str(error).split())
     return (text if isinstance(error, NotImplementedError) else f"{type(error).__name__}: {text}")[:400]
 

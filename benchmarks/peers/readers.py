@@ -1,4 +1,4 @@
-"""Readers of a peer that streams: all at once, each on its own, and some who come when others have begun."""
+"""Reads the streams of a peer concurrently; some chats are sent only after the others have started."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from time import perf_counter
 from benchmarks.peers.protocol import Chat, TimedReply
 
 Stream = Callable[[Chat], AsyncGenerator[Sequence[int]]]
-"""The new tokens of a chat as they come, some at a time."""
+"""Yields the new tokens of a chat as they arrive."""
 
 
 async def read_all(chats: Sequence[Chat], stream: Stream) -> list[TimedReply]:
+    """Reads all chats concurrently and returns their replies in the same order."""
     begin = perf_counter()
     replies: list[TimedReply] = [TimedReply(0.0, []) for _ in chats]
     late = any(chat.after for chat in chats)

@@ -1,4 +1,4 @@
-"""transformers' continuous batching, with the attention that needs no package of its own."""
+"""Runs transformers' continuous batching with SDPA, which needs no extra package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = 256
 
 
 class ContinuousBatching:
-    """A manager whose thread goes on between the works, as in a server."""
+    """A manager whose thread keeps running between workloads, as in a server."""
 
     def __init__(self, load: PeerConfig, *, device: str = "cpu", max_batch_tokens: int = 512) -> None:
         logging.disable_progress_bar()
@@ -40,7 +40,7 @@ class ContinuousBatching:
         start = self._manager._run_generation_loop
 
         def with_threads() -> None:
-            torch.set_num_threads(load.threads)  # OpenMP keeps the number for each thread that calls it
+            torch.set_num_threads(load.threads)  # OpenMP keeps this number per calling thread
             start()
 
         self._manager._run_generation_loop = with_threads
@@ -72,7 +72,7 @@ class ContinuousBatching:
         while len(done) < len(chats):
             result = self._manager.get_result(timeout=600)
             if result is None:
-                raise RuntimeError("continuous batching gave up")
+                raise RuntimeError("continuous batching returned no result")
             if result.error:
                 raise RuntimeError(result.error)
             index = names[result.request_id]

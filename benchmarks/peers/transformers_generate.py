@@ -1,4 +1,4 @@
-"""transformers' ``generate``: all chats as one padded batch, its fastest way with what is installed anyway."""
+"""Runs transformers' ``generate`` with all chats as one padded batch, its fastest way without extra packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.peers.protocol import Chat, PeerConfig, TimedReply, arriving_lat
 
 
 class _Clock(StoppingCriteria):  # type: ignore[misc]
-    """Notes when each step is done; never stops."""
+    """Records when each step is done; never stops the reply."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -27,7 +27,7 @@ class _Clock(StoppingCriteria):  # type: ignore[misc]
 
 def load_reference(path: Path | str, dtype: torch.dtype, device: str = "cpu") -> PreTrainedModel:
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval().to(device)
-    # generate() fills what a call leaves open from here: no end of sequence, no penalties.
+    # generate() takes its defaults from here: no end of sequence, no penalties.
     model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)
     return model
 
@@ -35,7 +35,7 @@ def load_reference(path: Path | str, dtype: torch.dtype, device: str = "cpu") ->
 @torch.inference_mode()
 def answer(model: PreTrainedModel, chats: Sequence[Chat]) -> list[TimedReply]:
     if arriving_late(chats):
-        raise NotImplementedError("takes no chat while others are being answered")
+        raise NotImplementedError("cannot add a chat to a running batch")
     width = max(len(chat.prompt) for chat in chats)
     longest = max(chat.new_tokens for chat in chats)
     ids = torch.tensor([[0] * (width - len(chat.prompt)) + list(chat.prompt) for chat in chats])
@@ -48,7 +48,7 @@ def answer(model: PreTrainedModel, chats: Sequence[Chat]) -> list[TimedReply]:
         max_new_tokens=longest,
         stopping_criteria=StoppingCriteriaList([clock]),
     )
-    # Only the tokens that were asked for count: the batch goes on until its longest reply is done.
+    # Only the requested tokens count: the batch runs until its longest reply is done.
     rows = output[:, width:].tolist()
     times = [time - begin for time in clock.times]
     return [

@@ -1,4 +1,4 @@
-"""vLLM on the processor, its engine stepped in this process: compiled, or eager as the variant says."""
+"""Runs vLLM on the CPU with its engine stepped in this process: compiled, or eager for that variant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class VllmCpu:
                 dtype="bfloat16",
                 max_model_len=load.context,
                 max_num_seqs=load.chats,
-                kv_cache_memory_bytes=int(load.kv_gib * 2**30),  # else it wants most of the machine's memory
+                kv_cache_memory_bytes=int(load.kv_gib * 2**30),  # the default is most of the machine's memory
                 enforce_eager=load.variant == "eager",
                 disable_log_stats=True,
             )

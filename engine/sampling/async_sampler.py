@@ -1,8 +1,8 @@
-"""Sampling that leaves the tokens on the device: nothing here waits for a result.
+"""Samples tokens and leaves them on the device, without waiting for a result.
 
-For rows that take the model's scores as they are. What is added to scores follows the text, and the text's last
-token is not known yet. Tokens are those of :mod:`engine.sampling.gpu`, which may look at its own results on the
-way: here a nucleus that is larger than the tokens ranked is found out later, and drawn from again.
+Only for rows that use the model's scores unchanged: penalties, bans and the like depend on the text, whose last token
+is not known yet. Samples the same tokens as :mod:`engine.sampling.gpu`. That module may read its results back and rank
+more tokens; here the caller learns later that a nucleus exceeded the ranked tokens, and calls :func:`resample`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 class SampledTokens:
     """One token for each of ``n`` rows, on the device."""
 
-    tokens: Tensor  #: int64 ``[n]``: ids that exist, whatever the scores are
+    tokens: Tensor  #: int64 ``[n]``: valid token ids, whatever the scores are
     usable: Tensor  #: bool ``[n]``: the row's scores hold neither NaN nor +inf, and not -inf alone
-    exact: Tensor  #: bool ``[n]``: the token is the one; else see :func:`resample`
-    scaled: Tensor  #: float32 ``[m, vocab_size]``: scores of the rows in ``ranked``
-    noise: Tensor  #: float64 ``[m]``: theirs
-    ranked: tuple[int, ...]  #: rows that were drawn from the likeliest tokens
+    exact: Tensor  #: bool ``[n]``: the token is final; otherwise call :func:`resample`
+    scaled: Tensor  #: float32 ``[m, vocab_size]``: scaled scores of the rows in ``ranked``
+    noise: Tensor  #: float64 ``[m]``: noise of the rows in ``ranked``
+    ranked: tuple[int, ...]  #: indices of the rows that were sampled from the likeliest tokens
 
 
 @torch.inference_mode()
 def sample_async(logits: Tensor, rows: Sequence[SamplingRow], noise: Sequence[float]) -> SampledTokens:
-    """Choose the next token of each row.
+    """Samples the next token of each row.
 
     Args:
-        logits: ``[n, vocab_size]``, may be overwritten once what is queued here is done.
+        logits: ``[n, vocab_size]``; may be overwritten once the work queued here is done.
         rows: ``n`` rows, none of which adjusts its scores.
         noise: one number for each row, in [0, 1).
     """
@@ -80,9 +80,12 @@ def sample_async(logits: Tensor, rows: Sequence[SamplingRow], noise: Sequence[fl
 
 @torch.inference_mode()
 def resample(sampled: SampledTokens, rows: Sequence[SamplingRow], indices: Sequence[int]) -> Tensor:
-    """int64 ``[len(indices)]``: the tokens of rows that were not exact, with the whole vocabulary ranked.
+    """Samples rows that were not exact again, with the whole vocabulary ranked.
 
-    From now on more tokens are ranked for these rows at once.
+    Also raises ``num_candidates`` of these rows, so that later steps rank more tokens.
+
+    Returns:
+        int64 ``[len(indices)]`` token ids.
     """
     chosen = [rows[index] for index in indices]
     at = [sampled.ranked.index(index) for index in indices]

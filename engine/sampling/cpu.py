@@ -1,8 +1,8 @@
-"""Sampling where the logits are in the processor's memory: row by row, in NumPy.
+"""Samples on the CPU: row by row, in NumPy.
 
-A row of a vocabulary fits the processor's cache, and NumPy sorts, partitions and searches one many times faster than
-PyTorch's operators do on a processor. Where steps run in C++, :mod:`engine.execution.native.sampling` does the same, and on a GPU
-:mod:`engine.sampling.gpu`, with the same noise.
+A row of logits fits the CPU's cache, and NumPy sorts, partitions and searches it many times faster than PyTorch's CPU
+operators. :mod:`engine.execution.native.sampling` (steps in C++) and :mod:`engine.sampling.gpu` do the same with the
+same noise.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 
 _OF_A_SET = 16
-"""Tokens whose highest score stands for them."""
+"""Tokens per set; top-k's bound is found among the sets' highest scores."""
 _VISIBLE = 80
-"""Exponents so far below the highest give numbers that are still told apart in float32."""
+"""Exponents up to this far below the highest still give distinct float32 weights."""
 _BLOCK = 64
-"""Weights that are added up one after another; of more, the sums of such blocks are."""
+"""Weights per block; a longer running sum is searched by the sums of such blocks first."""
 
 
 def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Floats:
-    """The logits in float32 with each row's bias, penalties and bans; ``logits`` itself is left unchanged."""
+    """Returns the logits in float32 with each row's bias, penalties and bans; ``logits`` itself is left unchanged."""
     converted = logits.float()
     adjusting = [index for index, row in enumerate(rows) if row.adjusts_logits]
     if adjusting and converted is logits:
@@ -43,7 +43,7 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Floats:
 
 
 def likeliest(scores: Floats) -> tuple[list[int], list[float]]:
-    """The likeliest token of each row, and its score."""
+    """Returns the likeliest token of each row, and its score."""
     tokens: list[int] = scores.argmax(axis=-1).tolist()
     return tokens, [scores.item(index, token) for index, token in enumerate(tokens)]
 
@@ -51,13 +51,13 @@ def likeliest(scores: Floats) -> tuple[list[int], list[float]]:
 def draw(
     scores: Floats, highest: Sequence[float], rows: Sequence[SamplingRow], uniform_numbers: Sequence[float]
 ) -> list[int]:
-    """As :meth:`engine.sampling.sampler.SamplingBackend.draw` has it."""
-    with np.errstate(over="ignore"):  # at a low temperature, of an unlikely token's score, which becomes -inf
+    """Implements :meth:`engine.sampling.sampler.SamplingBackend.draw`."""
+    with np.errstate(over="ignore"):  # at a low temperature an unlikely token's score overflows to -inf, as it should
         return [_draw(*each) for each in zip(scores, highest, rows, uniform_numbers, strict=True)]
 
 
 def _adjust(scores: Floats, row: SamplingRow) -> None:
-    """Touches only the tokens concerned: costs what the text is long, not what the vocabulary is large."""
+    """Applies bias, penalties and bans in place. The cost grows with the text, not with the vocabulary."""
     scores[row.bias_ids] += row.bias_values
     counts = row.counts
     if counts is not None:
@@ -77,10 +77,10 @@ def _draw(scores: Floats, highest: float, row: SamplingRow, uniform_number: floa
 
 
 def _candidates(scores: Floats, highest: float, row: SamplingRow) -> NDArray[np.int64] | None:
-    """Tokens that top-k may keep, all of them and mostly few others; None where they are not found quickly.
+    """Returns all tokens that top-k may keep, and few others; None where no fast bound exists.
 
-    The highest scores of as many sets of tokens are at least as high as the ``top_k``-th of all, which so needs no
-    weights, and no order, of the whole vocabulary.
+    The vocabulary is divided into sets. The ``top_k``-th highest of the sets' maxima is at most the ``top_k``-th
+    highest score of all, so it bounds the candidates without weighing or sorting the whole vocabulary.
     """
     sets = len(scores) // _OF_A_SET
     if sets <= row.top_k:
@@ -89,7 +89,7 @@ def _candidates(scores: Floats, highest: float, row: SamplingRow) -> NDArray[np.
     bound = float(np.partition(tops, sets - row.top_k)[sets - row.top_k])
     if highest - bound > _VISIBLE * row.temperature:
         return None
-    # Weights of what lies lower are surely lower, too, and not only before they are rounded.
+    # The margin ensures that the weights of excluded tokens are lower even after rounding.
     return (scores >= bound - 1e-4 * row.temperature - 1e-6 * (highest - bound)).nonzero()[0]
 
 
@@ -97,7 +97,7 @@ def _draw_among(scores: Floats, highest: float, row: SamplingRow, uniform_number
     # The likeliest token weighs 1, so nothing overflows, however low the temperature.
     weights: Floats = np.exp((scores - highest) / row.temperature)
     total = float(weights.sum(dtype=np.float64)) if row.top_p < 1 else math.inf
-    if total < 2 and row.top_p * total <= 1:  # it makes up the nucleus alone; two that are equal would weigh 2
+    if total < 2 and row.top_p * total <= 1:  # the likeliest token is the whole nucleus; two equal ones would weigh 2
         return int(weights.argmax())
     lowest = _lowest_kept(weights, total, row)
     if lowest == 0:
@@ -109,10 +109,12 @@ def _draw_among(scores: Floats, highest: float, row: SamplingRow, uniform_number
 
 
 def _lowest_kept(weights: Floats, total: float, row: SamplingRow) -> float:
-    """The lowest weight that passes top-k, top-p and min-p; 0 where nothing is filtered. Equal weights pass alike.
+    """Returns the lowest weight that passes top-k, top-p and min-p; 0 if nothing is filtered. Ties pass together.
 
     Args:
-        total: of the weights; looked at for top-p alone.
+        weights: float32 ``[vocab_size]``.
+        total: sum of the weights; used for top-p only.
+        row: the filters.
     """
     lowest = row.min_p
     among = weights
@@ -127,11 +129,11 @@ def _lowest_kept(weights: Floats, total: float, row: SamplingRow) -> float:
 
 
 def _lowest_of_nucleus(weights: Floats, total: float, top_p: float) -> float:
-    """The weight of the token that completes the share ``top_p``, taken from the heaviest, which weighs 1, down."""
+    """Returns the weight of the token that completes the share ``top_p``, from the heaviest (weight 1) down."""
     share = top_p * total
     if share <= 1:
         return 1.0
-    # All the tokens up to this weight hold less together than the nucleus leaves out, so it is found without them.
+    # All tokens up to this weight together hold less than the nucleus leaves out, so they are skipped.
     negligible = (total - share) / (2 * len(weights))
     heaviest = weights[(weights > negligible).nonzero()[0]]
     heaviest.sort()
@@ -140,7 +142,7 @@ def _lowest_of_nucleus(weights: Floats, total: float, top_p: float) -> float:
 
 
 def _typical(weights: Floats, typical_p: float) -> Floats:
-    """Locally typical sampling: 0 for what is much likelier or much less likely than expected.
+    """Applies locally typical sampling: weight 0 for tokens much likelier or much less likely than expected.
 
     Meister, Pimentel, Wiher and Cotterell, "Locally Typical Sampling" (TACL 2023): tokens are taken in the order of
     ``|-log p - H|``, with ``H`` the entropy of the distribution, until they have the mass ``typical_p``; the token
@@ -158,12 +160,12 @@ def _typical(weights: Floats, typical_p: float) -> Floats:
 
 
 def _invert(weights: Floats, uniform_number: float) -> int:
-    """The token at which the cumulative distribution passes ``uniform_number``."""
+    """Returns the index at which the cumulative distribution passes ``uniform_number``."""
     return _first_beyond(weights, uniform_number * float(weights.sum(dtype=np.float64)))
 
 
 def _first_beyond(weights: Floats, target: float) -> int:
-    """Where the running sum of ``weights`` first exceeds ``target``; never at a weight of 0."""
+    """Returns the index where the running sum of ``weights`` first exceeds ``target``; never one of weight 0."""
     if len(weights) <= 4 * _BLOCK:
         return _search(weights.tolist(), target)[0]
     blocks = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK), dtype=np.float64)
@@ -173,7 +175,10 @@ def _first_beyond(weights: Floats, target: float) -> int:
 
 
 def _search(weights: list[float], target: float) -> tuple[int, float]:
-    """Where the running sum first exceeds ``target``, and what it is before. Of a list: most are short."""
+    """Returns where the running sum first exceeds ``target``, and the sum before that.
+
+    Takes a list, because most inputs are short.
+    """
     sums = [0.0, *accumulate(weights)]
     # Rounding must not carry the target beyond the last weight that adds anything.
     at = bisect_right(sums, min(target, math.nextafter(sums[-1], 0)), lo=1) - 1

@@ -1,6 +1,6 @@
-"""Sampling where the logits are on a GPU: all rows at once, in as few kernels as it takes.
+"""Samples on a GPU: all rows at once, in as few kernels as possible.
 
-On a processor :mod:`engine.sampling.cpu` does the same, with the same noise. :mod:`engine.sampling.async_sampler` does it
+:mod:`engine.sampling.cpu` does the same on a CPU, with the same noise. :mod:`engine.sampling.async_sampler` samples
 without waiting for the tokens.
 """
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from engine.sampling.sampler import SamplingRow
 
 FIRST_CANDIDATES = 256
-"""So many of the likeliest tokens are ranked at first."""
+"""Number of the likeliest tokens ranked at first."""
 CANDIDATES_GROWTH = 8
-"""So many times as many when that did not do."""
+"""Factor by which that number grows when it was too small."""
 
 
 def likeliest(scores: Tensor) -> tuple[list[int], list[float]]:
-    """The likeliest token of each row, and its score."""
+    """Returns the likeliest token of each row, and its score."""
     highest, tokens = scores.max(dim=-1)
     return tokens.tolist(), highest.tolist()
 
 
-# -- before the temperature -------------------------------------------------------------------------------
+# -- bias, penalties and bans -----------------------------------------------------------------------------
 
 
 @torch.inference_mode()
 def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    """Bias, penalties and bans. Returns ``logits`` itself, in its own dtype, when nobody asks for any."""
+    """Applies bias, penalties and bans. Returns ``logits`` itself, in its own dtype, if no row has any."""
     biased = [index for index, row in enumerate(rows) if row.bias_ids.size]
     penalized = [(index, counts) for index, row in enumerate(rows) if (counts := row.counts) is not None]
     banned = [(index, ids) for index, row in enumerate(rows) if (ids := row.banned()).size]
@@ -56,7 +56,7 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
 
 
 def _penalize(scores: Tensor, rows: Sequence[SamplingRow], penalized: Sequence[tuple[int, TokenCounts]]) -> None:
-    """Touches only the tokens that occurred: costs what the texts are long, not what the vocabulary is large."""
+    """Applies penalties in place. The cost grows with the texts, not with the vocabulary."""
     at = _positions([index for index, _ in penalized], [counts.ids for _, counts in penalized], scores)
     in_reply = _column([counts.in_reply for _, counts in penalized], scores)
     lengths = to_device([counts.ids.size for _, counts in penalized], torch.int64, scores.device)
@@ -73,7 +73,7 @@ def _penalize(scores: Tensor, rows: Sequence[SamplingRow], penalized: Sequence[t
 
 
 def _positions(indices: Sequence[int], ids: Sequence[NDArray[Any]], scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column indices of ``ids[i]`` in row ``indices[i]``."""
+    """Returns row and column indices of ``ids[i]`` in row ``indices[i]``."""
     row = np.repeat(np.asarray(indices, dtype=np.int64), [part.size for part in ids])
     return torch.from_numpy(row).to(scores.device), torch.from_numpy(np.concatenate(ids)).to(scores.device)
 
@@ -82,14 +82,14 @@ def _column(parts: Sequence[NDArray[Any]], scores: Tensor) -> Tensor:
     return torch.from_numpy(np.concatenate(parts)).to(scores.device, torch.float32)
 
 
-# -- from the temperature on ------------------------------------------------------------------------------
+# -- temperature and filters ------------------------------------------------------------------------------
 
 
 @torch.inference_mode()
 def draw(
     scores: Tensor, highest: Sequence[float], rows: Sequence[SamplingRow], uniform_numbers: Sequence[float]
 ) -> list[int]:
-    """As :meth:`engine.sampling.sampler.SamplingBackend.draw` has it."""
+    """Implements :meth:`engine.sampling.sampler.SamplingBackend.draw`."""
     # With the likeliest token at 0, no exponential overflows, however low the temperature.
     scaled = scores.float() - column_of(highest, scores)
     scaled /= column_of([row.temperature for row in rows], scores)
@@ -107,25 +107,26 @@ def draw(
 
 
 def draw_ranked(values: Tensor, ids: Tensor, rows: Sequence[SamplingRow], noise: Tensor) -> Tensor:
-    """Token ids ``[n]``, from scores ``[n, c]`` of survivors and their token ids, which ascend."""
+    """Samples token ids ``[n]`` from the survivors' scores ``[n, c]`` and their token ids, in ascending order."""
     return ids.gather(-1, _invert(_keep_typical(values, rows), noise)).squeeze(-1)
 
 
 def draw_unranked(scaled: Tensor, rows: Sequence[SamplingRow], noise: Tensor) -> Tensor:
-    """Token ids ``[n]``, from scores ``[n, vocab_size]``, of rows that need no order among the tokens."""
+    """Samples token ids ``[n]`` from scores ``[n, vocab_size]`` of rows whose filters need no sorted tokens."""
     if any(row.min_p > 0 for row in rows):
         scaled = scaled.masked_fill(scaled < _floor(rows, scaled), -math.inf)
     return _invert(_keep_typical(scaled, rows), noise).squeeze(-1)
 
 
 def _survivors(scaled: Tensor, rows: Sequence[SamplingRow]) -> tuple[Tensor, Tensor]:
-    """What top-k, top-p and min-p leave of ``scaled`` ``[n, vocab_size]``, in the order of the vocabulary.
+    """Filters ``scaled`` ``[n, vocab_size]`` by top-k, top-p and min-p.
 
     All three keep the tokens at or above some score, so the survivors are found without sorting the vocabulary:
-    a few hundred of the likeliest tokens are ranked, and more only while some row has not met its threshold.
+    a few hundred of the likeliest tokens are ranked, and more only while some row has not reached its threshold.
 
     Returns:
-        scores ``[n, c]``, -inf where a row has fewer than ``c`` survivors, and their token ids ``[n, c]``.
+        scores ``[n, c]``, -inf where a row has fewer than ``c`` survivors, and their token ids ``[n, c]``, both in
+        vocabulary order.
     """
     count = max(FIRST_CANDIDATES, *(row.top_k + 1 for row in rows))
     while True:
@@ -138,11 +139,11 @@ def _survivors(scaled: Tensor, rows: Sequence[SamplingRow]) -> tuple[Tensor, Ten
 
 
 def rank(scaled: Tensor, rows: Sequence[SamplingRow], count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The likeliest tokens of ``scaled`` ``[n, vocab_size]``, and which of them each row keeps.
+    """Ranks the likeliest tokens of ``scaled`` ``[n, vocab_size]`` and decides which of them each row keeps.
 
     Returns:
-        ``[n, c]`` scores, highest first, their token ids and whether they are kept, where ``c`` is ``count`` or all;
-        then ``[n]`` whether more candidates would change nothing.
+        ``[n, c]`` scores, highest first, their token ids and whether they are kept, where ``c`` is ``count``, at most
+        ``vocab_size``; then ``[n]`` whether more candidates would change nothing.
     """
     vocab_size = scaled.shape[-1]
     # Top-p without top-k is a share of the whole vocabulary's mass.
@@ -153,16 +154,16 @@ def rank(scaled: Tensor, rows: Sequence[SamplingRow], count: int) -> tuple[Tenso
 
 
 def by_id(values: Tensor, ids: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores, -inf for what is not kept, and token ids, in the order of the vocabulary.
+    """Sorts scores (-inf for tokens that are not kept) and token ids by id.
 
-    Equal scores leave topk in any order; sorted by id, a draw does not depend on how many tokens were ranked.
+    topk returns equal scores in any order; sorted by id, the sampled token does not depend on how many were ranked.
     """
     ids, order = ids.sort(dim=-1)
     return values.masked_fill(~kept, -math.inf).gather(-1, order), ids
 
 
 def _threshold(values: Tensor, whole: Tensor | None, rows: Sequence[SamplingRow]) -> tuple[Tensor, Tensor]:
-    """The lowest score that each row keeps, ``[n, 1]``, and ``[n]`` whether more candidates would not change it.
+    """Returns the lowest score each row keeps, ``[n, 1]``, and ``[n]`` whether more candidates would not change it.
 
     Args:
         values: ``[n, c]`` scaled scores of the ``c`` likeliest tokens, highest first.
@@ -178,17 +179,17 @@ def _threshold(values: Tensor, whole: Tensor | None, rows: Sequence[SamplingRow]
         total = mass.sum(-1, keepdim=True)
         if whole is not None:
             total = torch.where(has_top_k, total, whole)
-        # A token stays when those likelier than it do not yet hold the share: the one that completes it stays.
+        # A token stays if the likelier ones do not yet hold the share: the one that completes it stays.
         before = (mass.cumsum(-1) - mass) / total
         last = (before < top_p).sum(-1, keepdim=True).clamp_(min=1) - 1
         lowest = torch.where(top_p < 1, torch.maximum(lowest, values.gather(-1, last)), lowest)
     threshold = torch.maximum(lowest, _floor(rows, values))
-    # With top-k, a nucleus is a share of all that it keeps: those that equal the last one must be among the candidates.
+    # With top-k, the nucleus is a share of all tokens it keeps, so all ties with the k-th must be among the candidates.
     return threshold, values[:, -1] < torch.where(has_top_k, kth, threshold).squeeze(-1)
 
 
 def _keep_typical(scaled: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    """Locally typical sampling: -inf for what is much likelier or much less likely than expected.
+    """Applies locally typical sampling: -inf for tokens much likelier or much less likely than expected.
 
     Meister, Pimentel, Wiher and Cotterell, "Locally Typical Sampling" (TACL 2023): tokens are taken in the order of
     ``|-log p - H|``, with ``H`` the entropy of the distribution, until they have the mass ``typical_p``; the token
@@ -215,7 +216,7 @@ def _keep_typical(scaled: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
 
 
 def _invert(scores: Tensor, noise: Tensor) -> Tensor:
-    """The token at which the cumulative distribution passes ``noise`` ``[n]``: indices ``[n, 1]`` into ``scores``."""
+    """Returns where the cumulative distribution passes ``noise`` ``[n]``: indices ``[n, 1]`` into ``scores``."""
     cumulative = scores.exp().cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1:]
     # Rounding must not carry the target to the very end, beyond the last token that has any mass.
@@ -225,16 +226,17 @@ def _invert(scores: Tensor, noise: Tensor) -> Tensor:
 
 
 def _floor(rows: Sequence[SamplingRow], like: Tensor) -> Tensor:
-    """The lowest scaled score min-p keeps, ``[n, 1]``."""
+    """Returns the lowest scaled score that min-p keeps, ``[n, 1]``."""
     return column_of([math.log(row.min_p) if row.min_p > 0 else -math.inf for row in rows], like)
 
 
 def column_of(values: Sequence[float], like: Tensor) -> Tensor:
+    """Returns float32 ``[n, 1]`` on the device of ``like``."""
     return to_device(values, torch.float32, like.device).unsqueeze(-1)
 
 
 def select(tensor: Tensor, indices: Sequence[int]) -> Tensor:
-    """Some rows of a tensor; itself when all are asked for."""
+    """Returns the given rows of a tensor; the tensor itself if ``indices`` are all of them."""
     return tensor if len(indices) == tensor.shape[0] else tensor[to_device(indices, torch.int64, tensor.device)]
 
 

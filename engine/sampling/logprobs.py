@@ -1,4 +1,4 @@
-"""How likely the model itself found tokens: log-probabilities of its raw distribution, before any parameter."""
+"""Computes log-probabilities of the model's raw distribution, before any sampling parameter."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from engine.outputs import Logprob, TokenLogprobs
 from engine.text.vocabulary import Vocabulary
 
 _ROWS_AT_ONCE = 32
-"""Bounds the fp32 copy of the logits when many rows are scored, as for a prompt."""
+"""Rows scored at once; bounds the fp32 copy of the logits when many rows are scored, as for a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """One token under the model's distribution, and the likeliest tokens beside it."""
+    """One token's score under the model's distribution, and the likeliest tokens at its position."""
 
     token_id: int
     logprob: float
@@ -27,9 +27,9 @@ class Scores:
 
 @torch.inference_mode()
 def score(logits: Tensor, token_ids: Sequence[int], counts: Sequence[int]) -> list[Scores]:
-    """Log-probabilities (natural logarithm) of given tokens and of the likeliest ones.
+    """Returns log-probabilities (natural logarithm) of given tokens and of the likeliest ones.
 
-    They are those of the model: ``log_softmax`` of the logits in fp32, before bias, penalties, bans, temperature
+    They are the model's own: ``log_softmax`` of the logits in fp32, before bias, penalties, bans, temperature
     and filters, as vLLM's ``raw_logprobs``.
 
     Args:
@@ -65,7 +65,7 @@ def _score(logits: Tensor, token_ids: Sequence[int], counts: Sequence[int]) -> l
 
 
 def named_scores(vocabulary: Vocabulary, scores: Scores) -> TokenLogprobs:
-    """Scores as callers get them, with the text and the bytes of each token."""
+    """Converts scores to the public type, with the text and the bytes of each token."""
     return TokenLogprobs(
         token=named(vocabulary, scores.token_id, scores.logprob),
         rank=scores.rank,
@@ -74,5 +74,5 @@ def named_scores(vocabulary: Vocabulary, scores: Scores) -> TokenLogprobs:
 
 
 def named(vocabulary: Vocabulary, token_id: int, logprob: float | None) -> Logprob:
-    """One token with its text and its bytes; the log-probability None where nothing predicts it."""
+    """Returns one token with its text and bytes; the log-probability is None where nothing predicts the token."""
     return Logprob(token_id, logprob, vocabulary.name(token_id), vocabulary.data(token_id))

@@ -1,4 +1,4 @@
-"""Which tokens a sequence contains and how often its reply does, kept up to date as it grows."""
+"""Counts the tokens of a growing sequence and of its reply, for the penalties."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 
 class TokenCounts:
-    """The distinct tokens of a prompt and its reply. Each token of the text is looked at once.
+    """Counts the distinct tokens of a prompt and its reply incrementally.
 
-    A preempted request keeps its tokens and so its counts; a text never gets shorter.
+    A preempted request keeps its tokens and so its counts; a sequence never gets shorter.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class TokenCounts:
         return self._in_reply[: len(self._slots)]
 
     def update(self, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
-        """Count what ``token_ids`` has that it did not have the last time."""
+        """Counts the tokens that ``token_ids`` gained since the last call."""
         for position in range(self._num_seen, len(token_ids)):
             slot = self._slots.setdefault(token_ids[position], len(self._slots))
             if slot == self._ids.size:

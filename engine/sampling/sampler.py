@@ -1,12 +1,12 @@
-"""Logits to tokens for a mixed batch, each row by its own parameters.
+"""Samples tokens from logits for a mixed batch, each row with its own parameters.
 
-The order is the one transformers and vLLM share: logit bias; repetition, presence and frequency penalty; bans
-(of ending before ``min_tokens``, of words); temperature; top-k; top-p; min-p; typical-p. A greedy row takes the
-likeliest token after the bans.
+The order is that of transformers and vLLM: logit bias; repetition, presence and frequency penalty; bans (of ending
+before ``min_tokens``, of words); temperature; top-k; top-p; min-p; typical-p. A greedy row takes the likeliest token
+after the bans.
 
-A token is drawn by inverting the cumulative distribution, in the order of the vocabulary, at one uniform number
-per row. That number depends on the row's seed and position alone, so the noise of a reply is the same whatever
-else runs in the batch, after a preemption, and on every device.
+A token is sampled by inverting the cumulative distribution, in vocabulary order, at one uniform number per row. That
+number depends only on the row's seed and position, so the noise of a reply is the same whatever else runs in the
+batch, after a preemption, and on every device.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ _NO_TOKENS = np.empty(0, dtype=np.int64)
 
 
 class TokenBan(Protocol):
-    """Something that keeps tokens out of one reply."""
+    """Bans tokens from one reply."""
 
     def banned(self, token_ids: Sequence[int], num_prompt_tokens: int) -> NDArray[np.int64]:
-        """Token ids that may not follow. ``token_ids``: prompt and reply, which only grow from call to call."""
+        """Returns the token ids that may not follow. ``token_ids``: prompt and reply; may only grow between calls."""
         ...
 
 
 class SamplingRow:
-    """What the sampler needs of one request, made once when the request arrives.
+    """One request's sampling state, created once when the request arrives.
 
     Args:
-        request_id: named in errors.
+        request_id: shown in errors.
         params: every field the sampler reads is set (see ``SamplingParams.with_defaults``).
-        seed: the noise's, 0 to 2**63 - 1.
-        token_ids: prompt, then reply. The row keeps this list and reads it anew at each step: it must be the
-            request's own, growing one.
-        num_prompt_tokens: where the reply begins in ``token_ids``.
+        seed: seed of the noise, 0 to 2**63 - 1.
+        token_ids: prompt, then reply. The row keeps this list and reads it at each step, so it must be the request's
+            own growing list.
+        num_prompt_tokens: where the reply starts in ``token_ids``.
         stop_token_ids: tokens that end the reply; banned while it is shorter than ``params.min_tokens``.
-        bans: what else keeps tokens out of this reply; the row's own, because they follow its text.
+        bans: further bans; not shared with other rows, because they follow this reply's text.
     """
 
     def __init__(
@@ -83,19 +83,19 @@ class SamplingRow:
         self.bias_ids = np.fromiter(bias.keys(), dtype=np.int64, count=len(bias))
         self.bias_values = np.fromiter(bias.values(), dtype=np.float32, count=len(bias))
         self.is_ranked = self.top_k > 0 or self.top_p < 1  #: its filters need the likeliest tokens in order
-        self.num_candidates = gpu.FIRST_CANDIDATES  #: so many are ranked where nobody waits to see more
+        self.num_candidates = gpu.FIRST_CANDIDATES  #: tokens that the async sampler ranks at first
         penalized = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
         self._counts = TokenCounts() if penalized else None
-        #: its scores may differ from the model's
+        #: the row's scores may differ from the model's
         self.adjusts_logits = bool(bias or penalized or self._bans or (self.min_tokens and stop_token_ids))
 
     @property
     def position(self) -> int:
-        """Tokens generated so far."""
+        """Number of tokens generated so far."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     def banned(self) -> NDArray[np.int64]:
-        """Token ids that may not come next."""
+        """Returns the token ids that may not come next."""
         bans_the_end = self.position < self.min_tokens
         if not self._bans:
             return self._stop_ids if bans_the_end else _NO_TOKENS
@@ -104,42 +104,42 @@ class SamplingRow:
 
     @property
     def counts(self) -> TokenCounts | None:
-        """Which tokens occurred, up to date; None when nothing is penalized."""
+        """Up-to-date counts of the tokens so far; None if nothing is penalized."""
         if self._counts is not None:
             self._counts.update(self.token_ids, self.num_prompt_tokens)
         return self._counts
 
 
 class SamplingBackend(Protocol):
-    """What the sampler computes with, of any device's own kind."""
+    """The sampler's operations for one kind of device. Scores are of the backend's own type."""
 
     def adjust(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Any:
-        """Scores ``[n, vocab_size]``: the logits with each row's bias, penalties and bans."""
+        """Returns scores ``[n, vocab_size]``: the logits with each row's bias, penalties and bans."""
         ...
 
     def likeliest(self, scores: Any) -> tuple[list[int], list[float]]:
-        """The likeliest token of each row, and its score, which is NaN where one in the row is."""
+        """Returns the likeliest token of each row, and its score, which is NaN if any score of the row is."""
         ...
 
     def draw(
         self, scores: Any, highest: Sequence[float], rows: Sequence[SamplingRow], uniform_numbers: Sequence[float]
     ) -> list[int]:
-        """One token for each row.
+        """Samples one token for each row.
 
         Args:
             scores: ``[n, vocab_size]``.
             highest: the maximum of each row.
             rows: ``n`` rows, none greedy.
-            uniform_numbers: one for each row, in [0, 1).
+            uniform_numbers: one number for each row, in [0, 1).
         """
         ...
 
 
 class Sampler:
-    """Stateless: everything that lasts lives in the rows.
+    """Samples tokens for a batch. Stateless: all state lives in the rows.
 
     Args:
-        backend: default: what suits the device on which the logits are.
+        backend: None selects the backend by the logits' device.
     """
 
     def __init__(self, backend: SamplingBackend | None = None) -> None:
@@ -149,7 +149,7 @@ class Sampler:
         return self._backend or (cpu if logits.device.type == "cpu" else gpu)
 
     def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
-        """Choose the next token of each row.
+        """Samples the next token of each row.
 
         Args:
             logits: ``[len(rows), vocab_size]``, any floating dtype, computed with in fp32; left unchanged.
@@ -160,7 +160,7 @@ class Sampler:
 
         Raises:
             LogitsError: a row holds NaN or +inf, or nothing but -inf; names the requests.
-            EveryTokenBannedError: all that a row may take is banned; names the requests.
+            EveryTokenBannedError: every token of a row is banned; names the requests.
         """
         if logits.shape[0] != len(rows):
             raise ValueError(f"{len(rows)} rows need as many rows of logits (got {logits.shape[0]})")
@@ -186,7 +186,7 @@ class Sampler:
 
 
 def uniform(seed: int, position: int) -> float:
-    """The noise of one draw, in [0, 1), from (seed, position) alone.
+    """Returns the noise of one sampled token, in [0, 1), from (seed, position) alone.
 
     SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014) used as a
     counter-based generator: the seed is mixed once, then element ``position`` of the stream that starts there is
@@ -203,7 +203,7 @@ def _mix64(value: int) -> int:
 
 
 def _raise_unusable(unusable: Sequence[int], logits: Tensor, rows: Sequence[SamplingRow]) -> NoReturn:
-    """Say whether the model or the bans left these rows without a token to take."""
+    """Raises the error for rows without a usable token, depending on whether the model or the bans are the cause."""
     defective = [index for index in unusable if not math.isfinite(float(logits[index].max()))]
     broken = tuple(rows[index].request_id for index in defective or unusable)
     if not defective:
@@ -216,7 +216,7 @@ def _raise_unusable(unusable: Sequence[int], logits: Tensor, rows: Sequence[Samp
 
 
 def unusable_scores(request_ids: tuple[str, ...]) -> LogitsError:
-    """For requests whose logits hold NaN or +inf, or nothing but -inf."""
+    """Makes the error for requests whose logits hold NaN or +inf, or only -inf."""
     return LogitsError(
         f"The model produced no usable scores for {', '.join(request_ids)} (NaN or infinity). "
         "The weights may be damaged, or the number format too small for this model: try ENGINE_DTYPE=float32.",

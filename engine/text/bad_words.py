@@ -1,4 +1,4 @@
-"""Words that a reply must not write with the tokens they are usually written with, as vLLM and transformers have it."""
+"""Bans bad words by their token sequences, as ``bad_words`` does in vLLM and transformers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 
 class TokenSequenceBan:
-    """Bans the token that would complete one of some sequences within a reply.
+    """Bans the token that would complete one of the given sequences within a reply.
 
-    It knows tokens, not text: the same word in another casing, or split otherwise, is not seen. For that there are
-    forbidden words (``engine.text.word_filter``).
+    Compares tokens, not text: the same word in another casing, or split into other tokens, is not recognised.
+    Forbidden words (``engine.text.word_filter``) cover those cases.
 
     Args:
-        sequences: of at least one token id each.
+        sequences: the banned sequences, at least one token id each.
     """
 
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
@@ -24,7 +24,7 @@ class TokenSequenceBan:
         self._longer = sorted(sequence for sequence in distinct if len(sequence) > 1)
 
     def banned(self, token_ids: Sequence[int], num_prompt_tokens: int) -> NDArray[np.int64]:
-        """Token ids that may not follow. ``token_ids``: prompt, then reply."""
+        """Returns the token ids that may not follow. ``token_ids``: prompt, then reply."""
         length = len(token_ids) - num_prompt_tokens
         completing = [
             last
@@ -35,6 +35,6 @@ class TokenSequenceBan:
 
 
 def token_sequences(word: str, encode: Callable[[str], list[int]]) -> set[tuple[int, ...]]:
-    """How the tokenizer writes a word: at the beginning of a text, and behind a space."""
+    """Encodes a word in the two ways a tokenizer writes it: at the start of a text, and after a space."""
     word = word.strip()
     return {sequence for text in (word, f" {word}") if (sequence := tuple(encode(text)))}

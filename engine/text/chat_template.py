@@ -1,4 +1,4 @@
-"""A conversation to the token ids a model continues."""
+"""Renders a conversation to the token ids that the model continues."""
 
 from __future__ import annotations
 
@@ -27,30 +27,33 @@ FALLBACK_TEMPLATE = (
 """For models without a chat template: a plain dialogue, which any language model can continue."""
 
 MAX_SHARED = 64
-"""Beginnings of conversations whose shared tokens are remembered."""
+"""Number of conversation openings whose shared tokens are cached. Beyond it the oldest is evicted."""
 
 MAX_SHARED_CHARACTERS = 1 << 22
-"""Most characters of the texts by which they are found, all together."""
+"""Characters of all cache keys of those openings together. Beyond it the oldest is evicted."""
 
 MAX_INLINE_CHARACTERS = 4000
-"""So many characters take a millisecond or two at the most, and less where the conversation was seen before."""
+"""Characters of a conversation that is rendered without a thread.
+
+Rendering that many takes one or two milliseconds at most, and less for a cached conversation.
+"""
 
 
 class ChatTemplate:
     """Renders conversations and plain prompts to token ids. Safe to use from several threads.
 
-    What people write cannot forge a control token: ``<|im_end|>`` in a message is encoded as those characters,
-    only the template itself ends a turn. This is transformers' ``sanitize_control_tokens``; where the installed
-    transformers lacks it, or the tokenizer produces the control token from plain characters in any case (then the
-    message is refused), that is what the tokenizer allows.
+    Users cannot forge a control token: ``<|im_end|>`` in a message is encoded as those characters, and only the
+    template itself ends a turn. This is transformers' ``sanitize_control_tokens``. Two cases depend on the tokenizer:
+    the installed transformers lacks that option, or the tokenizer produces the control token from plain characters
+    anyway (then the message is refused).
 
-    A reply that comes with its token ids keeps them, so that the next turn finds it in the prefix cache, wherever the
-    template shows it as it was given out; see :class:`~engine.text.reply_tokens.ReplyTokens`. A prompt that begins with one
-    of those before is tokenized from there on.
+    A reply that comes with its token ids keeps them wherever the template shows its text unchanged, so that the next
+    turn finds it in the prefix cache; see :class:`~engine.text.reply_tokens.ReplyTokens`. A prompt that extends a
+    cached prompt is tokenized only from the end of that prompt on.
 
     Args:
-        tokenizer: the model's.
-        vocab_size: number of token ids the model knows; None is the tokenizer's own.
+        tokenizer: the model's tokenizer.
+        vocab_size: number of token ids the model knows; None uses the tokenizer's vocabulary size.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int | None = None) -> None:
@@ -60,21 +63,24 @@ class ChatTemplate:
         self._replies = ReplyTokens(tokenizer, vocab_size)
         self._template: str | None = None if tokenizer.chat_template else FALLBACK_TEMPLATE
         self._can_sanitize = "sanitize_control_tokens" in inspect.signature(tokenizer.apply_chat_template).parameters
-        # Some have an ``apply_chat_template`` of their own, which may know no text between messages and tokens.
+        # Some tokenizers override ``apply_chat_template`` and may never produce a text between messages and tokens.
         usual = inspect.getattr_static(PreTrainedTokenizerBase, "apply_chat_template")
         self._shows_text = inspect.getattr_static(type(tokenizer), "apply_chat_template") is usual
         self._text_only = TextOnlyTokenizer(tokenizer)
         self._format = detect_content_format(self._render_text) if self._shows_text else ContentFormat()
         self._prompt_cache = RenderedPromptCache()
-        self._shared: dict[tuple[str, ...], list[int]] = {}  # by two texts that begin with them
-        # Encoding switches settings of the tokenizer forth and back: one at a time.
+        self._shared: dict[tuple[str, ...], list[int]] = {}  # keyed by two texts that start with these tokens
+        # Encoding changes settings of the tokenizer temporarily, so only one thread may encode at a time.
         self._lock = threading.Lock()
 
     def check(self, name: str) -> None:
-        """Refuse a template that leaves out what users write.
+        """Refuses a template that leaves out user messages.
+
+        Args:
+            name: the model's name, for the error message.
 
         Raises:
-            ModelLoadError: it does; ``name`` is the model's.
+            ModelLoadError: the template leaves out user messages.
         """
         if "user" in self._format.left_out:
             raise ModelLoadError(
@@ -84,7 +90,7 @@ class ChatTemplate:
             )
 
     def is_fast_to_render(self, messages: Sequence[ChatMessage]) -> bool:
-        """It takes less time than having a thread do it; nobody else is at it, either."""
+        """Whether rendering takes less time than handing it to a thread, and no other thread holds the tokenizer."""
         contents = [message.get("content") for message in messages]
         return (
             sum(len(content) for content in contents if isinstance(content, str)) <= MAX_INLINE_CHARACTERS
@@ -93,19 +99,20 @@ class ChatTemplate:
 
     @property
     def is_fallback(self) -> bool:
-        """The model has no template of its own."""
+        """Whether the model has no chat template and the plain dialogue is used."""
         return self._template is not None
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """Strings that end a reply beside the model's own tokens: without a template it would go on as the user."""
+        """Stop strings beside the model's stop tokens: in a plain dialogue the model would continue as the user."""
         return ("\nUser:",) if self.is_fallback else ()
 
     def render(self, messages: Sequence[ChatMessage], salt: bytes = b"") -> list[int]:
-        """Token ids of a conversation, up to where the reply begins.
+        """Returns the token ids of a conversation, up to where the reply begins.
 
         Args:
-            salt: what was kept of a conversation serves those with an equal salt.
+            messages: the conversation.
+            salt: cached prompts are reused only for an equal salt.
 
         Raises:
             InvalidRequestError: there are no messages, one is malformed, or the model's template refuses them.
@@ -129,28 +136,28 @@ class ChatTemplate:
                 else:
                     tokens = self._tokenizer.apply_chat_template(conversation, **self._options)
         except (TemplateError, TypeError, ValueError, KeyError) as error:
-            # A template is the model's own program: what it raises is its way to say what it does not take.
+            # The template is the model's own program; its exceptions say which conversations it does not accept.
             raise InvalidRequestError(
                 f"The model's chat template does not accept this conversation: {error}"
             ) from error
         return [int(token) for token in tokens]
 
     def num_shared(self, messages: Sequence[ChatMessage], token_ids: Sequence[int]) -> int:
-        """How many of a conversation's first token ids depend on no user's text.
+        """Counts the first token ids of a conversation that depend on no user's text.
 
-        They are those of the template and of the messages marked ``shared``, up to the first message that is not: what
-        two conversations with nothing else in common both begin with.
+        These are the tokens of the template and of the messages marked ``shared``, up to the first message that is
+        not marked: the prefix of two conversations that have nothing else in common.
 
         Args:
             messages: the conversation.
-            token_ids: what it was rendered to.
+            token_ids: the token ids it was rendered to.
         """
         if not self._shows_text:
             return 0
         shared = list(takewhile(lambda message: message.get("shared", False), messages))
         role = messages[len(shared)]["role"] if len(shared) < len(messages) else "user"
         with self._lock:
-            # Rendered each time, for a template may tell the date; only tokenizing takes long.
+            # Rendered each time, because a template may contain the date; only tokenizing takes long.
             texts = self._render_shared(shared, role)
             known = self._shared.get(texts)
             if known is None:
@@ -159,7 +166,7 @@ class ChatTemplate:
         return _num_common(known, token_ids)
 
     def _keep_shared(self, texts: tuple[str, ...], token_ids: list[int]) -> None:
-        """Keep them in the place of the oldest, within the bounds of number and size."""
+        """Caches the tokens and evicts the oldest entries beyond the limits of number and size."""
         self._shared[texts] = token_ids
         size = sum(len(text) for kept in self._shared for text in kept)
         while self._shared and (len(self._shared) > MAX_SHARED or size > MAX_SHARED_CHARACTERS):
@@ -168,7 +175,7 @@ class ChatTemplate:
             del self._shared[oldest]
 
     def _render_shared(self, shared: Sequence[ChatMessage], role: str) -> tuple[str, ...]:
-        """Two conversations with these first messages that differ by the next one; none where they are refused."""
+        """Renders two conversations that share these messages and differ in the next; empty if the template refuses."""
         texts: list[str] = []
         for content in ("0", "a"):
             conversation = [*_plain(shared), {"role": role, "content": content}]
@@ -179,25 +186,28 @@ class ChatTemplate:
         return tuple(texts)
 
     def _tokenize_common(self, texts: Sequence[str]) -> list[int]:
-        """Token ids that texts begin with, whatever follows what they have in common."""
+        """Returns the token ids of the texts' common prefix that do not depend on what follows it."""
         if not texts:
             return []
-        # Tokens reach over the end of what is common, and differ by what follows: those that never do are shared.
+        # A token may span the end of the common prefix and then depends on what follows; only earlier ones are shared.
         common = self._tokenize(texts[0][: _num_common(*texts)])
         return common[: min(_num_common(common, self._tokenize(text)) for text in texts)]
 
     def encode_partial_reply(self, reply: ChatMessage) -> list[int]:
-        """Token ids of a reply that goes on, to stand behind a rendered conversation: its own where they spell it."""
+        """Returns the token ids of a reply to be continued, to append to a rendered conversation.
+
+        These are the reply's own ids where they spell its text; otherwise the text is tokenized.
+        """
         own = self._replies.trim_to_text(reply.get("token_ids", ()), reply["content"])
         if own:
             return list(own)
         with self._lock:
-            # What looks like a control token in it is text.
+            # Anything in it that looks like a control token is text.
             tokens = self._tokenizer.encode(reply["content"], add_special_tokens=False, split_special_tokens=True)
         return [int(token) for token in tokens]
 
     def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """Of the ids sampled for a reply, those that spell exactly its ``text``; empty when none do."""
+        """Returns the sampled ids that spell exactly the reply's ``text``; empty if none do."""
         return self._replies.trim_to_text(token_ids, text)
 
     @property
@@ -230,7 +240,10 @@ class ChatTemplate:
     def _extend_cached_prompt(
         self, rendered: str, messages: Sequence[ChatMessage], replies: Sequence[ReplyMessage], salt: bytes
     ) -> list[int] | None:
-        """Token ids of a prompt from those of the turn before; None where it is not that with the reply behind it."""
+        """Returns the token ids of a prompt by extending the previous turn's cached prompt.
+
+        None if the prompt is not the previous prompt followed by its reply.
+        """
         if not replies or replies[-1].index != len(messages) - 2:
             return None
         known = self._prompt_cache.get(messages[:-2], salt)
@@ -248,7 +261,7 @@ class ChatTemplate:
     def _with_replies(
         self, rendered: str, conversation: list[dict[str, Any]], replies: Sequence[ReplyMessage]
     ) -> list[int] | None:
-        """Token ids of a conversation, replies in their own; None where no reply can have them."""
+        """Returns the token ids of a conversation, replies in their own ids; None if no reply can keep them."""
         if not replies:
             return None
         words = make_sentinels(replies)
@@ -268,7 +281,7 @@ class ChatTemplate:
         return tokens + self._tokenize(rendered[end:])
 
     def _tokenize(self, rendered: str) -> list[int]:
-        """Token ids of rendered text that begins the conversation, or begins with a control token."""
+        """Tokenizes rendered text that is the start of the conversation or starts with a control token."""
         if self._can_sanitize and self._replies.is_marked(rendered):
             marked: list[int] = self._tokenizer(rendered, add_special_tokens=False, sanitize_control_tokens=True)[
                 "input_ids"
@@ -278,46 +291,54 @@ class ChatTemplate:
         return tokens
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a plain prompt.
+        """Returns the token ids of a plain prompt.
 
         Args:
-            add_special_tokens: put those around it that the model expects there (such as BOS).
+            text: the prompt.
+            add_special_tokens: add the special tokens that the model expects around a prompt (such as BOS).
+
+        Raises:
+            InvalidRequestError: the tokenizer cannot encode the text.
         """
         try:
             with self._lock:
                 return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=add_special_tokens)]
-        except (TypeError, ValueError) as error:  # such as half of a surrogate pair
+        except (TypeError, ValueError) as error:  # for example half of a surrogate pair
             raise InvalidRequestError(f"The tokenizer cannot read this text: {error}") from error
 
     def encode_plain(self, text: str) -> list[int]:
-        """Token ids of a piece of text, without special tokens around it."""
+        """Returns the token ids of a text without special tokens around it."""
         return self.encode(text, add_special_tokens=False)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens included: what :meth:`encode` made them of."""
+        """Decodes token ids to text, special tokens included: the inverse of :meth:`encode`."""
         return str(
             self._tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         )
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
-        """Each token as the vocabulary spells it, empty where only the model knows it."""
+        """Returns each token as the vocabulary spells it; empty for ids that the tokenizer does not know."""
         return [str(token or "") for token in self._tokenizer.convert_ids_to_tokens(list(token_ids))]
 
 
 def _plain(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """The messages as templates take them, without what only this engine knows."""
+    """Returns the messages as templates take them, without the fields that only this engine uses."""
     extra = ("token_ids", "unfinished", "shared")
     return [{key: value for key, value in message.items() if key not in extra} for message in messages]
 
 
 def _num_common(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many of their first items are equal."""
+    """Counts the equal items at the start of both sequences."""
     differing = (index for index, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
     return next(differing, min(len(one), len(other)))
 
 
 def check_messages(messages: Sequence[ChatMessage]) -> None:
-    """Raises InvalidRequestError for what no template could render."""
+    """Validates messages before rendering.
+
+    Raises:
+        InvalidRequestError: no template could render them.
+    """
     if not messages:
         raise InvalidRequestError("A conversation needs at least one message.")
     for number, message in enumerate(messages, start=1):

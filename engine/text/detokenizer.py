@@ -1,4 +1,4 @@
-"""A reply's tokens to text that is safe to show."""
+"""Converts a reply's tokens to text that is safe to show."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from engine.text.word_matching import WordGuard
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  #: what decoders give for bytes that are not (yet) a character
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  #: decoders return it for bytes that are not (yet) a character
 
 
 class IncrementalDetokenizer:
     """Turns growing token ids into growing text, never showing half a character.
 
-    Tokens are decoded by the tokenizer itself, in a short window: what a token contributes is the text of the
-    window with it, less what was given out (the idea is TGI's and vLLM's). So leading spaces, merges of bytes,
-    added tokens and skipped special tokens come out as the tokenizer means them. The window is cut where the text
-    ends with a whole character; the cost of a token does not grow with the reply.
+    The tokenizer itself decodes a short window of tokens; a token contributes the text of the window with it, less
+    the text already emitted (the idea is TGI's and vLLM's). So leading spaces, merges of bytes, added tokens and
+    skipped special tokens come out as the tokenizer means them. The window is cut where the text ends with a whole
+    character, so the cost of a token does not grow with the reply.
 
-    Joining everything gives ``tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)``,
+    All pieces joined equal ``tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)``,
     for all ids with byte-level tokenizers, and with byte-fallback ones (SentencePiece) whenever each run of byte
     tokens is valid UTF-8. In an invalid run the tokenizer would take back characters it had already decoded; here
     they stay, the invalid bytes show as U+FFFD, and the text after the run is right.
     """
 
-    _WINDOW = 6  # cut when longer: a cut decodes once more, but each token decodes the whole window
+    _WINDOW = 6  # tokens; a longer window is cut. A cut decodes once more, but each token decodes the whole window
     _MAX_CHARACTER_TOKENS = 4  # tokens: a character is at most 4 bytes of UTF-8, a token at least one
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._decode = _decoder_of(tokenizer)
         self._window: list[int] = []
         self._text = ""  # the decoded window
-        self._emitted = 0  # characters of it that were given out
-        self._stable_end = 0  # the window up to here ends with a whole character
-        self._previous_stable_end = 0  # and so it did up to here, earlier
+        self._emitted = 0  # characters of the window's text that were returned
+        self._stable_end = 0  # tokens; the window up to here ends with a whole character
+        self._previous_stable_end = 0  # tokens; the stable end before that
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """The text that is certain after these tokens and was not before; may be empty."""
+        """Adds tokens and returns the text that became certain with them; may be empty."""
         return "".join([self.add(token) for token in token_ids])
 
     def finish(self) -> str:
-        """What is left: bytes that never became a character, as U+FFFD."""
+        """Returns the rest: bytes that never became a character, as U+FFFD."""
         rest = self._text[self._emitted :]
         self._window.clear()
         self._text = ""
@@ -52,14 +52,14 @@ class IncrementalDetokenizer:
         return rest
 
     def add(self, token: int) -> str:
-        """As :meth:`push`, for one token."""
+        """Adds one token; see :meth:`push`."""
         window = [*self._window, token]
         text = self._decode(window)
         if text == self._text and self._decode([token, token]) == "":
-            return ""  # special, or not in the vocabulary: as if it had not come
+            return ""  # special, or not in the vocabulary: it adds no text
         self._window = window
         self._text = text
-        if not text.endswith(REPLACEMENT):  # nearly always
+        if not text.endswith(REPLACEMENT):  # the common case
             new = text[self._emitted :]
             self._previous_stable_end, self._stable_end = self._stable_end, len(window)
             if len(window) > self._WINDOW:
@@ -69,7 +69,7 @@ class IncrementalDetokenizer:
             return new
         doubtful = len(text) - len(text.rstrip(REPLACEMENT))
         pending = len(self._window) - self._stable_end
-        # Of too many to be one character, only the last can still become one.
+        # If more tokens are pending than a character can have, only the last U+FFFD can still become one.
         certain = len(text) - (1 if pending > self._MAX_CHARACTER_TOKENS else doubtful)
         new = text[self._emitted : certain]
         self._emitted = max(self._emitted, certain)
@@ -78,14 +78,14 @@ class IncrementalDetokenizer:
         return new
 
     def _cut_before_last_clean(self) -> None:
-        """Keep the tokens of the last whole characters: what follows must still see that it follows something."""
+        """Keeps the tokens of the last whole characters: decoding the next token depends on a token before it."""
         del self._window[: self._previous_stable_end]
         self._text = self._decode(self._window)
         self._emitted = len(self._text)
         self._previous_stable_end, self._stable_end = 0, len(self._window)
 
     def _cut_between_characters(self) -> None:
-        """Shorten a window that has not ended with a whole character for long (noise, or characters astride tokens)."""
+        """Shortens a window that has long not ended with a whole character (noise, or characters across tokens)."""
         for cut in range(len(self._window) - 1, 0, -1):
             head = self._decode(self._window[:cut])
             tail = self._decode(self._window[cut:])
@@ -98,7 +98,7 @@ class IncrementalDetokenizer:
 
 
 def _decoder_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
-    """The cheapest way to the same text: the Rust tokenizer behind a fast one, without the layers in between."""
+    """Returns the cheapest decode function: a fast tokenizer's Rust backend, without the Python layers above it."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         return partial(backend.decode, skip_special_tokens=True)
@@ -106,19 +106,19 @@ def _decoder_of(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str
 
 
 class StopChecker:
-    """Ends a text before the first stop string, and holds back what may be the beginning of one.
+    """Ends a text before the first stop string, and holds back text that may be the start of one.
 
-    The first is the one that is complete first; of several that end at the same character, the longest. So the
-    result does not depend on how the text arrives.
+    The first stop string is the one that is complete first; if several end at the same character, the longest. So the
+    result does not depend on how the text is split into pushes.
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = tuple(stop)
-        self._held = ""  # the longest end of the text that begins a stop string
+        self._held = ""  # the longest suffix of the text that starts a stop string
         self.matched: str | None = None  #: the stop string that ended the text
 
     def push(self, text: str) -> str:
-        """The text that is certain after this one and was not before. Empty once a stop string is met."""
+        """Adds text and returns what became certain with it. Empty once a stop string has matched."""
         if self.matched is not None:
             return ""
         if not self._stop:
@@ -134,13 +134,13 @@ class StopChecker:
         return text[: len(text) - keep]
 
     def release(self) -> str:
-        """What is held back: no stop string will come of it."""
+        """Returns the text held back, when no more text follows and it cannot become a stop string."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many characters at the end of ``text`` begin ``stop``, short of all of it."""
+    """Length of the longest suffix of ``text`` that is a proper prefix of ``stop``."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:length]):
             return length
@@ -148,23 +148,23 @@ def _overlap(text: str, stop: str) -> int:
 
 
 class DetokenizedText(NamedTuple):
-    """What became certain: ``text``, and the stop string that ended the reply, if one did."""
+    """Text that became certain, and the stop string that ended the reply, if one did."""
 
     text: str
     stop: str | None = None
 
 
 class Detokenizer:
-    """One reply's way from tokens to text: detokenizing, then stop strings.
+    """Converts one reply from tokens to text: detokenizes, then checks stop strings.
 
     The token that ends a reply (end of sequence, stop token) is not part of its text and is not pushed.
 
     Args:
-        tokenizer: the model's.
-        stop: strings to end before.
+        tokenizer: the model's tokenizer.
+        stop: stop strings; the reply ends before the first one.
         min_tokens: text of this many first tokens is not searched for stop strings.
         guard: holds back text that must not end the reply.
-        partial_reply: tokens that the reply goes on from; their text is not given out again.
+        partial_reply: tokens that the reply continues from; their text is not returned again.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Detokenizer:
         self._min_tokens_left = min_tokens
 
     def push(self, token_ids: Sequence[int]) -> DetokenizedText:
-        """Add tokens. After a stop string everything is ignored."""
+        """Adds tokens. After a stop string everything is ignored."""
         certain = ""
         for token in token_ids:
             if self._checker.matched is not None:
@@ -196,7 +196,7 @@ class Detokenizer:
         return DetokenizedText(self._guarded(certain), self._checker.matched)
 
     def finish(self) -> str:
-        """The rest of the text when the reply has ended without a stop string; empty after one."""
+        """Returns the rest of the text when the reply ended without a stop string; empty after one."""
         return self._guarded(self._checker.push(self._detokenizer.finish()) + self._checker.release())
 
     def _guarded(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""A vocabulary's texts, folded as words are compared with them and sorted: tokens by what they begin with."""
+"""Indexes a vocabulary's texts, folded for comparison and sorted, so that tokens are found by prefix."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from engine.text.word_matching import fold, is_word_character
 
 
 class FoldedVocabulary:
-    """The vocabulary's texts as words are compared with them. Built once per model: a few µs for each token."""
+    """The vocabulary's texts, folded as forbidden words are. Built once per model: a few µs for each token."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         texts: list[tuple[str, int]] = []
-        self.pieces: list[int] = []  #: tokens that hold part of a character, or whose text depends on their company
+        self.pieces: list[int] = []  #: tokens that hold part of a character, or whose text depends on their neighbours
         self.silent: list[int] = []  #: tokens without any text
         for token_id in range(vocabulary.size):
             data = vocabulary.data(token_id)
@@ -31,8 +31,8 @@ class FoldedVocabulary:
                 except UnicodeDecodeError:
                     self.pieces.append(token_id)
         texts.sort()
-        self.texts = [text for text, _ in texts]  #: of whole tokens, folded, in order
-        self.ids = np.array([token_id for _, token_id in texts], dtype=np.int64)  #: of ``texts``
+        self.texts = [text for text, _ in texts]  #: folded texts of whole tokens, sorted
+        self.ids = np.array([token_id for _, token_id in texts], dtype=np.int64)  #: token ids of ``texts``
         self.begin_at_boundary = np.array(
             [token_id for text, token_id in texts if text and not is_word_character(text[0])], dtype=np.int64
         )
@@ -46,11 +46,11 @@ class FoldedVocabulary:
         return self._vocabulary.is_lone_byte(token_id)
 
     def beginning_with(self, text: str) -> range:
-        """Indices into :attr:`texts`."""
+        """Returns the indices into :attr:`texts` of texts that start with ``text``."""
         return range(bisect_left(self.texts, text), bisect_left(self.texts, text + "\U0010ffff"))
 
     def containing(self, text: str) -> Iterator[int]:
-        """Indices into :attr:`texts`."""
+        """Yields the indices into :attr:`texts` of texts that contain ``text``."""
         at = self._joined.find(text)
         while at >= 0:
             index = int(np.searchsorted(self._starts, at, side="right")) - 1

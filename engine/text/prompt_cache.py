@@ -1,4 +1,4 @@
-"""Conversations that were rendered lately: the prompt of each one's next turn mostly begins with what it was then."""
+"""Caches rendered prompts: the prompt of a conversation's next turn mostly starts with the previous one."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import NamedTuple
 from engine.interface import ChatMessage
 
 MAX_CHARACTERS = 2_000_000
-"""Of all that is kept; with the token ids that is some tens of megabytes."""
+"""Characters of all cached prompts together; with their token ids, some tens of megabytes. The oldest are evicted."""
 
 _Key = tuple[bytes, tuple[tuple[str, str, tuple[int, ...]], ...]]
 
 
 class RenderedPrompt(NamedTuple):
-    """A prompt."""
+    """A rendered prompt."""
 
-    text: str  #: what the chat template made of the messages
-    token_ids: list[int]  #: of all of it
+    text: str  #: the text that the chat template rendered
+    token_ids: list[int]  #: token ids of the whole text
 
 
 class RenderedPromptCache:
-    """The latest of them. Not locked: its owner uses it from one thread at a time.
+    """LRU cache of rendered prompts. Not locked: its owner uses it from one thread at a time.
 
     Args:
-        max_characters: the oldest are forgotten where there would be more.
+        max_characters: of all prompts together; beyond it the oldest are evicted.
     """
 
     def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
@@ -34,7 +34,7 @@ class RenderedPromptCache:
         self._characters = 0
 
     def put(self, messages: Sequence[ChatMessage], rendered: RenderedPrompt, salt: bytes = b"") -> None:
-        """``rendered`` is what ``messages`` became; only found again with an equal salt."""
+        """Caches ``rendered`` as the prompt of ``messages``; only an equal salt finds it again."""
         key = _key(messages, salt)
         if key is None or len(rendered.text) > self._max_characters:
             return
@@ -47,7 +47,7 @@ class RenderedPromptCache:
             self._characters -= len(oldest.text)
 
     def get(self, messages: Sequence[ChatMessage], salt: bytes = b"") -> RenderedPrompt | None:
-        """What these messages became, if that is still known."""
+        """Returns the cached prompt of these messages, or None."""
         key = _key(messages, salt)
         if key is None or (rendered := self._kept.get(key)) is None:
             return None
@@ -56,7 +56,7 @@ class RenderedPromptCache:
 
 
 def _key(messages: Sequence[ChatMessage], salt: bytes) -> _Key | None:
-    """None where there is more to a message than what is compared."""
+    """Returns the cache key, or None if a message has fields that the key does not cover."""
     if any(message.keys() - {"role", "content", "token_ids", "shared"} for message in messages):
         return None
     said = [(message["role"], message["content"], tuple(message.get("token_ids", ()))) for message in messages]

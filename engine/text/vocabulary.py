@@ -1,4 +1,4 @@
-"""What each token contributes to a text: bytes, because a token may hold half a character."""
+"""Maps each token to the bytes it adds to a text; bytes, because a token may hold half a character."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class Vocabulary:
     """Bytes and names of a tokenizer's tokens. Safe to use from several threads.
 
-    The bytes are those a token adds to a text that goes on: a tokenizer that drops the space before the first
+    The bytes are those that a token adds in the middle of a text: a tokenizer that drops the space before the first
     word still has it here. Special tokens, and ids that only exist in the logits, add nothing.
 
     Exact for byte-level decoders and for SentencePiece's, with byte fallback or without: there a token's bytes do
-    not depend on the tokens around it. For others it is the text the token adds after a letter.
+    not depend on the tokens around it. For other decoders it is the text that the token adds after a letter.
 
     Args:
-        tokenizer: the model's.
+        tokenizer: the model's tokenizer.
         size: number of token ids; may exceed the tokenizer's own.
     """
 
@@ -41,19 +41,19 @@ class Vocabulary:
         self._known: dict[int, bytes] = {}
 
     def data(self, token_id: int) -> bytes:
-        """The bytes a token adds to a text."""
+        """Returns the bytes that a token adds to a text."""
         data = self._known.get(token_id)
         if data is None:
             data = self._known[token_id] = self._data(token_id)
         return data
 
     def name(self, token_id: int) -> str:
-        """A token in words: its text, with U+FFFD for bytes that are no character; a special token's own name."""
+        """Returns a token's text for display, with U+FFFD for bytes that are no character; a special token's name."""
         data = self.data(token_id)
         return data.decode("utf-8", errors="replace") if data else self._piece(token_id)
 
     def is_lone_byte(self, token_id: int) -> bool:
-        """A byte-fallback token: a run of these becomes text only as a whole."""
+        """Whether this is a byte-fallback token: a run of these is decoded only as a whole."""
         return self._has_byte_fallback and _BYTE_PIECE.fullmatch(self._piece(token_id)) is not None
 
     def _piece(self, token_id: int) -> str:
@@ -67,7 +67,7 @@ class Vocabulary:
         piece = self._piece(token_id)
         if not piece or token_id in self._special:
             return b""
-        if self._is_byte_level:  # as its decoder does it: a piece with any other character stands for itself
+        if self._is_byte_level:  # as the decoder does: a piece with any character outside the table is plain text
             alphabet = _byte_of()
             return (
                 bytes(alphabet[character] for character in piece)
@@ -86,9 +86,9 @@ class Vocabulary:
 
     @cached_property
     def _anchor(self) -> tuple[list[int], str]:
-        """A token to stand before others, and its text: the first that is a letter or digit and nothing else.
+        """A token to decode before others, and its text: the first one that is a single letter or digit.
 
-        Decoders drop a space at the very beginning. A vocabulary without such a token has no such decoder.
+        Decoders may drop a space at the very start of a text. A vocabulary without such a token has no such decoder.
         """
         for token_id in range(min(self.size, len(self._tokenizer))):
             if token_id not in self._special and len(self._piece(token_id)) == 1:
@@ -99,7 +99,7 @@ class Vocabulary:
 
 
 def _decoder_kinds(backend: Any) -> Iterator[str]:
-    """The types of all decoders a Rust tokenizer chains."""
+    """Yields the types of all decoders in a Rust tokenizer's chain."""
     if backend is None or backend.decoder is None:
         return
     waiting = [json.loads(backend.decoder.__getstate__())]
@@ -111,7 +111,7 @@ def _decoder_kinds(backend: Any) -> Iterator[str]:
 
 @cache
 def _byte_of() -> dict[str, int]:
-    """The character that stands for each byte in byte-level vocabularies (GPT-2's table), reversed."""
+    """Maps the characters of byte-level vocabularies to their bytes: GPT-2's byte-to-unicode table, reversed."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + rank): byte for rank, byte in enumerate(others)}

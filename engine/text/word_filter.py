@@ -1,12 +1,12 @@
-"""Which tokens a reply may not take next, so that no forbidden word ever appears in its text.
+"""Bans tokens so that no forbidden word ever appears in a reply's text.
 
-The words are looked for in the reply's text (see ``engine.text.word_matching`` for what counts as one), however it is split
-into tokens: a token is banned when, behind the text so far, it completes a word for certain. So "ass" may be
-begun, and must then go on as a longer word: no space, no punctuation, no end of the reply can follow it, and no
-first byte of a character that is certain to be none of its letters.
+The words are searched in the reply's text (``engine.text.word_matching`` defines what counts as a word), however it
+is split into tokens: a token is banned when it certainly completes a word after the text so far. So a reply may write
+"ass" only as the start of a longer word: no space, no punctuation and no end of the reply may follow it, and no first
+byte of a character that certainly does not continue the word.
 
-The vocabulary is folded and sorted once. What a state of the text bans is then found by looking up, for each word
-that has begun, the tokens that begin with the rest of it, and is kept for the next time.
+The vocabulary is folded and sorted once. The bans for a state of the text are found by looking up, for each partially
+written word, the tokens that start with the rest of it; they are cached per state.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from engine.text.vocabulary import Vocabulary
 from engine.text.word_matching import HIT, WordMatcher, fold, is_word_character
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-_MAX_CHARACTER_BYTES = 4  # bytes
-_MAX_MASKS = 512
-_MAX_WORD_LISTS = 32
+_MAX_CHARACTER_BYTES = 4  # bytes of one UTF-8 character
+_MAX_MASKS = 512  # cached masks per word list; all are dropped when it is full
+_MAX_WORD_LISTS = 32  # compiled lists; beyond it the least recently used is evicted
 
 
 class Position(NamedTuple):
-    """Where a text stands."""
+    """The matching state after a text."""
 
-    state: int  #: of the matcher
-    partial: bytes = b""  #: bytes that are not a character yet
-    broken: bool = False  #: within a run of byte tokens that is not valid UTF-8
+    state: int  #: the matcher's state
+    partial: bytes = b""  #: trailing bytes that are not a character yet
+    broken: bool = False  #: the text ends within a run of byte tokens that is not valid UTF-8
 
 
 class ForbiddenWords:
-    """One list of words and one vocabulary. Used by one thread at a time, once it is made.
+    """Computes token bans for one word list and one vocabulary. Used by one thread at a time once it is built.
 
     Args:
-        words: as people write them.
-        vocabulary: folded.
+        words: the forbidden words, not folded.
+        vocabulary: the model's folded vocabulary.
 
     Raises:
         ValueError: a word has no visible character.
@@ -57,40 +57,40 @@ class ForbiddenWords:
         self.matcher = WordMatcher(words)
         self.start = Position(self.matcher.start)
         self._vocabulary = vocabulary
-        # Tokens that hold a whole word: most of what can ever be banned by themselves.
+        # Tokens that contain a whole word: most of the tokens that can be banned whatever came before.
         self._holding = sorted({index for word in self.matcher.words for index in vocabulary.containing(word)})
         self._banned_alone = {
             state: self._hits(state, self._holding) for state in (self.matcher.start, self.matcher.within)
         }
-        _letters()  # made now, where nobody waits for the device
+        _letters()  # built here, because no decode step is waiting
         self._possible: dict[tuple[int, bytes], bool] = {}
         self._masks: dict[tuple[Position, int], NDArray[np.int64]] = {}
 
     def after(self, position: Position, token_id: int) -> Position:
-        """The position behind one more token of the reply."""
+        """Returns the position after one more token of the reply."""
         following = self._after(position, token_id)
-        if following.state == HIT:  # masked, so only a text whose beginning was not is here: go on behind the word
+        if following.state == HIT:  # only in text that was not masked from its start: continue after the word
             return self.start
         return following
 
     def is_complete(self, position: Position) -> bool:
-        """If the reply ended here, its text would end with a forbidden word."""
+        """Whether the text would end with a forbidden word if the reply ended here."""
         state = position.state
         if position.partial:
             state = self.matcher.step(state, _REPLACEMENT)
         return state == HIT or self.matcher.is_pending(state)
 
     def banned(self, position: Position, *, tokens_left: int) -> NDArray[np.int64]:
-        """Token ids that would bring a forbidden word for certain.
+        """Returns the token ids that would certainly produce a forbidden word.
 
         Args:
-            position: where the text stands.
-            tokens_left: how many more tokens the reply may have behind the next one. With 0, tokens with which
-                the text would end with a word are banned too.
+            position: the position after the text so far.
+            tokens_left: how many more tokens the reply may have after the next one. With 0, tokens with which the
+                text would end with a word are banned too.
 
-        The tokens that end a reply are judged by :meth:`is_complete` instead: their text is not shown.
+        Callers use :meth:`is_complete` for the tokens that end a reply: their text is not shown.
         """
-        left = min(tokens_left, _MAX_CHARACTER_BYTES - 1)  # more make no difference
+        left = min(tokens_left, _MAX_CHARACTER_BYTES - 1)  # a larger number gives the same mask
         mask = self._masks.get((position, left))
         if mask is None:
             if len(self._masks) >= _MAX_MASKS:
@@ -99,15 +99,15 @@ class ForbiddenWords:
             self._masks[position, left] = mask
         return mask
 
-    # -- inner workings ---------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------
 
     def _find_banned(self, position: Position, left: int) -> set[int]:
         vocabulary = self._vocabulary
         last = left == 0
         banned = {token_id for token_id in vocabulary.pieces if self._is_bad(self._after(position, token_id), left)}
-        if self._is_bad(position, left):  # a token without text leaves everything as it is, with one less to come
+        if self._is_bad(position, left):  # a token without text keeps the position and uses up one token
             banned.update(vocabulary.silent)
-        # A whole token that follows a part of a character shows that it never becomes one.
+        # If a whole token follows part of a character, that part never becomes a character.
         state = self.matcher.step(position.state, _REPLACEMENT) if position.partial else position.state
         if state == HIT:
             return banned | set(vocabulary.ids.tolist())
@@ -116,7 +116,7 @@ class ForbiddenWords:
         if last:
             indices.update(i for i in self._holding if self._is_bad(self._run(state, i), left))
         for rest, needs_boundary in self.matcher.remainders(state):
-            if not rest:  # the word is there, and only waits for what follows
+            if not rest:  # the word is complete if a boundary follows
                 banned.update(vocabulary.begin_at_boundary.tolist())
                 if last:
                     indices.update(range(bisect_left(vocabulary.texts, "\0")))  # tokens of invisible characters
@@ -136,7 +136,7 @@ class ForbiddenWords:
             return True
         if not position.partial or self.matcher.step(position.state, _REPLACEMENT) != HIT:
             return False
-        # The bytes at the end must become a character, and one with which the word goes on.
+        # The trailing bytes must become a character, and one that continues the word.
         missing = _length(position.partial[0]) - len(position.partial)
         return missing > left or not self._can_go_on(position.state, position.partial, missing)
 
@@ -164,16 +164,16 @@ class ForbiddenWords:
             return self._after_lone_byte(position, data)
         state = position.state
         partial = position.partial
-        if position.broken and partial:  # of a run of byte tokens, which ends here
+        if position.broken and partial:  # bytes of a run of byte tokens, which ends here
             state, partial = self.matcher.step(state, _REPLACEMENT), b""
         text, partial = _decoded(partial + data)
         return Position(HIT if state == HIT else self.matcher.step(state, fold(text)), partial)
 
     def _after_lone_byte(self, position: Position, data: bytes) -> Position:
-        """Byte tokens show as characters only where the whole run of them is valid UTF-8.
+        """Advances by a byte token; a run of these shows as characters only if the whole run is valid UTF-8.
 
-        What was shown before a run broke stays. What comes after shows as U+FFFD, unless the detokenizer has begun
-        a new window meanwhile: both are reckoned with.
+        Text shown before a run broke stays. Later bytes show as U+FFFD, unless the detokenizer has started a new
+        window meanwhile: the state covers both cases.
         """
         state, broken = position.state, position.broken
         text, partial = _decoded(position.partial + data)
@@ -189,39 +189,39 @@ class ForbiddenWords:
 
 
 def _decoded(data: bytes) -> tuple[str, bytes]:
-    """Characters, U+FFFD for what is none, and the bytes at the end that may still become one."""
+    """Decodes UTF-8, U+FFFD for invalid bytes; also returns the trailing bytes of an incomplete character."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text = decoder.decode(data)
     return text, decoder.getstate()[0]
 
 
 def _length(first: int) -> int:
-    """Bytes of a character in UTF-8, by its first one."""
+    """Length in bytes of a multi-byte UTF-8 character, from its first byte."""
     return 4 if first >= 0xF0 else 3 if first >= 0xE0 else 2
 
 
 @cache
 def _letters() -> NDArray[np.int64]:
-    """Code points of all letters and digits, in order."""
+    """Sorted code points of all letters and digits, ``int64[n]``."""
     return np.array([code for code in range(sys.maxunicode + 1) if chr(code).isalnum()], dtype=np.int64)
 
 
 def _letters_beginning_with(partial: bytes, missing: int) -> Iterator[str]:
-    """All of them, by the bytes they begin with and the number of those that follow."""
+    """Yields the letters and digits whose UTF-8 bytes start with ``partial`` and have ``missing`` more bytes."""
     low = partial[0] & (0xFF >> (_length(partial[0]) + 1))
     for byte in partial[1:]:
         low = low << 6 | byte & 0x3F
     first, end = np.searchsorted(_letters(), [low << 6 * missing, (low + 1) << 6 * missing])
-    shortest = {2: 0x80, 3: 0x800, 4: 0x10000}[_length(partial[0])]  # below, fewer bytes must be used
+    shortest = {2: 0x80, 3: 0x800, 4: 0x10000}[_length(partial[0])]  # lower code points have a shorter encoding
     return (chr(code) for code in _letters()[first:end] if code >= shortest)
 
 
 class WordBan:
-    """Forbidden words for one reply: follows its tokens and says what may not come next.
+    """Applies forbidden words to one reply: follows its tokens and returns the bans for the next one.
 
     Args:
-        words: shared among requests.
-        max_tokens: of the reply; the last token must not complete a word by ending the text.
+        words: the compiled words, shared among requests.
+        max_tokens: length limit of the reply; the last token must not complete a word by ending the text.
         stop_token_ids: tokens that end the reply and are not shown.
     """
 
@@ -233,7 +233,7 @@ class WordBan:
         self._num_seen = 0
 
     def banned(self, token_ids: Sequence[int], num_prompt_tokens: int) -> NDArray[np.int64]:
-        """Token ids that may not follow. ``token_ids``: prompt and reply, which only grow from call to call."""
+        """Returns the token ids that may not follow. ``token_ids``: prompt and reply; may only grow between calls."""
         for index in range(max(self._num_seen, num_prompt_tokens), len(token_ids)):
             self._position = self._words.after(self._position, token_ids[index])
         self._num_seen = len(token_ids)
@@ -247,9 +247,9 @@ class WordBan:
 
 
 def read_word_list(setting: str) -> tuple[str, ...]:
-    """The words of ``ENGINE_FORBIDDEN_WORDS``: separated by commas, or ``@`` and a file with one on each line.
+    """Reads the words of ``ENGINE_FORBIDDEN_WORDS``: separated by commas, or ``@`` and a file with one word per line.
 
-    In a file, empty lines and lines that begin with ``#`` are left out.
+    Empty lines of the file and lines that start with ``#`` are skipped.
 
     Raises:
         OSError, UnicodeDecodeError: the file cannot be read as UTF-8 text.
@@ -261,10 +261,10 @@ def read_word_list(setting: str) -> tuple[str, ...]:
 
 
 class WordLists:
-    """Compiled word lists, the latest ones kept. Safe to use from several threads.
+    """LRU cache of compiled word lists. Safe to use from several threads.
 
     Args:
-        vocabulary: the model's.
+        vocabulary: the model's vocabulary.
         always: words forbidden in every reply.
 
     Raises:
@@ -276,14 +276,14 @@ class WordLists:
         self._vocabulary: FoldedVocabulary | None = None
         self._always = tuple(always)
         self._folding = threading.Lock()
-        self._lock = threading.Lock()  # never held for long: whoever streams passes here
+        self._lock = threading.Lock()  # held only briefly: every request with forbidden words takes it
         self._compiled: OrderedDict[frozenset[str], ForbiddenWords] = OrderedDict()
         self.get(())
 
     def get(self, words: Sequence[str]) -> ForbiddenWords | None:
-        """These words and those that are always forbidden; None when there are none.
+        """Returns the compiled list of these words and the always forbidden ones; None if there are none.
 
-        A list that is new takes a while: up to a second for a thousand words and a vocabulary of 128 000.
+        Compiling a new list takes up to a second for a thousand words and a vocabulary of 128 000.
 
         Raises:
             ValueError: a word has no visible character.
@@ -297,7 +297,7 @@ class WordLists:
                 return self._compiled[key]
         made = ForbiddenWords(sorted(key), self._folded())
         with self._lock:
-            kept = self._compiled.setdefault(key, made)  # somebody else may have been quicker
+            kept = self._compiled.setdefault(key, made)  # another thread may have compiled it meanwhile
             while len(self._compiled) > _MAX_WORD_LISTS:
                 self._compiled.popitem(last=False)
         return kept

@@ -1,13 +1,13 @@
-"""Finding whole words in growing text, in whatever casing and encoding they are written.
+"""Finds whole words in growing text, in any casing and any Unicode form.
 
-Text is folded character by character, so that a match does not depend on how the text arrives: compatibility
-forms become plain ones (full-width and styled letters, ligatures), case is folded, accented letters are taken
-apart, white space becomes a space, and what is invisible (soft hyphens, zero-width characters, controls)
-disappears. This is Unicode's compatibility caseless matching (D146 in chapter 3), a character at a time.
+Text is folded character by character, so that a match does not depend on how the text is split: compatibility
+forms become plain ones (full-width and styled letters, ligatures), case is folded, accented letters are decomposed,
+white space becomes a space, and invisible characters (soft hyphens, zero-width characters, controls) are dropped.
+This is Unicode's compatibility caseless matching (D146 in chapter 3), one character at a time.
 
-A word is found where no letter, digit or combining mark stands directly before or behind it: "ass" is in "Ass!",
-"_ASS_" and "ass's", not in "class". At an edge where the word itself has no such character ("c++" has none behind)
-anything may stand, and so at an edge in a script that is written without spaces (Chinese, Japanese, Thai, ...).
+A word is found where no letter, digit or combining mark stands directly before or after it: "ass" is in "Ass!",
+"_ASS_" and "ass's", not in "class". An edge where the word itself has no such character ("c++" ends in none) needs no
+boundary, nor does an edge in a script that is written without spaces (Chinese, Japanese, Thai, ...).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from dataclasses import dataclass, field
 from functools import cache
 
 HIT = -1
-"""The state behind a word that is there for certain."""
+"""The state after text that certainly contains a word."""
 
 _UNSPACED = (
     "CJK UNIFIED", "CJK COMPATIBILITY", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "BOPOMOFO", "YI SYLLABLE", "THAI", "LAO",
     "KHMER", "MYANMAR", "TIBETAN",
 )  # fmt: skip
-_COMPOSED = ("HANGUL", "HIRAGANA", "KATAKANA")  # here a part of a character is another character, not an accent
+_COMPOSED = ("HANGUL", "HIRAGANA", "KATAKANA")  # decomposing these gives other characters, not accents
 
-#: Invisible, though Unicode does not call them formatting: fillers, joiners and variation selectors.
+#: Invisible characters outside Unicode's formatting category: fillers, joiners and variation selectors.
 _INVISIBLE = frozenset(
     map(chr, [0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180C, 0x180D, 0x180F, 0x3164, 0xFFA0])
 ) | frozenset(map(chr, [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)]))
@@ -35,12 +35,12 @@ _OTHER_LETTER, _OTHER = "\x01", "\x00"  # stand for all characters that no word 
 
 
 def fold(text: str) -> str:
-    """``text`` as it is compared. Folding two texts and joining them is folding them joined."""
+    """Folds ``text`` for comparison. ``fold(a) + fold(b) == fold(a + b)``."""
     return "".join(map(_fold_character, text))
 
 
 def is_word_character(character: str) -> bool:
-    """Letters, digits and combining marks (of folded text): a word does not end between two of them."""
+    """Whether this is a letter, digit or combining mark (of folded text): a word does not end between two of them."""
     return character.isalnum() or unicodedata.category(character).startswith("M")
 
 
@@ -63,8 +63,11 @@ def _needs_boundary(character: str) -> bool:
 
 @dataclass(slots=True)
 class _Node:
-    """A beginning of words. ``ends``: a word is complete here, whatever follows; ``ends_before_boundary``: if
-    neither letter, digit nor mark follows."""
+    """A trie node: a prefix of words.
+
+    ``ends``: a word is complete here, whatever follows. ``ends_before_boundary``: a word is complete here if no
+    letter, digit or mark follows.
+    """
 
     children: dict[str, int] = field(default_factory=dict)
     ends: bool = False
@@ -72,19 +75,19 @@ class _Node:
 
 
 class WordMatcher:
-    """An automaton over folded characters, its states made as they are met. Not for several threads at once.
+    """An automaton over folded characters that builds its states lazily. Not thread-safe.
 
-    A state is a number. It stands for the beginnings of words that the text may end with, as nodes of a trie.
-    Of two states there is a union, for text that is not certain.
+    A state is a number for a set of trie nodes: the prefixes of words that the text may end with. Two states have a
+    union, for text that is not certain.
 
     Args:
-        words: any strings; white space around them is left out, within them it counts as one space.
+        words: any strings; surrounding white space is stripped, white space within them counts as one space.
 
     Raises:
         ValueError: a word has no visible character.
     """
 
-    _FREE, _BOUNDED = 0, 1  # the roots: of words that begin anywhere, and of those that begin at a boundary
+    _FREE, _BOUNDED = 0, 1  # the roots of words that start anywhere, and of those that start at a boundary
 
     def __init__(self, words: Iterable[str]) -> None:
         self._nodes = [_Node(), _Node()]
@@ -94,11 +97,11 @@ class WordMatcher:
         self._members: list[frozenset[int]] = []
         self._next: list[dict[str, int]] = []
         self._pending: list[bool] = []
-        self.start = self._state(frozenset([self._FREE, self._BOUNDED]))  #: at the beginning, and at any boundary
-        self.within = self._state(frozenset([self._FREE]))  #: behind a letter, with no word begun
+        self.start = self._state(frozenset([self._FREE, self._BOUNDED]))  #: at the start, and at any boundary
+        self.within = self._state(frozenset([self._FREE]))  #: after a letter, with no partial match
 
     def step(self, state: int, folded: str) -> int:
-        """The state behind ``folded`` characters; :data:`HIT` when they complete a word for certain."""
+        """Returns the state after ``folded`` characters; :data:`HIT` if they certainly complete a word."""
         for character in folded:
             symbol = self._symbols.get(character)
             if symbol is None:
@@ -113,21 +116,21 @@ class WordMatcher:
         return state
 
     def is_pending(self, state: int) -> bool:
-        """The text ends with a word that is one if the text ends here, or if no letter, digit or mark follows."""
+        """Whether the text ends with a word that counts if the text ends here or no letter, digit or mark follows."""
         return self._pending[state]
 
     def is_at_boundary(self, state: int) -> bool:
-        """A word that begins at a boundary may begin here."""
+        """Whether a word that needs a boundary before it may start here."""
         return self._BOUNDED in self._members[state]
 
     def union(self, one: int, other: int) -> int:
-        """The state of a text that may be either; a hit in one of them is a hit."""
+        """Returns the state of a text that may be in either state; a hit in one of them is a hit."""
         if HIT in (one, other):
             return HIT
         return one if one == other else self._state(self._members[one] | self._members[other])
 
     def remainders(self, state: int) -> set[tuple[str, bool]]:
-        """What would complete a word that has begun: the characters, and whether a boundary must follow."""
+        """Returns what completes each partial match: the characters, and whether a boundary must follow."""
         found: set[tuple[str, bool]] = set()
         waiting = [(node, "") for node in self._members[state] if node not in (self._FREE, self._BOUNDED)]
         while waiting:
@@ -179,7 +182,7 @@ class WordMatcher:
 
 
 class WordGuard:
-    """Holds back the end of a text while that would be a word, so that a text cut anywhere does not end with one."""
+    """Holds back the end of a text while it would be a word, so that a text cut anywhere does not end with one."""
 
     def __init__(self, matcher: WordMatcher) -> None:
         self._matcher = matcher
@@ -187,7 +190,7 @@ class WordGuard:
         self._held = ""
 
     def push(self, text: str) -> str:
-        """What may be shown after this text and could not before. What is held at the end is never shown."""
+        """Adds text and returns what may be shown now. Text still held back at the end is never shown."""
         safe = 0
         for end, character in enumerate(text, start=1):
             state = self._matcher.step(self._state, _fold_character(character))

