@@ -1,0 +1,1 @@
+"""Measures Deskmate beside its peers. Imports nothing from tests."""

@@ -1,0 +1,1 @@
+"""The engine core, the thread that owns the device, its supervisor, and request and output processing."""

@@ -1,0 +1,1 @@
+"""From messages to tokens and back: chat templates, detokenization, stop strings, the word filter."""
