@@ -36,7 +36,8 @@ class Fake:
         if len(chats) > 2:
             raise NotImplementedError("two at most")
         short = chats[0].new_tokens == 7
-        return [TimedReply(0.0, [0.1 * n for n in range(c.new_tokens - short)], list(c.prompt)) for c in chats], {"x": 0.5}
+        times = [[0.1 * n for n in range(c.new_tokens - short)] for c in chats]
+        return [TimedReply(0.0, each, list(c.prompt)) for each, c in zip(times, chats)], {"x": 0.5}
 
 serve(Fake)
 """

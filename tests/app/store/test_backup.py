@@ -333,7 +333,10 @@ def test_a_restore_that_is_killed_changes_nothing(file: Path, tmp_path: Path, ow
 def test_a_database_that_is_open_is_not_replaced(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a server's, which has claimed it, nor another program's that reads it."""
     backup = back_up(url_of(file), tmp_path)
-    holder = "from app.store.maintenance.process_lock import claim_database\nimport sys\nwith claim_database(sys.argv[1]): print(1, flush=True); input()"
+    holder = (
+        "import sys\nfrom app.store.maintenance.process_lock import claim_database\n"
+        "with claim_database(sys.argv[1]): print(1, flush=True); input()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", holder, url_of(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
