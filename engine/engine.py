@@ -20,7 +20,7 @@ from engine.outputs import Completion, Delta, EngineState, EngineStats, EngineSt
 from engine.runtime.background import run_in_daemon_thread
 from engine.runtime.deltas import Deltas
 from engine.runtime.engine_core import EngineCore
-from engine.runtime.prepared_chats import PreparedPrompt
+from engine.runtime.prepared_prompts import PreparedPrompt
 from engine.runtime.reader import Listener, Reader
 from engine.runtime.request_processor import RequestProcessor
 from engine.runtime.supervisor import Supervisor
@@ -201,8 +201,8 @@ class Engine:
                 delta; :class:`EngineStoppedError` also later, when the engine fails or stops.
             DeadlineError: the deadline passed before the first token.
         """
-        asked = messages, params, deadline, priority, caller
-        return Deltas(self._chat(*asked), partial(self._push_deltas, *asked))
+        arguments = messages, params, deadline, priority, caller
+        return Deltas(self._chat(*arguments), partial(self._push_deltas, *arguments))
 
     async def complete(
         self,
@@ -231,10 +231,10 @@ class Engine:
         """
         worker = self._supervisor.running_worker()
         request_processor = worker.core.request_processor
-        chat = await _render(request_processor, messages, params, caller)
-        worker.check_admission(chat.token_ids)
-        request_processor.prepared_prompts.put(messages, params, chat, caller)
-        return len(chat.token_ids)
+        prepared = await _render(request_processor, messages, params, caller)
+        worker.check_admission(prepared.token_ids)
+        request_processor.prepared_prompts.put(messages, params, prepared, caller)
+        return len(prepared.token_ids)
 
     async def tokenize(
         self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
@@ -283,22 +283,24 @@ class Engine:
         """
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("generate() blocks and must not be called in an event loop; use complete() there")
-        asked = list(prompts)
-        each = [params] * len(asked) if params is None or isinstance(params, SamplingParams) else list(params)
-        if len(each) != len(asked):
-            raise ValueError(f"{len(asked)} prompts need as many params (got {len(each)})")
+        prompt_list = list(prompts)
+        params_list = (
+            [params] * len(prompt_list) if params is None or isinstance(params, SamplingParams) else list(params)
+        )
+        if len(params_list) != len(prompt_list):
+            raise ValueError(f"{len(prompt_list)} prompts need as many params (got {len(params_list)})")
         if self._supervisor.state is EngineState.STOPPED:
             self._supervisor.start()
-        return asyncio.run(self._generate(asked, each, show_progress))
+        return asyncio.run(self._generate(prompt_list, params_list, show_progress))
 
     async def _generate(
         self, prompts: Sequence[str | Sequence[int]], params: Sequence[SamplingParams | None], show_progress: bool
     ) -> list[Completion]:
-        room = asyncio.Semaphore(self.settings.max_num_seqs + self.settings.max_waiting)
+        slots = asyncio.Semaphore(self.settings.max_num_seqs + self.settings.max_waiting)
         bar = tqdm(total=len(prompts), desc="Generating", disable=not show_progress)
 
         async def one(prompt: str | Sequence[int], chosen: SamplingParams | None) -> list[Completion]:
-            async with room:
+            async with slots:
                 worker = self._supervisor.running_worker()
                 tokens, resolved = worker.core.request_processor.encode(prompt, chosen)
                 deltas = [delta async for delta in self._stream(worker, PreparedPrompt(tokens, resolved, []))]
@@ -323,8 +325,8 @@ class Engine:
         caller: Caller | None,
     ) -> AsyncGenerator[Delta]:
         worker = self._supervisor.running_worker()
-        chat = await self._prepare(worker, messages, params, caller)
-        stream = self._stream(worker, chat, deadline, priority, caller)
+        prepared = await self._prepare(worker, messages, params, caller)
+        stream = self._stream(worker, prepared, deadline, priority, caller)
         async with aclosing(stream) as deltas:
             async for delta in deltas:
                 yield delta
@@ -339,8 +341,8 @@ class Engine:
         take: Callable[[Delta], None],
     ) -> None:
         worker = self._supervisor.running_worker()
-        chat = await self._prepare(worker, messages, params, caller)
-        submission = self._submission(worker, chat, deadline, priority, caller)
+        prepared = await self._prepare(worker, messages, params, caller)
+        submission = self._submission(worker, prepared, deadline, priority, caller)
         listener = Listener(submission.stream_id, asyncio.get_running_loop(), take)
         worker.submit(submission, listener)
         try:
@@ -353,18 +355,18 @@ class Engine:
         self, worker: Worker, messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None
     ) -> PreparedPrompt:
         request_processor = worker.core.request_processor
-        known = request_processor.prepared_prompts.pop(messages, params, caller)
-        return known if known is not None else await _render(request_processor, messages, params, caller)
+        prepared = request_processor.prepared_prompts.pop(messages, params, caller)
+        return prepared if prepared is not None else await _render(request_processor, messages, params, caller)
 
     async def _stream(
         self,
         worker: Worker,
-        chat: PreparedPrompt,
+        prepared: PreparedPrompt,
         deadline: float | None = None,
         priority: int = 0,
         caller: Caller | None = None,
     ) -> AsyncGenerator[Delta]:
-        submission = self._submission(worker, chat, deadline, priority, caller)
+        submission = self._submission(worker, prepared, deadline, priority, caller)
         reader = Reader(submission.stream_id, asyncio.get_running_loop())
         worker.submit(submission, reader)
         try:
@@ -378,16 +380,16 @@ class Engine:
                 worker.abort(reader.request_id)
 
     def _submission(
-        self, worker: Worker, chat: PreparedPrompt, deadline: float | None, priority: int, caller: Caller | None
+        self, worker: Worker, prepared: PreparedPrompt, deadline: float | None, priority: int, caller: Caller | None
     ) -> Submission:
         return worker.core.request_processor.process(
             f"req-{next(self._ids)}",
-            chat.token_ids,
-            chat.params,
+            prepared.token_ids,
+            prepared.params,
             deadline,
             priority,
-            chat.partial_reply,
-            num_shared=chat.num_shared,
+            prepared.partial_reply,
+            num_shared=prepared.num_shared,
             caller=caller,
         )
 
@@ -403,8 +405,8 @@ async def _render(
     return await asyncio.to_thread(request_processor.render_chat, messages, params, caller)
 
 
-def _completion(prompt: Sequence[int], index: int, everyone: Sequence[Delta]) -> Completion:
-    deltas = [delta for delta in everyone if delta.index == index]
+def _completion(prompt: Sequence[int], index: int, all_deltas: Sequence[Delta]) -> Completion:
+    deltas = [delta for delta in all_deltas if delta.index == index]
     last = deltas[-1]
     assert last.finish_reason is not None
     assert last.timings is not None
@@ -418,5 +420,5 @@ def _completion(prompt: Sequence[int], index: int, everyone: Sequence[Delta]) ->
         stop_reason=last.stop_reason,
         timings=last.timings,
         logprobs=tuple(itertools.chain.from_iterable(delta.logprobs for delta in deltas)),
-        prompt_logprobs=tuple(itertools.chain.from_iterable(delta.prompt_logprobs for delta in everyone)),
+        prompt_logprobs=tuple(itertools.chain.from_iterable(delta.prompt_logprobs for delta in all_deltas)),
     )

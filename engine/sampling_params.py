@@ -122,16 +122,16 @@ class SamplingParams:
     response_format: Mapping[str, object] | None = None
 
     def __post_init__(self) -> None:
-        self._refuse_what_is_not_built()
+        self._check_unsupported()
         for name, (low, high) in NUMBER_BOUNDS.items():
             self._set(name, _number(name, getattr(self, name), low, high))
         if self.seed == -1:
             self._set("seed", None)
         for name in WHOLE_BOUNDS:
             self._set(name, _bounded(name, getattr(self, name)))
-        for name, nothing in (("n", 1), ("min_tokens", 0)):
+        for name, default in (("n", 1), ("min_tokens", 0)):
             if getattr(self, name) is None:
-                self._set(name, nothing)
+                self._set(name, default)
         if self.top_k == -1:
             self._set("top_k", 0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -204,12 +204,12 @@ class SamplingParams:
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
-    def _refuse_what_is_not_built(self) -> None:
-        asks_for_nothing = {
+    def _check_unsupported(self) -> None:
+        is_unset = {
             "response_format": self.response_format in (None, {"type": "text"}),
         }
-        for name, nothing in asks_for_nothing.items():
-            if not nothing:
+        for name, unset in is_unset.items():
+            if not unset:
                 raise UnsupportedParameterError(f"{name} is not supported yet (got {getattr(self, name)!r})")
 
 

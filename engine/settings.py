@@ -114,7 +114,7 @@ class EngineSettings(BaseSettings):
         return None if self.speculation in ("off", "prompt-lookup") else self.speculation
 
     @property
-    def most_sampled_rows(self) -> int:
+    def max_sampled_rows(self) -> int:
         """Maximum rows of logits in one step."""
         each = 1 if self.speculation == "off" else 1 + self.speculative_tokens
         return min(self.max_num_seqs * each, self.max_batched_tokens)
@@ -127,7 +127,7 @@ class EngineSettings(BaseSettings):
         return value
 
     @model_validator(mode="after")
-    def _every_decode_has_its_turn(self) -> EngineSettings:
+    def _check_token_budget(self) -> EngineSettings:
         if self.max_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_batched_tokens ({self.max_batched_tokens}) must be at least max_num_seqs ({self.max_num_seqs}): "

@@ -152,7 +152,7 @@ class Runner:
         assert self._decoder is not None
         self._copy(plan.copies)
         batch = Batch.of(plan, self._block_size, self._num_groups, self._model.device)
-        return self._decoder.several(batch, replies, max_steps)
+        return self._decoder.execute_steps(batch, replies, max_steps)
 
     def _forward_in_tiles(self, batch: Batch, num_rows: int) -> Tensor:
         collected: Tensor | None = None

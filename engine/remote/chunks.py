@@ -149,10 +149,10 @@ class ReplyAssembler:
         except ValidationError as error:
             raise BrokenStreamError("it sent an event that is not a valid chunk") from error
         if chunk.usage is not None:
-            self._note(chunk.usage)
-        return [delta for choice in chunk.choices for delta in self._take(choice)]
+            self._record_usage(chunk.usage)
+        return [delta for choice in chunk.choices for delta in self._feed_choice(choice)]
 
-    def _note(self, usage: _Usage) -> None:
+    def _record_usage(self, usage: _Usage) -> None:
         if usage.prompt_tokens is not None:
             self.prompt_tokens = usage.prompt_tokens
             self.has_usage = True
@@ -161,7 +161,7 @@ class ReplyAssembler:
         if usage.prompt_tokens_details is not None:
             self.cached_tokens = usage.prompt_tokens_details.cached_tokens
 
-    def _take(self, choice: _Choice) -> Iterable[Delta]:
+    def _feed_choice(self, choice: _Choice) -> Iterable[Delta]:
         reply = self._replies.get(choice.index)
         if reply is None or reply.closed:
             raise BrokenStreamError(f"it sent a choice with the unexpected index {choice.index}")

@@ -36,7 +36,7 @@ from engine.outputs import (
 from engine.remote.chunks import ReplyAssembler
 from engine.remote.dialects import ChatRequest
 from engine.remote.dispatcher import RequestDispatcher
-from engine.remote.error_answers import context_error
+from engine.remote.error_responses import context_error
 from engine.remote.metrics import RemoteMetrics
 from engine.remote.token_counting import detokenized, tokenized
 from engine.remote.upstreams import ServedModel, Upstream, UpstreamPool, base_url
@@ -46,7 +46,7 @@ from engine.text.chat_template import check_messages
 
 _log = logging.getLogger(__name__)
 
-CONNECT_SECONDS = 5.0
+CONNECT_TIMEOUT_SECONDS = 5.0
 """Timeout for connecting to a server, which then counts as unreachable."""
 UNKNOWN_LENGTH = 4096
 """Tokens. The assumed context window where neither the server nor ``ENGINE_MAX_MODEL_LEN`` states one."""
@@ -97,7 +97,7 @@ class RemoteEngine:
         key = self.settings.remote_api_key
         client = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {key.get_secret_value()}"} if key is not None else {},
-            timeout=httpx.Timeout(self.settings.remote_timeout, connect=CONNECT_SECONDS),
+            timeout=httpx.Timeout(self.settings.remote_timeout, connect=CONNECT_TIMEOUT_SECONDS),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30),
         )
         kind = None if self.settings.remote_kind == "auto" else self.settings.remote_kind
@@ -164,9 +164,9 @@ class RemoteEngine:
             )
 
     def _info_of(self, served: Sequence[ServedModel] | None) -> ModelInfo:
-        told = [one.max_model_len for one in served or () if one.max_model_len is not None]
+        reported = [one.max_model_len for one in served or () if one.max_model_len is not None]
         own = self.settings.max_model_len
-        length = min([*told, *([own] if own is not None else [])], default=UNKNOWN_LENGTH)
+        length = min([*reported, *([own] if own is not None else [])], default=UNKNOWN_LENGTH)
         return ModelInfo(
             name=served[0].model if served else self.settings.remote_model or "unknown",
             max_model_len=length,
@@ -334,14 +334,14 @@ class RemoteEngine:
         pool, _dispatcher = self._open()
         upstream = pool.choose("", set())
         try:
-            told = await ask(pool.client, upstream)
+            result = await ask(pool.client, upstream)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             pool.mark_unreachable(upstream, error)
-            told = None
-        if told is None:
+            result = None
+        if result is None:
             kind = upstream.served.dialect.title if upstream.served is not None else "unknown"
             raise UnsupportedParameterError(f"The model server ({kind}) cannot tokenize, or is unavailable right now.")
-        return told
+        return result
 
     async def reply_tokens(self, text: str, token_ids: Sequence[int]) -> tuple[int, ...]:  # noqa: ARG002
         """Returns no ids: the conversation is sent as text, and the server's prefix cache matches that by itself."""

@@ -16,7 +16,7 @@ from engine.interface import ChatMessage
 from engine.outputs import Delta
 from engine.remote.chunks import ReplyAssembler
 from engine.remote.dialects import ChatRequest
-from engine.remote.error_answers import UpstreamFailure, context_error, parse_error_response, parse_stream_error
+from engine.remote.error_responses import UpstreamFailure, context_error, parse_error_response, parse_stream_error
 from engine.remote.metrics import RemoteMetrics
 from engine.remote.sse import BrokenStreamError, read_events
 from engine.remote.token_counting import TokenCount, TokenEstimator, count_tokens
@@ -26,7 +26,7 @@ FIRST_BACKOFF_SECONDS = 0.25
 """Pause before the first retry on the same server; doubles with each attempt."""
 MAX_BACKOFF_SECONDS = 5.0
 """Longest ``Retry-After`` that a request waits for; with a longer one the user gets the error at once."""
-ERROR_BYTES = 2**16
+MAX_ERROR_BYTES = 2**16
 """Bytes of an error response after which no more are read."""
 
 
@@ -202,6 +202,6 @@ async def _error_body(answer: httpx.Response) -> bytes:
     body = b""
     async for chunk in answer.aiter_bytes():
         body += chunk
-        if len(body) >= ERROR_BYTES:
+        if len(body) >= MAX_ERROR_BYTES:
             break
     return body

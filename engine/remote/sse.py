@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
 
-MAX_EVENT_BYTES = 8 * 2**20
+MAX_LINE_BYTES = 8 * 2**20
 """Bytes that an unfinished line may hold; more raise :class:`BrokenStreamError`."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
@@ -21,7 +21,7 @@ async def read_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str]:
     such as U+2028.
 
     Raises:
-        BrokenStreamError: an unfinished line exceeds :data:`MAX_EVENT_BYTES`, or text is not UTF-8.
+        BrokenStreamError: an unfinished line exceeds :data:`MAX_LINE_BYTES`, or text is not UTF-8.
     """
     rest = b""
     data: list[str] = []
@@ -37,8 +37,8 @@ async def read_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str]:
                     data = []
             elif line.startswith(b"data:"):
                 data.append(_text(line[5:].removeprefix(b" ")))
-        if len(rest) > MAX_EVENT_BYTES:
-            raise BrokenStreamError(f"it sent a line longer than {MAX_EVENT_BYTES} bytes")
+        if len(rest) > MAX_LINE_BYTES:
+            raise BrokenStreamError(f"it sent a line longer than {MAX_LINE_BYTES} bytes")
 
 
 def _text(line: bytes) -> str:

@@ -17,7 +17,7 @@ BYTES_PER_TOKEN = 4.0
 """Initial estimate, until a server reports usage. Typical of texts in European languages, at the low end."""
 TOKENS_PER_MESSAGE = 5
 """Tokens that chat templates add to a message, approximately."""
-COUNT_SECONDS = 10.0
+COUNT_TIMEOUT_SECONDS = 10.0
 """Timeout of a request to a server's tokenizer API; the server then counts as unable to tokenize."""
 
 
@@ -124,7 +124,7 @@ async def detokenized(client: httpx.AsyncClient, upstream: Upstream, token_ids: 
 async def _post(client: httpx.AsyncClient, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the JSON object that the server answers; empty where it does not answer with one."""
     try:
-        answer = await client.post(url, json=body, timeout=COUNT_SECONDS)
+        answer = await client.post(url, json=body, timeout=COUNT_TIMEOUT_SECONDS)
         payload = answer.json() if answer.status_code == 200 else None
     except (httpx.ConnectError, httpx.ConnectTimeout):
         raise

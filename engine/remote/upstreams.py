@@ -15,7 +15,7 @@ import httpx
 
 from engine.errors import EngineStoppedError, ModelLoadError
 from engine.remote.dialects import DIALECTS, Dialect
-from engine.remote.error_answers import parse_error_response
+from engine.remote.error_responses import parse_error_response
 
 _log = logging.getLogger(__name__)
 

@@ -35,15 +35,15 @@ async def run_in_daemon_thread(work: Callable[[], T], *, cancel: Callable[[], No
         try:
             result = work()
         except BaseException as error:
-            _tell(done.set_exception, error)
+            resolve(done.set_exception, error)
         else:
-            _tell(done.set_result, result)
+            resolve(done.set_result, result)
 
-    def _tell(tell: Callable[..., None], outcome: object) -> None:
+    def resolve(set_outcome: Callable[..., None], outcome: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: no caller is waiting
-            loop.call_soon_threadsafe(lambda: None if done.done() else tell(outcome))
+            loop.call_soon_threadsafe(lambda: None if done.done() else set_outcome(outcome))
 
-    threading.Thread(target=run, name="deskmate-life", daemon=True).start()
+    threading.Thread(target=run, name="deskmate-lifecycle", daemon=True).start()
     try:
         return await asyncio.shield(done)
     except asyncio.CancelledError:

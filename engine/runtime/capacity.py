@@ -158,5 +158,5 @@ def run_largest_step(model: LoadedModel, settings: EngineSettings) -> None:
     """Computes the largest possible step, without a cache."""
     num_tokens = settings.max_batched_tokens
     positions = torch.arange(num_tokens, device=model.device) % model.max_position_embeddings
-    rows = torch.arange(settings.most_sampled_rows, device=model.device)
+    rows = torch.arange(settings.max_sampled_rows, device=model.device)
     model.logits(torch.zeros_like(positions)[None], positions[None], rows, LayerProbe(), positions + 1)

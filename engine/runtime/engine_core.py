@@ -422,7 +422,7 @@ class EngineCore:
         else:
             try:
                 sizes = self._runner.record_decodes(
-                    recorder or CudaRecorder(), max_rows=settings.most_sampled_rows, max_model_len=max_model_len
+                    recorder or CudaRecorder(), max_rows=settings.max_sampled_rows, max_model_len=max_model_len
                 )
                 log.info("CUDA graphs: decodes of %s tokens", ", ".join(map(str, sizes)))
             except RuntimeError as error:

@@ -28,13 +28,13 @@ class OutputBatcher:
         self._clock = clock
         self._held: dict[Reader, list[Delta]] = {}
         self._urgent: set[Reader] = set()
-        self._since = 0.0  # when the oldest held delta was sampled
-        self._looked = 0.0  # when pop_due was last called
+        self._oldest_sampled_at = 0.0
+        self._last_pop_at = 0.0
 
     def put(self, reader: Reader, delta: Delta) -> None:
         """Holds one more delta."""
         if not self._held:
-            self._since = self._clock() if delta.sampled_at is None else delta.sampled_at
+            self._oldest_sampled_at = self._clock() if delta.sampled_at is None else delta.sampled_at
         self._held.setdefault(reader, []).append(delta)
         if not reader.has_first_token or delta.finish_reason is not None or delta.progress is not None:
             self._urgent.add(reader)
@@ -50,10 +50,10 @@ class OutputBatcher:
             num_readers: readers in flight; more readers allow a longer hold.
         """
         now = self._clock()
-        step, self._looked = now - self._looked, now
+        step, self._last_pop_at = now - self._last_pop_at, now
         if not self._held:
             return {}
-        if now + step - self._since > max_hold_seconds(num_readers):
+        if now + step - self._oldest_sampled_at > max_hold_seconds(num_readers):
             return self.pop_all()
         urgent, self._urgent = self._urgent, set()
         return _by_loop({reader: self._held.pop(reader) for reader in urgent})

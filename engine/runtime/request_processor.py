@@ -15,7 +15,7 @@ from engine.execution.submission import Submission, make_submission
 from engine.interface import Caller, ChatMessage
 from engine.model.load import LoadedModel
 from engine.outputs import TokenLogprobs
-from engine.runtime.prepared_chats import PreparedPrompt, PreparedPromptCache
+from engine.runtime.prepared_prompts import PreparedPrompt, PreparedPromptCache
 from engine.sampling.logprobs import named
 from engine.sampling.sampler import TokenBan
 from engine.sampling_params import SamplingParams, check_deadline, check_priority, shown

@@ -153,7 +153,7 @@ class Decoder:
         self._step(ctypes.byref(self._model), ctypes.byref(_build_step(batch, logits)))
         return logits
 
-    def several(self, batch: Batch, replies: Sequence[MultiStepRow], max_steps: int) -> MultiStepOutput:
+    def execute_steps(self, batch: Batch, replies: Sequence[MultiStepRow], max_steps: int) -> MultiStepOutput:
         """Computes a step, samples from it, and decodes further from the sampled tokens.
 
         Args:

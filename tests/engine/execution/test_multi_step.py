@@ -62,8 +62,8 @@ def load(path: Path) -> LoadedModel:
 
 
 @pytest.fixture
-def several(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Whatever may be computed at once is; how many steps each time."""
+def steps_per_call(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lets every call compute up to four steps; returns the number of steps in each call."""
     monkeypatch.setattr(multi_step, "MAX_STEPS", 4)
     monkeypatch.setattr(multi_step, "max_hold_seconds", lambda _readers: 1000.0)
     done: list[int] = []
@@ -98,7 +98,7 @@ def alone(model: LoadedModel, prompt: Sequence[int], params: SamplingParams) -> 
     "seeds", [range(6), *(pytest.param(range(n, n + 20), marks=pytest.mark.full) for n in (10, 30))]
 )
 def test_whatever_happens_the_replies_are_the_same(
-    model: LoadedModel, seeds: range, several: list[int], monkeypatch: pytest.MonkeyPatch
+    model: LoadedModel, seeds: range, steps_per_call: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, seen = AdjustableClock(), Counter[str]()
     for module in ("runtime.engine_core", "runtime.request_processor", "runtime.output_processor"):
@@ -126,11 +126,11 @@ def test_whatever_happens_the_replies_are_the_same(
         seen += run_scenario(rng, core, clock, expect)
     for what in ("aborts", "stops", "preemptions", "prefix hits"):
         assert seen[what] > 0, what
-    assert set(several) == {1, 2, 3, 4}
+    assert set(steps_per_call) == {1, 2, 3, 4}
 
 
 @needs_compiler
-def test_replies_of_all_lengths_end_where_they_must(llama: LoadedModel, several: list[int]) -> None:
+def test_replies_of_all_lengths_end_where_they_must(llama: LoadedModel, steps_per_call: list[int]) -> None:
     core = make_core(llama, max_batched_tokens=32)
     asked = {f"r{length}": replace(SAMPLED, max_tokens=length, seed=length) for length in range(1, 7)}
     for name, params in asked.items():
@@ -139,22 +139,22 @@ def test_replies_of_all_lengths_end_where_they_must(llama: LoadedModel, several:
     for name, params in asked.items():
         assert told.tokens[name, 0] == alone(llama, [5, 6, 7], params).tokens["r", 0]
         assert told.reasons[name, 0] is FinishReason.LENGTH
-    assert several == [4, 1]  # behind the first step, in which nobody is being written to
+    assert steps_per_call == [4, 1]  # behind the first step, in which nobody is being written to
     assert core.stats().num_steps == 6
     assert core.stats().generation_tokens == 1 + 2 + 3 + 4 + 5 + 6
 
 
 @needs_compiler
-def test_the_context_s_end_is_not_passed(llama: LoadedModel, several: list[int]) -> None:
+def test_the_context_s_end_is_not_passed(llama: LoadedModel, steps_per_call: list[int]) -> None:
     core = make_core(llama, num_kv_blocks=MAX_LEN // BLOCK + 1)
     add(core, "a", [5, 6, 7], replace(GREEDY, max_tokens=MAX_LEN))
     assert len(finish(core).tokens["a", 0]) == MAX_LEN - 3
     assert core.stats().num_preemptions == 0
-    assert max(several) == 4
+    assert max(steps_per_call) == 4
 
 
 @needs_compiler
-def test_a_stop_string_ends_a_reply_that_has_gone_on(llama: LoadedModel, several: list[int]) -> None:
+def test_a_stop_string_ends_a_reply_that_has_gone_on(llama: LoadedModel, steps_per_call: list[int]) -> None:
     text = alone(llama, [5, 6, 7], GREEDY).text
     params = replace(GREEDY, stop=(text[6:9],))
     core = make_core(llama)
@@ -163,27 +163,27 @@ def test_a_stop_string_ends_a_reply_that_has_gone_on(llama: LoadedModel, several
     assert told.reasons["a", 0] is FinishReason.STOP
     assert told.text == text[: text.index(text[6:9])]
     assert told.tokens["a", 0] == alone(llama, [5, 6, 7], params).tokens["r", 0]
-    assert several
+    assert steps_per_call
 
 
 @needs_compiler
 @pytest.mark.parametrize("params", [*ON_HOST, replace(SAMPLED, typical_p=0.7)], ids=lambda params: repr(params)[-60:])
 def test_who_needs_each_token_looked_at_has_it_so_and_only_while_it_writes(
-    llama: LoadedModel, several: list[int], params: SamplingParams
+    llama: LoadedModel, steps_per_call: list[int], params: SamplingParams
 ) -> None:
     core = make_core(llama)
     add(core, "a", [5, 6, 7], replace(GREEDY, max_tokens=40))
     told = ReaderRecord()
     told.record(core.step())  # the prompt
     told.record(core.step())
-    assert several == [4]
+    assert steps_per_call == [4]
     add(core, "b", [9, 8, 7], params)
     while ("b", params.n - 1) not in told.reasons:
         told.record(core.step())
         core.check()
-    between = len(several)
+    between = len(steps_per_call)
     finish(core, told)
-    assert len(several) > between
+    assert len(steps_per_call) > between
     assert told.tokens["a", 0] == alone(llama, [5, 6, 7], replace(GREEDY, max_tokens=40)).tokens["r", 0]
     whole = alone(llama, [9, 8, 7], params)
     for index in range(params.n):
@@ -193,7 +193,9 @@ def test_who_needs_each_token_looked_at_has_it_so_and_only_while_it_writes(
 
 
 @needs_compiler
-def test_scores_that_are_of_no_use_end_one_reply_in_whichever_step(llama: LoadedModel, several: list[int]) -> None:
+def test_scores_that_are_of_no_use_end_one_reply_in_whichever_step(
+    llama: LoadedModel, steps_per_call: list[int]
+) -> None:
     prompt, others = [5, 6, 7], [9, 8, 7]
     whole = alone(llama, prompt, GREEDY).tokens["r", 0]
     neighbour = alone(llama, others, GREEDY).tokens["r", 0]
@@ -214,11 +216,11 @@ def test_scores_that_are_of_no_use_end_one_reply_in_whichever_step(llama: Loaded
         assert told.failures == {"bad": "LogitsError"}
         assert told.tokens["bad", 0] == whole[: at + 1]
         assert told.tokens["good", 0] == neighbour
-    assert len(several) > len(places)
+    assert len(steps_per_call) > len(places)
 
 
 @needs_compiler
-def test_a_delta_says_when_its_first_token_was_sampled(llama: LoadedModel, several: list[int]) -> None:
+def test_a_delta_says_when_its_first_token_was_sampled(llama: LoadedModel, steps_per_call: list[int]) -> None:
     core = make_core(llama)
     add(core, "a", [5, 6, 7], GREEDY)
     core.step()  # the prompt
@@ -254,7 +256,7 @@ def test_no_step_is_added_that_text_would_not_wait_for_anyway(readers: int, seco
 
 
 @needs_compiler
-def test_where_c_does_only_short_steps_longer_ones_stay_single(llama: LoadedModel, several: list[int]) -> None:
+def test_where_c_does_only_short_steps_longer_ones_stay_single(llama: LoadedModel, steps_per_call: list[int]) -> None:
     core = make_core(llama)
     assert core._multi_step is not None
     core._multi_step._max_native_tokens = 2
@@ -262,4 +264,4 @@ def test_where_c_does_only_short_steps_longer_ones_stay_single(llama: LoadedMode
         add(core, name, [5, 6, 7], GREEDY)
     told = finish(core)
     assert {tuple(told.tokens[name, 0]) for name in "abc"} == {tuple(alone(llama, [5, 6, 7], GREEDY).tokens["r", 0])}
-    assert several == []
+    assert steps_per_call == []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Caller, ChatMessage, Engine, EngineSettings, SamplingParams
-from engine.runtime.prepared_chats import PreparedPrompt, PreparedPromptCache
+from engine.runtime.prepared_prompts import PreparedPrompt, PreparedPromptCache
 from engine.text.prompt_cache import RenderedPrompt, RenderedPromptCache
 from testing.models import make_model
 from tests.engine.scheduling.test_scheduler import SimulatedCache, make_request, make_scheduler, run_to_end

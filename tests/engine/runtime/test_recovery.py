@@ -64,7 +64,7 @@ class Fault:
 @pytest.fixture
 def fault(monkeypatch: pytest.MonkeyPatch) -> Fault:
     fault = Fault()
-    execute, several = Runner.execute, Runner.execute_steps
+    execute, execute_steps = Runner.execute, Runner.execute_steps
 
     def faulty(self: Runner, plan: StepPlan) -> object:
         fault.strike(plan)
@@ -72,7 +72,7 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> Fault:
 
     def faulty_several(self: Runner, plan: StepPlan, *others: Any) -> object:
         fault.strike(plan)
-        return several(self, plan, *others)
+        return execute_steps(self, plan, *others)
 
     monkeypatch.setattr(Runner, "execute", faulty)
     monkeypatch.setattr(Runner, "execute_steps", faulty_several)

@@ -22,7 +22,7 @@ from engine import (
     InvalidRequestError,
     SamplingParams,
 )
-from engine.runtime.prepared_chats import PreparedPrompt
+from engine.runtime.prepared_prompts import PreparedPrompt
 from engine.text.detokenizer import REPLACEMENT
 from testing.models import make_model
 

@@ -90,7 +90,7 @@ class Faults:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fatal = False
         self.nan = False
-        execute, several = Runner.execute, Runner.execute_steps
+        execute, execute_steps = Runner.execute, Runner.execute_steps
 
         def faulty(runner: Runner, plan):  # type: ignore[no-untyped-def]
             if plan.chunks[0].request.id == "warm-up":
@@ -107,11 +107,11 @@ class Faults:
 
         def faulty_several(runner: Runner, plan, replies, max_steps):  # type: ignore[no-untyped-def]
             if plan.chunks[0].request.id == "warm-up":
-                return several(runner, plan, replies, max_steps)
+                return execute_steps(runner, plan, replies, max_steps)
             if self.fatal:
                 self.fatal = False
                 raise RuntimeError("the device fell off")
-            drawn = several(runner, plan, replies, max_steps)
+            drawn = execute_steps(runner, plan, replies, max_steps)
             if self.nan:
                 self.nan = False
                 logits = drawn.logits.clone()
@@ -239,7 +239,7 @@ class Soak:
         assert not self.engine._core._output_processor._deadlines
         self.engine._core.check()
         # The thread that changed the model has told so, and ends just now.
-        await eventually(lambda: all(thread.name != "deskmate-life" for thread in threading.enumerate()))
+        await eventually(lambda: all(thread.name != "deskmate-lifecycle" for thread in threading.enumerate()))
         gc.collect()
         return Held.now()
 

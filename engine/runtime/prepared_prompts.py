@@ -23,36 +23,36 @@ class PreparedPrompt(NamedTuple):
     num_shared: int = 0  #: number of first token ids that depend on no user's text
 
 
-_Asked = tuple[list[ChatMessage], SamplingParams | None, Caller | None]
+_Key = tuple[list[ChatMessage], SamplingParams | None, Caller | None]
 
 
 class PreparedPromptCache:
     """Keeps each prompt until it is taken once. Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[_Asked, PreparedPrompt]] = deque(maxlen=MAX_ENTRIES)
+        self._kept: deque[tuple[_Key, PreparedPrompt]] = deque(maxlen=MAX_ENTRIES)
         self._lock = threading.Lock()
 
     def put(
         self,
         messages: Sequence[ChatMessage],
         params: SamplingParams | None,
-        chat: PreparedPrompt,
+        prompt: PreparedPrompt,
         caller: Caller | None = None,
     ) -> None:
-        """Keeps ``chat``, rendered from ``messages`` and ``params`` for this caller."""
+        """Keeps ``prompt``, rendered from ``messages`` and ``params`` for this caller."""
         with self._lock:
-            self._kept.append((([message.copy() for message in messages], params, caller), chat))
+            self._kept.append((([message.copy() for message in messages], params, caller), prompt))
 
     def pop(
         self, messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None = None
     ) -> PreparedPrompt | None:
         """Removes and returns the prompt for exactly these arguments; None if there is none."""
-        asked = list(messages), params, caller
+        key = list(messages), params, caller
         with self._lock:
-            # Compared, not hashed: a caller's arguments may be malformed, and then they equal no rendered chat.
-            for index, (kept, chat) in enumerate(self._kept):
-                if kept == asked:
+            # Compared, not hashed: a caller's arguments may be malformed, and then they equal no rendered prompt.
+            for index, (kept, prompt) in enumerate(self._kept):
+                if kept == key:
                     del self._kept[index]
-                    return chat
+                    return prompt
         return None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine import ChatMessage, SamplingParams
-from engine.runtime.prepared_chats import MAX_ENTRIES, PreparedPrompt, PreparedPromptCache
+from engine.runtime.prepared_prompts import MAX_ENTRIES, PreparedPrompt, PreparedPromptCache
 
 PARAMS = SamplingParams(max_tokens=5)
 CHAT: list[ChatMessage] = [{"role": "user", "content": "Hello"}]
@@ -18,10 +18,10 @@ def rendered(*token_ids: int) -> PreparedPrompt:
 
 
 def test_it_is_taken_once() -> None:
-    chats = PreparedPromptCache()
-    chats.put(CHAT, PARAMS, rendered(1))
-    assert chats.pop([{"role": "user", "content": "Hello"}], SamplingParams(max_tokens=5)) == rendered(1)
-    assert chats.pop(CHAT, PARAMS) is None
+    prompts = PreparedPromptCache()
+    prompts.put(CHAT, PARAMS, rendered(1))
+    assert prompts.pop([{"role": "user", "content": "Hello"}], SamplingParams(max_tokens=5)) == rendered(1)
+    assert prompts.pop(CHAT, PARAMS) is None
 
 
 @pytest.mark.parametrize(
@@ -37,22 +37,22 @@ def test_it_is_taken_once() -> None:
     ],
 )
 def test_nothing_else_is_taken_for_it(messages: Any, params: SamplingParams | None) -> None:
-    chats = PreparedPromptCache()
-    chats.put(CHAT, PARAMS, rendered(1))
-    assert chats.pop(messages, params) is None
-    assert chats.pop(CHAT, PARAMS) == rendered(1)
+    prompts = PreparedPromptCache()
+    prompts.put(CHAT, PARAMS, rendered(1))
+    assert prompts.pop(messages, params) is None
+    assert prompts.pop(CHAT, PARAMS) == rendered(1)
 
 
 def test_a_conversation_that_goes_on_is_another_one() -> None:
-    chats, messages = PreparedPromptCache(), list(CHAT)
-    chats.put(messages, PARAMS, rendered(1))
+    prompts, messages = PreparedPromptCache(), list(CHAT)
+    prompts.put(messages, PARAMS, rendered(1))
     messages.append({"role": "assistant", "content": "Hello"})
-    assert chats.pop(messages, PARAMS) is None
+    assert prompts.pop(messages, PARAMS) is None
 
 
 def test_those_that_nobody_takes_are_forgotten() -> None:
-    chats = PreparedPromptCache()
+    prompts = PreparedPromptCache()
     for number in range(MAX_ENTRIES + 1):
-        chats.put([{"role": "user", "content": str(number)}], PARAMS, rendered(number))
-    assert chats.pop([{"role": "user", "content": "0"}], PARAMS) is None
-    assert chats.pop([{"role": "user", "content": "1"}], PARAMS) == rendered(1)
+        prompts.put([{"role": "user", "content": str(number)}], PARAMS, rendered(number))
+    assert prompts.pop([{"role": "user", "content": "0"}], PARAMS) is None
+    assert prompts.pop([{"role": "user", "content": "1"}], PARAMS) == rendered(1)
