@@ -88,10 +88,10 @@ async def run(args: argparse.Namespace) -> list[dict[str, object]]:
                     one = await measure(engine, chats, at_once)
                     if turn:  # the first one warms up
                         figures[choice].append(one)
-            plain, guessed = figures["off"], figures[args.speculation]
-            pairs = zip(plain, guessed, strict=True)
+            plain, drafted = figures["off"], figures[args.speculation]
+            pairs = zip(plain, drafted, strict=True)
             ratio = median(b["tokens_per_second"] / a["tokens_per_second"] for a, b in pairs)
-            last = guessed[-1]
+            last = drafted[-1]
             accepted = last["accepted_draft_tokens"] / max(1.0, last["draft_tokens"])
             print(
                 f"{work}: {ratio:.2f}x the tokens per second, {100 * accepted:.0f} % of {last['draft_tokens']:g} "
@@ -99,7 +99,7 @@ async def run(args: argparse.Namespace) -> list[dict[str, object]]:
                 f"{plain[-1]['tokens'] / plain[-1]['steps']:.2f})",
                 flush=True,
             )
-            rows.append({"work": work, "ratio": ratio, "accepted": accepted, "off": plain, "on": guessed})
+            rows.append({"work": work, "ratio": ratio, "accepted": accepted, "off": plain, "on": drafted})
     return rows
 
 

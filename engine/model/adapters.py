@@ -37,7 +37,7 @@ def adapter_alone(name: str, folder: Path) -> ModelLoadError:
 
 def _base_model(folder: Path) -> str | None:
     try:
-        told = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
+        base_model = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return told if isinstance(told, str) and told.isprintable() and len(told) < 200 else None
+    return base_model if isinstance(base_model, str) and base_model.isprintable() and len(base_model) < 200 else None

@@ -28,7 +28,7 @@ MAX_E4M3 = 448.0
 class GpuLinear(FusedLinear):
     """A linear layer with 8-bit weights that are dequantized in the kernel."""
 
-    inputs_in = 16
+    in_features_multiple = 16
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
         self._kernels: Any = importlib.import_module("engine.model.gpu_kernels")
@@ -40,15 +40,15 @@ class GpuLinear(FusedLinear):
         """Quantizes ``[out_features, in_features]``: returns 8-bit numbers of that shape, and scales, float32
         ``[out_features]``."""
 
-    def _take(self, weight: Tensor) -> None:
+    def _pack(self, weight: Tensor) -> None:
         self._weight, self._scales = self.round(weight)
 
     def forward(self, rows: Tensor) -> Tensor:
         flat = rows.reshape(-1, rows.shape[-1])
-        product = self._kernel(flat.contiguous()) if 0 < len(flat) <= MAX_ROWS else self._spread_out(flat)
+        product = self._kernel(flat.contiguous()) if 0 < len(flat) <= MAX_ROWS else self._multiply_dequantized(flat)
         return product.view(*rows.shape[:-1], len(self._scales))
 
-    def _spread_out(self, rows: Tensor) -> Tensor:
+    def _multiply_dequantized(self, rows: Tensor) -> Tensor:
         product = F.linear(rows, self._weight.to(rows.dtype)).mul_(self._scales)
         return product if self._bias is None else product.add_(self._bias)
 

@@ -36,24 +36,24 @@ class FusedLinear(nn.Module, ABC):
     """
 
     bits: ClassVar[str]  #: the weights' number format, in words
-    inputs_in: ClassVar[int] = 1  #: the number of inputs must be a multiple of this
-    outputs_in: ClassVar[int] = 1  #: the number of all outputs together must be a multiple of this
+    in_features_multiple: ClassVar[int] = 1  #: the number of inputs must be a multiple of this
+    out_features_multiple: ClassVar[int] = 1  #: the number of all outputs together must be a multiple of this
 
     @classmethod
     def fits(cls, linears: Sequence[nn.Linear]) -> bool:
         """Whether the class supports layers of these sizes."""
         outputs = sum(linear.out_features for linear in linears)
-        return linears[0].in_features % cls.inputs_in == 0 and outputs % cls.outputs_in == 0
+        return linears[0].in_features % cls.in_features_multiple == 0 and outputs % cls.out_features_multiple == 0
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
         super().__init__()
         weights: list[Tensor] = [linear.weight.detach() for linear in linears]
         biases: list[Tensor] = [linear.bias.detach() for linear in linears if linear.bias is not None]
-        self._take(weights[0] if len(weights) == 1 else torch.cat(weights))
+        self._pack(weights[0] if len(weights) == 1 else torch.cat(weights))
         self._bias = torch.cat(biases) if biases else None
 
     @abstractmethod
-    def _take(self, weight: Tensor) -> None:
+    def _pack(self, weight: Tensor) -> None:
         """Packs a weight ``[out_features, in_features]`` for the product."""
 
     @abstractmethod
@@ -66,7 +66,7 @@ class PackedLinear(FusedLinear):
 
     bits = "bfloat16"
 
-    def _take(self, weight: Tensor) -> None:
+    def _pack(self, weight: Tensor) -> None:
         self._weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)  # opaque, for oneDNN only
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class Int8Linear(FusedLinear):
 
     bits = "8 bits"
 
-    def _take(self, weight: Tensor) -> None:
+    def _pack(self, weight: Tensor) -> None:
         steps, scales = to_int8(weight)
         self._weight: Tensor = torch.ops.onednn.qlinear_prepack(steps, None)  # opaque, for oneDNN only
         self._scales = scales
@@ -112,38 +112,40 @@ class Int4Linear(FusedLinear):
     """
 
     bits = "4 bits"
-    inputs_in = INT4_GROUP
-    outputs_in = 16  # outputs that PyTorch's kernel processes at once
+    in_features_multiple = INT4_GROUP
+    out_features_multiple = 16  # outputs that PyTorch's kernel processes at once
 
-    def _take(self, weight: Tensor) -> None:
+    def _pack(self, weight: Tensor) -> None:
         codes, scales = to_int4(weight)
         self._weight: Tensor = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32).add_(8), 1)
         steps = scales.t().to(weight.dtype)
         self._scales = torch.stack([steps, torch.zeros_like(steps)], dim=-1)
-        beside = _int4_beside()
-        self._beside = None if beside is None or len(weight) % beside else beside
+        outputs_per_block = _int4_outputs_per_block()
+        self._outputs_per_block = (
+            None if outputs_per_block is None or len(weight) % outputs_per_block else outputs_per_block
+        )
 
     def forward(self, rows: Tensor) -> Tensor:
         flat = rows.flatten(0, -2).contiguous()
         product: Tensor
-        if len(flat) <= _MAX_PACKED_ROWS or self._beside is None:
+        if len(flat) <= _MAX_PACKED_ROWS or self._outputs_per_block is None:
             product = torch.ops.aten._weight_int4pack_mm_for_cpu(flat, self._weight, INT4_GROUP, self._scales)
         else:
-            product = self._spread_out(flat, self._beside)
+            product = self._multiply_dequantized(flat, self._outputs_per_block)
         if self._bias is not None:
             product += self._bias
         return product.view(*rows.shape[:-1], self._scales.shape[1])
 
-    def _spread_out(self, rows: Tensor, beside: int) -> Tensor:
+    def _multiply_dequantized(self, rows: Tensor, outputs_per_block: int) -> Tensor:
         num_inputs, num_outputs = rows.shape[1], self._scales.shape[1]
-        packed = self._weight.view(num_outputs // beside, num_inputs, beside // 2).transpose(0, 1)
+        packed = self._weight.view(num_outputs // outputs_per_block, num_inputs, outputs_per_block // 2).transpose(0, 1)
         product = rows.new_empty(len(rows), num_outputs)
         for start in range(0, num_outputs, _OUTPUTS_AT_ONCE):
             end = min(start + _OUTPUTS_AT_ONCE, num_outputs)
-            codes = packed[:, start // beside : end // beside]
-            part = rows.new_empty(num_inputs, (end - start) // beside, beside)
-            part[..., : beside // 2] = codes & 15
-            part[..., beside // 2 :] = codes >> 4
+            codes = packed[:, start // outputs_per_block : end // outputs_per_block]
+            part = rows.new_empty(num_inputs, (end - start) // outputs_per_block, outputs_per_block)
+            part[..., : outputs_per_block // 2] = codes & 15
+            part[..., outputs_per_block // 2 :] = codes >> 4
             part -= 8
             part.view(-1, INT4_GROUP, end - start).mul_(self._scales[:, None, start:end, 0])
             torch.mm(rows, part.view(num_inputs, -1), out=product[:, start:end])
@@ -151,7 +153,7 @@ class Int4Linear(FusedLinear):
 
 
 @cache
-def _int4_beside() -> int | None:
+def _int4_outputs_per_block() -> int | None:
     """Returns how many outputs PyTorch packs together, the first half in the lower bits; None for another layout.
 
     It is 64 with AVX-512 and 32 with AVX2; other processors have another layout (aten/src/ATen/native/cpu/
@@ -159,10 +161,10 @@ def _int4_beside() -> int | None:
     """
     codes = (torch.arange(64).unsqueeze(1) * 7 + torch.arange(INT4_GROUP) * 5) // 3 % 16
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32), 1)
-    for beside in (64, 32):
-        blocks = packed.view(64 // beside, INT4_GROUP, beside // 2)
+    for outputs_per_block in (64, 32):
+        blocks = packed.view(64 // outputs_per_block, INT4_GROUP, outputs_per_block // 2)
         if torch.cat([blocks & 15, blocks >> 4], dim=2).transpose(1, 2).reshape(64, -1).equal(codes.to(torch.uint8)):
-            return beside
+            return outputs_per_block
     return None
 
 

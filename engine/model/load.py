@@ -139,7 +139,7 @@ def load_checkpoint(
     source = find_model(settings.model)
     device = _choose_device(settings.device)
     dtype = _choose_dtype(settings.dtype, device)
-    products = choose_linears(settings.quantization, device, dtype)
+    linear_classes = choose_linears(settings.quantization, device, dtype)
     folder, config, tokenizer = _read(source, settings, progress)
     module = load_weights(folder, settings.model, dtype, device, progress)
     calls = probe_calls(module, config, device, settings.model)
@@ -155,8 +155,8 @@ def load_checkpoint(
     check_positions(module, rotary, context_window, settings.model)
     if rotary is not None:
         rotary.lengths = torch.tensor([1, 2], device=device)  # for the probe steps below
-    if products.inner:
-        replaced = replace_linears(module, products, lambda: run_probe_step(module, device, LayerProbe()))
+    if linear_classes.inner:
+        replaced = replace_linears(module, linear_classes, lambda: run_probe_step(module, device, LayerProbe()))
         if settings.quantization != "none":
             if not replaced:
                 raise ModelLoadError(

@@ -21,12 +21,12 @@ from engine.model.linears import FusedLinear, is_plain
 from engine.model.quantization import LinearClasses
 
 
-def replace_linears(module: nn.Module, products: LinearClasses, run: Callable[[], object]) -> Counter[str]:
+def replace_linears(module: nn.Module, linear_classes: LinearClasses, run: Callable[[], object]) -> Counter[str]:
     """Replaces the linear layers of a module that ``run`` calls.
 
     Args:
         module: the model, in eval mode.
-        products: the classes of their replacements.
+        linear_classes: the classes of their replacements.
         run: computes a small forward pass of ``module``.
 
     Returns:
@@ -36,7 +36,7 @@ def replace_linears(module: nn.Module, products: LinearClasses, run: Callable[[]
     output = module.get_output_embeddings() if isinstance(module, PreTrainedModel) else None
     for names in _readers(module, run):
         linears = [cast(nn.Linear, module.get_submodule(name)) for name in names]  # freed before the next group
-        kinds = products.output if output in linears else products.inner
+        kinds = linear_classes.output if output in linears else linear_classes.inner
         kind = next((kind for kind in kinds if kind.fits(linears)), None)
         if kind is None:
             continue

@@ -52,8 +52,8 @@ class LengthDependentRotary(nn.Module):
             rows = (kinds == length).nonzero().squeeze(1)
             self._reset()
             # One more position passes the length on to the embedding; its result is cut off again.
-            told = torch.full((1, 1), length - 1, dtype=position_ids.dtype, device=position_ids.device)
-            cos, sin = self.rotary(x, torch.cat([position_ids[:, rows], told], dim=1))
+            last_position = torch.full((1, 1), length - 1, dtype=position_ids.dtype, device=position_ids.device)
+            cos, sin = self.rotary(x, torch.cat([position_ids[:, rows], last_position], dim=1))
             parts.append((rows, cos[:, :-1], sin[:, :-1]))
         if len(parts) == 1:
             return parts[0][1:]

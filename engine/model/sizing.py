@@ -100,16 +100,16 @@ def model_size(model: str) -> ModelSize:
 def _config(model: str) -> Any:
     file = _config_file(model)
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        fields = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"{file} cannot be read: {first_line(error)}.") from error
-    if not isinstance(told, dict) or "model_type" not in told:
+    if not isinstance(fields, dict) or "model_type" not in fields:
         raise ModelLoadError(f"{file} names no model_type, so it is not the config of a Hugging Face model.")
     try:
-        config = AutoConfig.for_model(**told)
+        config = AutoConfig.for_model(**fields)
     except (ValueError, KeyError, TypeError) as error:
         raise ModelLoadError(
-            f"{model} is a {told['model_type']} model, which this version of transformers does not know or cannot "
+            f"{model} is a {fields['model_type']} model, which this version of transformers does not know or cannot "
             f"read: {first_line(error)}"
         ) from error
     except Exception as error:  # validating a config's fields raises other error types

@@ -32,7 +32,7 @@ class Dialect:
         title: display name.
         spelling: field of :class:`SamplingParams` → the server's name for it. A parameter that is missing here is
             refused, unless its value is neutral.
-        beside: extra fields sent along with a parameter, by the server's name for it.
+        extra_fields: extra fields sent along with a parameter, by the server's name for it.
         values: replacements for single values, by our name of the parameter; None omits it.
         always: fields sent with every request.
         continuation: fields that make the server continue a partial reply; None where it cannot.
@@ -45,7 +45,7 @@ class Dialect:
 
     title: str
     spelling: Mapping[str, str]
-    beside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    extra_fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     values: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
     always: Mapping[str, Any] = field(default_factory=dict)
     continuation: Mapping[str, Any] | None = None
@@ -100,7 +100,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
             | _same("top_k", "min_p", "typical_p", "ignore_eos")
             | {"repetition_penalty": "repeat_penalty"},
             # By default its penalty covers only the last 64 tokens.
-            beside={"repeat_penalty": {"repeat_last_n": -1}},
+            extra_fields={"repeat_penalty": {"repeat_last_n": -1}},
             continuation={},  # it continues a final assistant message by itself
             tokenize_api=TokenizeApi.LLAMA_CPP,
         ),
@@ -272,5 +272,5 @@ def sampling_fields(params: SamplingParams, dialect: Dialect) -> dict[str, Any]:
         if name == "logit_bias":
             value = {str(token): bias for token, bias in value.items()}
         fields[spelled] = list(value) if isinstance(value, tuple) else value
-        fields |= dialect.beside.get(spelled, NOTHING)
+        fields |= dialect.extra_fields.get(spelled, NOTHING)
     return fields

@@ -194,7 +194,7 @@ class EngineCore:
             logits = logits[: plan.num_sampled_rows]
         seconds, num_generated = 0.0, 0
         deltas: dict[str, Delta] = {}  # by reply, in the order of their last tokens
-        for part, rows in [(plan, None)] if self._drafting is None else self._drafting.rounds(plan):
+        for part, rows in [(plan, None)] if self._drafting is None else self._drafting.verify(plan):
             tokens = self._sample(part, logits if rows is None else logits[rows], result)
             seconds += monotonic() - began
             advanced = self._scheduler.commit(part, tokens)

@@ -48,7 +48,7 @@ def select_kernel(
     if choice != "auto" and choice not in names:
         raise ModelLoadError(f"attention={choice!r} is unknown. Choose auto or one of: {', '.join(names)}.")
     reasons: list[str] = []
-    worth_telling: list[str] = []  # leaves out that GPU kernels need a GPU
+    notable_reasons: list[str] = []  # leaves out that GPU kernels need a GPU
     for kernel in KERNELS:
         if choice not in ("auto", kernel.name):
             continue
@@ -57,10 +57,10 @@ def select_kernel(
             reason = f"kv_block_size must be a multiple of {kernel.page_multiple} (got {block_size})"
         if reason is None:
             size = block_size or max(DEFAULT_BLOCK_SIZE, kernel.page_multiple)
-            passed_over = f"; not {', not '.join(worth_telling)}" if worth_telling else ""
-            log.info("attention: %s, KV blocks of %d tokens%s", kernel.name, size, passed_over)
+            rejected = f"; not {', not '.join(notable_reasons)}" if notable_reasons else ""
+            log.info("attention: %s, KV blocks of %d tokens%s", kernel.name, size, rejected)
             return kernel(), size
         reasons.append(f"{kernel.name}: {reason}")
         if device.type in kernel.device_types:
-            worth_telling.append(reasons[-1])
+            notable_reasons.append(reasons[-1])
     raise ModelLoadError(f"No attention kernel can run this model here ({'; '.join(reasons)}).")

@@ -27,7 +27,7 @@ MIN_SHARE = 256
 """Fewest keys of a split; merging smaller splits would cost more than it saves."""
 MAX_SPLITS = 64
 """Most splits of a sequence's keys."""
-TILE_BYTES = 16 * 1024
+KEY_TILE_BYTES = 16 * 1024
 """Bytes of a tile of keys, and of a tile of values; the pipeline holds a few of each in shared memory, which is 99 KiB
 on small GPUs."""
 
@@ -225,7 +225,7 @@ def tile_options(group: int, num_queries: int, head_dim: int, value_dim: int, dt
         "GROUP": group,
         "QUERIES": num_queries,
         "ROWS": rows,
-        "KEYS": min(64, max(16, TILE_BYTES // (max(padded) * dtype.itemsize))),
+        "KEYS": min(64, max(16, KEY_TILE_BYTES // (max(padded) * dtype.itemsize))),
         "HEAD_DIM": head_dim,
         "VALUE_DIM": value_dim,
         "HEAD_DIM_PADDED": padded[0],

@@ -52,52 +52,52 @@ class DraftModel:
         self._group = _widest_window_group(draft, layout)
         self._context = draft.max_position_embeddings
         self._vocab_size = draft.vocab_size
-        self._knows_less = draft.vocab_size < vocab_size  # the two may be padded to different sizes
-        self._num_guessable = min(vocab_size, draft.vocab_size)
+        self._has_smaller_vocabulary = draft.vocab_size < vocab_size  # the two may be padded to different sizes
+        self._shared_vocab_size = min(vocab_size, draft.vocab_size)
         self._runner = Runner(draft, kernel, draft_layout(draft), num_blocks=num_blocks, block_size=block_size)
 
     def propose(self, plan: StepPlan, counts: Sequence[int]) -> list[tuple[int, ...]]:
         counts = [
             max(0, min(count, self._context - chunk.end)) for chunk, count in zip(plan.chunks, counts, strict=True)
         ]
-        guesses: list[list[int]] = [[] for _ in plan.chunks]
-        guessing = [index for index, count in enumerate(counts) if count]
+        drafts: list[list[int]] = [[] for _ in plan.chunks]
+        unfinished = [index for index, count in enumerate(counts) if count]
         read = [
-            self._own(chunk, samples=count > 0)
+            self._draft_chunk(chunk, samples=count > 0)
             for chunk, count in zip(plan.chunks, counts, strict=True)
             if chunk.start < self._context
         ]
         tokens = self._compute(read, plan.copies)
-        while guessing:
-            for index, token in zip(guessing, tokens, strict=True):
-                guesses[index].append(token)
-            guessing = [index for index in guessing if len(guesses[index]) < counts[index]]
-            tokens = self._compute([self._behind(plan.chunks[index], guesses[index]) for index in guessing])
-        return [tuple(guess) for guess in guesses]
+        while unfinished:
+            for index, token in zip(unfinished, tokens, strict=True):
+                drafts[index].append(token)
+            unfinished = [index for index in unfinished if len(drafts[index]) < counts[index]]
+            tokens = self._compute([self._next_chunk(plan.chunks[index], drafts[index]) for index in unfinished])
+        return [tuple(draft) for draft in drafts]
 
     def confirm(self, chunks: Sequence[Chunk]) -> None:
-        self._compute([self._own(chunk, samples=False) for chunk in chunks])
+        self._compute([self._draft_chunk(chunk, samples=False) for chunk in chunks])
 
-    def _own(self, chunk: Chunk, *, samples: bool) -> Chunk:
+    def _draft_chunk(self, chunk: Chunk, *, samples: bool) -> Chunk:
         """Returns a chunk as the draft model computes it, cut off at the end of its context."""
         end = min(chunk.end, self._context)
         token_ids = chunk.token_ids[: end - chunk.start]
-        if self._knows_less:
+        if self._has_smaller_vocabulary:
             token_ids = tuple([token if token < self._vocab_size else 0 for token in token_ids])
         tables = (chunk.block_tables[self._group],)
         return Chunk(chunk.request, chunk.start, end, token_ids, tables, samples)
 
-    def _behind(self, chunk: Chunk, guess: Sequence[int]) -> Chunk:
+    def _next_chunk(self, chunk: Chunk, draft: Sequence[int]) -> Chunk:
         """Returns the newest draft token as a chunk of its own."""
-        end = chunk.end + len(guess)
-        return Chunk(chunk.request, end - 1, end, (guess[-1],), (chunk.block_tables[self._group],), samples=True)
+        end = chunk.end + len(draft)
+        return Chunk(chunk.request, end - 1, end, (draft[-1],), (chunk.block_tables[self._group],), samples=True)
 
     def _compute(self, chunks: Sequence[Chunk], copies: tuple[BlockCopy, ...] = ()) -> list[int]:
         """Computes chunks; returns the likeliest next token of each chunk that samples."""
         if not chunks:
             return []
         logits = self._runner.execute(StepPlan(tuple(chunks), copies))
-        tokens: list[int] = logits[:, : self._num_guessable].argmax(-1).tolist()
+        tokens: list[int] = logits[:, : self._shared_vocab_size].argmax(-1).tolist()
         return tokens
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from engine.execution.speculation.proposer import Proposer
-from engine.execution.speculation.verification import rounds
+from engine.execution.speculation.verification import verify_drafts
 from engine.scheduling.lookahead import reserve_blocks
 from engine.scheduling.request import Request
 from engine.scheduling.scheduler import Chunk, Scheduler, StepPlan
@@ -37,10 +37,10 @@ class Drafting:
         drafts = self._proposer.propose(plan, counts)
         return replace(plan, chunks=tuple(map(self._with_draft, plan.chunks, drafts)))
 
-    def rounds(self, plan: StepPlan) -> Iterator[tuple[StepPlan, list[int] | None]]:
-        """Yields what to sample from a step, see :func:`engine.execution.speculation.verification.rounds`."""
+    def verify(self, plan: StepPlan) -> Iterator[tuple[StepPlan, list[int] | None]]:
+        """Yields what to sample from a step, see :func:`engine.execution.speculation.verification.verify_drafts`."""
         confirmed: list[Chunk] = []
-        for part, rows in rounds(plan, self._scheduler.counters):
+        for part, rows in verify_drafts(plan, self._scheduler.counters):
             if part is not plan:
                 confirmed += [chunk for chunk in part.chunks if not chunk.draft]
             yield part, rows
@@ -68,8 +68,8 @@ class Drafting:
             return 0
         return min(self._num_tokens, request.max_tokens - request.num_output_tokens - 1)
 
-    def _with_draft(self, chunk: Chunk, guessed: tuple[int, ...]) -> Chunk:
-        draft = _before_the_end(guessed, chunk.request)
+    def _with_draft(self, chunk: Chunk, proposed: tuple[int, ...]) -> Chunk:
+        draft = _before_the_end(proposed, chunk.request)
         if not draft:
             return chunk
         chunk.request.num_draft_tokens += len(draft)

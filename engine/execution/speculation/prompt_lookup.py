@@ -29,13 +29,13 @@ class PromptLookup:
 
     def propose(self, plan: StepPlan, counts: Sequence[int]) -> list[tuple[int, ...]]:
         return [
-            self._guess(chunk.request, count) if count else () for chunk, count in zip(plan.chunks, counts, strict=True)
+            self._draft(chunk.request, count) if count else () for chunk, count in zip(plan.chunks, counts, strict=True)
         ]
 
     def confirm(self, chunks: Sequence[Chunk]) -> None:
         """Does nothing: ``propose`` reads the request's text."""
 
-    def _guess(self, request: Request, count: int) -> tuple[int, ...]:
+    def _draft(self, request: Request, count: int) -> tuple[int, ...]:
         text = self._texts.get(request)
         if text is None:
             text = self._texts[request] = _Text()

@@ -15,7 +15,7 @@ from engine.scheduling.request import RequestStatus
 from engine.scheduling.scheduler import Chunk, SchedulerCounters, StepPlan
 
 
-def rounds(plan: StepPlan, counters: SchedulerCounters) -> Iterator[tuple[StepPlan, list[int] | None]]:
+def verify_drafts(plan: StepPlan, counters: SchedulerCounters) -> Iterator[tuple[StepPlan, list[int] | None]]:
     """Yields what to sample from a computed step: one round for each further token of its requests.
 
     Args:

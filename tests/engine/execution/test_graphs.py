@@ -243,20 +243,20 @@ def test_what_cannot_be_recorded_is_executed_and_the_log_says_why(
     assert served.replies == run(path, monkeypatch, kernel=kernel, graphs=False, **settings).replies
 
 
-def test_guesses_are_repeated_as_decodes_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draft_tokens_are_replayed_as_decodes_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_model(tmp_path / "model", "gemma2", seed=3, eos=False)
     plain = run(path, monkeypatch, kernel=SdpaKernel, graphs=False)
 
-    class Prophet:
-        """Right but for each third guess."""
+    class ScriptedProposer:
+        """Right but for each third draft token."""
 
         def propose(self, plan: StepPlan, counts: Sequence[int]) -> list[tuple[int, ...]]:
-            guesses = []
+            drafts = []
             for chunk, count in zip(plan.chunks, counts, strict=True):
                 written = chunk.request.num_output_tokens
                 to_come = plain.replies[int(chunk.request.id)][written : written + count]
-                guesses.append(tuple(token ^ (index % 3 == 2) for index, token in enumerate(to_come)))
-            return guesses
+                drafts.append(tuple(token ^ (index % 3 == 2) for index, token in enumerate(to_come)))
+            return drafts
 
         def confirm(self, chunks: Sequence[Chunk]) -> None:
             assert chunks
@@ -273,7 +273,7 @@ def test_guesses_are_repeated_as_decodes_of_their_own(tmp_path: Path, monkeypatc
     recorder = OpRecorder()
     monkeypatch.setattr("tests.engine.execution.test_graphs.OpRecorder", lambda: recorder)
     monkeypatch.setattr(Runner, "execute", watched)
-    monkeypatch.setattr("engine.execution.speculation.selection.PromptLookup", Prophet)
+    monkeypatch.setattr("engine.execution.speculation.selection.PromptLookup", ScriptedProposer)
     recorded = run(path, monkeypatch, speculation="prompt-lookup", speculative_tokens=3)
     assert recorded.replies == plain.replies
     assert {repeated for drafted, repeated in executed if drafted} == {True}

@@ -1,4 +1,4 @@
-"""Speculation changes no reply, whatever is guessed and whatever happens around a request."""
+"""Speculation changes no reply, whatever is drafted and whatever happens around a request."""
 
 from __future__ import annotations
 
@@ -53,26 +53,26 @@ class Asked:
     params: SamplingParams
 
 
-class Prophet:
-    """Guesses by the replies that are known to come, and lies about some of them."""
+class ScriptedProposer:
+    """Drafts from the replies that are known to come, and makes some draft tokens wrong."""
 
-    def __init__(self, known: dict[str, Sequence[int]], lies: Callable[[], bool], vocab_size: int) -> None:
+    def __init__(self, known: dict[str, Sequence[int]], is_wrong: Callable[[], bool], vocab_size: int) -> None:
         self._known = known
-        self._lies = lies
+        self._is_wrong = is_wrong
         self._vocab_size = vocab_size
 
     def propose(self, plan: StepPlan, counts: Sequence[int]) -> list[tuple[int, ...]]:
-        return [self._guess(chunk, count) for chunk, count in zip(plan.chunks, counts, strict=True)]
+        return [self._draft(chunk, count) for chunk, count in zip(plan.chunks, counts, strict=True)]
 
     def confirm(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
             assert chunk.end - chunk.start == 1
             assert chunk.request.token_ids[chunk.start : chunk.end] == list(chunk.token_ids)
 
-    def _guess(self, chunk: Chunk, count: int) -> tuple[int, ...]:
+    def _draft(self, chunk: Chunk, count: int) -> tuple[int, ...]:
         request = chunk.request
         to_come = self._known[request.id][request.num_output_tokens :][:count]
-        return tuple((token + 1) % self._vocab_size if self._lies() else token for token in to_come)
+        return tuple((token + 1) % self._vocab_size if self._is_wrong() else token for token in to_come)
 
 
 def load(path: Path, *, native: bool = False) -> LoadedModel:
@@ -81,7 +81,7 @@ def load(path: Path, *, native: bool = False) -> LoadedModel:
     )
 
 
-#: What guesses can meet: windows everywhere, in some layers, and experts. The others differ where guesses do not look.
+#: The models that differ in what drafting depends on: windows everywhere, windows in some layers, and experts.
 LONG = ("gemma2", "mistral-window", "qwen3-moe")
 
 
@@ -158,11 +158,13 @@ def alone(model: LoadedModel, asked: dict[str, Asked]) -> dict[str, Reply]:
     return replies
 
 
-def speculate(core: EngineCore, known: dict[str, Reply], lies: Callable[[], bool], num_tokens: int) -> None:
-    prophet = Prophet({name: reply.token_ids for name, reply in known.items()}, lies, core.model.vocab_size)
-    core._multi_step = None  # as an engine that was made with guesses
+def speculate(core: EngineCore, known: dict[str, Reply], is_wrong: Callable[[], bool], num_tokens: int) -> None:
+    proposer = ScriptedProposer(
+        {name: reply.token_ids for name, reply in known.items()}, is_wrong, core.model.vocab_size
+    )
+    core._multi_step = None  # as an engine that was made with drafting
     core._drafting = Drafting(
-        prophet, core._scheduler, num_tokens=num_tokens, max_short_step_tokens=core._runner.max_short_step_tokens
+        proposer, core._scheduler, num_tokens=num_tokens, max_short_step_tokens=core._runner.max_short_step_tokens
     )
 
 
@@ -209,11 +211,11 @@ def requests(model: LoadedModel, rng: random.Random, count: int) -> dict[str, As
     return asked
 
 
-def run_scenario(model: LoadedModel, seed: int, lying: float | None, *, greedy: bool = False) -> Counter[str]:
+def run_scenario(model: LoadedModel, seed: int, wrong_share: float | None, *, greedy: bool = False) -> Counter[str]:
     """Requests arrive, run together, are aborted, and are put out by each other; then some chats go on.
 
     Args:
-        lying: share of guesses that are wrong; None for those of the model's draft model.
+        wrong_share: share of draft tokens that are wrong; None for those of the model's draft model.
     """
     rng = random.Random(seed)
     block_size = rng.choice([1, 3, 4, 16])
@@ -226,15 +228,15 @@ def run_scenario(model: LoadedModel, seed: int, lying: float | None, *, greedy: 
         num_kv_blocks=blocks_for_sequence(windows, MAX_LEN, budget, block_size) + 1 + rng.choice([0, 3, 20]),
         max_num_seqs=max_num_seqs,
         max_batched_tokens=budget,
-        speculation="a draft model" if lying is None else "off",
+        speculation="a draft model" if wrong_share is None else "off",
         speculative_tokens=rng.choice([1, 3, 8]),
     )
     asked = requests(model, rng, 8)
     if greedy:
         asked = {name: replace(one, params=GREEDY) for name, one in asked.items()}
     expected = alone(model, asked)
-    if lying is not None:
-        speculate(core, expected, lambda: rng.random() < lying, rng.choice([1, 3, 8]))
+    if wrong_share is not None:
+        speculate(core, expected, lambda: rng.random() < wrong_share, rng.choice([1, 3, 8]))
     replies: dict[str, Reply] = {}
     aborted: set[str] = set()
     to_come = list(asked)
@@ -261,8 +263,8 @@ def run_scenario(model: LoadedModel, seed: int, lying: float | None, *, greedy: 
         for name in rng.sample(sorted(asked), 3)
     }
     expected = alone(model, more)
-    if lying is not None:
-        speculate(core, expected, lambda: rng.random() < lying, 3)
+    if wrong_share is not None:
+        speculate(core, expected, lambda: rng.random() < wrong_share, 3)
     for name, reply in run(core, more).items():
         assert same(reply, expected[name]), f"seed {seed}, {name}"
     stats = core.stats()
@@ -276,25 +278,25 @@ def run_scenario(model: LoadedModel, seed: int, lying: float | None, *, greedy: 
     )
 
 
-@pytest.mark.parametrize("lying", [0.0, 0.4, 1.0], ids=["right", "mixed", "wrong"])
-def test_replies_are_the_same_whatever_is_guessed(model: LoadedModel, lying: float) -> None:
-    seen = run_scenario(model, 3, lying)
+@pytest.mark.parametrize("wrong_share", [0.0, 0.4, 1.0], ids=["right", "mixed", "wrong"])
+def test_replies_are_the_same_whatever_is_drafted(model: LoadedModel, wrong_share: float) -> None:
+    seen = run_scenario(model, 3, wrong_share)
     assert seen["drafts"] > 20
-    assert (seen["accepted"] == 0) is (lying == 1.0)
+    assert (seen["accepted"] == 0) is (wrong_share == 1.0)
     assert seen["hits"]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("lying", [0.0, 0.2, 0.6, 1.0])
-def test_replies_are_the_same_whatever_is_guessed_at_length(model: LoadedModel, lying: float) -> None:
+@pytest.mark.parametrize("wrong_share", [0.0, 0.2, 0.6, 1.0])
+def test_replies_are_the_same_whatever_is_drafted_at_length(model: LoadedModel, wrong_share: float) -> None:
     seen: Counter[str] = Counter()
     for seed in range(100, 112):
-        seen += run_scenario(model, seed, lying)
+        seen += run_scenario(model, seed, wrong_share)
     assert seen["preemptions"]
     assert seen["aborts"]
 
 
-def test_right_guesses_spare_steps(llama: LoadedModel) -> None:
+def test_right_drafts_spare_steps(llama: LoadedModel) -> None:
     asked = {"r": Asked([5, 6, 7], SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=21))}
     known = alone(llama, asked)
     core = make_core(llama)
@@ -305,7 +307,7 @@ def test_right_guesses_spare_steps(llama: LoadedModel) -> None:
     assert (stats.draft_tokens, stats.accepted_draft_tokens, stats.generation_tokens) == (16, 16, 21)
 
 
-def test_a_stop_string_amid_right_guesses_ends_the_reply_there(llama: LoadedModel) -> None:
+def test_a_stop_string_amid_right_drafts_ends_the_reply_there(llama: LoadedModel) -> None:
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=20)
     plain = alone(llama, {"r": Asked([5, 6, 7], params)})
     for middle in range(2, len(plain["r"].text) - 2):
@@ -317,7 +319,7 @@ def test_a_stop_string_amid_right_guesses_ends_the_reply_there(llama: LoadedMode
         assert core.stats().generation_tokens == len(expected["r"].token_ids)
 
 
-def test_nothing_is_guessed_behind_the_end(llama: LoadedModel) -> None:
+def test_nothing_is_drafted_behind_the_end(llama: LoadedModel) -> None:
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=8)
     known = alone(llama, {"r": Asked([5, 6, 7], params)})
     last = known["r"].token_ids[5]
@@ -330,11 +332,13 @@ def test_nothing_is_guessed_behind_the_end(llama: LoadedModel) -> None:
     core = make_core(llama)
     speculate(core, known, lambda: False, num_tokens=16)
     assert run(core, {"r": Asked([5, 6, 7], params)}) == known
-    assert core.stats().draft_tokens == 6  # of eight the first is the prompt's, and the last follows the last guess
+    assert (
+        core.stats().draft_tokens == 6
+    )  # of eight the first is the prompt's, and the last follows the last draft token
 
 
-def test_guesses_put_nobody_out(llama: LoadedModel) -> None:
-    """Two that just fit: with guesses for both there are not blocks enough."""
+def test_drafts_preempt_no_request(llama: LoadedModel) -> None:
+    """Two that just fit: with drafts for both there are not blocks enough."""
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=MAX_LEN // 2 - 4)
     asked = {name: Asked([5, 6, number, 8], params) for number, name in enumerate("ab")}
     known = alone(llama, asked)
@@ -345,7 +349,7 @@ def test_guesses_put_nobody_out(llama: LoadedModel) -> None:
     assert core.stats().num_preemptions == 0
 
 
-def test_guesses_take_only_what_the_budget_leaves(llama: LoadedModel) -> None:
+def test_drafts_take_only_what_the_budget_leaves(llama: LoadedModel) -> None:
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=12)
     asked = {name: Asked([5, 6, number], params) for number, name in enumerate("abc")}
     known = alone(llama, asked)
@@ -389,7 +393,7 @@ def test_with_batch_invariance_nothing_is_rounded_otherwise(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "guess"),
+    ("text", "draft"),
     [
         ([], []),
         ([1], []),
@@ -402,8 +406,8 @@ def test_with_batch_invariance_nothing_is_rounded_otherwise(tmp_path: Path) -> N
         ([4, 4, 4], [4, 4, 4]),
     ],
 )
-def test_prompt_lookup(text: list[int], guess: list[int]) -> None:
-    assert continuation(np.array(text, dtype=np.int64), 3) == tuple(guess)
+def test_prompt_lookup(text: list[int], draft: list[int]) -> None:
+    assert continuation(np.array(text, dtype=np.int64), 3) == tuple(draft)
 
 
 # -- with a draft model -------------------------------------------------------------------------------------
@@ -411,7 +415,7 @@ def test_prompt_lookup(text: list[int], guess: list[int]) -> None:
 
 @pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(200, 204))])
 def test_a_draft_model_like_the_model_is_always_right(model: LoadedModel, seed: int) -> None:
-    """It has everything that the model has in its cache, whatever was shared, copied, put out or guessed before."""
+    """It has everything that the model has in its cache, whatever was shared, copied, preempted or drafted before."""
     seen = run_scenario(replace(model, draft=model), seed, None, greedy=True)
     assert seen["drafts"] > (20 if seed == 3 else 0)
     assert seen["wrong"] == 0
@@ -445,7 +449,7 @@ def test_any_draft_model_will_do(llama: LoadedModel, tmp_path: Path, options: di
     assert run_scenario(drafted, 3, None)["wrong"] > 0
 
 
-def test_nothing_is_guessed_beyond_the_draft_model_s_context(llama: LoadedModel, tmp_path: Path) -> None:
+def test_nothing_is_drafted_beyond_the_draft_model_s_context(llama: LoadedModel, tmp_path: Path) -> None:
     drafted = draft_for(llama, tmp_path / "draft", seed=1, max_position_embeddings=32)
     asked = {"long": Asked(list(range(40, 80)), GREEDY), "growing": Asked(list(range(40, 60)), GREEDY)}
     core = make_core(drafted, speculation="a draft model", enable_prefix_caching=False)
@@ -455,8 +459,8 @@ def test_nothing_is_guessed_beyond_the_draft_model_s_context(llama: LoadedModel,
     assert 8 < stats.draft_tokens < 12
 
 
-def test_a_draft_model_reads_the_last_guess_of_a_reply_too(llama: LoadedModel) -> None:
-    params = replace(GREEDY, max_tokens=11)  # one from the prompt, and twice four guesses with one behind them
+def test_a_draft_model_reads_the_last_draft_token_of_a_reply_too(llama: LoadedModel) -> None:
+    params = replace(GREEDY, max_tokens=11)  # one from the prompt, and twice four draft tokens with one behind them
     core = make_core(replace(llama, draft=llama), speculation="a draft model", speculative_tokens=4)
     plans: list[StepPlan] = []
     runner: Any = core._runner

@@ -1,7 +1,7 @@
 """Every causal language model that transformers knows: its replies are transformers' own, or a sentence says why not.
 
 One tiny random model of each type, loaded once and asked in every way that could change a reply: many requests at
-once in a cache that is too small for them, prompts that begin alike, guesses from the prompt, steps in C++.
+once in a cache that is too small for them, prompts that begin alike, drafts from the prompt, steps in C++.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def check_served(model_type: str, model: LoadedModel, folder: Path) -> None:
     stats = check_replies(model, reference, comparison, model_type).stats()
     assert stats.num_preemptions or model.needs.sliding_window  # a window gives blocks back
     assert stats.cached_prompt_tokens
-    check_replies(model, reference, comparison, f"{model_type} with guesses", speculation="prompt-lookup")
+    check_replies(model, reference, comparison, f"{model_type} with drafts", speculation="prompt-lookup")
     native = load_exactly(folder, native=True)
     if native.decoder is not None:
         check_replies(native, reference, comparison, f"{model_type} in C++")

@@ -68,8 +68,8 @@ def test_what_a_gpu_gets(
         with pytest.raises(ModelLoadError, match=found):
             choose_linears(asked, CUDA, torch.bfloat16)
     else:
-        products = choose_linears(asked, CUDA, torch.bfloat16)
-        assert (products.inner, products.output) == found
+        linear_classes = choose_linears(asked, CUDA, torch.bfloat16)
+        assert (linear_classes.inner, linear_classes.output) == found
 
 
 def test_where_they_cannot_be_had_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,8 +119,8 @@ def test_few_rows_go_to_the_kernels_and_many_to_pytorch(
     torch.manual_seed(2)
     net = nn.Sequential(nn.Linear(96, 130), nn.Linear(130, 40), nn.Linear(40, 24)).requires_grad_(False)
     layers = list(net)
-    products = quantization.LinearClasses((kind,), ())
-    replaced = replace_linears(net, products, lambda: net(torch.ones(2, 96)))
+    linear_classes = quantization.LinearClasses((kind,), ())
+    replaced = replace_linears(net, linear_classes, lambda: net(torch.ones(2, 96)))
     assert replaced.total() == 1  # neither 130 inputs nor 40 are a multiple of 16
     assert [type(one) for one in net] == [kind, nn.Linear, nn.Linear]
     counts = (1, 2, MAX_ROWS, MAX_ROWS + 1, 0)

@@ -46,7 +46,7 @@ class Net(nn.Module):
         return torch.cat([*parts, twice], dim=-1)
 
 
-def products(module: nn.Module) -> list[FusedLinear]:
+def fused_linears(module: nn.Module) -> list[FusedLinear]:
     """Those that several layers share are in none of them, as a module."""
     parts: list[Any] = list(module.modules())
     shared = {id(part._shared): part._shared._product for part in parts if hasattr(part, "_shared")}
@@ -77,7 +77,7 @@ def test_the_same_comes_out(
     replaced = replace_linears(net, LinearClasses((product, Int8Linear), ()), lambda: net(inputs[1].to(dtype)))
     assert replaced.total() == 5
     assert type(net.idle) is nn.Linear
-    others = [type(one) for one in products(net) if type(one) is not product]
+    others = [type(one) for one in fused_linears(net) if type(one) is not product]
     assert others == ([Int8Linear] if product is Int4Linear else [])  # 48 inputs and 8 outputs do not fit
     for _ in range(2):
         for rows, exact in zip(inputs, expected, strict=True):
@@ -135,9 +135,9 @@ def test_a_linear_layer_that_does_more_stays_as_it_is() -> None:
 def test_who_reads_the_same_shares_a_product(family: str, per_layer: int, tmp_path: Path) -> None:
     path = make_model(tmp_path / "model", family, layers=3)
     model = load_model(EngineSettings(model=str(path), dtype="bfloat16"), lambda _stage, _fraction: None)
-    assert len(products(model.module)) == 3 * per_layer + 1  # and the output layer
+    assert len(fused_linears(model.module)) == 3 * per_layer + 1  # and the output layer
     plain = load_model(EngineSettings(model=str(path), dtype="float32"), lambda _stage, _fraction: None)
-    assert products(plain.module) == []
+    assert fused_linears(plain.module) == []
     assert model.num_parameters == plain.num_parameters == sum(one.numel() for one in plain.module.parameters())
 
 
@@ -183,7 +183,7 @@ def test_a_model_that_does_not_run_with_replaced_layers_is_refused(
 def test_eight_bits_cost_the_guide_hardly_anything() -> None:
     dialogues = held_out_dialogues()[::40]
     exact, rough = load_guide("float32", "none"), load_guide("float32", "int8")
-    assert {type(one) for one in products(rough.module)} == {Int8Linear}
+    assert {type(one) for one in fused_linears(rough.module)} == {Int8Linear}
     reference = choices(exact, dialogues)[1]
     before, after = (compare(model, dialogues, reference) for model in (exact, rough))
     assert before.num_tokens > 200
@@ -218,27 +218,27 @@ def test_four_bits_round_to_the_nearest_of_well_chosen_steps() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_four_bits_are_the_same_for_few_rows_and_for_many(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    spread_out: list[int] = []
-    compute = Int4Linear._spread_out
+    dequantized_rows: list[int] = []
+    compute = Int4Linear._multiply_dequantized
 
-    def noted(product: Int4Linear, rows: Tensor, beside: int) -> Tensor:
-        spread_out.append(len(rows))
-        return compute(product, rows, beside)
+    def noted(product: Int4Linear, rows: Tensor, outputs_per_block: int) -> Tensor:
+        dequantized_rows.append(len(rows))
+        return compute(product, rows, outputs_per_block)
 
-    monkeypatch.setattr(Int4Linear, "_spread_out", noted)
+    monkeypatch.setattr(Int4Linear, "_multiply_dequantized", noted)
     torch.manual_seed(5)
     layer = nn.Linear(96, 1024 + 192).to(dtype).requires_grad_(False)
     rows = torch.randn(1, 70, 96).to(dtype)
-    products = (
+    layers = (
         Int4Linear([layer]),
         Int4Linear([nn.Linear(96, 48).to(dtype).requires_grad_(False)]),
     )  # which 64 does not divide
-    for product in products:
+    for product in layers:
         few = torch.cat([product(some) for some in torch.split(rows, 7, dim=1)], dim=1)
         many = product(rows)
         assert (many - few).float().norm() < (1e-5 if dtype is torch.float32 else 6e-3) * few.float().norm()
-    known = linears._int4_beside()
-    assert spread_out == [70 for outputs in (1216, 48) if known is not None and outputs % known == 0]
+    known = linears._int4_outputs_per_block()
+    assert dequantized_rows == [70 for outputs in (1216, 48) if known is not None and outputs % known == 0]
 
 
 def test_four_bits_leave_the_output_layer_eight_and_say_what_they_did(caplog: pytest.LogCaptureFixture) -> None:
