@@ -234,7 +234,7 @@ class EngineCore:
         Returns:
             The step to compute synchronously: empty when a step was launched.
         """
-        if overlap.lacks_blocks:
+        if overlap.must_drain:
             self._complete_step(overlap, result)
         plan, before = self._scheduler.plan(), overlap.plans
         launches = bool(plan.chunks) and overlap.can_run(plan, self._submissions)

@@ -132,17 +132,18 @@ class RequestProcessor:
         if not prompt:
             raise InvalidRequestError("The prompt is empty: send at least one token.")
         self._check_token_ids(prompt, "The prompt holds")
-        room = self.max_model_len - len(prompt)
-        if room < 1:
+        max_reply_tokens = self.max_model_len - len(prompt)
+        if max_reply_tokens < 1:
             raise ContextLengthError(
                 f"The prompt is {len(prompt)} tokens long; the model reads at most {self.max_model_len}, and at "
                 "least one must be left for the reply. Shorten it.",
                 prompt_tokens=len(prompt),
                 max_model_len=self.max_model_len,
             )
-        if resolved.min_tokens > room:
+        if resolved.min_tokens > max_reply_tokens:
             raise InvalidRequestError(
-                f"min_tokens={resolved.min_tokens} is more than the {room} tokens that fit after the prompt. Lower it."
+                f"min_tokens={resolved.min_tokens} is more than the {max_reply_tokens} tokens that fit after the "
+                "prompt. Lower it."
             )
         return resolved
 
@@ -178,7 +179,7 @@ class RequestProcessor:
         """
         deadline, priority = check_deadline(deadline), check_priority(priority)
         arrival = monotonic()
-        room = self.max_model_len - len(prompt)
+        max_reply_tokens = self.max_model_len - len(prompt)
         stop_token_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             stop_token_ids |= self._eos_token_ids
@@ -188,7 +189,7 @@ class RequestProcessor:
             params,
             bans=self._bans,
             make_detokenizer=lambda: self._make_detokenizer(params, partial_reply),
-            max_tokens=min(params.max_tokens or room, room),
+            max_tokens=min(params.max_tokens or max_reply_tokens, max_reply_tokens),
             stop_token_ids=stop_token_ids,
             arrival=arrival,
             deadline=None if deadline is None else arrival + deadline,

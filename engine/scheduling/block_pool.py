@@ -339,7 +339,7 @@ class BlockPool:
         shared = self._shared[block]
         if shared is not None:
             self._shared[block] = None
-            self._unlist(block, shared)
+            self._remove_child(block, shared)
 
     def _evict_own(self, block: int) -> None:
         content = self._content[block]
@@ -348,9 +348,9 @@ class BlockPool:
         self._content[block] = None
         if content.address is not None:
             del self._block_of[content.group, content.address]
-        self._unlist(block, content)
+        self._remove_child(block, content)
 
-    def _unlist(self, block: int, content: _Content) -> None:
+    def _remove_child(self, block: int, content: _Content) -> None:
         siblings = self._children[content.group, content.parent]
         del siblings[block]
         if not siblings:

@@ -55,7 +55,7 @@ class BlockTables:
         Returns:
             Copies to make before the step; None if there are not enough free blocks, in which case nothing is taken.
         """
-        self._hash_known_tokens(request)
+        self._hash_full_blocks(request)
         size = self.pool.block_size
         full, tables = self._longest_match(request, reusable // size)
         rest = request.token_ids[full * size : min(reusable, (full + 1) * size)]
@@ -70,7 +70,7 @@ class BlockTables:
     def _find_partial_block(self, request: Request, group: int, index: int, token_ids: list[int]) -> tuple[int, int]:
         """See :meth:`BlockPool.find_partial_block`. In other users' blocks, only shared tokens are found."""
         best = self.pool.find_partial_block(group, _parent(request, index, self.pool.block_size), token_ids)
-        if not _is_divided(request, index, self.pool.block_size):
+        if not _is_boundary_block(request, index, self.pool.block_size):
             return best
         shared = token_ids[: request.num_shared_tokens - index * self.pool.block_size]
         other = self.pool.find_partial_block(group, _shared_parent(request, index), shared)
@@ -113,9 +113,9 @@ class BlockTables:
         """
         pool = self.pool
         computed = full * pool.block_size + rows
-        wanted = self._wanted(request, full, computed, budget)
+        num_new_blocks = self._num_new_blocks(request, full, computed, budget)
         matched = [block for table in tables for block in table if block != NULL_BLOCK]
-        if sum(wanted) > pool.num_free_after_share([*matched, *sources]):
+        if sum(num_new_blocks) > pool.num_free_after_share([*matched, *sources]):
             return None
         pool.share(matched)
         copies: list[BlockCopy] = []
@@ -124,7 +124,7 @@ class BlockTables:
         # released then, since copies are made before anything is written.
         copied = [block for block, taken in zip(sources, taken_over, strict=True) if not taken]
         pool.share(copied)
-        for group, count in enumerate(wanted):
+        for group, count in enumerate(num_new_blocks):
             if sources and taken_over[group]:
                 blocks = [sources[group], *pool.allocate_contiguous(count - 1, behind=sources[group])]
             else:
@@ -141,15 +141,18 @@ class BlockTables:
 
     def can_fit_without(self, others: Iterable[Request], request: Request, *, reusable: int, budget: int) -> bool:
         """Whether :meth:`attach`, with the same arguments, has enough blocks once ``others`` have released theirs."""
-        self._hash_known_tokens(request)
+        self._hash_full_blocks(request)
         size = self.pool.block_size
         full, tables = self._longest_match(request, reusable // size)
         matched = {block for table in tables for block in table if block != NULL_BLOCK}
         holds = Counter(block for other in others for block in _held(other))
         freed = sum([self.pool.num_holders(block) == count for block, count in holds.items() if block not in matched])
-        return sum(self._wanted(request, full, full * size, budget)) <= self.pool.num_free_after_share(matched) + freed
+        return (
+            sum(self._num_new_blocks(request, full, full * size, budget))
+            <= self.pool.num_free_after_share(matched) + freed
+        )
 
-    def _wanted(self, request: Request, full: int, computed: int, budget: int) -> list[int]:
+    def _num_new_blocks(self, request: Request, full: int, computed: int, budget: int) -> list[int]:
         """Returns how many blocks to allocate in each group after the first ``full`` blocks."""
         end = len(request.token_ids)
         return [
@@ -211,7 +214,7 @@ class BlockTables:
         request.num_computed_tokens = num_computed_tokens
         full = num_computed_tokens // size
         if full > request.num_registered_blocks and self.pool.enable_prefix_caching:
-            self._hash_known_tokens(request)
+            self._hash_full_blocks(request)
             for index in range(request.num_registered_blocks, full):
                 parent = _parent(request, index, size)
                 tokens = request.token_ids[index * size : (index + 1) * size]
@@ -237,9 +240,9 @@ class BlockTables:
         """Registers the shared tokens of the block that continues with the user's own, for every user to find."""
         size = self.pool.block_size
         index, rows = divmod(request.num_shared_tokens, size)
-        if not (rows and _is_divided(request, index, size)):
+        if not (rows and _is_boundary_block(request, index, size)):
             return
-        self._hash_known_tokens(request)
+        self._hash_full_blocks(request)
         tokens = request.token_ids[index * size : request.num_shared_tokens]
         for group, table in enumerate(request.tables):
             if table[index] != NULL_BLOCK:
@@ -269,7 +272,7 @@ class BlockTables:
         """
         self.pool.check(held_blocks(request) for request in requests)
 
-    def _hash_known_tokens(self, request: Request) -> None:
+    def _hash_full_blocks(self, request: Request) -> None:
         """Extends the request's block hashes to all full blocks of its tokens so far."""
         if not self.pool.enable_prefix_caching:
             return
@@ -286,14 +289,14 @@ def _parent(request: Request, index: int, block_size: int) -> bytes:
     The first block with a user's own token is chained to the user's salt as well, and thereby all later blocks are.
     """
     parent = _shared_parent(request, index)
-    return hash_block(parent + request.private_salt, ()) if _is_divided(request, index, block_size) else parent
+    return hash_block(parent + request.private_salt, ()) if _is_boundary_block(request, index, block_size) else parent
 
 
 def _shared_parent(request: Request, index: int) -> bytes:
     return request.block_hashes[index - 1] if index else request.cache_salt
 
 
-def _is_divided(request: Request, index: int, block_size: int) -> bool:
+def _is_boundary_block(request: Request, index: int, block_size: int) -> bool:
     """Whether this is the block in which the shared tokens end and the user's own begin."""
     return bool(request.private_salt) and index == request.num_shared_tokens // block_size
 

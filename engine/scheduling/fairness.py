@@ -92,7 +92,7 @@ class FairShare:
                     changed = True
             if queue in self._requests:
                 self._requests[queue].sort(key=_by_rank)
-                _number(self._requests[queue])
+                _assign_turns(self._requests[queue])
         self._to_move.clear()
         return changed
 
@@ -119,7 +119,7 @@ def _queue(request: Request) -> _Queue:
 
 def _rank(request: Request, since: float) -> float:
     """Returns the rank of a request whose turn counts from ``since``."""
-    rank = since + request.delay
+    rank = since + request.rank_offset_seconds
     if request.user is not None:
         reading = min(request.num_prompt_tokens * PROMPT_TOKEN_SECONDS, MAX_PROMPT_SECONDS)
         rank += request.turn * TURN_SECONDS + reading
@@ -135,18 +135,18 @@ def _reassign_ranks(own: list[Request]) -> bool:
         for request, rank in zip(urgent, [request.rank for request in waiting], strict=True):
             request.rank = rank
         own.sort(key=_by_rank)
-    _number(own)
+    _assign_turns(own)
     return changed
 
 
-def _number(own: list[Request]) -> None:
+def _assign_turns(own: list[Request]) -> None:
     """Sets the turns of a user's requests, which are sorted by rank."""
     for turn, request in enumerate(own):
         request.turn = turn
 
 
 def _urgency(request: Request) -> float:
-    return request.arrival + request.delay
+    return request.arrival + request.rank_offset_seconds
 
 
 def _by_rank(request: Request) -> float:

@@ -95,7 +95,7 @@ class Request:
         if not self.prompt_token_ids:
             raise ValueError("a request needs at least one prompt token")
         self.token_ids = list(self.prompt_token_ids)
-        self.rank = self.arrival + self.delay
+        self.rank = self.arrival + self.rank_offset_seconds
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -116,7 +116,7 @@ class Request:
         return self.params.prompt_logprobs is not None and self.num_scored_tokens < self.num_prompt_tokens
 
     @property
-    def delay(self) -> float:
+    def rank_offset_seconds(self) -> float:
         """Seconds by which the priority ranks the request later; negative for earlier."""
         return self.priority * PRIORITY_SECONDS + (BACKGROUND_SECONDS if self.is_background else 0.0)
 

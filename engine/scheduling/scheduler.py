@@ -84,7 +84,7 @@ class StepPlan:
     copies: tuple[BlockCopy, ...] = ()  #: block copies to make before the forward pass, in this order
     num_decodes: int = 0  #: chunks of running requests with a single token left to compute
     num_prompt_tokens: int = 0  #: tokens of all other chunks: prompts, and preempted replies being recomputed
-    lacks_blocks: bool = False  #: leaves requests out: preempting for them must wait until the steps in flight complete
+    must_drain: bool = False  #: leaves requests out: preempting for them must wait until the steps in flight complete
 
     @cached_property
     def num_tokens(self) -> int:
@@ -222,11 +222,11 @@ class Scheduler:
             steps: number of steps that may be computed before the next call.
         """
         budget = self.max_batched_tokens  # tokens that this plan may still take
-        scorable = SCORED_TOKENS_PER_STEP  # of these, from prompts that are scored
+        scoring_budget = SCORED_TOKENS_PER_STEP  # of these, from prompts that are scored
         chunks: list[Chunk] = []
         copies: list[BlockCopy] = []
         num_decodes = 0
-        short = False  # a running request lacks blocks, or a preemption must wait for the steps in flight
+        lacks_blocks = False  # a running request lacks blocks, or a preemption must wait for the steps in flight
         is_queue_open = True  # until a waiting request does not fit: no later one may start before it
         preempted_requests: set[Request] = set()  # preempted for waiting requests in this plan; not readmitted in it
         skipped_users: set[str | None] = set()  # users whose next request waits without holding up other users
@@ -236,47 +236,47 @@ class Scheduler:
         # Budget reserved for decodes that are still to come in this plan, one token each.
         reserved = sum([request.num_uncomputed_tokens == 1 for request in self._running])
         # Prompt tokens that pacing still allows in this plan.
-        readable = max_prompt_tokens = self._max_prompt_tokens(reserved, steps)
+        prompt_budget = max_prompt_tokens = self._max_prompt_tokens(reserved, steps)
         order = self._order()
         for request in order:
             if request.status is RequestStatus.WAITING:
                 # Once a running request lacks blocks, free ones are kept for running requests, not for the queue.
-                room = min(budget - reserved, readable)
+                chunk_budget = min(budget - reserved, prompt_budget)
                 if (
-                    short
+                    lacks_blocks
                     or not is_queue_open
-                    or room <= 0
+                    or chunk_budget <= 0
                     or request in preempted_requests
                     or request.user in skipped_users
                 ):
                     continue
-                if request.scores_prompt and scorable == 0:
+                if request.scores_prompt and scoring_budget == 0:
                     skipped_users.add(request.user)
                     continue
-                admission = self._admit_preempting(request, room)
+                admission = self._admit_preempting(request, chunk_budget)
                 reserved -= admission.num_decodes
                 preempted_requests |= admission.preempted
-                short |= admission.must_drain
+                lacks_blocks |= admission.must_drain
                 if admission.copies is None:
-                    if self._waits_for_own_user(request, room):
+                    if self._waits_for_own_user(request, chunk_budget):
                         skipped_users.add(request.user)
                     else:
                         is_queue_open = False
                     continue
                 copies += admission.copies
                 self._waiting.remove(request)
-                length = self._chunk_length(request, room, scorable)
+                length = self._chunk_length(request, chunk_budget, scoring_budget)
                 chunks.append(self._chunk(request, request.num_computed_tokens + length))
                 budget -= length
-                readable -= length
-                scorable -= length * request.scores_prompt
+                prompt_budget -= length
+                scoring_budget -= length * request.scores_prompt
                 continue
             uncomputed = request.num_uncomputed_tokens
             if uncomputed == 1:
                 reserved -= 1
-                length = 1 if scorable or not request.scores_prompt else 0
+                length = 1 if scoring_budget or not request.scores_prompt else 0
             else:
-                length = self._chunk_length(request, min(budget - reserved, readable), scorable)
+                length = self._chunk_length(request, min(budget - reserved, prompt_budget), scoring_budget)
             if length == 0:
                 continue
             end = request.num_computed_tokens + request.num_launched_tokens + length
@@ -290,11 +290,11 @@ class Scheduler:
                     if uncomputed == 1:
                         num_decodes += 1
                     else:
-                        readable -= length
+                        prompt_budget -= length
                     if request.params.prompt_logprobs is not None:
-                        scorable -= length * request.scores_prompt
+                        scoring_budget -= length * request.scores_prompt
                     break
-                short = True
+                lacks_blocks = True
                 if self.in_flight:
                     break
                 victim = self._running[-1]  # has no chunk in this plan: requests with chunks rank earlier
@@ -302,8 +302,8 @@ class Scheduler:
                 self._preempt(victim)
 
         self.counters.steps += bool(chunks)
-        lacks_blocks = short and bool(self.in_flight)
-        return StepPlan(tuple(chunks), tuple(copies), num_decodes, max_prompt_tokens - readable, lacks_blocks)
+        must_drain = lacks_blocks and bool(self.in_flight)
+        return StepPlan(tuple(chunks), tuple(copies), num_decodes, max_prompt_tokens - prompt_budget, must_drain)
 
     def commit(self, plan: StepPlan, tokens: Mapping[str, int], at: float | None = None) -> list[Request]:
         """Applies the results of a step.
@@ -509,9 +509,9 @@ class Scheduler:
             reusable = min(reusable, request.num_scored_tokens - 1)
         return reusable
 
-    def _chunk_length(self, request: Request, budget: int, scorable: int) -> int:
+    def _chunk_length(self, request: Request, budget: int, scoring_budget: int) -> int:
         if request.scores_prompt:
-            budget = min(budget, scorable)
+            budget = min(budget, scoring_budget)
         return min(budget, request.num_uncomputed_tokens)
 
     def _chunk(self, request: Request, end: int) -> Chunk:

@@ -137,9 +137,9 @@ class Overlap:
         self._completed_at = 0.0
 
     @property
-    def lacks_blocks(self) -> bool:
+    def must_drain(self) -> bool:
         """Whether the last step leaves out running requests: it must complete before blocks are free for them."""
-        return bool(self._steps) and self._steps[-1].plan.lacks_blocks
+        return bool(self._steps) and self._steps[-1].plan.must_drain
 
     @property
     def plans(self) -> tuple[StepPlan, ...]:

@@ -23,7 +23,7 @@ LONGEST = 96
 
 
 @dataclass(frozen=True)
-class Wish:
+class RequestSpec:
     """A request that an attacker sends."""
 
     prompt: int
@@ -35,8 +35,8 @@ class Wish:
     aborted_after: int | None = None  #: steps; None for a request that is never aborted
 
 
-WISHES = st.builds(
-    Wish,
+REQUEST_SPECS = st.builds(
+    RequestSpec,
     prompt=st.integers(1, LONGEST - 24),
     max_tokens=st.integers(1, 24),
     forks=st.integers(0, 15),
@@ -47,17 +47,17 @@ WISHES = st.builds(
 )
 
 
-def asked(name: str, user: str | None, wish: Wish, arrival: float) -> Request:
+def make_user_request(name: str, user: str | None, spec: RequestSpec, arrival: float) -> Request:
     """A request with its forks; no two prompts share a prefix."""
     noise = Random(name)  # not hash(), which differs from process to process
-    prompt = [noise.randrange(10, 1010) for _ in range(wish.prompt)]
+    prompt = [noise.randrange(10, 1010) for _ in range(spec.prompt)]
     family = [
-        make_request(f"{name}/{index}", prompt, wish.max_tokens, arrival, prompt_logprobs=wish.logprobs)
-        for index in range(1 + wish.forks)
+        make_request(f"{name}/{index}", prompt, spec.max_tokens, arrival, prompt_logprobs=spec.logprobs)
+        for index in range(1 + spec.forks)
     ]
     for one in family:
         one.user = user
-        one.priority = wish.priority
+        one.priority = spec.priority
     family[0].forks = family[1:]
     return family[0]
 
@@ -91,33 +91,35 @@ def bound(prompts: Iterable[int]) -> int:
     return sum(-(-prompt // (BUDGET - SEATS)) + 1 for prompt in prompts) + 1
 
 
-def attack(scheduler: Scheduler, attackers: list[list[Wish]], step: int, now: float) -> None:
+def attack(scheduler: Scheduler, attackers: list[list[RequestSpec]], step: int, now: float) -> None:
     """Add and abort what the attackers have planned for a step."""
-    for number, wishes in enumerate(attackers):
-        for index, wish in enumerate(wishes):
+    for number, specs in enumerate(attackers):
+        for index, spec in enumerate(specs):
             name = f"a{number}.{index}"
-            if step == wish.added_at:
-                scheduler.add(asked(name, f"attacker {number}", wish, now))
-            if wish.aborted_after is not None and step == wish.added_at + wish.aborted_after:
-                for fork in range(1 + wish.forks):
+            if step == spec.added_at:
+                scheduler.add(make_user_request(name, f"attacker {number}", spec, now))
+            if spec.aborted_after is not None and step == spec.added_at + spec.aborted_after:
+                for fork in range(1 + spec.forks):
                     scheduler.finish(f"{name}/{fork}", FinishReason.ABORT)
 
 
 @given(
-    attackers=st.lists(st.lists(WISHES, min_size=1, max_size=8), min_size=1, max_size=SEATS - 1),
+    attackers=st.lists(st.lists(REQUEST_SPECS, min_size=1, max_size=8), min_size=1, max_size=SEATS - 1),
     head_start=st.integers(0, 30),
     prompt=st.integers(1, 60),
     spare_blocks=st.integers(0, 40),
 )
 @example(  # the second waits in front of the first's replies, which hold all seats
-    attackers=[[Wish(1, 24, 5, None, 999), Wish(1, 24, 0, None, 0, 3), Wish(1, 24, 0, None, 0, 3, 1)]],
+    attackers=[
+        [RequestSpec(1, 24, 5, None, 999), RequestSpec(1, 24, 0, None, 0, 3), RequestSpec(1, 24, 0, None, 0, 3, 1)]
+    ],
     head_start=6,
     prompt=1,
     spare_blocks=0,
 )
 @settings(max_examples=40)
 def test_a_users_first_word_comes_within_a_bound_whatever_others_ask_for(
-    attackers: list[list[Wish]], head_start: int, prompt: int, spare_blocks: int
+    attackers: list[list[RequestSpec]], head_start: int, prompt: int, spare_blocks: int
 ) -> None:
     blocks = LONGEST // 4 * (1 + len(attackers)) + 1 + spare_blocks  # enough for one request of each user
     now = 100.0
@@ -128,10 +130,10 @@ def test_a_users_first_word_comes_within_a_bound_whatever_others_ask_for(
         attack(scheduler, attackers, step, now)
         run(scheduler, cache)
     now = 1000.0
-    victim = asked("victim", "victim", Wish(prompt, 4, 0, None), now)
+    victim = make_user_request("victim", "victim", RequestSpec(prompt, 4, 0, None), now)
     scheduler.add(victim)
     now += prompt * PROMPT_TOKEN_SECONDS  # until then shorter prompts that come later are read first
-    most = bound([prompt, *(max(wish.prompt + wish.max_tokens for wish in wishes) for wishes in attackers)])
+    most = bound([prompt, *(max(spec.prompt + spec.max_tokens for spec in specs) for specs in attackers)])
     steps = steps_until_first_token(
         scheduler, cache, victim, most, lambda step: attack(scheduler, attackers, head_start + step - 1, now)
     )
@@ -144,20 +146,20 @@ def test_a_request_that_waits_for_its_own_user_holds_up_no_other(priority: int) 
     now = 0.0
     scheduler = make_scheduler(400, 4, seqs=6, budget=32, max_len=LONGEST, clock=lambda: now)
     cache = SimulatedCache(4)
-    scheduler.add(asked("runs", "ann", Wish(4, 80, 5, None, priority), now))
+    scheduler.add(make_user_request("runs", "ann", RequestSpec(4, 80, 5, None, priority), now))
     for _ in range(3):
         now += 0.1
         run(scheduler, cache)
-    waits = asked("waits", "ann", Wish(4, 80, 0, None), now)
+    waits = make_user_request("waits", "ann", RequestSpec(4, 80, 0, None), now)
     scheduler.add(waits)
     for _ in range(6):  # each time that a request ends, those behind it move up
-        scheduler.add(asked("aborted", "ann", Wish(4, 80, 0, None), now))
+        scheduler.add(make_user_request("aborted", "ann", RequestSpec(4, 80, 0, None), now))
         scheduler.finish("aborted/0", FinishReason.ABORT)
         now += 0.1
         run(scheduler, cache)
     assert waits.rank < now + 1.0 < min(request.rank for request in scheduler.running)
     now += 1.0
-    bob = asked("bob", "bob", Wish(4, 4, 0, None), now)
+    bob = make_user_request("bob", "bob", RequestSpec(4, 4, 0, None), now)
     scheduler.add(bob)
     assert steps_until_first_token(scheduler, cache, bob, 1) == 1
     assert waits not in scheduler.running
@@ -165,11 +167,11 @@ def test_a_request_that_waits_for_its_own_user_holds_up_no_other(priority: int) 
 
 def test_one_user_with_many_replies_keeps_no_other_out_of_the_seats() -> None:
     scheduler, cache = make_scheduler(200, 4, seqs=4, budget=16, max_len=32), SimulatedCache(4)
-    scheduler.add(asked("many", "ann", Wish(4, 20, 15, None), 0.0))
+    scheduler.add(make_user_request("many", "ann", RequestSpec(4, 20, 15, None), 0.0))
     for _ in range(3):
         run(scheduler, cache)
     assert [request.user for request in scheduler.running] == ["ann"] * 4
-    bob = asked("one", "bob", Wish(4, 20, 0, None), 5.0)
+    bob = make_user_request("one", "bob", RequestSpec(4, 20, 0, None), 5.0)
     scheduler.add(bob)
     assert steps_until_first_token(scheduler, cache, bob, 1) == 1
     assert [request.user for request in scheduler.running].count("ann") == 3
@@ -177,19 +179,19 @@ def test_one_user_with_many_replies_keeps_no_other_out_of_the_seats() -> None:
 
 def test_without_users_the_order_is_that_of_the_ranks() -> None:
     scheduler, cache = make_scheduler(200, 4, seqs=4, budget=16, max_len=32), SimulatedCache(4)
-    scheduler.add(asked("many", None, Wish(4, 20, 15, None), 0.0))
+    scheduler.add(make_user_request("many", None, RequestSpec(4, 20, 15, None), 0.0))
     for _ in range(3):
         run(scheduler, cache)
-    late = asked("one", None, Wish(4, 20, 0, None), 5.0)
+    late = make_user_request("one", None, RequestSpec(4, 20, 0, None), 5.0)
     scheduler.add(late)
     assert steps_until_first_token(scheduler, cache, late, 10) == 11
 
 
 def test_a_short_question_does_not_wait_for_a_long_prompt() -> None:
     scheduler, cache = make_scheduler(400, 4, seqs=4, budget=16, max_len=LONGEST), SimulatedCache(4)
-    scheduler.add(asked("long", "ann", Wish(80, 1, 0, None), 0.0))
+    scheduler.add(make_user_request("long", "ann", RequestSpec(80, 1, 0, None), 0.0))
     run(scheduler, cache)
-    short = asked("short", "bob", Wish(8, 4, 0, None), 0.5)
+    short = make_user_request("short", "bob", RequestSpec(8, 4, 0, None), 0.5)
     scheduler.add(short)
     assert steps_until_first_token(scheduler, cache, short, 1) == 1
 
@@ -198,11 +200,11 @@ def test_a_long_prompt_is_read_though_short_ones_come_all_the_time() -> None:
     now = 0.0
     scheduler = make_scheduler(400, 4, seqs=4, budget=16, max_len=LONGEST, clock=lambda: now)
     cache = SimulatedCache(4)
-    long = asked("long", "ann", Wish(80, 1, 0, None), 0.0)
+    long = make_user_request("long", "ann", RequestSpec(80, 1, 0, None), 0.0)
     scheduler.add(long)
     for step in range(60):
         now += 0.1
-        scheduler.add(asked(f"short {step}", f"user {step}", Wish(15, 1, 0, None), now))
+        scheduler.add(make_user_request(f"short {step}", f"user {step}", RequestSpec(15, 1, 0, None), now))
         run(scheduler, cache)
         if long.is_finished:
             return
@@ -214,13 +216,13 @@ def test_users_with_many_requests_share_the_seats_and_each_is_served_in_its_own_
     now = 0.0
     scheduler = make_scheduler(400, 4, seqs=4, budget=16, max_len=LONGEST, clock=lambda: now)
     cache = SimulatedCache(4)
-    anns = [asked(f"a{number}", "ann", Wish(4, 6, 0, None), now) for number in range(20)]
+    anns = [make_user_request(f"a{number}", "ann", RequestSpec(4, 6, 0, None), now) for number in range(20)]
     for one in anns:
         scheduler.add(one)
     for _ in range(10):
         now += 1
         run(scheduler, cache)
-    bobs = [asked(f"b{number}", "bob", Wish(4, 6, 0, None), now) for number in range(8)]
+    bobs = [make_user_request(f"b{number}", "bob", RequestSpec(4, 6, 0, None), now) for number in range(8)]
     for one in bobs:
         scheduler.add(one)
     shares = {"ann": 0, "bob": 0}
@@ -242,10 +244,10 @@ def test_a_turn_that_moves_up_does_not_count_from_its_arrival() -> None:
     scheduler = make_scheduler(200, 4, seqs=1, budget=16, max_len=32, clock=lambda: now)
     cache = SimulatedCache(4)
     for number in range(5):
-        scheduler.add(asked(f"a{number}", "ann", Wish(4, 2, 0, None), now))
+        scheduler.add(make_user_request(f"a{number}", "ann", RequestSpec(4, 2, 0, None), now))
     run(scheduler, cache)
     now = 10.0
-    bob = asked("bob", "bob", Wish(4, 2, 0, None), now)
+    bob = make_user_request("bob", "bob", RequestSpec(4, 2, 0, None), now)
     scheduler.add(bob)
     now = 20.0
     while not bob.is_finished:
@@ -258,12 +260,12 @@ def test_an_urgent_request_takes_no_seat_of_its_own_user() -> None:
     now = 0.0
     scheduler = make_scheduler(200, 4, seqs=1, budget=16, max_len=32, clock=lambda: now)
     cache = SimulatedCache(4)
-    runs = asked("runs", "bob", Wish(4, 9, 0, None), now)
+    runs = make_user_request("runs", "bob", RequestSpec(4, 9, 0, None), now)
     scheduler.add(runs)
-    scheduler.add(asked("waits", "ann", Wish(4, 9, 0, None), now))
+    scheduler.add(make_user_request("waits", "ann", RequestSpec(4, 9, 0, None), now))
     run(scheduler, cache)
     now = 1.0
-    urgent = asked("urgent", "bob", Wish(4, 9, 0, None, priority=-120), now)
+    urgent = make_user_request("urgent", "bob", RequestSpec(4, 9, 0, None, priority=-120), now)
     scheduler.add(urgent)
     run(scheduler, cache)
     assert (urgent.turn, runs.turn) == (0, 1)
@@ -277,25 +279,25 @@ def test_priorities_give_nobody_more_turns(priorities: tuple[int, ...]) -> None:
     scheduler = make_scheduler(200, 4, seqs=4, budget=16, max_len=LONGEST, clock=lambda: now)
     cache = SimulatedCache(4)
     for priority in priorities:
-        one = asked(f"p{priority}/{now}", "ann", Wish(4, 80, 0, None), now)
+        one = make_user_request(f"p{priority}/{now}", "ann", RequestSpec(4, 80, 0, None), now)
         one.priority = priority
         scheduler.add(one)
         now += 0.1
     for _ in range(3):
         run(scheduler, cache)
-    bob = asked("bob", "bob", Wish(4, 4, 0, None), now)
+    bob = make_user_request("bob", "bob", RequestSpec(4, 4, 0, None), now)
     scheduler.add(bob)
     assert steps_until_first_token(scheduler, cache, bob, 2) == 1
 
 
 def test_the_more_urgent_of_a_users_waiting_requests_comes_first() -> None:
     scheduler, cache = make_scheduler(200, 4, seqs=1, budget=16, max_len=32, clock=lambda: 9.0), SimulatedCache(4)
-    runs = asked("runs", "ann", Wish(4, 9, 0, None), 0.0)
+    runs = make_user_request("runs", "ann", RequestSpec(4, 9, 0, None), 0.0)
     scheduler.add(runs)
     rank = runs.rank
     for name, priority in (("low", 2), ("normal", 0), ("high", -1)):
-        scheduler.add(asked(name, "ann", Wish(4, 2, 0, None, priority), 0.0))
-        scheduler.add(asked(f"bob {name}", "bob", Wish(4, 2, 0, None), 0.0))
+        scheduler.add(make_user_request(name, "ann", RequestSpec(4, 2, 0, None, priority), 0.0))
+        scheduler.add(make_user_request(f"bob {name}", "bob", RequestSpec(4, 2, 0, None), 0.0))
         run(scheduler, cache)
     assert scheduler.running == [runs]
     assert runs.rank == rank  # it runs, so the more urgent ones wait behind it
@@ -312,20 +314,20 @@ def test_forks_of_a_request_that_waited_long_take_turns_from_when_they_begin() -
     now = 16 * TURN_SECONDS
     scheduler = make_scheduler(400, 4, seqs=4, budget=16, max_len=LONGEST, clock=lambda: now)
     cache = SimulatedCache(4)
-    scheduler.add(asked("many", "ann", Wish(4, 80, 15, None), 0.0))
+    scheduler.add(make_user_request("many", "ann", RequestSpec(4, 80, 15, None), 0.0))
     for _ in range(3):
         run(scheduler, cache)
-    bob = asked("bob", "bob", Wish(4, 4, 0, None), now)
+    bob = make_user_request("bob", "bob", RequestSpec(4, 4, 0, None), now)
     scheduler.add(bob)
     assert steps_until_first_token(scheduler, cache, bob, 2) == 1
 
 
 def test_a_prompt_that_is_one_too_many_to_score_is_not_overtaken_by_its_own_user() -> None:
     scheduler, cache = make_scheduler(800, 4, seqs=4, budget=256, max_len=700), SimulatedCache(4)
-    scheduler.add(asked("first", "bob", Wish(600, 4, 0, 0), 0.0))
-    scheduler.add(asked("scored", "ann", Wish(600, 4, 0, 0), 1.0))
-    scheduler.add(asked("short", "ann", Wish(8, 4, 0, None), 2.0))
-    scheduler.add(asked("other", "carl", Wish(8, 4, 0, None), 3.0))
+    scheduler.add(make_user_request("first", "bob", RequestSpec(600, 4, 0, 0), 0.0))
+    scheduler.add(make_user_request("scored", "ann", RequestSpec(600, 4, 0, 0), 1.0))
+    scheduler.add(make_user_request("short", "ann", RequestSpec(8, 4, 0, None), 2.0))
+    scheduler.add(make_user_request("other", "carl", RequestSpec(8, 4, 0, None), 3.0))
     run(scheduler, cache)
     assert [request.id for request in scheduler.running] == ["other/0", "first/0"]
 
@@ -333,25 +335,25 @@ def test_a_prompt_that_is_one_too_many_to_score_is_not_overtaken_by_its_own_user
 def test_forks_do_not_give_way_in_vain() -> None:
     """They share the blocks of their prompt, which count once, and not at all while the first reply runs."""
     scheduler, cache = make_scheduler(40, 4, seqs=8, budget=128, max_len=96), SimulatedCache(4)
-    scheduler.add(asked("many", "ann", Wish(60, 20, 5, None), 0.0))
+    scheduler.add(make_user_request("many", "ann", RequestSpec(60, 20, 5, None), 0.0))
     for _ in range(3):
         run(scheduler, cache)
-    scheduler.add(asked("carl", "carl", Wish(60, 20, 0, None), 0.0))
+    scheduler.add(make_user_request("carl", "carl", RequestSpec(60, 20, 0, None), 0.0))
     run(scheduler, cache)
     before = scheduler.counters.preemptions
-    scheduler.add(asked("bob", "bob", Wish(80, 2, 0, None), 1.0))
+    scheduler.add(make_user_request("bob", "bob", RequestSpec(80, 2, 0, None), 1.0))
     run(scheduler, cache)
     assert scheduler.counters.preemptions == before
 
 
-def test_nobody_gives_way_in_vain() -> None:
+def test_no_request_is_preempted_unless_enough_blocks_become_free() -> None:
     """Bob's prompt needs more blocks than Ann's later turns hold, so these keep running until her first one is done."""
     scheduler, cache = make_scheduler(25, 4, seqs=4, budget=64, max_len=96), SimulatedCache(4)
     for number, length in enumerate((60, 8, 8)):
-        scheduler.add(asked(f"a{number}", "ann", Wish(length, 10, 0, None), 0.0))
+        scheduler.add(make_user_request(f"a{number}", "ann", RequestSpec(length, 10, 0, None), 0.0))
     for _ in range(3):
         run(scheduler, cache)
-    scheduler.add(asked("bob", "bob", Wish(70, 2, 0, None), 1.0))
+    scheduler.add(make_user_request("bob", "bob", RequestSpec(70, 2, 0, None), 1.0))
     run(scheduler, cache)
     assert [request.id for request in scheduler.running] == ["a0/0", "a1/0", "a2/0"]
     assert scheduler.counters.preemptions == 0
@@ -359,9 +361,9 @@ def test_nobody_gives_way_in_vain() -> None:
 
 def test_a_prompts_length_takes_nobodys_seat() -> None:
     scheduler, cache = make_scheduler(200, 4, seqs=1, budget=16, max_len=LONGEST), SimulatedCache(4)
-    scheduler.add(asked("long", "ann", Wish(80, 4, 0, None), 0.0))
+    scheduler.add(make_user_request("long", "ann", RequestSpec(80, 4, 0, None), 0.0))
     run(scheduler, cache)
-    scheduler.add(asked("short", "bob", Wish(4, 4, 0, None), 0.1))
+    scheduler.add(make_user_request("short", "bob", RequestSpec(4, 4, 0, None), 0.1))
     run(scheduler, cache)
     assert [request.user for request in scheduler.running] == ["ann"]
 
@@ -397,15 +399,15 @@ def test_a_large_request_is_not_overtaken_for_ever(own_replies: int) -> None:
     scheduler = make_scheduler(33, 4, seqs=8, budget=32, max_len=120, clock=lambda: now)
     cache = SimulatedCache(4)
     for number in range(own_replies):
-        scheduler.add(asked(f"own {number}", "ann", Wish(4, 25, 0, None, priority=999), now))
-    large = asked("large", "ann", Wish(110, 2, 0, None), 9.0)
+        scheduler.add(make_user_request(f"own {number}", "ann", RequestSpec(4, 25, 0, None, priority=999), now))
+    large = make_user_request("large", "ann", RequestSpec(110, 2, 0, None), 9.0)
     for step in range(150):
         now += 1.0
         if step % 4 == 0:  # three at a time, none of which ends when another does
-            scheduler.add(asked(f"small {step}", f"user {step}", Wish(6, 12, 0, None), now))
+            scheduler.add(make_user_request(f"small {step}", f"user {step}", RequestSpec(6, 12, 0, None), now))
         if step == 9:
             scheduler.add(large)
-            scheduler.add(asked("aborted", "ann", Wish(4, 2, 0, None), now))
+            scheduler.add(make_user_request("aborted", "ann", RequestSpec(4, 2, 0, None), now))
             scheduler.finish("aborted/0", FinishReason.ABORT)  # the others move up
         run(scheduler, cache)
         if large.is_finished:
@@ -418,16 +420,16 @@ def test_a_request_that_waits_for_other_users_too_is_not_overtaken() -> None:
     now = 0.0
     scheduler = make_scheduler(33, 4, seqs=8, budget=64, max_len=120, clock=lambda: now)
     cache = SimulatedCache(4)
-    scheduler.add(asked("carl", "carl", Wish(40, 40, 0, None), now))
-    scheduler.add(asked("own", "ann", Wish(4, 25, 0, None, priority=999), now))
+    scheduler.add(make_user_request("carl", "carl", RequestSpec(40, 40, 0, None), now))
+    scheduler.add(make_user_request("own", "ann", RequestSpec(4, 25, 0, None, priority=999), now))
     run(scheduler, cache)
-    large = asked("large", "ann", Wish(100, 2, 0, None), now)
-    for one in (large, asked("aborted", "ann", Wish(4, 2, 0, None), now)):
+    large = make_user_request("large", "ann", RequestSpec(100, 2, 0, None), now)
+    for one in (large, make_user_request("aborted", "ann", RequestSpec(4, 2, 0, None), now)):
         scheduler.add(one)
     scheduler.finish("aborted/0", FinishReason.ABORT)  # the others move up
     run(scheduler, cache)
     now = 2.0
-    bob = asked("bob", "bob", Wish(4, 2, 0, None), now)
+    bob = make_user_request("bob", "bob", RequestSpec(4, 2, 0, None), now)
     scheduler.add(bob)
     run(scheduler, cache)
     assert large.rank < bob.rank < scheduler.running[-1].rank
@@ -438,28 +440,28 @@ def test_a_later_turn_that_waits_for_its_users_earlier_one_is_not_overtaken() ->
     now = 0.0
     scheduler = make_scheduler(33, 4, seqs=8, budget=64, max_len=120, clock=lambda: now)
     cache = SimulatedCache(4)
-    scheduler.add(asked("first", "ann", Wish(40, 20, 0, None), now))
-    large = asked("large", "ann", Wish(100, 2, 0, None), now)
+    scheduler.add(make_user_request("first", "ann", RequestSpec(40, 20, 0, None), now))
+    large = make_user_request("large", "ann", RequestSpec(100, 2, 0, None), now)
     scheduler.add(large)
-    scheduler.add(asked("bob", "bob", Wish(4, 20, 0, None), now))
+    scheduler.add(make_user_request("bob", "bob", RequestSpec(4, 20, 0, None), now))
     now = 2.0
-    small = asked("small", "bob", Wish(4, 20, 0, None), now)
+    small = make_user_request("small", "bob", RequestSpec(4, 20, 0, None), now)
     scheduler.add(small)
     run(scheduler, cache)
     assert large.rank < small.rank
     assert [request.id for request in scheduler.running] == ["bob/0", "first/0"]
 
 
-BACKGROUND = Wish(4, 20, 0, None, BACKGROUND_PRIORITY)
+BACKGROUND = RequestSpec(4, 20, 0, None, BACKGROUND_PRIORITY)
 
 
 def test_a_background_request_takes_no_seat() -> None:
     """Not even that of the latest turn of a user with many requests."""
     scheduler, cache = make_scheduler(200, 4, seqs=4, budget=16, max_len=32), SimulatedCache(4)
-    scheduler.add(asked("many", "ann", Wish(4, 20, 15, None), 0.0))
+    scheduler.add(make_user_request("many", "ann", RequestSpec(4, 20, 15, None), 0.0))
     for _ in range(3):
         run(scheduler, cache)
-    title = asked("title", "bob", BACKGROUND, 0.0)
+    title = make_user_request("title", "bob", BACKGROUND, 0.0)
     scheduler.add(title)
     while any(request.user == "ann" for request in scheduler.requests):
         run(scheduler, cache)
@@ -474,10 +476,10 @@ def test_a_background_request_takes_no_seat() -> None:
 def test_a_background_request_gives_its_seat_to_any_reply(user: str | None) -> None:
     """Also to one of its own user, and without users. It gets the seat back when the reply has ended."""
     scheduler, cache = make_scheduler(200, 4, seqs=1, budget=16, max_len=32), SimulatedCache(4)
-    title = asked("title", None if user is None else "ann", BACKGROUND, 0.0)
+    title = make_user_request("title", None if user is None else "ann", BACKGROUND, 0.0)
     scheduler.add(title)
     run(scheduler, cache)
-    reply = asked("reply", user, Wish(4, 4, 0, None, priority=999), 1.0)
+    reply = make_user_request("reply", user, RequestSpec(4, 4, 0, None, priority=999), 1.0)
     scheduler.add(reply)
     assert steps_until_first_token(scheduler, cache, reply, 1) == 1
     while not title.is_finished:
@@ -488,12 +490,12 @@ def test_a_background_request_gives_its_seat_to_any_reply(user: str | None) -> N
 def test_a_background_request_is_no_turn_of_its_user() -> None:
     """With a title in the background, Bob's reply still ranks as his first turn, before Ann's second."""
     scheduler, cache = make_scheduler(200, 4, seqs=2, budget=16, max_len=32, clock=lambda: 1.0), SimulatedCache(4)
-    scheduler.add(asked("title", "bob", BACKGROUND, 0.0))
+    scheduler.add(make_user_request("title", "bob", BACKGROUND, 0.0))
     for number in range(2):
-        scheduler.add(asked(f"a{number}", "ann", Wish(4, 9, 0, None), 0.0))
+        scheduler.add(make_user_request(f"a{number}", "ann", RequestSpec(4, 9, 0, None), 0.0))
     run(scheduler, cache)
     assert [request.id for request in scheduler.running] == ["a0/0", "a1/0"]
-    bob = asked("bob", "bob", Wish(4, 9, 0, None), 1.0)
+    bob = make_user_request("bob", "bob", RequestSpec(4, 9, 0, None), 1.0)
     scheduler.add(bob)
     assert bob.turn == 0
     assert steps_until_first_token(scheduler, cache, bob, 1) == 1
@@ -502,8 +504,8 @@ def test_a_background_request_is_no_turn_of_its_user() -> None:
 def test_users_take_turns_in_the_background_too() -> None:
     scheduler, cache = make_scheduler(200, 4, seqs=2, budget=16, max_len=32, clock=lambda: 1.0), SimulatedCache(4)
     for number in range(3):
-        scheduler.add(asked(f"a{number}", "ann", BACKGROUND, 0.0))
+        scheduler.add(make_user_request(f"a{number}", "ann", BACKGROUND, 0.0))
     run(scheduler, cache)
-    scheduler.add(asked("bob", "bob", BACKGROUND, 1.0))
+    scheduler.add(make_user_request("bob", "bob", BACKGROUND, 1.0))
     run(scheduler, cache)
     assert [request.id for request in scheduler.running] == ["a0/0", "bob/0"]

@@ -50,13 +50,13 @@ def make_scheduler(
     budget: int = 8,
     max_len: int = 32,
     caching: bool = True,
-    together: bool = False,
+    contiguous: bool = False,
     windows: tuple[int | None, ...] = (None,),
     pacing: PacingPolicy | None = None,
     clock: Clock = monotonic,
 ) -> Scheduler:
     return Scheduler(
-        BlockPool(num_blocks, block_size, enable_prefix_caching=caching, contiguous=together),
+        BlockPool(num_blocks, block_size, enable_prefix_caching=caching, contiguous=contiguous),
         max_num_seqs=seqs,
         max_batched_tokens=budget,
         max_model_len=max_len,
@@ -133,7 +133,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         seqs=st.integers(1, 5),
         extra_budget=st.integers(0, 8),
         caching=st.booleans(),
-        together=st.booleans(),
+        contiguous=st.booleans(),
         windows=st.sampled_from([(None,), (None,), (5,), (None, 3), (None, 1, 6)]),
         paced=st.booleans(),
     )
@@ -144,7 +144,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         seqs: int,
         extra_budget: int,
         caching: bool,
-        together: bool,
+        contiguous: bool,
         windows: tuple[int | None, ...],
         paced: bool,
     ) -> None:
@@ -163,7 +163,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             budget=budget,
             max_len=self.max_len,
             caching=caching,
-            together=together,
+            contiguous=contiguous,
             windows=windows,
             pacing=self.pacing,
             clock=lambda: self.clock,
@@ -275,12 +275,12 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert known == chunk.request.num_prompt_tokens - 1
 
     @invariant()
-    def books_are_right(self) -> None:
+    def blocks_are_consistent(self) -> None:
         if hasattr(self, "scheduler"):
             self.scheduler.check()
 
     @invariant()
-    def nobody_is_overtaken(self) -> None:
+    def queues_are_in_rank_order(self) -> None:
         if hasattr(self, "scheduler"):
             for queue in (self.scheduler._running, self.scheduler._waiting):
                 ranks = [request.rank for request in queue]
@@ -363,10 +363,10 @@ def test_decodes_come_before_prompts_and_prompts_are_chunked() -> None:
 
 def test_prompts_keep_to_the_pace_while_somebody_is_being_written_to() -> None:
     class PacingPolicy:
-        asked: ClassVar[list[tuple[int, int]]] = []
+        calls: ClassVar[list[tuple[int, int]]] = []
 
         def max_prompt_tokens(self, decodes: int, prompts: int, steps: int) -> int:
-            self.asked.append((decodes, prompts))
+            self.calls.append((decodes, prompts))
             return 3
 
     scheduler = make_scheduler(40, budget=16, pacing=PacingPolicy())
@@ -386,7 +386,7 @@ def test_prompts_keep_to_the_pace_while_somebody_is_being_written_to() -> None:
         [("talker", 1), ("first", 1), ("second", 2)],
         [("talker", 1), ("first", 1), ("second", 1)],
     ]
-    assert PacingPolicy.asked == [(1, 2), (2, 1), (2, 1)]
+    assert PacingPolicy.calls == [(1, 2), (2, 1), (2, 1)]
 
 
 def test_prompts_that_are_scored_share_a_bounded_part_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,10 +508,10 @@ def test_stop_tokens_wait_for_the_minimum_length() -> None:
 
 def test_only_a_stop_token_that_was_asked_for_is_a_stop_reason() -> None:
     """The model's own end of sequence is none, as in vLLM."""
-    for asked, expected in (((), None), ((STOP_TOKEN,), STOP_TOKEN)):
+    for stop_token_ids, expected in (((), None), ((STOP_TOKEN,), STOP_TOKEN)):
         scheduler = make_scheduler()
         request = make_request("r", [1], 8)
-        request.params = SamplingParams(max_tokens=8, stop_token_ids=asked)
+        request.params = SamplingParams(max_tokens=8, stop_token_ids=stop_token_ids)
         scheduler.add(request)
         scheduler.commit(scheduler.plan(), {"r": STOP_TOKEN})
         assert request.finish_reason is FinishReason.STOP
@@ -594,7 +594,7 @@ class TestPool:
         assert pool.find_partial_block(0, b"", [1, 1]) == (0, 0)
 
 
-class TestRuns:
+class TestContiguousAllocation:
     """Consecutive blocks are read faster; no cached content that is not stale is evicted for that."""
 
     @staticmethod
