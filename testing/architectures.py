@@ -192,10 +192,10 @@ def tiny_config(model_type: str) -> PreTrainedConfig:
     return AutoConfig.for_model(**_shrink(default_config(model_type).to_dict(), vocab_size))
 
 
-def _shrink(told: dict[str, Any], vocab_size: int) -> dict[str, Any]:
-    special = SPECIAL.get(told["model_type"], {})
+def _shrink(fields: dict[str, Any], vocab_size: int) -> dict[str, Any]:
+    special = SPECIAL.get(fields["model_type"], {})
     small: dict[str, Any] = {}
-    for name, value in told.items():
+    for name, value in fields.items():
         if name in special or (value is None and name not in ("head_dim", "num_key_value_heads")):
             continue
         elif isinstance(value, dict) and "model_type" in value:

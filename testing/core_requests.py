@@ -53,7 +53,7 @@ class ReaderRecord:
     failures: dict[str, str] = field(default_factory=dict)
     text: str = ""  # of all replies together
 
-    def record(self, result: StepResult) -> None:
+    def add(self, result: StepResult) -> None:
         for delta in result.deltas:
             assert delta.request_id not in self.failures
             key = (delta.request_id, delta.index)
@@ -67,13 +67,13 @@ class ReaderRecord:
             self.failures[request_id] = type(error).__name__
 
 
-def finish(core: EngineCore, told: ReaderRecord | None = None) -> ReaderRecord:
-    told = told or ReaderRecord()
+def finish(core: EngineCore, record: ReaderRecord | None = None) -> ReaderRecord:
+    record = record or ReaderRecord()
     while core.has_work:
-        told.record(core.step())
+        record.add(core.step())
         core.check()
     assert core.stats().kv_cache_usage == 0
-    return told
+    return record
 
 
 class AdjustableClock:
@@ -110,7 +110,7 @@ def run_scenario(
     """
     prompts = prompts_for(rng)
     asked: dict[str, tuple[list[int], SamplingParams]] = {}
-    told, seen = ReaderRecord(), Counter[str]()
+    record, seen = ReaderRecord(), Counter[str]()
     to_come = 14
     while to_come or core.has_work:
         while to_come and (not core.has_work or rng.random() < 0.3):
@@ -130,23 +130,23 @@ def run_scenario(
                 seen["aborts"] += 1
                 del asked[name]
                 core.check()
-        told.record(core.step())
+        record.add(core.step())
         core.check()
     assert core.stats().kv_cache_usage == 0
     for name, (prompt, params) in asked.items():
-        if name in told.failures:
-            assert told.failures[name] == "DeadlineError"
+        if name in record.failures:
+            assert record.failures[name] == "DeadlineError"
             continue
         alone = expect(prompt, params)
         for index in range(params.n):
-            tokens, context = told.tokens.get((name, index), []), f"{name}, {params}"
-            if told.reasons[name, index] is FinishReason.DEADLINE:
+            tokens, context = record.tokens.get((name, index), []), f"{name}, {params}"
+            if record.reasons[name, index] is FinishReason.DEADLINE:
                 seen["deadlines"] += 1
                 assert tokens == alone.tokens["r", index][: len(tokens)], context
             else:
-                seen["stops"] += told.reasons[name, index] is FinishReason.STOP
+                seen["stops"] += record.reasons[name, index] is FinishReason.STOP
                 assert tokens == alone.tokens["r", index], context
-                assert told.reasons[name, index] == alone.reasons["r", index], context
+                assert record.reasons[name, index] == alone.reasons["r", index], context
     seen["preemptions"] += core.stats().num_preemptions
     seen["prefix hits"] += core.stats().cached_prompt_tokens
     return seen

@@ -26,13 +26,13 @@ class Hub:
         self.commit = "c" * 40  #: of the main branch
         self.older: list[str] = []  #: earlier commits
         self.refuses: HTTPStatus | None = None  #: status of every answer, if set
-        self.asked: list[str] = []  #: requested paths
+        self.requested_paths: list[str] = []  #: requested paths
         self.sent: list[str] = []  #: names of the weight files sent
-        self.more = threading.Event()  #: while unset, the transfer of each weight file pauses halfway
-        self.more.set()
-        self.free: set[str] = set()  #: weight files whose transfer never pauses
-        self.stopped = threading.Event()  #: set when a transfer has paused
-        self.silent = threading.Event()  #: while set, requests get no answer
+        self.resume = threading.Event()  #: while unset, the transfer of each weight file pauses halfway
+        self.resume.set()
+        self.never_paused: set[str] = set()  #: weight files whose transfer never pauses
+        self.paused = threading.Event()  #: set when a transfer has paused
+        self.unresponsive = threading.Event()  #: while set, requests get no answer
         self._running = False
         self._http = _Server(("127.0.0.1", 0), _handler(self))
 
@@ -61,8 +61,8 @@ class Hub:
 
     def go_on(self) -> None:
         """Finishes all pending answers, abandoned downloads included, so that they cannot disturb another test."""
-        self.silent.clear()
-        self.more.set()
+        self.unresponsive.clear()
+        self.resume.set()
         for thread in threading.enumerate():
             if thread.name == "hub-download":
                 thread.join(20)
@@ -104,8 +104,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def _answer(self, *, body: bool, asked: str = "") -> None:
             path = self.path.partition("?")[0]
-            hub.asked.append(path)
-            while hub.silent.is_set():
+            hub.requested_paths.append(path)
+            while hub.unresponsive.is_set():
                 time.sleep(0.01)
             if hub.refuses is not None:
                 self._head(hub.refuses, 0, {"X-Error-Code": "GatedRepo"} if hub.refuses == HTTPStatus.FORBIDDEN else {})
@@ -133,9 +133,9 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             hub.sent += [file.name] if weights else []
             for at in range(0, len(content), CHUNK):
                 halfway = at <= len(content) // 2 < at + CHUNK
-                if weights and halfway and file.name not in hub.free and not hub.more.is_set():
-                    hub.stopped.set()
-                    hub.more.wait()
+                if weights and halfway and file.name not in hub.never_paused and not hub.resume.is_set():
+                    hub.paused.set()
+                    hub.resume.wait()
                 self.wfile.write(content[at : at + CHUNK])
 
         def _json(self, value: object, *, body: bool) -> None:

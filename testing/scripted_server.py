@@ -29,8 +29,8 @@ def chunk(text: str | None = None, finish: str | None = None, *, index: int = 0,
 
 def usage(prompt: int, completion: int, cached: int | None = None) -> bytes:
     details = {} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}
-    told = {"prompt_tokens": prompt, "completion_tokens": completion, **details}
-    return event({"choices": [], "usage": told})
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, **details}
+    return event({"choices": [], "usage": counts})
 
 
 @dataclass
@@ -76,9 +76,9 @@ class ScriptedServer:
         if owned_by == "me":
             self.on["/openapi.json"] = refusal(200, {"info": {"title": "🦙 llama.cpp Python API"}})
         self.default = words("Hello", " world")
-        self.asked: list[ReceivedRequest] = []  #: chat and completion requests
-        self.counted: list[ReceivedRequest] = []  #: all other requests
-        self.left = 0  #: replies whose client disconnected before their end
+        self.generation_requests: list[ReceivedRequest] = []  #: chat and completion requests
+        self.other_requests: list[ReceivedRequest] = []  #: all other requests
+        self.num_disconnects = 0  #: replies whose client disconnected before their end
         self.running = 0
         self._answers: deque[ScriptedResponse] = deque()
         self._server: asyncio.Server | None = None
@@ -138,16 +138,16 @@ class ScriptedServer:
         _method, path, _ = head[0].split(" ")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        asked = ReceivedRequest(path, headers, json.loads(body) if body else None)
+        request = ReceivedRequest(path, headers, json.loads(body) if body else None)
         if path in ("/v1/chat/completions", "/v1/completions"):
-            self.asked.append(asked)
+            self.generation_requests.append(request)
             answer = self._answers.popleft() if self._answers else self.default
             self.running += 1
             try:
                 return await self._answer(answer, reader, writer)
             finally:
                 self.running -= 1
-        self.counted.append(asked)
+        self.other_requests.append(request)
         return await self._answer(self.on.get(path, refusal(404, {"detail": "Not Found"})), reader, writer)
 
     async def _answer(
@@ -160,7 +160,7 @@ class ScriptedServer:
             if isinstance(piece, asyncio.Event):
                 await writer.drain()
                 if not await self._still_there(piece, reader):
-                    self.left += 1
+                    self.num_disconnects += 1
                     return False
                 continue
             if not sent_head and piece != DISCONNECT:

@@ -19,8 +19,8 @@ IDLE_SECONDS = 3.0
 """Idle time after which a connection is not reused: the server closes a connection that was idle for 5 seconds."""
 
 
-_LAST = (b"event: end\n", b"event: gone\n")
-_MAX_EVENT_LINE_BYTES = b"event: progress\n"
+_END_EVENTS = (b"event: end\n", b"event: gone\n")
+_LONGEST_EVENT_LINE = b"event: progress\n"
 
 
 class ResponseError(Exception):
@@ -137,12 +137,12 @@ class StreamedReply:
 
     def feed(self, data: bytes) -> bool:
         """Adds received bytes. Returns whether the reply is complete."""
-        unseen = max(0, len(self._said) - len(_MAX_EVENT_LINE_BYTES))
+        unseen = max(0, len(self._said) - len(_LONGEST_EVENT_LINE))
         self._said += data
         if self.first_text is None and self._said.find(b"event: text\n", unseen) >= 0:
             self.first_text = perf_counter()
         refused = len(self._said) > 12 and self._said.startswith(b"HTTP/") and self._said[8:13] != b" 200 "
-        self._ending = self._ending or any(self._said.find(name, unseen) >= 0 for name in _LAST)
+        self._ending = self._ending or any(self._said.find(name, unseen) >= 0 for name in _END_EVENTS)
         over = refused or (self._ending and self._said.endswith(b"\n\n\r\n"))
         if over:
             self.feed_eof()
@@ -210,7 +210,7 @@ def last_event(said: bytes) -> dict[str, Any]:
         status = int(head.split(maxsplit=2)[1])
         if status != 200:
             raise ResponseError(status, said.decode(errors="replace"))
-    for name in _LAST:
+    for name in _END_EVENTS:
         _, found, rest = said.rpartition(name)
         if found:
             line = next(line for line in rest.split(b"\n") if line.startswith(b"data: "))

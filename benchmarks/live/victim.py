@@ -56,11 +56,11 @@ class Victim:
             await asyncio.to_thread(process.join)
 
 
-def _run_process(told: Connection, url: str, headers: dict[str, str]) -> None:
-    told.send(asyncio.run(_run_victim(told, url, headers)))
+def _run_process(connection: Connection, url: str, headers: dict[str, str]) -> None:
+    connection.send(asyncio.run(_run_victim(connection, url, headers)))
 
 
-async def _run_victim(told: Connection, url: str, headers: dict[str, str]) -> VictimTimings:
+async def _run_victim(connection: Connection, url: str, headers: dict[str, str]) -> VictimTimings:
     experience = VictimTimings()
     begun = asyncio.Event()
     fresh = httpx.Limits(max_keepalive_connections=0)  # a new connection per request, like new visitors of the page
@@ -112,8 +112,8 @@ async def _run_victim(told: Connection, url: str, headers: dict[str, str]) -> Vi
 
         tasks = [asyncio.create_task(read()), asyncio.create_task(ask())]
         await begun.wait()
-        told.send(None)
-        await asyncio.to_thread(told.recv)
+        connection.send(None)
+        await asyncio.to_thread(connection.recv)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

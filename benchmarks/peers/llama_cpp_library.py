@@ -28,7 +28,7 @@ class LlamaCpp:
         self.versions = installed_versions("llama-cpp-python")
         self._context = self._llama.ctx
         self._vocabulary = self._llama.n_vocab()
-        self._known: list[int] = []
+        self._cached_tokens: list[int] = []
 
     def run(self, chats: Sequence[Chat]) -> tuple[list[TimedReply], dict[str, float]]:
         if len(chats) > 1:
@@ -45,10 +45,10 @@ class LlamaCpp:
 
     def _read(self, prompt: Sequence[int]) -> int:
         common = 0
-        while common < min(len(self._known), len(prompt) - 1) and self._known[common] == prompt[common]:
+        while common < min(len(self._cached_tokens), len(prompt) - 1) and self._cached_tokens[common] == prompt[common]:
             common += 1
         llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(self._context), 0, common, -1)
-        del self._known[common:]
+        del self._cached_tokens[common:]
         return self._decode(prompt[common:])
 
     def _decode(self, tokens: Sequence[int]) -> int:
@@ -59,7 +59,7 @@ class LlamaCpp:
             status = llama_cpp.llama_decode(self._context, llama_cpp.llama_batch_get_one(array, len(part)))
             if status:
                 raise RuntimeError(f"llama_decode: {status}")
-        self._known.extend(tokens)
+        self._cached_tokens.extend(tokens)
         logits = llama_cpp.llama_get_logits_ith(self._context, -1)
         scores = ctypes.cast(logits, ctypes.POINTER(ctypes.c_float * self._vocabulary)).contents
         return int(np.frombuffer(scores, dtype=np.float32).argmax())

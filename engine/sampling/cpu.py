@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float32]
 
-_OF_A_SET = 16
+_SET_SIZE = 16
 """Tokens per set; top-k's bound is found among the sets' highest scores."""
-_VISIBLE = 80
+_MAX_EXPONENT_RANGE = 80
 """Exponents up to this far below the highest still give distinct float32 weights."""
 _BLOCK = 64
 """Weights per block; a longer running sum is searched by the sums of such blocks first."""
@@ -82,12 +82,12 @@ def _candidates(scores: Floats, highest: float, row: SamplingRow) -> NDArray[np.
     The vocabulary is divided into sets. The ``top_k``-th highest of the sets' maxima is at most the ``top_k``-th
     highest score of all, so it bounds the candidates without weighing or sorting the whole vocabulary.
     """
-    sets = len(scores) // _OF_A_SET
+    sets = len(scores) // _SET_SIZE
     if sets <= row.top_k:
         return None
-    tops = scores[: sets * _OF_A_SET].reshape(_OF_A_SET, sets).max(0)
+    tops = scores[: sets * _SET_SIZE].reshape(_SET_SIZE, sets).max(0)
     bound = float(np.partition(tops, sets - row.top_k)[sets - row.top_k])
-    if highest - bound > _VISIBLE * row.temperature:
+    if highest - bound > _MAX_EXPONENT_RANGE * row.temperature:
         return None
     # The margin ensures that the weights of excluded tokens are lower even after rounding.
     return (scores >= bound - 1e-4 * row.temperature - 1e-6 * (highest - bound)).nonzero()[0]

@@ -38,13 +38,13 @@ class Vocabulary:
         self._special = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special} | set(
             tokenizer.all_special_ids
         )
-        self._known: dict[int, bytes] = {}
+        self._bytes_by_id: dict[int, bytes] = {}
 
     def data(self, token_id: int) -> bytes:
         """Returns the bytes that a token adds to a text."""
-        data = self._known.get(token_id)
+        data = self._bytes_by_id.get(token_id)
         if data is None:
-            data = self._known[token_id] = self._data(token_id)
+            data = self._bytes_by_id[token_id] = self._data(token_id)
         return data
 
     def name(self, token_id: int) -> str:

@@ -6,7 +6,7 @@
 #include "simd.h"
 
 constexpr int64_t kSetsForEach = 16;  // sets of tokens per token that top-k keeps; a set's highest score represents it
-constexpr float kVisible = 80;  // exponents down to this far below the highest give distinguishable weights
+constexpr float kMaxExponentRange = 80;  // exponents down to this far below the highest give distinguishable weights
 constexpr float kLowestExponent = -87;  // the results of lower exponents would be denormal
 constexpr int64_t kBlock = 64;  // weights per block; only the block where the running sum passes its target is searched
 
@@ -91,7 +91,7 @@ inline void unnormalized_softmax(const float* scores, int64_t count, const Filte
     found.tokens.clear();
     if (row.top_k > 0 && row.top_k < count) {
         const double bound = top_k_lower_bound(scores, count, row.top_k, found.tops);
-        if (row.highest - bound <= kVisible * row.temperature) {
+        if (row.highest - bound <= kMaxExponentRange * row.temperature) {
             // The margin ensures that the weights of lower scores are lower even after rounding.
             const float least = float(bound - 1e-4 * row.temperature - 1e-6 * (row.highest - bound));
             found.scores.clear();

@@ -135,10 +135,10 @@ def test_replies_of_all_lengths_end_where_they_must(llama: LoadedModel, steps_pe
     asked = {f"r{length}": replace(SAMPLED, max_tokens=length, seed=length) for length in range(1, 7)}
     for name, params in asked.items():
         add(core, name, [5, 6, 7], params)
-    told = finish(core)
+    record = finish(core)
     for name, params in asked.items():
-        assert told.tokens[name, 0] == alone(llama, [5, 6, 7], params).tokens["r", 0]
-        assert told.reasons[name, 0] is FinishReason.LENGTH
+        assert record.tokens[name, 0] == alone(llama, [5, 6, 7], params).tokens["r", 0]
+        assert record.reasons[name, 0] is FinishReason.LENGTH
     assert steps_per_call == [4, 1]  # behind the first step, in which nobody is being written to
     assert core.stats().num_steps == 6
     assert core.stats().generation_tokens == 1 + 2 + 3 + 4 + 5 + 6
@@ -159,10 +159,10 @@ def test_a_stop_string_ends_a_reply_that_has_gone_on(llama: LoadedModel, steps_p
     params = replace(GREEDY, stop=(text[6:9],))
     core = make_core(llama)
     add(core, "a", [5, 6, 7], params)
-    told = finish(core)
-    assert told.reasons["a", 0] is FinishReason.STOP
-    assert told.text == text[: text.index(text[6:9])]
-    assert told.tokens["a", 0] == alone(llama, [5, 6, 7], params).tokens["r", 0]
+    record = finish(core)
+    assert record.reasons["a", 0] is FinishReason.STOP
+    assert record.text == text[: text.index(text[6:9])]
+    assert record.tokens["a", 0] == alone(llama, [5, 6, 7], params).tokens["r", 0]
     assert steps_per_call
 
 
@@ -173,21 +173,21 @@ def test_who_needs_each_token_looked_at_has_it_so_and_only_while_it_writes(
 ) -> None:
     core = make_core(llama)
     add(core, "a", [5, 6, 7], replace(GREEDY, max_tokens=40))
-    told = ReaderRecord()
-    told.record(core.step())  # the prompt
-    told.record(core.step())
+    record = ReaderRecord()
+    record.add(core.step())  # the prompt
+    record.add(core.step())
     assert steps_per_call == [4]
     add(core, "b", [9, 8, 7], params)
-    while ("b", params.n - 1) not in told.reasons:
-        told.record(core.step())
+    while ("b", params.n - 1) not in record.reasons:
+        record.add(core.step())
         core.check()
     between = len(steps_per_call)
-    finish(core, told)
+    finish(core, record)
     assert len(steps_per_call) > between
-    assert told.tokens["a", 0] == alone(llama, [5, 6, 7], replace(GREEDY, max_tokens=40)).tokens["r", 0]
+    assert record.tokens["a", 0] == alone(llama, [5, 6, 7], replace(GREEDY, max_tokens=40)).tokens["r", 0]
     whole = alone(llama, [9, 8, 7], params)
     for index in range(params.n):
-        assert told.tokens["b", index] == whole.tokens["r", index]
+        assert record.tokens["b", index] == whole.tokens["r", index]
     if params.n == 1 and params.prompt_logprobs is None:
         assert between == 1
 
@@ -210,12 +210,12 @@ def test_scores_that_are_of_no_use_end_one_reply_in_whichever_step(
         try:
             add(core, "bad", prompt, GREEDY)
             add(core, "good", others, GREEDY)
-            told = finish(core)
+            record = finish(core)
         finally:
             embedding[whole[at]] = kept
-        assert told.failures == {"bad": "LogitsError"}
-        assert told.tokens["bad", 0] == whole[: at + 1]
-        assert told.tokens["good", 0] == neighbour
+        assert record.failures == {"bad": "LogitsError"}
+        assert record.tokens["bad", 0] == whole[: at + 1]
+        assert record.tokens["good", 0] == neighbour
     assert len(steps_per_call) > len(places)
 
 
@@ -262,6 +262,6 @@ def test_where_c_does_only_short_steps_longer_ones_stay_single(llama: LoadedMode
     core._multi_step._max_native_tokens = 2
     for name in "abc":
         add(core, name, [5, 6, 7], GREEDY)
-    told = finish(core)
-    assert {tuple(told.tokens[name, 0]) for name in "abc"} == {tuple(alone(llama, [5, 6, 7], GREEDY).tokens["r", 0])}
+    record = finish(core)
+    assert {tuple(record.tokens[name, 0]) for name in "abc"} == {tuple(alone(llama, [5, 6, 7], GREEDY).tokens["r", 0])}
     assert steps_per_call == []

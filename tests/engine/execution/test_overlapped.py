@@ -163,8 +163,8 @@ def test_each_step_begins_before_the_one_before_it_is_read(llama: LoadedModel, d
     core = make_core(llama, device)
     add(core, "a", list(range(5, 9)), GREEDY)
     add(core, "b", list(range(5, 39)), replace(SAMPLED, top_p=0.9))  # in chunks, beside the first
-    told = finish(core)
-    assert told.tokens["a", 0] == alone(device, llama, list(range(5, 9)), GREEDY).tokens["r", 0]
+    record = finish(core)
+    assert record.tokens["a", 0] == alone(device, llama, list(range(5, 9)), GREEDY).tokens["r", 0]
     assert device.num_overlapped == core.stats().num_steps - 1
 
 
@@ -183,22 +183,22 @@ def test_who_needs_the_host_stops_the_overlap_only_while_it_writes(
     prompts = [list(range(5, 12)), list(range(40, 50))]
     core = make_core(llama, device)
     add(core, "a", prompts[0], replace(GREEDY, max_tokens=40))
-    told = ReaderRecord()
+    record = ReaderRecord()
     for _ in range(3):
-        told.record(core.step())
+        record.add(core.step())
     before = device.num_overlapped
     assert before > 0
     add(core, "b", prompts[1], params)
-    while ("b", params.n - 1) not in told.reasons:
-        told.record(core.step())
+    while ("b", params.n - 1) not in record.reasons:
+        record.add(core.step())
         core.check()
     between = device.num_overlapped
-    finish(core, told)
+    finish(core, record)
     assert device.num_overlapped > between + 10
-    assert told.tokens["a", 0] == alone(device, llama, prompts[0], replace(GREEDY, max_tokens=40)).tokens["r", 0]
+    assert record.tokens["a", 0] == alone(device, llama, prompts[0], replace(GREEDY, max_tokens=40)).tokens["r", 0]
     whole = alone(device, llama, prompts[1], params)
     for index in range(params.n):
-        assert told.tokens["b", index] == whole.tokens["r", index]
+        assert record.tokens["b", index] == whole.tokens["r", index]
     if params.n == 1 and params.prompt_logprobs is None:
         assert between == before  # every step of its reply was sampled on the host
 
@@ -218,9 +218,9 @@ def test_draws_from_too_few_candidates_are_put_right(
     asked["greedy"] = GREEDY
     for name, params in asked.items():
         add(core, name, [9, 8, 7], params)
-    told = finish(core)
+    record = finish(core)
     for name, params in asked.items():
-        assert told.tokens[name, 0] == alone(device, llama, [9, 8, 7], params).tokens["r", 0]
+        assert record.tokens[name, 0] == alone(device, llama, [9, 8, 7], params).tokens["r", 0]
     assert len(invalidations) > 10
     assert "greedy" not in invalidations
 
@@ -231,8 +231,8 @@ def test_candidates_grow_with_those_that_were_too_few(
     monkeypatch.setattr(gpu, "FIRST_CANDIDATES", 2)
     core = make_core(llama, device)
     add(core, "a", [9, 8, 7], replace(SAMPLED, temperature=1.5, top_p=0.95, max_tokens=40))
-    told = finish(core)
-    assert len(told.tokens["a", 0]) == 40
+    record = finish(core)
+    assert len(record.tokens["a", 0]) == 40
     assert core.stats().num_steps <= 40 + 4
 
 
@@ -245,14 +245,14 @@ def test_who_has_ended_keeps_its_blocks_until_its_last_row_is_computed(
     whole = alone(device, llama, [5, 6, 7], GREEDY).tokens["r", 0]
     core = make_core(llama, device)
     add(core, "a", [5, 6, 7], replace(GREEDY, stop_token_ids=(whole[3],)))
-    told = ReaderRecord()
-    while ("a", 0) not in told.reasons:
-        told.record(core.step())
-    assert told.reasons["a", 0] is FinishReason.STOP
+    record = ReaderRecord()
+    while ("a", 0) not in record.reasons:
+        record.add(core.step())
+    assert record.reasons["a", 0] is FinishReason.STOP
     assert core.stats().kv_cache_usage > 0
     assert core.has_work
-    finish(core, told)
-    assert told.tokens["a", 0] == whole[: whole.index(whole[3]) + 1]
+    finish(core, record)
+    assert record.tokens["a", 0] == whole[: whole.index(whole[3]) + 1]
 
 
 def test_a_stop_string_ends_a_reply_that_has_gone_on(llama: LoadedModel, device: DelayedDevice) -> None:
@@ -260,18 +260,18 @@ def test_a_stop_string_ends_a_reply_that_has_gone_on(llama: LoadedModel, device:
     params = replace(GREEDY, stop=(text[6:9],))
     core = make_core(llama, device)
     add(core, "a", [5, 6, 7], params)
-    told = finish(core)
-    assert told.reasons["a", 0] is FinishReason.STOP
-    assert told.text == text[: text.index(text[6:9])]
-    assert told.tokens["a", 0] == alone(device, llama, [5, 6, 7], params).tokens["r", 0]
+    record = finish(core)
+    assert record.reasons["a", 0] is FinishReason.STOP
+    assert record.text == text[: text.index(text[6:9])]
+    assert record.tokens["a", 0] == alone(device, llama, [5, 6, 7], params).tokens["r", 0]
 
 
 def test_the_last_token_that_fits_has_no_row_too_many(llama: LoadedModel, device: DelayedDevice) -> None:
     """Its length is known beforehand, and behind the context's end there is no block."""
     core = make_core(llama, device, num_kv_blocks=MAX_LEN // BLOCK + 1)
     add(core, "a", [5, 6, 7], replace(GREEDY, max_tokens=MAX_LEN))
-    told = finish(core)
-    assert len(told.tokens["a", 0]) == MAX_LEN - 3
+    record = finish(core)
+    assert len(record.tokens["a", 0]) == MAX_LEN - 3
     assert core.stats().num_steps == MAX_LEN - 3
     assert core.stats().num_preemptions == 0
 
@@ -280,16 +280,16 @@ def test_an_abort_in_the_middle_of_a_step(llama: LoadedModel, device: DelayedDev
     core = make_core(llama, device)
     add(core, "a", [5, 6, 7], GREEDY)
     add(core, "b", [8, 9], replace(GREEDY, max_tokens=30))
-    told = ReaderRecord()
+    record = ReaderRecord()
     for _ in range(4):
-        told.record(core.step())
-    heard = len(told.tokens["a", 0])
+        record.add(core.step())
+    heard = len(record.tokens["a", 0])
     assert core.abort("a")
     core.check()
     assert not core.abort("a")
-    finish(core, told)
-    assert len(told.tokens["a", 0]) == heard
-    assert told.tokens["b", 0] == alone(device, llama, [8, 9], replace(GREEDY, max_tokens=30)).tokens["r", 0]
+    finish(core, record)
+    assert len(record.tokens["a", 0]) == heard
+    assert record.tokens["b", 0] == alone(device, llama, [8, 9], replace(GREEDY, max_tokens=30)).tokens["r", 0]
 
 
 def test_ending_everything_waits_for_the_device(llama: LoadedModel, device: DelayedDevice) -> None:
@@ -329,9 +329,9 @@ def harmless(device: DelayedDevice, model: LoadedModel, count: int) -> dict[str,
     found: dict[str, tuple[list[int], list[int]]] = {}
     for first in range(10, 200, 3):
         prompt = [first, first + 1, first + 2]
-        told = alone(device, model, prompt, replace(GREEDY, max_tokens=24))
-        if not told.failures:
-            found[f"r{first}"] = prompt, told.tokens["r", 0]
+        record = alone(device, model, prompt, replace(GREEDY, max_tokens=24))
+        if not record.failures:
+            found[f"r{first}"] = prompt, record.tokens["r", 0]
         if len(found) == count:
             break
     return found
@@ -345,11 +345,11 @@ def test_unusable_scores_fail_their_own_request_only(
     ((_, (other, expected)),) = harmless(device, model, 1).items()
     add(core, "bad", prompt, GREEDY)
     add(core, "good", other, replace(GREEDY, max_tokens=24))
-    told = finish(core)
-    assert told.failures == {"bad": "LogitsError"}
-    assert told.tokens["bad", 0][-1] == poison
-    assert len(told.tokens["bad", 0]) == at + 1
-    assert told.tokens["good", 0] == expected
+    record = finish(core)
+    assert record.failures == {"bad": "LogitsError"}
+    assert record.tokens["bad", 0][-1] == poison
+    assert len(record.tokens["bad", 0]) == at + 1
+    assert record.tokens["good", 0] == expected
 
 
 @pytest.mark.parametrize("ends", ["stops", "is aborted"])
@@ -362,18 +362,18 @@ def test_nan_in_a_row_too_many_harms_nobody(
     # Others wait until it has ended: then they get blocks that it has written to, and a graph reads whole blocks.
     core = make_core(model, device, OpRecorder(), num_kv_blocks=MAX_LEN // BLOCK + 1, max_num_seqs=1)
     others = harmless(device, model, 4)
-    told = ReaderRecord()
+    record = ReaderRecord()
     add(core, "bad", prompt, params)
     for name, (tokens, _expected) in others.items():
         add(core, name, tokens, replace(GREEDY, max_tokens=24))
-    while len(told.tokens.get(("bad", 0), ())) <= at:
-        told.record(core.step())
+    while len(record.tokens.get(("bad", 0), ())) <= at:
+        record.add(core.step())
     if ends == "is aborted":
         assert core.abort("bad")
-    finish(core, told)
-    assert told.failures == {}
+    finish(core, record)
+    assert record.failures == {}
     for name, (_tokens, expected) in others.items():
-        assert told.tokens[name, 0] == expected
+        assert record.tokens[name, 0] == expected
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["while it is queued", "while it is computed"])
@@ -409,9 +409,9 @@ def test_replies_that_are_taken_over_go_on_where_they_were(llama: LoadedModel, d
     asked = {"a": GREEDY, "b": replace(SAMPLED, top_k=9), "c": replace(GREEDY, max_tokens=4)}
     for name, params in asked.items():
         add(core, name, [20, 21, 22], params)
-    told = ReaderRecord()
+    record = ReaderRecord()
     for _ in range(4):
-        told.record(core.step())
+        record.add(core.step())
     core._step_request_ids = ()  # nobody is to blame
     failed, waiting = core.evacuate()
     device.unread = 0
@@ -419,9 +419,9 @@ def test_replies_that_are_taken_over_go_on_where_they_were(llama: LoadedModel, d
     other = make_core(llama, device)
     for submission in waiting:
         other.add(submission)
-    finish(other, told)
+    finish(other, record)
     for name, params in asked.items():
-        assert told.tokens[name, 0] == alone(device, llama, [20, 21, 22], params).tokens["r", 0]
+        assert record.tokens[name, 0] == alone(device, llama, [20, 21, 22], params).tokens["r", 0]
 
 
 def test_it_can_be_turned_off(llama: LoadedModel, device: DelayedDevice) -> None:

@@ -116,9 +116,9 @@ async def test_a_reply(server: ScriptedServer, connect: Connect) -> None:
     assert 0 < last.timings.time_to_first_token_seconds <= last.timings.total_seconds
     assert engine.info.name == "m"
     assert engine.info.max_model_len == 100
-    assert server.asked[0].headers["authorization"] == "Bearer secret"
-    assert server.asked[0].body["messages"] == HI
-    assert server.asked[0].body["stream"] is True
+    assert server.generation_requests[0].headers["authorization"] == "Bearer secret"
+    assert server.generation_requests[0].body["messages"] == HI
+    assert server.generation_requests[0].body["stream"] is True
     assert engine.health().ready
     assert not isinstance(engine, ModelHost)
 
@@ -149,7 +149,7 @@ async def test_a_server_that_tells_no_usage_is_counted_here(connect: Connect) ->
         assert deltas[-1].timings is not None
         assert deltas[-1].timings.completion_tokens == 2
         assert deltas[-1].timings.prompt_tokens == await engine.check_chat(HI) > 0
-        assert "stream_options" not in server.asked[0].body
+        assert "stream_options" not in server.generation_requests[0].body
         assert engine.info.max_model_len == 64
 
 
@@ -197,13 +197,16 @@ async def test_logprobs_of_a_chat_and_of_a_completion(server: ScriptedServer, co
     (scores,) = deltas[0].logprobs
     assert (scores.token.token_id, scores.token.logprob, scores.token.data) == (9, -0.5, b"a")
     assert [(each.text, each.data) for each in scores.top] == [("a", b"a"), ("é", "é".encode())]
-    assert (server.asked[0].body["logprobs"], server.asked[0].body["top_logprobs"]) == (True, 2)
+    assert (server.generation_requests[0].body["logprobs"], server.generation_requests[0].body["top_logprobs"]) == (
+        True,
+        2,
+    )
     deltas = await read(engine.complete("x", SamplingParams(logprobs=2)))
     first, second = deltas[0].logprobs
     assert [each.text for each in first.top] == ["a", "c"]
     assert (second.token.logprob, second.top, deltas[0].num_tokens) == (-2, (), 2)
-    assert server.asked[1].body["logprobs"] == 2
-    assert server.asked[1].body["prompt"] == "x"
+    assert server.generation_requests[1].body["logprobs"] == 2
+    assert server.generation_requests[1].body["prompt"] == "x"
 
 
 async def test_leaving_closes_the_connection(server: ScriptedServer, connect: Connect) -> None:
@@ -213,12 +216,12 @@ async def test_leaving_closes_the_connection(server: ScriptedServer, connect: Co
     assert (await anext(stream)).text == "a"
     assert engine.stats().num_requests_running == 1
     await stream.aclose()
-    await eventually(lambda: server.left == 1)
+    await eventually(lambda: server.num_disconnects == 1)
     server.say(reply(NEVER()))
     waiting = asyncio.create_task(read(engine.chat(HI)))
     await eventually(lambda: server.running == 1)
     waiting.cancel()
-    await eventually(lambda: server.left == 2)
+    await eventually(lambda: server.num_disconnects == 2)
     assert engine.stats().num_requests_running == 0
     assert engine.stats().requests_finished["abort"] == 2
     assert await engine.drain(0.0)
@@ -259,7 +262,7 @@ async def test_before_the_first_token_the_request_is_sent_again(
     engine = await connect(server)
     server.say(BEFORE[fault])
     assert await said(engine) == "Hello world"
-    assert len(server.asked) == 2
+    assert len(server.generation_requests) == 2
     assert b"deskmate_remote_retries_total 1.0" in generate_latest(engine.registry)
 
 
@@ -269,7 +272,7 @@ async def test_it_is_not_sent_again_for_ever(server: ScriptedServer, connect: Co
     server.default = BEFORE[fault]
     with pytest.raises(EngineStoppedError) as caught:
         await said(engine)
-    assert len(server.asked) == 2
+    assert len(server.generation_requests) == 2
     sentence = str(caught.value)
     assert sentence.endswith(".")
     assert "<" not in sentence
@@ -284,7 +287,7 @@ async def test_in_the_middle_the_reply_is_interrupted(server: ScriptedServer, co
     assert (await anext(stream)).text == "so far"
     with pytest.raises(ReplyInterruptedError, match="in the middle of this reply"):
         await anext(stream)
-    assert len(server.asked) == 1
+    assert len(server.generation_requests) == 1
 
 
 async def test_an_error_in_the_middle(server: ScriptedServer, connect: Connect) -> None:
@@ -293,7 +296,7 @@ async def test_an_error_in_the_middle(server: ScriptedServer, connect: Connect) 
     server.say(reply(chunk("so far"), event(told), DONE))
     with pytest.raises(EngineFailedError, match="CUDA out of memory"):
         await said(engine)
-    assert len(server.asked) == 1
+    assert len(server.generation_requests) == 1
 
 
 async def test_the_word_error_in_a_reply_is_none(server: ScriptedServer, connect: Connect) -> None:
@@ -334,7 +337,7 @@ async def test_deadlines(server: ScriptedServer, connect: Connect) -> None:
     await clock.advance_until(reading.done, 501)
     deltas = [first, *await reading]
     assert (text_of(deltas), deltas[-1].finish_reason) == ("a", FinishReason.DEADLINE)
-    await eventually(lambda: server.left == 2)
+    await eventually(lambda: server.num_disconnects == 2)
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -347,7 +350,7 @@ async def test_a_busy_server_is_given_the_time_it_asks_for(
     server.say(refusal(status, {"error": {"message": "busy"}}, Retry_After=str(10 * MAX_BACKOFF_SECONDS)))
     with pytest.raises(EngineOverloadedError, match="50 seconds"):
         await said(engine)
-    assert len(server.asked) == 3
+    assert len(server.generation_requests) == 3
     assert engine.health().ready
 
 
@@ -366,7 +369,7 @@ async def test_what_trying_again_does_not_help(
     server.say(answer)
     with pytest.raises(kind, match=match):
         await said(engine)
-    assert len(server.asked) == 1
+    assert len(server.generation_requests) == 1
 
 
 # -- the context --------------------------------------------------------------------------------------------
@@ -425,14 +428,14 @@ async def test_a_maximum_length_that_does_not_fit_is_an_upper_bound(
     server.on["/tokenize"] = refusal(200, {"count": 30})
     server.say(refusal(400, {"error": {"message": told, "code": 400}}))
     assert await said(engine, max_tokens=90) == "Hello world"
-    assert [asked.body["max_tokens"] for asked in server.asked] == [90, 70]
+    assert [asked.body["max_tokens"] for asked in server.generation_requests] == [90, 70]
 
 
 async def test_vllm_counts_the_tokens(server: ScriptedServer, connect: Connect) -> None:
     engine = await connect(server)
     server.on["/tokenize"] = refusal(200, {"count": 42, "max_model_len": 100, "tokens": []})
     assert await engine.check_chat(HI) == 42
-    assert server.counted[-1].body == {"model": "m", "messages": HI, "add_generation_prompt": True}
+    assert server.other_requests[-1].body == {"model": "m", "messages": HI, "add_generation_prompt": True}
     server.on["/tokenize"] = refusal(200, {"count": 100, "max_model_len": 100, "tokens": []})
     with pytest.raises(ContextLengthError, match="100 tokens long"):
         await engine.check_chat(HI)
@@ -446,7 +449,7 @@ async def test_llama_cpp_counts_the_tokens(connect: Connect) -> None:
         engine = await connect(server)
         assert engine.info.max_model_len == 512
         assert await engine.check_chat(HI) == 3
-        assert server.counted[-1].body["content"] == "<u>hi<a>"
+        assert server.other_requests[-1].body["content"] == "<u>hi<a>"
 
 
 async def test_an_estimate_refuses_nobody_and_learns(connect: Connect) -> None:
@@ -484,7 +487,7 @@ async def test_parameters_as_each_server_spells_them(
         engine = await connect(server)
         await said(engine, **asked)
         common = {"model", "stream", "stream_options", "messages", "return_token_ids"}
-        assert {name: value for name, value in server.asked[0].body.items() if name not in common} == sent
+        assert {name: value for name, value in server.generation_requests[0].body.items() if name not in common} == sent
 
 
 @pytest.mark.parametrize(
@@ -508,7 +511,7 @@ async def test_parameters_a_server_does_not_know_are_refused_by_name(
         for refused in (engine.check_chat(HI, SamplingParams(**asked)), said(engine, **asked)):
             with pytest.raises(InvalidRequestError, match=f"^{name} "):
                 await refused
-        assert server.asked == []
+        assert server.generation_requests == []
 
 
 async def test_tgi_is_known_by_what_it_tells(connect: Connect) -> None:
@@ -517,7 +520,7 @@ async def test_tgi_is_known_by_what_it_tells(connect: Connect) -> None:
         engine = await connect(server)
         assert (engine.info.attention, engine.info.max_model_len) == ("TGI", 4000)
         await said(engine, top_p=1.0, temperature=0.5)
-        assert "top_p" not in server.asked[0].body
+        assert "top_p" not in server.generation_requests[0].body
 
 
 async def test_a_server_that_only_resembles_another_is_none_of_that_kind(connect: Connect) -> None:
@@ -546,7 +549,7 @@ async def test_a_reply_goes_on(connect: Connect, owner: str) -> None:
         engine = await connect(server)
         await engine.check_chat(UNFINISHED)
         await read(engine.chat(UNFINISHED))
-        body = server.asked[0].body
+        body = server.generation_requests[0].body
         assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
         assert body["messages"][-1] == {"role": "assistant", "content": "Hel"}
 
@@ -559,7 +562,7 @@ async def test_a_server_that_cannot_go_on_with_a_reply(connect: Connect, owner: 
             await engine.check_chat(UNFINISHED)
         with pytest.raises(InvalidRequestError, match="cannot continue"):
             await read(engine.chat(UNFINISHED))
-        assert server.asked == []
+        assert server.generation_requests == []
 
 
 # -- several servers ------------------------------------------------------------------------------------------
@@ -582,13 +585,16 @@ async def test_a_conversation_stays_where_it_is_known(
 ) -> None:
     engine = await connect(server, other)
     for number in range(20):
-        asked = len(server.asked), len(other.asked)
+        asked = len(server.generation_requests), len(other.generation_requests)
         talk: list[ChatMessage] = [{"role": "user", "content": f"question {number}"}]
         for _ in range(3):
             await read(engine.chat(talk))
-        assert (len(server.asked) - asked[0], len(other.asked) - asked[1]) in ((3, 0), (0, 3))
-    assert len(server.asked) > 0
-    assert len(other.asked) > 0
+        assert (len(server.generation_requests) - asked[0], len(other.generation_requests) - asked[1]) in (
+            (3, 0),
+            (0, 3),
+        )
+    assert len(server.generation_requests) > 0
+    assert len(other.generation_requests) > 0
 
 
 @pytest.mark.parametrize("fault", list(BEFORE))
@@ -600,7 +606,7 @@ async def test_another_server_takes_over_before_the_first_token(
     for number in range(30):  # spread over both
         talk: list[ChatMessage] = [{"role": "user", "content": f"{number}"}]
         assert text_of(await read(engine.chat(talk))) == "Hello world"
-    assert server.asked
+    assert server.generation_requests
 
 
 async def test_a_busy_server_is_left_alone_while_another_has_time(
@@ -611,8 +617,8 @@ async def test_a_busy_server_is_left_alone_while_another_has_time(
     server.default = refusal(429, {}, Retry_After="60")
     for number in range(20):
         assert text_of(await read(engine.chat([{"role": "user", "content": f"{number}"}]))) == "Hello world"
-    assert len(server.asked) == 1
-    assert len(other.asked) == 20
+    assert len(server.generation_requests) == 1
+    assert len(other.generation_requests) == 20
 
 
 async def test_a_server_dies_and_returns(
@@ -649,7 +655,7 @@ async def test_a_server_whose_replies_break_off_rests(
             await read(engine.chat([{"role": "user", "content": f"{number}"}]))
         except ReplyInterruptedError:
             failures += 1
-    assert failures == upstreams.FAILURES_TO_EJECT == len(server.asked)
+    assert failures == upstreams.FAILURES_TO_EJECT == len(server.generation_requests)
 
 
 async def test_the_only_server_is_asked_whatever_it_did(server: ScriptedServer, connect: Connect) -> None:
@@ -666,7 +672,7 @@ async def test_servers_with_different_models(connect: Connect) -> None:
         engine = await connect(one, two, remote_model="b")
         for number in range(5):
             await read(engine.chat([{"role": "user", "content": f"{number}"}]))
-        assert (len(one.asked), len(two.asked)) == (0, 5)
+        assert (len(one.generation_requests), len(two.generation_requests)) == (0, 5)
         assert engine.info.name == "b"
 
 
@@ -767,11 +773,11 @@ async def test_tokens_are_told_by_servers_that_tell_them(server: ScriptedServer,
     server.on["/detokenize"] = refusal(200, {"prompt": "hi"})
     engine = await connect(server)
     assert await engine.tokenize("hi", add_special_tokens=False) == (7, 8)
-    assert server.counted[-1].body == {"prompt": "hi", "add_special_tokens": False, "model": "m"}
+    assert server.other_requests[-1].body == {"prompt": "hi", "add_special_tokens": False, "model": "m"}
     assert await engine.tokenize(HI) == (7, 8)
-    assert server.counted[-1].body["messages"] == HI
+    assert server.other_requests[-1].body["messages"] == HI
     assert await engine.detokenize([7, 8]) == "hi"
-    assert server.counted[-1].body == {"tokens": [7, 8], "model": "m"}
+    assert server.other_requests[-1].body == {"tokens": [7, 8], "model": "m"}
     with pytest.raises(InvalidRequestError, match="return_token_strs"):
         await engine.token_strings([7])
 
@@ -788,7 +794,7 @@ async def test_tokens_of_a_server_that_does_not_tell_them(connect: Connect) -> N
 async def test_a_name_goes_with_its_message(server: ScriptedServer, connect: Connect) -> None:
     engine = await connect(server)
     await read(engine.chat([{"role": "user", "content": "hi", "name": "Ann"}]))
-    assert server.asked[0].body["messages"] == [{"role": "user", "content": "hi", "name": "Ann"}]
+    assert server.generation_requests[0].body["messages"] == [{"role": "user", "content": "hi", "name": "Ann"}]
 
 
 async def test_more_log_probabilities_than_this_server_allows_are_not_asked_for(
@@ -797,4 +803,4 @@ async def test_more_log_probabilities_than_this_server_allows_are_not_asked_for(
     engine = await connect(server, max_logprobs=5)
     with pytest.raises(InvalidRequestError, match="ENGINE_MAX_LOGPROBS"):
         await said(engine, logprobs=6)
-    assert server.asked == []
+    assert server.generation_requests == []

@@ -153,15 +153,15 @@ async def test_a_model_of_the_hub_is_fetched_while_the_old_one_serves(
     engine: Engine, two: Path, tmp_path: Path
 ) -> None:
     with Hub(two).running(tmp_path / "cache") as hub:
-        hub.more.clear()
+        hub.resume.clear()
         swap = asyncio.create_task(engine.swap("somebody/model"))
-        assert await asyncio.to_thread(hub.stopped.wait, 20)
+        assert await asyncio.to_thread(hub.paused.wait, 20)
         await eventually(lambda: engine.status.stage == "Downloading somebody/model")
         await eventually(lambda: (engine.status.progress or 0) > 0.4)
-        assert not hub.more.is_set()
+        assert not hub.resume.is_set()
         assert engine.health().ready
         assert len(await reply(engine)) == 5
-        hub.more.set()
+        hub.resume.set()
         await swap
         assert engine.info.name == "somebody/model"
         with pytest.raises(ModelLoadError, match="nobody/nothing"):
@@ -171,15 +171,15 @@ async def test_a_model_of_the_hub_is_fetched_while_the_old_one_serves(
 
 async def test_a_start_that_is_given_up_waits_for_no_download(two: Path, tmp_path: Path) -> None:
     with Hub(two).running(tmp_path / "cache") as hub:
-        hub.more.clear()
+        hub.resume.clear()
         engine = Engine(EngineSettings(model="somebody/model", dtype="float32", kv_cache_memory=0.05))
         start = asyncio.create_task(engine.start())
-        assert await asyncio.to_thread(hub.stopped.wait, 20)
+        assert await asyncio.to_thread(hub.paused.wait, 20)
         start.cancel()
         with pytest.raises(asyncio.CancelledError):
             await start
-        assert not hub.more.is_set()
-        hub.more.set()
+        assert not hub.resume.is_set()
+        hub.resume.set()
         await eventually(lambda: not engine._supervisor._exclusive.locked())
         await engine.start()  # and can be started after all
         assert len(await reply(engine)) == 5
