@@ -154,13 +154,13 @@ class EngineCore:
         Returns:
             The requests that were in the step, with their siblings, and all others, ready for another core.
         """
-        everyone = [self._submissions[request.id] for request in self._scheduler.evacuate()]
+        submissions = [self._submissions[request.id] for request in self._scheduler.evacuate()]
         broken = {self._submissions[id_].stream_id for id_ in self._step_request_ids if id_ in self._submissions}
-        failed = [one for one in everyone if one.stream_id in broken]
+        failed = [one for one in submissions if one.stream_id in broken]
         self._output_processor.fail_all(len(failed))
         del self._runner, self._overlap
         self._drafting = None  # a draft model has a cache of its own
-        return failed, [one for one in everyone if one.stream_id not in broken]
+        return failed, [one for one in submissions if one.stream_id not in broken]
 
     def step(self) -> StepResult:
         """Computes one step, or several where the multi-step decoder can, and expires overdue requests first."""
@@ -373,8 +373,8 @@ class EngineCore:
             counts += [chunk.request.params.prompt_logprobs or 0] * len(chunk.scored)
         scored = iter(score(logits, tokens, counts))
         for chunk in chunks:
-            known = self._submissions[chunk.request.id].prompt_logprobs
-            known += (named_scores(self.request_processor.vocabulary, next(scored)) for _ in chunk.scored)
+            prompt_logprobs = self._submissions[chunk.request.id].prompt_logprobs
+            prompt_logprobs += (named_scores(self.request_processor.vocabulary, next(scored)) for _ in chunk.scored)
 
     def reset(self) -> None:
         """Clears the prefix cache, the counters and the metrics, after warming up."""
