@@ -43,8 +43,8 @@ class TrustedProxies:
     def is_https(self, scope: Mapping[str, Any]) -> bool:
         """Whether a trusted proxy says that the browser connected by https."""
         client = scope.get("client")
-        told = client is not None and self._trusts(str(client[0]))
-        return told and Headers(scope=dict(scope)).get("x-forwarded-proto", "").strip().lower() == "https"
+        is_trusted = client is not None and self._trusts(str(client[0]))
+        return is_trusted and Headers(scope=dict(scope)).get("x-forwarded-proto", "").strip().lower() == "https"
 
     def _trusts(self, address: str) -> bool:
         try:

@@ -18,11 +18,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.cors import CrossOrigin
-from app.auth.denials import RequestRefused, not_signed_in, refusal_response
 from app.auth.gradio_sessions import SessionOwners
 from app.auth.identity import Authenticator, Identity, set_identity
 from app.auth.origins import LOOPBACK_NAMES, SAFE_METHODS, host_name, is_same_origin
 from app.auth.policy import Access, Rule, SessionIn, rule_on
+from app.auth.refusals import RequestRefused, not_signed_in, refusal_response
 from app.auth.revocable import RevocableRequests, run_until_revoked
 from app.domain.roles import UserRole
 from app.errors import StorageUnavailable, TooLarge
@@ -120,8 +120,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            with self._revocable.track(identity.user_id), self._authenticator.watch(identity) as ended:
-                await run_until_revoked(ended, self._app, scope, receive, send)
+            with self._revocable.track(identity.user_id), self._authenticator.watch(identity) as revoked:
+                await run_until_revoked(revoked, self._app, scope, receive, send)
         except RequestRefused as refusal:
             await refusal_response(scope, refusal)(scope, receive, send)
 
@@ -212,7 +212,7 @@ def _authorize(rule: Rule, identity: Identity) -> None:
         )
     if rule.access is Access.ADMIN and identity.role is not UserRole.ADMIN:
         raise RequestRefused(403, "not_allowed", "Only admins can do this. Ask an admin.")
-    if rule.access is Access.OVERSEER and not identity.role.may_oversee:
+    if rule.access is Access.DESK_READER and not identity.role.may_read_desk:
         raise RequestRefused(403, "not_allowed", "Only admins and viewers can see this. Ask an admin for access.")
     if rule.access is Access.WRITER and not identity.role.may_write:
         raise RequestRefused(403, "not_allowed", "Your role is read-only. Ask an admin for access.")

@@ -16,7 +16,7 @@ from app.concurrency.cpu_affinity import lower_thread_priority
 Result = TypeVar("Result")
 
 #: Threads. A hash takes 64 MiB and some tens of milliseconds: password guessing must not exhaust the machine.
-_AT_ONCE = 2
+_MAX_THREADS = 2
 
 
 class Passwords:
@@ -24,8 +24,10 @@ class Passwords:
 
     def __init__(self, hasher: PasswordHash | None = None) -> None:
         self._hasher = hasher or PasswordHash((Argon2Hasher(),))
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="passwords", initializer=lower_thread_priority)
-        self._nobody: str | None = None
+        self._threads = ThreadPoolExecutor(
+            _MAX_THREADS, thread_name_prefix="passwords", initializer=lower_thread_priority
+        )
+        self._dummy_hash: str | None = None
 
     async def hash(self, password: str) -> str:
         """Returns argon2's encoded hash of ``password``: parameters, a new salt and the hash."""
@@ -39,9 +41,9 @@ class Passwords:
                 as long.
         """
         if hashed is None:
-            if self._nobody is None:
-                self._nobody = await self.hash("of nobody")
-            await self._run(self._hasher.verify, password, self._nobody)
+            if self._dummy_hash is None:
+                self._dummy_hash = await self.hash("dummy")
+            await self._run(self._hasher.verify, password, self._dummy_hash)
             return False, None
         try:
             return await self._run(self._hasher.verify_and_update, password, hashed)

@@ -21,7 +21,7 @@ class Access(Enum):
     OPEN = auto()  #: nothing: health probes, and the pages and routes for signing in
     USER = auto()  #: to be signed in (without accounts, every caller is the local user)
     WRITER = auto()  #: to be an agent or an admin: routes that change something
-    OVERSEER = auto()  #: to be an admin or a viewer: routes that show other users' work
+    DESK_READER = auto()  #: to be an admin or a viewer: routes that show other users' work
     ADMIN = auto()  #: to be an admin (the local user is one)
     METRICS = auto()  #: the metrics token (without accounts: nothing)
     DENIED = auto()  #: closed; answers 404 like a path that does not exist
@@ -82,7 +82,7 @@ class Ruling:
 
 
 _OPEN, _USER, _WRITER, _ADMIN, _DENIED = Access.OPEN, Access.USER, Access.WRITER, Access.ADMIN, Access.DENIED
-_OVERSEER = Access.OVERSEER
+_DESK_READER = Access.DESK_READER
 
 RULES: tuple[Rule, ...] = (
     # Probes and metrics.
@@ -144,13 +144,13 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/api/engine/sleep", _ADMIN),
     Rule("POST", "/api/engine/wake", _ADMIN),
     Rule("POST", "/api/engine/swap", _ADMIN),
-    # The desk. Overseers see the agents' conversations and ratings.
+    # The desk. Viewers see the agents' conversations and ratings.
     Rule("GET", "/desk", _USER, linkable=True),
     Rule("GET", "/api/desk", _USER),
-    Rule("GET", "/api/desk/usage", _OVERSEER),
-    Rule("GET", "/api/desk/usage/csv", _OVERSEER),
-    Rule("GET", "/api/desk/review", _OVERSEER),
-    Rule("GET", "/api/desk/review/{message_id}", _OVERSEER),
+    Rule("GET", "/api/desk/usage", _DESK_READER),
+    Rule("GET", "/api/desk/usage/csv", _DESK_READER),
+    Rule("GET", "/api/desk/review", _DESK_READER),
+    Rule("GET", "/api/desk/review/{message_id}", _DESK_READER),
     Rule("PUT", "/api/desk/review/{message_id}", _ADMIN),
     Rule("GET", "/api/desk/templates/{kind}", _USER),
     Rule("GET", "/api/desk/templates/{kind}/{name}/versions", _USER),

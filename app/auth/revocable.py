@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.auth.denials import RequestRefused
+from app.auth.refusals import RequestRefused
 from app.error_format import error_response
 
 MAX_REVOCABLE_PER_USER = 100
@@ -52,38 +52,38 @@ class RevocableRequests:
 
 
 async def run_until_revoked(
-    ended: asyncio.Event | None, app: ASGIApp, scope: Scope, receive: Receive, send: Send
+    revoked: asyncio.Event | None, app: ASGIApp, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Runs ``app`` until it returns or ``ended`` is set; then cancels it and ends its response. None is never set."""
-    if ended is None:
+    """Runs ``app`` until it returns or ``revoked`` is set; then cancels it and ends its response. None is never set."""
+    if revoked is None:
         await app(scope, receive, send)
         return
-    begun = done = False
+    started = done = False
 
     async def noted(message: Message) -> None:
-        nonlocal begun, done
-        begun = True
+        nonlocal started, done
+        started = True
         await send(message)
         done = message["type"] == "http.response.body" and not message.get("more_body", False)
 
     answering = asyncio.ensure_future(_run(app, scope, receive, noted))
-    ending = asyncio.ensure_future(ended.wait())
+    revocation = asyncio.ensure_future(revoked.wait())
     try:
-        await asyncio.wait({answering, ending}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({answering, revocation}, return_when=asyncio.FIRST_COMPLETED)
         if answering.done():
             answering.result()
             return
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)
-        if not begun:
+        if not started:
             refusal = error_response(scope["path"], 401, "not_signed_in", "You were signed out. Sign in again.")
             await refusal(scope, receive, send)
         elif not done:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
     finally:
-        for task in (answering, ending):
+        for task in (answering, revocation):
             task.cancel()
-        await asyncio.gather(answering, ending, return_exceptions=True)
+        await asyncio.gather(answering, revocation, return_exceptions=True)
 
 
 async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -28,12 +28,12 @@ class RevocationWatcher:
     @contextmanager
     def watch(self, identity: Identity) -> Iterator[asyncio.Event | None]:
         """Yields an event that is set as soon as the identity is revoked. Watched until the block ends."""
-        ended = asyncio.Event()
-        self._watched[identity].add(ended)
+        revoked = asyncio.Event()
+        self._watched[identity].add(revoked)
         try:
-            yield ended
+            yield revoked
         finally:
-            self._watched[identity].discard(ended)
+            self._watched[identity].discard(revoked)
             if not self._watched[identity]:
                 del self._watched[identity]
 
@@ -59,5 +59,5 @@ class RevocationWatcher:
             valid_ids |= await self._keys.find_valid(keys)
         for identity in watched:
             if identity.session_id not in valid_ids and identity.key_id not in valid_ids:
-                for ended in self._watched.get(identity, ()):
-                    ended.set()
+                for revoked in self._watched.get(identity, ()):
+                    revoked.set()

@@ -18,6 +18,6 @@ class UserRole(StrEnum):
         return self is not UserRole.VIEWER
 
     @property
-    def may_oversee(self) -> bool:
+    def may_read_desk(self) -> bool:
         """Whether the user may see usage and the replies to review."""
         return self is not UserRole.AGENT

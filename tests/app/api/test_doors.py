@@ -29,7 +29,7 @@ ENOUGH: dict[Access, set[UserRole | None]] = {
     Access.OPEN: {None, *UserRole},
     Access.USER: {*UserRole},
     Access.WRITER: {UserRole.ADMIN, UserRole.AGENT},
-    Access.OVERSEER: {UserRole.ADMIN, UserRole.VIEWER},
+    Access.DESK_READER: {UserRole.ADMIN, UserRole.VIEWER},
     Access.ADMIN: {UserRole.ADMIN},
     Access.METRICS: set(),
     Access.DENIED: set(),
