@@ -106,7 +106,7 @@ class TemporaryChats:
 
     def _build(self, database: Database) -> Chats:
         records = TurnRecords(database, new_id(), self._settings.lease_seconds)
-        contexts, nobody = TurnContexts(database), Notifications(IN_MEMORY)
+        contexts, notifications = TurnContexts(database), Notifications(IN_MEMORY)
         limits = StorageLimits(max_bytes=TEMPORARY_BYTES, temporary=True)
         return Chats(
             conversations=Conversations(database, limits),
@@ -116,7 +116,7 @@ class TemporaryChats:
                 records,
                 contexts,
                 self._templates,
-                nobody,
+                notifications,
                 admission=self.admission,
                 storage=StorageQuota(StorageUsageRecords(database), limits),
                 is_alone=True,

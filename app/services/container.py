@@ -155,9 +155,9 @@ class Services:
                 audit=Audit(database),
                 desk=Desk.create(
                     database,
-                    shut_out=lambda user_id, by: account_store.set_disabled(user_id, True, actor_id=by),
+                    disable_account=lambda user_id, by: account_store.set_disabled(user_id, True, actor_id=by),
                     delete_conversation=turns.delete_conversation,
-                    forget_temporary=temporary.delete_for_user,
+                    delete_temporary_chats=temporary.delete_for_user,
                 ),
                 accounts=accounts,
                 admission=admission,

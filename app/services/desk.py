@@ -27,14 +27,14 @@ class Desk:
         cls,
         database: Database,
         *,
-        shut_out: Callable[[str, str | None], Awaitable[None]],
+        disable_account: Callable[[str, str | None], Awaitable[None]],
         delete_conversation: Callable[[str, str], Awaitable[None]],
-        forget_temporary: Callable[[str], Awaitable[None]],
+        delete_temporary_chats: Callable[[str], Awaitable[None]],
     ) -> Desk:
         """Creates the services. For the callbacks, see :class:`app.services.erasure.Erasure`."""
         return cls(
             usage=UsageRecords(database),
             reviews=Reviews(database),
             audit_log=AuditLog(database),
-            erasure=Erasure(UserDataRecords(database), shut_out, delete_conversation, forget_temporary),
+            erasure=Erasure(UserDataRecords(database), disable_account, delete_conversation, delete_temporary_chats),
         )

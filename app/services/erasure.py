@@ -12,22 +12,22 @@ class Erasure:
     """Previews and deletes all data of a user.
 
     Args:
-        shut_out: disables the account (user id, acting admin's id); raises ``Conflict`` for the last admin's.
+        disable_account: disables the account (user id, acting admin's id); raises ``Conflict`` for the last admin's.
         delete_conversation: deletes a conversation (user id, conversation id) with a reply in flight in it.
-        forget_temporary: deletes the user's temporary chats, which are only in memory.
+        delete_temporary_chats: deletes the user's temporary chats, which are only in memory.
     """
 
     def __init__(
         self,
         data: UserDataRecords,
-        shut_out: Callable[[str, str | None], Awaitable[None]],
+        disable_account: Callable[[str, str | None], Awaitable[None]],
         delete_conversation: Callable[[str, str], Awaitable[None]],
-        forget_temporary: Callable[[str], Awaitable[None]],
+        delete_temporary_chats: Callable[[str], Awaitable[None]],
     ) -> None:
         self._data = data
-        self._shut_out = shut_out
+        self._disable_account = disable_account
         self._delete_conversation = delete_conversation
-        self._forget_temporary = forget_temporary
+        self._delete_temporary_chats = delete_temporary_chats
 
     async def find(self, name: str) -> str:
         """Returns the id of the user who signs in with this name.
@@ -54,10 +54,10 @@ class Erasure:
         """
         before = await self._data.preview(user_id)
         if user_id != LOCAL_USER_ID:  # the user must not start anything new meanwhile
-            await self._shut_out(user_id, actor_id)
+            await self._disable_account(user_id, actor_id)
         for conversation_id in await self._data.running_in(user_id):
             await self._delete_conversation(user_id, conversation_id)
-        await self._forget_temporary(user_id)
+        await self._delete_temporary_chats(user_id)
         await self._data.delete_conversations(user_id)
         await self._data.delete_rest(actor_id, before)
         return before
