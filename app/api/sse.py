@@ -16,7 +16,7 @@ from app.concurrency.timeouts import wait_with_timeout
 #: Interval of keep-alive comments on a silent stream.
 PING_SECONDS = 15.0
 #: Time for the last events of a stream once the server shuts down; then the stream is cut off.
-LAST_WORDS_SECONDS = 0.5
+SHUTDOWN_GRACE_SECONDS = 0.5
 
 
 def sse_event(data: Mapping[str, Any] | str, *, event: str | None = None, id: str | None = None) -> bytes:
@@ -43,19 +43,19 @@ class EventStream(StreamingResponse):
         events: AsyncIterator[bytes],
         *,
         closing: asyncio.Event,
-        farewell: bytes = b"",
+        final_event: bytes = b"",
         source: AsyncIterator[object] | None = None,
     ) -> None:
         """Args:
         closing: ends the stream shortly after it is set.
-        farewell: the last event of a stream that ``closing`` cuts off.
+        final_event: the last event of a stream that ``closing`` cuts off.
         source: the iterator that ``events`` reads, if it has been started already: closing ``events`` before its
             first iteration would not close it.
         """
         super().__init__(events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._events = events
         self._closing = closing
-        self._farewell = farewell
+        self._final_event = final_event
         self._source = source
         self._sent = 0
         self._sending = False
@@ -63,15 +63,15 @@ class EventStream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - as in ASGI
         # Events run in a task of their own, which only they wake. This one handles pings, disconnects and shutdown.
         streaming = asyncio.create_task(self._stream(send))
-        left = asyncio.create_task(self.listen_for_disconnect(receive))
+        disconnected = asyncio.create_task(self.listen_for_disconnect(receive))
         closed = asyncio.create_task(self._closing.wait())
         try:
-            if await self._attend(streaming, left, closed, send):
+            if await self._ping_until_end(streaming, disconnected, closed, send):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            for task in (streaming, left, closed):
+            for task in (streaming, disconnected, closed):
                 task.cancel()
-            await asyncio.gather(streaming, left, closed, return_exceptions=True)
+            await asyncio.gather(streaming, disconnected, closed, return_exceptions=True)
             await close(self._events)
             if self._source is not None:
                 await close(self._source)
@@ -84,29 +84,31 @@ class EventStream(StreamingResponse):
             self._sending = False
             self._sent += 1
 
-    async def _attend(
-        self, streaming: asyncio.Task[None], left: asyncio.Task[None], closed: asyncio.Task[Any], send: Send
+    async def _ping_until_end(
+        self, streaming: asyncio.Task[None], disconnected: asyncio.Task[None], closed: asyncio.Task[Any], send: Send
     ) -> bool:
         """Sends pings until the stream ends; returns whether the client is still connected."""
         while not closed.done():
             sent = self._sent
-            await asyncio.wait({streaming, left, closed}, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {streaming, disconnected, closed}, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
             if streaming.done():
                 streaming.result()
                 return True
-            if left.done():
+            if disconnected.done():
                 return False
             if not closed.done() and self._sent == sent and not self._sending:
                 await send({"type": "http.response.body", "body": KEEPALIVE_COMMENT, "more_body": True})
         # At shutdown, the last events of a reply are often about to be sent.
-        await wait_with_timeout(LAST_WORDS_SECONDS, [streaming])
+        await wait_with_timeout(SHUTDOWN_GRACE_SECONDS, [streaming])
         if streaming.done():
             streaming.result()
             return True
         streaming.cancel()
         await asyncio.gather(streaming, return_exceptions=True)
-        if self._farewell:
-            await send({"type": "http.response.body", "body": self._farewell, "more_body": True})
+        if self._final_event:
+            await send({"type": "http.response.body", "body": self._final_event, "more_body": True})
         return True
 
 

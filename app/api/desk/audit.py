@@ -28,7 +28,7 @@ class Actions:
 
 
 @router.get("")
-async def list_deeds(
+async def list_entries(
     days: DaysDep,
     services: ServicesDep,
     action: AuditAction | None = None,
@@ -53,9 +53,9 @@ async def get_audit_csv(
     """Exports all audit entries of these days as CSV."""
 
     async def rows() -> AsyncIterator[Iterable[object]]:
-        async for deed in services.desk.audit_log.all(days.whole, action=action, actor=actor):
-            details = json.dumps(deed.details) if deed.details else ""
-            yield deed.at.isoformat(), deed.actor or "", deed.action, deed.target or "", details
+        async for entry in services.desk.audit_log.all(days.whole, action=action, actor=actor):
+            details = json.dumps(entry.details) if entry.details else ""
+            yield entry.at.isoformat(), entry.actor or "", entry.action, entry.target or "", details
 
     header = ("at", "actor", "action", "target", "details")
     return csv_response(f"audit {days.first} to {days.last}.csv", header, rows())

@@ -167,7 +167,7 @@ async def _respond(
         if body.stream:
             streaming = True
             chunks = reply.stream(everything, include_usage=body.include_usage)
-            stream = EventStream(chunks, closing=closing, farewell=error_event(_STOPPING), source=deltas)
+            stream = EventStream(chunks, closing=closing, final_event=error_event(_STOPPING), source=deltas)
             stream.headers.update(headers)
             return stream
         whole = await _unless_client_leaves(request, reply.full(everything))

@@ -86,11 +86,11 @@ class AuditLog:
 
         def work(session: Session) -> Page[AuditEntry]:
             rows = session.execute(query).all()
-            deeds = tuple(
+            entries = tuple(
                 AuditEntry(event.id, event.at, name or event.actor_id, event.action, on or event.target, event.details)
                 for event, name, on in rows[:limit]
             )
-            return Page(deeds, deeds[-1].id if len(rows) > limit else None)
+            return Page(entries, entries[-1].id if len(rows) > limit else None)
 
         return await self._database.read(work)
 
@@ -101,7 +101,7 @@ class AuditLog:
         cursor: str | None = None
         while True:
             page = await self.list(span, action=action, actor=actor, limit=MAX_PAGE, cursor=cursor)
-            for deed in page.items:
-                yield deed
+            for entry in page.items:
+                yield entry
             if (cursor := page.next_cursor) is None:
                 return

@@ -131,9 +131,9 @@ async def test_a_persons_data_goes_and_the_rest_stays(here: Desk) -> None:
     assert review["items"] == []
     assert (await ada.put(f"/api/messages/{hers}/feedback", json={"rating": "up"})).status_code == 200
     log = (await ada.get("/api/desk/audit", params={**days(), "action": "person_deleted"})).json()
-    [deed] = log["items"]
-    assert (deed["actor"], deed["target"], deed["details"]["conversations"]) == ("ada", here.ids["gus"], 1)
-    assert "gus" not in str(deed)
+    [entry] = log["items"]
+    assert (entry["actor"], entry["target"], entry["details"]["conversations"]) == ("ada", here.ids["gus"], 1)
+    assert "gus" not in str(entry)
     refused = await ada.delete(f"/api/desk/people/{here.ids['ada']}")
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
 

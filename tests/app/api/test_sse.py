@@ -15,7 +15,7 @@ from starlette.types import Message
 from app.api.chat import turn_events
 from app.api.chat.turn_events import MAX_TURNS_PER_STREAM, OpenStreams, TurnStream, reader_factory
 from app.api.request_middleware import HttpMetrics
-from app.api.sse import LAST_WORDS_SECONDS, EventStream, sse_event
+from app.api.sse import SHUTDOWN_GRACE_SECONDS, EventStream, sse_event
 from app.domain.views import MessageStatus
 from app.errors import NotFound
 from app.turns.buffer import BufferReader, ReplyBuffer
@@ -40,7 +40,7 @@ async def read(stream: EventStream) -> list[bytes]:
     return sent
 
 
-@pytest.mark.parametrize("stalls", [0.0, 2 * LAST_WORDS_SECONDS], ids=["quick", "stands still"])
+@pytest.mark.parametrize("stalls", [0.0, 2 * SHUTDOWN_GRACE_SECONDS], ids=["quick", "stands still"])
 async def test_the_last_events_are_said_although_the_server_closes(stalls: float) -> None:
     """Also where the machine stands still meanwhile."""
     closing = asyncio.Event()
@@ -58,7 +58,7 @@ async def test_the_last_events_are_said_although_the_server_closes(stalls: float
         finally:
             closed = True
 
-    sent = await read(EventStream(events(), closing=closing, farewell=b"cut"))
+    sent = await read(EventStream(events(), closing=closing, final_event=b"cut"))
     assert [line.split(b"\n")[0] for line in sent] == [b"event: text", b"event: text", b"event: end"]
     assert closed
 
@@ -85,7 +85,7 @@ async def test_an_endless_stream_is_cut_when_the_server_closes() -> None:
         finally:
             closed += 1
 
-    assert (await read(EventStream(chatty(), closing=closing, farewell=b"cut")))[-1] == b"cut"
+    assert (await read(EventStream(chatty(), closing=closing, final_event=b"cut")))[-1] == b"cut"
     assert await read(EventStream(silent(), closing=closing)) == []
     assert closed == 2
 
