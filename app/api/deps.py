@@ -19,12 +19,12 @@ from app.errors import NotSupported
 from app.services.container import Services
 
 
-def _opened(request: Request) -> Services:
+def _services_of(request: Request) -> Services:
     return cast(Services, request.app.state.services)
 
 
 async def _services(request: Request) -> Services:
-    return _opened(request)
+    return _services_of(request)
 
 
 async def _user_id(request: Request) -> str:
@@ -48,14 +48,14 @@ async def _open_streams(request: Request) -> OpenStreams:
 
 
 async def _accounts(request: Request) -> AccountService:
-    accounts = _opened(request).accounts
+    accounts = _services_of(request).accounts
     if accounts is None:
         raise NotSupported("This server has no accounts. Set APP_ACCOUNTS to enable them.")
     return accounts
 
 
 async def _visitor(request: Request) -> Visitor:
-    accounts = _opened(request).accounts
+    accounts = _services_of(request).accounts
     return Visitor(
         address=accounts.proxies.client_address(request.scope) if accounts is not None else UNKNOWN,
         user_agent=request.headers.get("user-agent", ""),
@@ -64,7 +64,7 @@ async def _visitor(request: Request) -> Visitor:
 
 
 async def _origin(request: Request) -> str:
-    services = _opened(request)
+    services = _services_of(request)
     if services.settings.public_url is not None:
         return services.settings.public_url
     https = services.accounts is not None and services.accounts.proxies.is_https(request.scope)

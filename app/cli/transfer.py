@@ -63,7 +63,7 @@ async def import_from(settings: AppSettings, file: Path, user: str | None = None
         opened = file.open("rb")
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from error
-    with opened, claim_database(settings.resolved_database_url, otherwise="import the file through its page"):
+    with opened, claim_database(settings.resolved_database_url, alternative="import the file through its page"):
         migrate(settings.resolved_database_url)
         async with _transfers(settings, user) as (transfers, user_id):
             with StageProgress() as progress:

@@ -186,7 +186,7 @@ def _password(from_stdin: bool) -> str:
 
 def _with_accounts(settings: AppSettings, work: Callable[[AccountService], Awaitable[Result]]) -> Result:
     async def run() -> Result:
-        async with _opened(settings) as (accounts, _):
+        async with _open_accounts(settings) as (accounts, _):
             return await work(accounts)
 
     return asyncio.run(run())
@@ -202,7 +202,7 @@ def _with_erasure(settings: AppSettings, work: Callable[[Erasure], Awaitable[Res
         """Does nothing: a running server deletes temporary chats itself, within a day."""
 
     async def run() -> Result:
-        async with _opened(settings) as (accounts, database):
+        async with _open_accounts(settings) as (accounts, database):
             records = TurnRecords(database, new_id(), settings.lease_seconds)
             return await work(
                 Erasure(
@@ -229,7 +229,7 @@ def _counted(data: DeletionPreview) -> str:
 
 
 @asynccontextmanager
-async def _opened(settings: AppSettings) -> AsyncIterator[tuple[AccountService, Database]]:
+async def _open_accounts(settings: AppSettings) -> AsyncIterator[tuple[AccountService, Database]]:
     from app.store.db.database import Database
     from app.store.maintenance.check import inspect_database
     from app.store.maintenance.migrate import migrate

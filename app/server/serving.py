@@ -108,8 +108,8 @@ async def serve(
     )
     starting = _CancelledBySigterm()
     async with starting, app.router.lifespan_context(app):
-        people = cast("Services", app.state.services).accounts
-        setup = await people.setup_token() if people is not None else None
+        accounts = cast("Services", app.state.services).accounts
+        setup = await accounts.setup_token() if accounts is not None else None
         starting.end()
         # A URL's fragment stays in the browser, so the token appears in no log.
         path = f"/setup#{setup}" if setup is not None else None

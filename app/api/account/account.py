@@ -80,12 +80,12 @@ class CreatedKey:
 
 
 @router.get("")
-async def who_am_i(caller: Caller, services: ServicesDep) -> Me:
+async def get_me(caller: Caller, services: ServicesDep) -> Me:
     """Returns the signed-in user and their role."""
     if services.accounts is None:
         return Me(False, caller.user_id, None, None, caller.role)
-    person = await services.accounts.records.get(caller.user_id)
-    return Me(True, person.id, person.name, person.display_name, person.role)
+    account = await services.accounts.records.get(caller.user_id)
+    return Me(True, account.id, account.name, account.display_name, account.role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,8 @@ async def show_storage(user_id: UserId, services: ServicesDep) -> Storage:
 @router.patch("", status_code=204)
 async def change_account(change: AccountChange, user_id: UserId, accounts: AccountsDep) -> None:
     """Changes the caller's display name."""
-    person = await accounts.records.get(user_id)
-    await accounts.records.rename(user_id, checked_display_name(change.display_name, person.name))
+    account = await accounts.records.get(user_id)
+    await accounts.records.rename(user_id, checked_display_name(change.display_name, account.name))
 
 
 @router.post("/sign-in", status_code=204)

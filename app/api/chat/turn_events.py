@@ -117,7 +117,7 @@ class TurnStream:
                     sampled_at: list[float] = []
                     for turn_id, reader in list(self._readers.items()):
                         try:
-                            pieces += self._new_of(turn_id, reader, sampled_at)
+                            pieces += self._encode_new_events(turn_id, reader, sampled_at)
                         except StorageUnavailable:
                             return  # the client reconnects by itself and resumes at its position
                         if reader.ended:
@@ -133,22 +133,22 @@ class TurnStream:
                 for reader in self._readers.values():
                     await reader.close()
 
-    def _new_of(self, turn_id: str, reader: TurnReader, sampled_at: list[float]) -> list[bytes]:
+    def _encode_new_events(self, turn_id: str, reader: TurnReader, sampled_at: list[float]) -> list[bytes]:
         """Encodes a turn's new events; appends the sampling times of their oldest tokens to ``sampled_at``."""
         try:
             events = reader.take()
         except NotFound as error:  # the turn was deleted meanwhile
-            return [self._wire(turn_id, "gone", {"code": error.code, "message": error.message})]
+            return [self._encode(turn_id, "gone", {"code": error.code, "message": error.message})]
         pieces = []
         for event in events:
-            name, data = _named(event)
+            name, data = _name_and_data(event)
             self._reached[turn_id] = data.get("offset", self._reached[turn_id])
-            pieces.append(self._wire(turn_id, name, data))
+            pieces.append(self._encode(turn_id, name, data))
             if isinstance(event, TurnText) and event.sampled_at is not None:
                 sampled_at.append(event.sampled_at)
         return pieces
 
-    def _wire(self, turn_id: str, name: str, data: dict[str, Any]) -> bytes:
+    def _encode(self, turn_id: str, name: str, data: dict[str, Any]) -> bytes:
         if not self._names_turns:
             return sse_event(data, event=name, id=str(self._reached[turn_id]))
         return sse_event({"turn_id": turn_id, **data}, event=name, id=str(Positions(self._reached)))
@@ -163,13 +163,13 @@ class OpenStreams:
     @contextmanager
     def register(self, user_id: str, stream_id: str, stream: TurnStream) -> Iterator[None]:
         """Registers the stream for :meth:`find` until the block ends. Of two with the same id, the newer one counts."""
-        whose = user_id, stream_id
-        self._streams[whose] = stream
+        key = user_id, stream_id
+        self._streams[key] = stream
         try:
             yield
         finally:
-            if self._streams.get(whose) is stream:
-                del self._streams[whose]
+            if self._streams.get(key) is stream:
+                del self._streams[key]
 
     def find(self, user_id: str, stream_id: str) -> TurnStream | None:
         return self._streams.get((user_id, stream_id))
@@ -224,7 +224,7 @@ class _Coalescer:
             self._timer = None
 
 
-def _named(event: TurnEvent) -> tuple[str, dict[str, Any]]:
+def _name_and_data(event: TurnEvent) -> tuple[str, dict[str, Any]]:
     """Returns the name and the data of an event."""
     match event:
         case TurnText():

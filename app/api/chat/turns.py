@@ -77,9 +77,9 @@ async def start_turn(turn: StartTurn, user_id: UserId, services: ServicesDep, op
         request_id=turn.request_id,
     )
     stream = open_streams.find(user_id, turn.stream_id) if turn.stream_id is not None else None
-    told = stream is not None and stream.add(ref.turn_id, 0, reader_factory(chats.turns, user_id, ref.turn_id, 0))
+    in_stream = stream is not None and stream.add(ref.turn_id, 0, reader_factory(chats.turns, user_id, ref.turn_id, 0))
     # Encoded here: FastAPI would validate the model once more.
-    started = StartedTurn(**asdict(ref), in_stream=told)
+    started = StartedTurn(**asdict(ref), in_stream=in_stream)
     return Response(orjson.dumps(started), status_code=201, media_type="application/json")
 
 

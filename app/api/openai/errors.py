@@ -55,16 +55,18 @@ def to_openai_error(error: EngineError, param: str | None = None, spelling: Mapp
             return OpenAIError(500, "engine_error", str(error))
 
 
-def invalid_value(error: ValueError, spelling: Mapping[str, str] = _SAME, otherwise: str | None = None) -> OpenAIError:
+def invalid_value(
+    error: ValueError, spelling: Mapping[str, str] = _SAME, default_param: str | None = None
+) -> OpenAIError:
     """Converts a value error of the engine, whose message starts with the parameter's name and says what is allowed.
 
     Args:
         spelling: maps the engine's parameter names to the caller's where they differ.
-        otherwise: the parameter to report if the message does not start with one.
+        default_param: the parameter to report if the message does not start with one.
     """
     name, space, rest = (str(error).rstrip(".") + ".").partition(" ")
     if name not in _PARAMETERS:
-        return OpenAIError(400, "invalid_value", name + space + rest, otherwise)
+        return OpenAIError(400, "invalid_value", name + space + rest, default_param)
     name = spelling.get(name, name)
     return OpenAIError(400, "invalid_value", name + space + rest, name)
 

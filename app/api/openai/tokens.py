@@ -62,15 +62,15 @@ async def tokenize(body: TokenizeRequest, services: ServicesDep) -> Response:
     _check_length(body, param, services.settings.max_message_chars)
     try:
         if isinstance(body, TokenizeChatRequest):
-            told = await _chat_tokens(engine, body)
+            result = await _chat_tokens(engine, body)
         else:
             tokens = await engine.tokenize(body.prompt, add_special_tokens=body.add_special_tokens is not False)
-            told = {"count": len(tokens), "tokens": tokens}
+            result = {"count": len(tokens), "tokens": tokens}
         if body.return_token_strs:
-            told["token_strs"] = await engine.token_strings(told["tokens"] or ())
+            result["token_strs"] = await engine.token_strings(result["tokens"] or ())
     except EngineError as error:
         raise to_openai_error(error, param) from error
-    answer = {"max_model_len": engine.info.max_model_len, "token_strs": None, **told}
+    answer = {"max_model_len": engine.info.max_model_len, "token_strs": None, **result}
     # FastAPI's own encoder would visit each of a million tokens in Python and block the event loop meanwhile.
     return Response(orjson.dumps(answer), headers=headers, media_type="application/json")
 

@@ -40,7 +40,7 @@ class EngineView(BaseModel):
     stats: EngineStats = Field(description="Counters since the start, and current resource use.")
 
 
-class Ending(BaseModel):
+class UnloadOptions(BaseModel):
     """How to unload the current model."""
 
     model_config = ConfigDict(extra="forbid")
@@ -48,7 +48,7 @@ class Ending(BaseModel):
     timeout: Seconds = 30.0
 
 
-class NewModel(Ending):
+class NewModel(UnloadOptions):
     """The model to load instead."""
 
     model: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)] = Field(
@@ -59,16 +59,16 @@ class NewModel(Ending):
 
 
 @router.get("")
-async def engine_now(services: ServicesDep) -> EngineView:
+async def get_engine(services: ServicesDep) -> EngineView:
     """Returns the engine's state, its model, and its resource use."""
     return _view(services.engine)
 
 
 @router.post("/sleep")
-async def sleep(ending: Ending, services: ServicesDep) -> EngineView:
+async def sleep(options: UnloadOptions, services: ServicesDep) -> EngineView:
     """Unloads the model and frees its memory. Messages are refused until the engine is woken up."""
     async with _host(services.engine) as host:
-        await host.sleep(ending.timeout)
+        await host.sleep(options.timeout)
     return _view(services.engine)
 
 

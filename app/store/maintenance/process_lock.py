@@ -14,7 +14,7 @@ from app.store.maintenance.writable_folder import cannot_write
 
 @contextmanager
 def claim_database(
-    url: str, *, otherwise: str = "give this one a folder of its own with APP_DATA_DIR"
+    url: str, *, alternative: str = "give this one a folder of its own with APP_DATA_DIR"
 ) -> Iterator[None]:
     """Holds a lock on the database at ``url`` for this process. The system releases it when the process dies.
 
@@ -22,7 +22,7 @@ def claim_database(
 
     Args:
         url: from ``AppSettings.resolved_database_url``.
-        otherwise: the user's alternative to stopping the other process, for the error text.
+        alternative: the user's alternative to stopping the other process, for the error text.
 
     Raises:
         StartupError: the folder cannot be written, or another process holds the lock.
@@ -46,7 +46,7 @@ def claim_database(
             holder = handle.read().strip()
             raise StartupError(
                 f"Another Deskmate{f' (process {holder})' if holder else ''} is using {file}. "
-                f"Stop it first, or {otherwise}."
+                f"Stop it first, or {alternative}."
             ) from error
         handle.truncate(0)
         handle.write(str(os.getpid()))
