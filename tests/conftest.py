@@ -23,7 +23,7 @@ hypothesis.settings.load_profile("deskmate")
 TESTS = Path(__file__).parent
 #: The browser's tests that need the servers of all, the guide's among them; the others start most of their own.
 USE_SHARED_SERVERS = (
-    *("bad_input", "chatting", "conversation_list", "hostile_text", "large_texts", "long_talks", "message_tree"),
+    *("bad_input", "chatting", "context_trimming", "conversation_list", "hostile_text", "large_texts", "message_tree"),
     *("settings_panel", "slow_answers"),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.domain.long_talks import ContextBudget, ContextPolicy, count_turns_to_omit
+from app.domain.context_trimming import ContextBudget, ContextPolicy, count_turns_to_omit
 from app.domain.prompting import PathMessage, chat_messages, past_turns
 from app.errors import ContextTooLong
 from app.store.chat.turn_contexts import TurnContext
@@ -66,14 +66,14 @@ class Prompter:
 
         context_length = self._engine.info.max_model_len
         defaults = self._engine.default_sampling_params
-        room = ContextBudget(context_length, params.max_tokens or defaults.max_tokens)
+        budget = ContextBudget(context_length, params.max_tokens or defaults.max_tokens)
         left_out = 0
         if self._policy == "drop_oldest":
             # With another model or context length the number already left out is no guide: more may fit, or less.
             already = context.omitted_messages // 2 if context.context_length == context_length else 0
-            left_out = await count_turns_to_omit(count, len(turns), already=already, room=room)
+            left_out = await count_turns_to_omit(count, len(turns), already=already, budget=budget)
         tokens = await count(left_out)
-        if not room.holds(tokens):
+        if not budget.holds(tokens):
             raise await self._refusal(tokens, context_length, system_prompt, params, with_turns=left_out < len(turns))
         return Prompt(
             messages=messages(left_out), tokens=tokens, omitted_messages=2 * left_out, context_length=context_length

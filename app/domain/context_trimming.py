@@ -1,9 +1,9 @@
 """Decides what to omit from a conversation that exceeds the model's context. Pure: the caller counts tokens.
 
 The policy: drop the oldest turns, keep the system prompt. A turn is a message with its reply and is dropped as a
-whole. Room for the reply is reserved: its maximum length, but at most a quarter of the context. A dropped turn stays
-dropped; when more must go, the history is cut to half of its room. So later prompts share a prefix, which the
-engine finds in its cache, until the room is full again.
+whole. Space for the reply is reserved: its maximum length, but at most a quarter of the context. A dropped turn stays
+dropped; when more must go, the history is cut to half of its budget. So later prompts share a prefix, which the
+engine finds in its cache, until the budget is used up again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ContextBudget:
 
 
 async def count_turns_to_omit(
-    count: Callable[[int], Awaitable[int]], turns: int, *, already: int, room: ContextBudget
+    count: Callable[[int], Awaitable[int]], turns: int, *, already: int, budget: ContextBudget
 ) -> int:
     """How many of the oldest turns to omit from the prompt.
 
@@ -56,10 +56,10 @@ async def count_turns_to_omit(
         already: number of turns omitted for the previous reply.
     """
     already = min(already, turns)
-    if already == turns or await count(already) <= room.for_prompt:
+    if already == turns or await count(already) <= budget.for_prompt:
         return already
     least = await count(turns)
-    enough = least + max(0, room.for_prompt - least) // 2
+    enough = least + max(0, budget.for_prompt - least) // 2
     low, high = already + 1, turns
     while low < high:
         middle = (low + high) // 2

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.chat_settings import ChatSettings
+from app.domain.context_trimming import ContextBudget, count_turns_to_omit
 from app.domain.ids import LOCAL_USER_ID as ME
-from app.domain.long_talks import ContextBudget, count_turns_to_omit
 from app.domain.views import MessageView
 from app.errors import ContextTooLong
 from app.services.container import Services
@@ -32,12 +32,12 @@ def prompt_tokens(sizes: list[int], newest: int, system: int, left_out: int) -> 
     return system + sum(sizes[left_out:]) + newest
 
 
-def leave_out(sizes: list[int], newest: int, system: int, already: int, room: ContextBudget) -> int:
+def leave_out(sizes: list[int], newest: int, system: int, already: int, budget: ContextBudget) -> int:
     async def count(left_out: int) -> int:
         assert 0 <= left_out <= len(sizes)
         return prompt_tokens(sizes, newest, system, left_out)
 
-    return asyncio.run(count_turns_to_omit(count, len(sizes), already=already, room=room))
+    return asyncio.run(count_turns_to_omit(count, len(sizes), already=already, budget=budget))
 
 
 @given(
@@ -45,31 +45,31 @@ def leave_out(sizes: list[int], newest: int, system: int, already: int, room: Co
     newest=st.integers(1, 250),
     system=st.integers(0, 250),
     already=st.integers(0, 14),
-    room=st.builds(ContextBudget, st.integers(8, 200), st.none() | st.integers(1, 300)),
+    budget=st.builds(ContextBudget, st.integers(8, 200), st.none() | st.integers(1, 300)),
 )
 def test_what_is_sent_fits_unless_the_message_alone_does_not(
-    sizes: list[int], newest: int, system: int, already: int, room: ContextBudget
+    sizes: list[int], newest: int, system: int, already: int, budget: ContextBudget
 ) -> None:
-    left_out = leave_out(sizes, newest, system, already, room)
+    left_out = leave_out(sizes, newest, system, already, budget)
     tokens = prompt_tokens(sizes, newest, system, left_out)
     assert min(already, len(sizes)) <= left_out <= len(sizes)
-    assert tokens <= room.for_prompt or left_out == len(sizes)
-    assert 1 <= room.for_reply <= room.context_length // 4
-    if left_out > already:  # never more than it takes to have half the room
+    assert tokens <= budget.for_prompt or left_out == len(sizes)
+    assert 1 <= budget.for_reply <= budget.context_length // 4
+    if left_out > already:  # never more than it takes to have half the budget
         more = prompt_tokens(sizes, newest, system, left_out - 1)
         history = more - newest - system
-        assert more > room.for_prompt or 2 * history > room.for_prompt - newest - system
+        assert more > budget.for_prompt or 2 * history > budget.for_prompt - newest - system
 
 
 @given(sizes=st.lists(st.integers(5, 20), min_size=40, max_size=60))
 def test_the_beginning_stays_the_same_for_several_turns(sizes: list[int]) -> None:
-    """Each time something is left out, turns for half of the room come before the next time."""
-    room = ContextBudget(200, 50)
+    """Each time something is left out, turns for half of the budget come before the next time."""
+    budget = ContextBudget(200, 50)
     already, sent_since = 0, 0
     for turn in range(len(sizes)):
-        left_out = leave_out(sizes[:turn], 5, 10, already, room)
+        left_out = leave_out(sizes[:turn], 5, 10, already, budget)
         if left_out != already:
-            assert already == 0 or sent_since >= (room.for_prompt - 15) // 2 - 2 * 20
+            assert already == 0 or sent_since >= (budget.for_prompt - 15) // 2 - 2 * 20
             sent_since = 0
         already = left_out
         sent_since += sizes[turn]
