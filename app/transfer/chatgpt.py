@@ -32,13 +32,13 @@ def read(conversation: Mapping[str, Any]) -> ForeignConversation:
             if not isinstance(child, str) or child not in nodes:
                 raise BrokenConversation(f"mapping.{key}.children", "there is no message with this id")
             order[child] = len(order)
-    said = [_said(key, node, nodes) for key, node in nodes.items()]
-    said.sort(key=lambda one: order.get(one.key, len(order)))
+    messages = [_message(key, node, nodes) for key, node in nodes.items()]
+    messages.sort(key=lambda one: order.get(one.key, len(order)))
     tip = conversation.get("current_node")
     return ForeignConversation(
         program=PROGRAM,
         id=text_or_none(conversation, "conversation_id", "id"),
-        said=said,
+        messages=messages,
         tip=tip if isinstance(tip, str) else None,
         title=text_or_none(conversation, "title"),
         created_at=moment(conversation.get("create_time")),
@@ -48,7 +48,7 @@ def read(conversation: Mapping[str, Any]) -> ForeignConversation:
     )
 
 
-def _said(key: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> ForeignMessage:
+def _message(key: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> ForeignMessage:
     parent = node.get("parent")
     if parent is not None and (not isinstance(parent, str) or parent not in nodes):
         raise BrokenConversation(f"mapping.{key}.parent", "there is no message with this id")
@@ -59,13 +59,13 @@ def _said(key: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> Foreig
     metadata = message.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     hidden = metadata.get("is_visually_hidden_from_conversation") is True or metadata.get("is_user_system_message")
-    for_people = message.get("recipient") in (None, "all")
+    is_for_user = message.get("recipient") in (None, "all")
     role = {"user": Role.USER, "assistant": Role.ASSISTANT}.get(str(author.get("role")))
     text = _text(message.get("content"), f"mapping.{key}.message.content")
     return ForeignMessage(
         key=key,
         parent=parent,
-        role=role if for_people and not hidden else None,
+        role=role if is_for_user and not hidden else None,
         text=replace_marks(text, metadata) if role is Role.ASSISTANT else text,
         at=moment(message.get("create_time")),
         model=text_or_none(metadata, "model_slug"),

@@ -21,7 +21,7 @@ _BEGINS: tuple[tuple[bytes, str], ...] = (
     (b"OggS", "an audio file (Ogg)"),
     (b"fLaC", "an audio file (FLAC)"),
 )
-_PICTURES_IN_A_CONTAINER = (b"avif", b"heic", b"heix", b"mif1")
+_HEIF_BRANDS = (b"avif", b"heic", b"heix", b"mif1")
 
 
 def other_kind(data: bytes) -> str | None:
@@ -32,7 +32,7 @@ def other_kind(data: bytes) -> str | None:
     if data[:4] == b"RIFF":
         return "an image (WebP)" if data[8:12] == b"WEBP" else "an audio or video file (RIFF)"
     if data[4:8] == b"ftyp":
-        return "an image (HEIF)" if data[8:12] in _PICTURES_IN_A_CONTAINER else "a video (MP4)"
+        return "an image (HEIF)" if data[8:12] in _HEIF_BRANDS else "a video (MP4)"
     if data[:2] == b"BM" and b"\0" in data[:14]:
         return "an image (BMP)"
     text = data[:1024].removeprefix(b"\xef\xbb\xbf").lstrip().lower()

@@ -40,16 +40,16 @@ def json_files(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[str
         raise BrokenFile(f"{name} holds more than {_MAX_MEMBERS:,} files. Unpack it and import the JSON files in it.")
     del data
     file.seek(0)
-    room = max_bytes
+    remaining_bytes = max_bytes
     try:
         with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 if not member.filename.lower().endswith(_JSON_NAMES) or member.is_dir():
                     continue
                 with archive.open(member) as opened:
-                    content = opened.read(room + 1)
-                room -= len(content)
-                if room < 0:
+                    content = opened.read(remaining_bytes + 1)
+                remaining_bytes -= len(content)
+                if remaining_bytes < 0:
                     raise too_large(f"The content of {name}", max_bytes)
                 yield f"{member.filename} in {name}", content
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:

@@ -49,7 +49,7 @@ class ForeignConversation:
 
     program: str
     id: str | None
-    said: Sequence[ForeignMessage]  #: versions of a message are in order
+    messages: Sequence[ForeignMessage]  #: versions of a message are in order
     tip: str | None = None
     title: str | None = None
     created_at: datetime | None = None
@@ -66,7 +66,7 @@ def converted(foreign: ForeignConversation, now: datetime) -> ConversationDocume
     Raises:
         BrokenConversation: the messages form a cycle, or forks duplicate too much text.
     """
-    times = [said.at for said in foreign.said if said.at is not None]
+    times = [message.at for message in foreign.messages if message.at is not None]
     created_at = foreign.created_at or min(times, default=now)
     pieces = _pieces(foreign)
     messages = list(_messages(foreign, pieces.all, created_at))
@@ -83,7 +83,7 @@ def converted(foreign: ForeignConversation, now: datetime) -> ConversationDocume
         imported_from=_origin(foreign),
         created_at=created_at,
         updated_at=foreign.updated_at or max(times, default=created_at),
-        tip=_tip(pieces.of.get(foreign.tip or ""), messages),
+        tip=_tip(pieces.by_key.get(foreign.tip or ""), messages),
         messages=messages,
     )
 
@@ -92,46 +92,46 @@ def converted(foreign: ForeignConversation, now: datetime) -> ConversationDocume
 class _Piece:
     """A node of the converted tree: one foreign message, linked to the messages of its role right before it."""
 
-    said: ForeignMessage
+    message: ForeignMessage
     before: _Piece | None
     parent: _Piece | None
-    goes_on: list[_Piece] = field(default_factory=list)  #: following messages of the same role
+    continuations: list[_Piece] = field(default_factory=list)  #: following messages of the same role
     answered: bool = False
     id: str = ""
 
     @property
-    def stands(self) -> bool:
+    def is_message(self) -> bool:
         """Whether it becomes a message, rather than only the beginning of longer ones."""
-        return self.answered or not self.goes_on
+        return self.answered or not self.continuations
 
     def parts(self) -> Iterator[ForeignMessage]:
         piece: _Piece | None = self
         while piece is not None:
-            yield piece.said
+            yield piece.message
             piece = piece.before
 
 
 @dataclass(slots=True)
 class _Pieces:
     all: list[_Piece] = field(default_factory=list)
-    of: dict[str, _Piece] = field(default_factory=dict)  #: by key; a dropped node maps to the one before it
+    by_key: dict[str, _Piece] = field(default_factory=dict)  #: a dropped node maps to the one before it
 
-    def add(self, said: ForeignMessage, anchor: _Piece | None) -> None:
-        """Appends ``said`` after ``anchor``."""
-        if anchor is None and said.role is Role.ASSISTANT:
-            anchor = self._nothing()
-        if anchor is not None and anchor.said.role is said.role:
-            piece = _Piece(said, before=anchor, parent=anchor.parent)
-            anchor.goes_on.append(piece)
+    def add(self, message: ForeignMessage, anchor: _Piece | None) -> None:
+        """Appends ``message`` after ``anchor``."""
+        if anchor is None and message.role is Role.ASSISTANT:
+            anchor = self._empty_root()
+        if anchor is not None and anchor.message.role is message.role:
+            piece = _Piece(message, before=anchor, parent=anchor.parent)
+            anchor.continuations.append(piece)
         else:
-            piece = _Piece(said, before=None, parent=anchor)
+            piece = _Piece(message, before=None, parent=anchor)
             if anchor is not None:
                 anchor.answered = True
         self.all.append(piece)
-        self.of[said.key] = piece
+        self.by_key[message.key] = piece
 
-    def _nothing(self) -> _Piece:
-        if not self.all or self.all[0].said.text:
+    def _empty_root(self) -> _Piece:
+        if not self.all or self.all[0].message.text:
             self.all.insert(
                 0, _Piece(ForeignMessage(key="", parent=None, role=Role.USER, text=""), before=None, parent=None)
             )
@@ -140,42 +140,42 @@ class _Pieces:
 
 def _pieces(foreign: ForeignConversation) -> _Pieces:
     following: dict[str | None, list[ForeignMessage]] = {}
-    for said in foreign.said:
-        following.setdefault(said.parent, []).append(said)
-    reached = sum(1 for _ in depths_of({said.key: said.parent for said in foreign.said}))
-    if reached < len(foreign.said):
+    for message in foreign.messages:
+        following.setdefault(message.parent, []).append(message)
+    reached = sum(1 for _ in depths_of({message.key: message.parent for message in foreign.messages}))
+    if reached < len(foreign.messages):
         raise BrokenConversation("messages", "one of them follows itself")
     pieces = _Pieces()
     waiting = following.get(None, [])[::-1]
     while waiting:
-        said = waiting.pop()
-        anchor = pieces.of.get(said.parent) if said.parent is not None else None
-        if said.role is None or not (said.text.strip() or said.error):
+        message = waiting.pop()
+        anchor = pieces.by_key.get(message.parent) if message.parent is not None else None
+        if message.role is None or not (message.text.strip() or message.error):
             if anchor is not None:
-                pieces.of[said.key] = anchor
+                pieces.by_key[message.key] = anchor
         else:
-            pieces.add(said, anchor)
-        waiting += following.get(said.key, [])[::-1]
+            pieces.add(message, anchor)
+        waiting += following.get(message.key, [])[::-1]
     return pieces
 
 
 def _messages(
     foreign: ForeignConversation, pieces: Sequence[_Piece], created_at: datetime
 ) -> Iterator[MessageDocument]:
-    room = _MAX_GROWTH * sum(len(said.text) + 2 for said in foreign.said) + 1
+    remaining_chars = _MAX_GROWTH * sum(len(message.text) + 2 for message in foreign.messages) + 1
     times: dict[str, datetime] = {}
     for piece in pieces:
-        if not piece.stands:
+        if not piece.is_message:
             continue
         parts: list[ForeignMessage] = []
-        for said in piece.parts():
-            room -= len(said.text) + 1
-            if room < 0:
+        for part in piece.parts():
+            remaining_chars -= len(part.text) + 1
+            if remaining_chars < 0:
                 raise BrokenConversation("messages", "they fork too often between messages of one role")
-            parts.append(said)
+            parts.append(part)
         parts.reverse()
         parent_id = piece.parent.id if piece.parent is not None else None
-        at = next((said.at for said in parts if said.at), times.get(parent_id or "", created_at))
+        at = next((part.at for part in parts if part.at), times.get(parent_id or "", created_at))
         message = _message(parts, parent_id, at)
         piece.id = message.id
         times[message.id] = at
@@ -193,23 +193,23 @@ def _message(parts: Sequence[ForeignMessage], parent_id: str | None, at: datetim
     turn = None
     if last.role is Role.ASSISTANT:
         status = "error" if last.error else "complete" if last.complete else "stopped"
-        model = next((said.model for said in reversed(parts) if said.model), None)
+        model = next((part.model for part in reversed(parts) if part.model), None)
         if model or status != "complete":  # a reply can be continued only with a turn
             turn = TurnDocument(
                 id=new_id(), status=status, model=model or "unknown", created_at=at, error=last.error or None
             )
-    content = "\n\n".join(said.text for said in parts)
+    content = "\n\n".join(part.text for part in parts)
     return MessageDocument(
         id=new_id(), parent_id=parent_id, role=last.role, status=status, content=content, created_at=at, turn=turn
     )
 
 
 def _tip(piece: _Piece | None, messages: Sequence[MessageDocument]) -> str | None:
-    while piece is not None and not piece.stands:
-        piece = piece.goes_on[0]
+    while piece is not None and not piece.is_message:
+        piece = piece.continuations[0]
     if piece is None:
         return latest_tip(messages)
-    if piece.said.role is Role.ASSISTANT:
+    if piece.message.role is Role.ASSISTANT:
         return piece.id
     # The next message must follow a reply.
     latest = {message.parent_id: message.id for message in messages}
@@ -221,8 +221,8 @@ def _tip(piece: _Piece | None, messages: Sequence[MessageDocument]) -> str | Non
 
 def _origin(foreign: ForeignConversation) -> str:
     if foreign.id is None:
-        spoken = [[said.role, said.text] for said in foreign.said]
-        return f"{foreign.program}:sha256-{_hash(json.dumps([foreign.title, foreign.system_prompt, spoken]))}"
+        texts = [[message.role, message.text] for message in foreign.messages]
+        return f"{foreign.program}:sha256-{_hash(json.dumps([foreign.title, foreign.system_prompt, texts]))}"
     origin = f"{foreign.program}:{foreign.id}"
     return origin if len(origin) <= _MAX_ORIGIN_CHARS else f"{foreign.program}:sha256-{_hash(foreign.id)}"
 

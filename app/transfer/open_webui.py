@@ -51,7 +51,7 @@ def read(conversation: Mapping[str, Any]) -> ForeignConversation:
     return ForeignConversation(
         program=PROGRAM,
         id=text_or_none(conversation, "id") or text_or_none(chat, "id"),
-        said=[_said(key, message, f"{field}.{key}") for key, message in messages.items()],
+        messages=[_message(key, message, f"{field}.{key}") for key, message in messages.items()],
         tip=tip if isinstance(tip, str) else None,
         title=text_or_none(conversation, "title") or text_or_none(chat, "title"),
         created_at=moment(conversation.get("created_at")) or moment(chat.get("timestamp")),
@@ -86,7 +86,7 @@ def _row(value: Any, field: str) -> dict[str, dict[str, Any]]:
     return messages
 
 
-def _said(key: str, message: Mapping[str, Any], field: str) -> ForeignMessage:
+def _message(key: str, message: Mapping[str, Any], field: str) -> ForeignMessage:
     role = message.get("role")
     if not isinstance(role, str):
         raise BrokenConversation(f"{field}.role", "this should be text")
@@ -107,8 +107,8 @@ def _said(key: str, message: Mapping[str, Any], field: str) -> ForeignMessage:
 
 
 def _error(error: Any) -> str:
-    said = text_or_none(error, "content", "message") if isinstance(error, dict) else error
-    return said if isinstance(said, str) and said.strip() else "The reply failed there."
+    text = text_or_none(error, "content", "message") if isinstance(error, dict) else error
+    return text if isinstance(text, str) and text.strip() else "The reply failed there."
 
 
 def _tag_name(tag: Any) -> str:

@@ -29,7 +29,7 @@ def read(conversation: Mapping[str, Any]) -> ForeignConversation:
         BrokenConversation: one of the turns is malformed.
     """
     name = next(name for name in _LISTS if isinstance(conversation.get(name), list))
-    said: list[ForeignMessage] = []
+    messages: list[ForeignMessage] = []
     prompts: list[str] = []
     for index, value in enumerate(a_list(conversation[name], name)):
         field = f"{name}[{index}]"
@@ -41,12 +41,12 @@ def read(conversation: Mapping[str, Any]) -> ForeignConversation:
         role = _ROLES.get(speaker.lower())
         if speaker.lower() == "system":
             prompts.append(text)
-        said.append(ForeignMessage(key=str(index), parent=str(index - 1) if index else None, role=role, text=text))
+        messages.append(ForeignMessage(key=str(index), parent=str(index - 1) if index else None, role=role, text=text))
     return ForeignConversation(
         program=PROGRAM,
         # Ids such as "identity_0" occur in many such files: only the text identifies a conversation.
         id=None,
-        said=said,
+        messages=messages,
         title=text_or_none(conversation, "title"),
         system_prompt="\n\n".join(prompts),
     )

@@ -119,7 +119,7 @@ async def _run_child(
         raise _failed(name) from error
     try:
         assert child.stdout is not None
-        said = await _last_said(child.stdout, progress)
+        message = await _last_message(child.stdout, progress)
         await child.wait()
     except _UnexpectedOutput as error:
         _log.error("the import subprocess wrote unexpected output: %s", error)
@@ -129,10 +129,10 @@ async def _run_child(
             with suppress(ProcessLookupError):
                 child.kill()
             await child.wait()
-    if "error" in said:
+    if "error" in message:
         kinds: dict[str, type[AppError]] = {kind.__name__: kind for kind in (BrokenFile, StorageUnavailable, TooLarge)}
-        raise kinds.get(said["kind"], AppError)(said["error"])
-    if said.get("done"):
+        raise kinds.get(message["kind"], AppError)(message["error"])
+    if message.get("done"):
         return
     last = _end_of(errors)
     _log.error("the import subprocess ended with status %s: %s", child.returncode, last or "no output")
@@ -144,30 +144,30 @@ async def _run_child(
 
 
 class _UnexpectedOutput(Exception):
-    """The child's standard output has a line that :func:`_say` does not write."""
+    """The child's standard output has a line that :func:`_send` does not write."""
 
 
-async def _last_said(stdout: asyncio.StreamReader, progress: Progress) -> dict[str, Any]:
+async def _last_message(stdout: asyncio.StreamReader, progress: Progress) -> dict[str, Any]:
     """The child's last message; empty if it wrote none.
 
     Raises:
         _UnexpectedOutput: a line is not such a message.
     """
-    said: dict[str, Any] = {}
+    message: dict[str, Any] = {}
     while True:
         try:
             line = await stdout.readline()
         except ValueError as error:  # line longer than the stream's limit
             raise _UnexpectedOutput(str(error)) from error
         if not line:
-            return said
+            return message
         try:
-            said = json.loads(line)
-            if not isinstance(said, dict):
+            message = json.loads(line)
+            if not isinstance(message, dict):
                 raise TypeError("an object should stand here")
-            fraction = float(said["progress"]) if "progress" in said else None
-            if "error" in said:
-                said["error"], said["kind"] = str(said["error"]), str(said["kind"])
+            fraction = float(message["progress"]) if "progress" in message else None
+            if "error" in message:
+                message["error"], message["kind"] = str(message["error"]), str(message["kind"])
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise _UnexpectedOutput(repr(line[:_MAX_LOGGED_BYTES])) from error
         if fraction is not None:
@@ -205,8 +205,8 @@ def too_much(name: str) -> TooLarge:
     return TooLarge(f"{name} takes more memory or time to read than there is for one import. Import it in parts.")
 
 
-def _say(**said: object) -> None:
-    sys.stdout.write(json.dumps(said) + "\n")
+def _send(**message: object) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
@@ -241,7 +241,7 @@ def main() -> None:
         nonlocal shown
         if fraction - shown >= 0.01:
             shown = fraction
-            _say(progress=fraction)
+            _send(progress=fraction)
 
     try:
         with os.fdopen(descriptor, "wb", closefd=False) as result:
@@ -255,13 +255,13 @@ def main() -> None:
             ):
                 _write(conversation, result)
     except AppError as error:
-        _say(error=error.message, kind=type(error).__name__)
+        _send(error=error.message, kind=type(error).__name__)
     except MemoryError:
-        _say(error=too_much(name).message, kind="TooLarge")
+        _send(error=too_much(name).message, kind="TooLarge")
     except OSError as error:
-        _say(error=_no_room(name, error).message, kind="StorageUnavailable")
+        _send(error=_no_room(name, error).message, kind="StorageUnavailable")
     else:
-        _say(done=True)
+        _send(done=True)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def tip(conversation: ConversationDocument) -> str:
 
 
 def node(id: str, parent: str | None, role: str | None = None, text: str = "", **message: Any) -> dict[str, Any]:
-    said = {
+    messages = {
         "id": id,
         "author": {"role": role, "name": None, "metadata": {}},
         "create_time": 1700000000.25,
@@ -59,7 +59,7 @@ def node(id: str, parent: str | None, role: str | None = None, text: str = "", *
         "recipient": "all",
         **message,
     }
-    return {"id": id, "parent": parent, "children": [], "message": said if role else None}
+    return {"id": id, "parent": parent, "children": [], "message": messages if role else None}
 
 
 def chatgpt(*nodes: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -299,7 +299,7 @@ def test_sharegpt() -> None:
         assert [tree(conversation) for conversation in conversations] == expected
         assert conversations[0].settings.system_prompt == "You are kind."
         assert conversations[0].title == "Welcome."
-        # The id is the same in every data set; what was said is not.
+        # The id is the same in every data set; what was messages is not.
         assert conversations[0].imported_from != conversations[1].imported_from
         assert [one.imported_from for one in read(data)] == [one.imported_from for one in conversations]
 
@@ -322,10 +322,10 @@ _said = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(_said, st.integers(0, 12))
 def test_no_way_through_a_conversation_is_lost(shape: list[tuple[int, Role | None, str]], shown: int) -> None:
-    said: list[ForeignMessage] = []
+    messages: list[ForeignMessage] = []
     for index, (parent, role, text) in enumerate(shape):
         key = str(parent % (index + 1) - 1)
-        said.append(
+        messages.append(
             ForeignMessage(
                 key=str(index),
                 parent=None if key == "-1" else key,
@@ -333,15 +333,15 @@ def test_no_way_through_a_conversation_is_lost(shape: list[tuple[int, Role | Non
                 text=text + str(index) * bool(text.strip()),
             )
         )
-    conversation = converted(ForeignConversation(program="x", id="1", said=said, tip=str(shown)), NOW)
+    conversation = converted(ForeignConversation(program="x", id="1", messages=messages, tip=str(shown)), NOW)
     depths = positions(conversation)
     by_id = {message.id: message for message in conversation.messages}
     roles = [Role.USER, Role.ASSISTANT]
     assert all(message.role is roles[depths[message.id] % 2] for message in conversation.messages)
     assert by_id[conversation.tip].role is Role.ASSISTANT if conversation.tip else not by_id
 
-    by_key = {one.key: one for one in said}
-    kept = {one.key for one in said if one.role is not None and one.text.strip()}
+    by_key = {one.key: one for one in messages}
+    kept = {one.key for one in messages if one.role is not None and one.text.strip()}
 
     def before(key: str | None) -> list[str]:
         return [] if key is None else before(by_key[key].parent) + ([by_key[key].text] if key in kept else [])
@@ -358,20 +358,20 @@ def test_no_way_through_a_conversation_is_lost(shape: list[tuple[int, Role | Non
 
 
 def test_forks_do_not_make_text_grow_without_end() -> None:
-    said = [ForeignMessage(key="0", parent=None, role=Role.USER, text="x" * 1000)]
-    said += [ForeignMessage(key=str(n), parent="0", role=Role.USER, text="y") for n in range(1, 100)]
+    messages = [ForeignMessage(key="0", parent=None, role=Role.USER, text="x" * 1000)]
+    messages += [ForeignMessage(key=str(n), parent="0", role=Role.USER, text="y") for n in range(1, 100)]
     with pytest.raises(BrokenConversation, match="fork too often"):
-        converted(ForeignConversation(program="x", id="1", said=said), NOW)
+        converted(ForeignConversation(program="x", id="1", messages=messages), NOW)
 
 
 def test_a_long_chain_is_no_deep_recursion() -> None:
-    said = [
+    messages = [
         ForeignMessage(
             key=str(n), parent=str(n - 1) if n else None, role=(Role.USER, Role.ASSISTANT)[n // 2 % 2], text="x"
         )
         for n in range(20_000)
     ]
-    conversation = converted(ForeignConversation(program="x", id="1", said=said), NOW)
+    conversation = converted(ForeignConversation(program="x", id="1", messages=messages), NOW)
     assert len(positions(conversation)) == 10_000
 
 
