@@ -112,18 +112,18 @@ class Database:
         for engine in {self._writer, self._reader}:
             engine.dispose()
 
-    async def _read(self, way: TransactionMode, work: Work) -> Any:
+    async def _read(self, mode: TransactionMode, work: Work) -> Any:
         self._refuse_when_closed()
-        return await self._run(self._read_threads, self._reader, way, work)
+        return await self._run(self._read_threads, self._reader, mode, work)
 
-    async def _write(self, way: TransactionMode, work: Work) -> Any:
+    async def _write(self, mode: TransactionMode, work: Work) -> Any:
         self._refuse_when_closed()
         if self._commits is not None:
-            return await self._commits.run(way, work)
-        return await self._run(self._write_threads, self._writer, way, work)
+            return await self._commits.run(mode, work)
+        return await self._run(self._write_threads, self._writer, mode, work)
 
-    async def _run(self, threads: ThreadPoolExecutor, engine: Engine, way: TransactionMode, work: Work) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(threads, run_transaction, engine, way, work)
+    async def _run(self, threads: ThreadPoolExecutor, engine: Engine, mode: TransactionMode, work: Work) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(threads, run_transaction, engine, mode, work)
 
     def _refuse_when_closed(self) -> None:
         if self._closed:

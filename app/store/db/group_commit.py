@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from app.store.db.transaction import OURS, TransactionMode, Work, run_transaction, unavailable
+from app.store.db.transaction import STATEMENT_ERRORS, TransactionMode, Work, run_transaction, unavailable
 
 MAX_BATCH_WRITES = 64
 MAX_TRANSACTION_SECONDS = 0.05
@@ -28,7 +28,7 @@ MAX_TRANSACTION_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    way: TransactionMode
+    mode: TransactionMode
     work: Work
     done: Future[Any] = field(default_factory=Future)
 
@@ -55,13 +55,13 @@ class GroupCommit:
         self._waiting: deque[_Write] = deque()
         self._writing = False
 
-    async def run(self, way: TransactionMode, work: Work) -> Any:
+    async def run(self, mode: TransactionMode, work: Work) -> Any:
         """Runs ``work`` and returns after its commit. If the caller is cancelled, it never runs or runs to completion.
 
         Raises:
             StorageUnavailable: the database failed; nothing was changed.
         """
-        write = _Write(way, work)
+        write = _Write(mode, work)
         with self._lock:
             self._waiting.append(write)
             if not self._writing:
@@ -71,15 +71,15 @@ class GroupCommit:
 
     def _write(self) -> None:
         """Runs transactions until no write waits."""
-        begun: list[_Write] = []  # left over from the transaction before, so they come first
+        batch: list[_Write] = []  # left over from the transaction before, so they come first
         while True:
             with self._lock:
-                taken = [self._waiting.popleft() for _ in range(min(MAX_BATCH_WRITES, len(self._waiting)))]
-                self._writing = bool(begun or taken)
+                new = [self._waiting.popleft() for _ in range(min(MAX_BATCH_WRITES, len(self._waiting)))]
+                self._writing = bool(batch or new)
                 if not self._writing:
                     return
-            begun += [write for write in taken if write.done.set_running_or_notify_cancel()]
-            begun = self._commit(begun)
+            batch += [write for write in new if write.done.set_running_or_notify_cancel()]
+            batch = self._commit(batch)
 
     def _commit(self, writes: list[_Write]) -> list[_Write]:
         """Runs one transaction. Returns the writes for which it had no time left."""
@@ -104,7 +104,7 @@ class GroupCommit:
             Exception: raised by a write that was alone in its transaction.
         """
         if len(writes) < 2:
-            return [run_transaction(self._engine, write.way, write.work) for write in writes]
+            return [run_transaction(self._engine, write.mode, write.work) for write in writes]
         began = monotonic()
         outcomes: list[Any] = []
         try:
@@ -125,8 +125,8 @@ def _outcome(connection: Connection, write: _Write) -> Any:
         DBAPIError: the database failed, which may have ended the whole transaction.
     """
     try:
-        return write.way.nested(connection, write.work)
-    except OURS as error:
+        return write.mode.nested(connection, write.work)
+    except STATEMENT_ERRORS as error:
         if error.connection_invalidated:
             raise
         return _Raised(error)

@@ -89,8 +89,8 @@ class Notifications:
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         # Parses the URL exactly as the database's pool does.
         _, options = self._url.get_dialect()().create_connect_args(self._url)
-        ours = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": SERVER_NAME}
-        return await psycopg.AsyncConnection.connect(**{**ours, **_KEEPALIVE, **options}, autocommit=True)
+        defaults = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": SERVER_NAME}
+        return await psycopg.AsyncConnection.connect(**{**defaults, **_KEEPALIVE, **options}, autocommit=True)
 
     def _connected(self) -> None:
         if self._lost:

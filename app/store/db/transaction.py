@@ -16,8 +16,8 @@ from app.store.db import driver
 
 _log = logging.getLogger(__name__)
 
-#: Errors of our own making: a violated constraint, or a wrong statement. They leave the transaction usable.
-OURS = IntegrityError, ProgrammingError, DataError
+#: Errors of one statement: a violated constraint, or a wrong statement. They leave the transaction usable.
+STATEMENT_ERRORS = IntegrityError, ProgrammingError, DataError
 
 Work = Callable[[Any], Any]
 """A function that runs in a transaction. Its argument depends on the :class:`TransactionMode`."""
@@ -30,15 +30,15 @@ class TransactionMode(NamedTuple):
     nested: Callable[[Connection, Work], Any]  #: behind a savepoint, in a transaction that other work shares
 
 
-def run_transaction(engine: Engine, way: TransactionMode, work: Work) -> Any:
+def run_transaction(engine: Engine, mode: TransactionMode, work: Work) -> Any:
     """Commits what ``work`` does, or rolls it back if it raises.
 
     Raises:
         StorageUnavailable: the database failed; nothing was changed.
     """
     try:
-        return way.alone(engine, work)
-    except OURS as error:
+        return mode.alone(engine, work)
+    except STATEMENT_ERRORS as error:
         if error.connection_invalidated:
             raise unavailable(error) from error
         raise
@@ -78,7 +78,7 @@ def _behind_savepoint(connection: Connection, work: Work) -> Any:
     try:
         done = work(connection)
     except Exception as error:
-        if isinstance(error, OURS) or not isinstance(error, DBAPIError):  # else the transaction may be gone
+        if isinstance(error, STATEMENT_ERRORS) or not isinstance(error, DBAPIError):  # else the transaction may be gone
             driver.run(connection, "ROLLBACK TO one")
             driver.run(connection, "RELEASE one")
         raise
