@@ -24,7 +24,7 @@ from app.store.maintenance.snapshot import (
 )
 
 #: The tables of the first schema version; a database with all of them is Deskmate's.
-OURS = frozenset({"alembic_version", "account", "conversation", "message", "turn"})
+REQUIRED_TABLES = frozenset({"alembic_version", "account", "conversation", "message", "turn"})
 
 
 def back_up(url: str, folder: Path, to: Path | None = None, progress: Progress = nothing_shown) -> Path:
@@ -67,7 +67,7 @@ def revision_in(connection: sqlite3.Connection) -> str | None:
         sqlite3.Error: the file is not SQLite, or damaged.
     """
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if not tables >= OURS:
+    if not tables >= REQUIRED_TABLES:
         return None
     row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     return str(row[0]) if row else None
@@ -103,7 +103,7 @@ def _of_postgres(url: str, to: Path) -> Path:
 
 def revision_at(connection: Connection) -> str | None:
     """The schema's revision; None if it is not a Deskmate database."""
-    if not set(inspect(connection).get_table_names()) >= OURS:
+    if not set(inspect(connection).get_table_names()) >= REQUIRED_TABLES:
         return None
     return MigrationContext.configure(connection).get_current_revision()
 

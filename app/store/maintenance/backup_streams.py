@@ -29,7 +29,7 @@ def back_up_into(stream: BinaryIO, url: str, folder: Path, progress: Progress = 
         raise MaintenanceError(
             "A backup is binary and is not shown on a terminal. Redirect it to a file: --to - > FILE."
         )
-    with _room_in(folder) as temporary:
+    with _temporary_folder(folder) as temporary:
         file = back_up(url, temporary, progress=progress)
         try:
             with file.open("rb") as opened:
@@ -51,7 +51,7 @@ def backup_from(stream: BinaryIO, folder: Path) -> Iterator[Path]:
     """
     if stream.isatty():
         raise MaintenanceError("The standard input is a terminal. Redirect a backup to it: - < FILE.")
-    with _room_in(folder) as temporary:
+    with _temporary_folder(folder) as temporary:
         file = temporary / "standard-input"
         try:
             with file.open("wb") as written:
@@ -64,7 +64,7 @@ def backup_from(stream: BinaryIO, folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _room_in(folder: Path) -> Iterator[Path]:
+def _temporary_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder that only this user can read; deleted at the end."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

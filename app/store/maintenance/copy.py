@@ -143,7 +143,7 @@ class _Copy:
             raise MaintenanceError(f"{self._from} is damaged. {'. '.join(broken)}. Restore a backup of it first.")
         with self._seen.begin():
             self._require_nothing_else()
-        resumed = self._copy_people()
+        resumed = self._copy_ungrouped()
         for ids, share in self._parts():
             with self._seen.begin(), self._target.begin():
                 for kind in self._kinds:
@@ -175,7 +175,7 @@ class _Copy:
                     "empty database and copy into that."
                 )
 
-    def _copy_people(self) -> bool:
+    def _copy_ungrouped(self) -> bool:
         """Copies the rows that belong to no conversation; returns whether an earlier copy got further than that."""
         with self._seen.begin():
             resumed = self._seen.execute(select(_ID).select_from(_CONVERSATIONS).limit(1)).first() is not None
@@ -188,19 +188,19 @@ class _Copy:
         return resumed
 
     def _overwrite(self, kind: ComparedTable) -> None:
-        for mine, theirs in side_by_side(kind, rows(self._source, kind), rows(self._seen, kind)):
-            if mine is not None and theirs is not None and mine != theirs:
-                here = update(kind.clause)
+        for source_row, target_row in side_by_side(kind, rows(self._source, kind), rows(self._seen, kind)):
+            if source_row is not None and target_row is not None and source_row != target_row:
+                statement = update(kind.clause)
                 for name in kind.key:
-                    here = here.where(kind.clause.c[name] == mine[kind.names.index(name)])
-                self._target.execute(here.values(dict(zip(kind.names, mine, strict=True))))
+                    statement = statement.where(kind.clause.c[name] == source_row[kind.names.index(name)])
+                self._target.execute(statement.values(dict(zip(kind.names, source_row, strict=True))))
 
     def _insert_missing(self, kind: ComparedTable, ids: Sequence[str] | None) -> None:
         missing: list[dict[str, object]] = []
-        for mine, theirs in self._pairs(kind, ids):
-            if theirs is None and mine is not None:
-                missing.append(dict(zip(kind.names, mine, strict=True)))
-            elif (difference := _difference(kind, mine, theirs)) is not None:
+        for source_row, target_row in self._pairs(kind, ids):
+            if target_row is None and source_row is not None:
+                missing.append(dict(zip(kind.names, source_row, strict=True)))
+            elif (difference := _difference(kind, source_row, target_row)) is not None:
                 raise MaintenanceError(
                     f"{self._to} differs from {self._from}: {difference}. One of them was used since the "
                     "last copy. Nothing was overwritten; create an empty database and copy into that."
@@ -225,8 +225,8 @@ class _Copy:
         return {kind.name: counts[kind.name] for kind in compared_tables()}
 
     def _count_same(self, kind: ComparedTable, ids: Sequence[str] | None, counts: Counter[str]) -> None:
-        for mine, theirs in self._pairs(kind, ids):
-            if (difference := _difference(kind, mine, theirs)) is not None:
+        for source_row, target_row in self._pairs(kind, ids):
+            if (difference := _difference(kind, source_row, target_row)) is not None:
                 raise MaintenanceError(
                     f"The copy is not the same as {self._from}: {difference}. Do not use {self._to}; create an empty "
                     "database and copy into that."
@@ -254,18 +254,18 @@ def _conversations(connection: Connection) -> Iterator[list[str]]:
         ids = list(connection.scalars(some.where(ids[-1] < _ID)))
 
 
-def _difference(kind: ComparedTable, mine: Row | None, theirs: Row | None) -> str | None:
+def _difference(kind: ComparedTable, source_row: Row | None, target_row: Row | None) -> str | None:
     """Describes the difference of two rows without any user's text; None if they are equal."""
-    if mine is not None and theirs is not None and kind.same(mine, theirs):
+    if source_row is not None and target_row is not None and kind.same(source_row, target_row):
         return None
-    row = mine or theirs
+    row = source_row or target_row
     assert row is not None
     name = f"the {kind.name.replace('_', ' ')} {row[kind.names.index(kind.identity)]}"
-    if mine is None:
+    if source_row is None:
         return f"{name} is only there"
-    if theirs is None:
+    if target_row is None:
         return f"{name} is missing there"
-    return f"{name} differs in {', '.join(kind.differing(mine, theirs))}"
+    return f"{name} differs in {', '.join(kind.differing(source_row, target_row))}"
 
 
 def _require_no_server(connection: Connection, name: str) -> None:

@@ -78,9 +78,9 @@ def _run(program: str, *arguments: str, url: str | None = None) -> str:
         check=False,
     )
     if done.returncode:
-        said = _said(program, done.stderr) or f"exit code {done.returncode}"
-        advice = " Install the client programs of the server's version, or a later one." if "version" in said else ""
-        raise MaintenanceError(f"{program} failed: {said}.{advice}")
+        reason = _error_text(program, done.stderr) or f"exit code {done.returncode}"
+        advice = " Install the client programs of the server's version, or a later one." if "version" in reason else ""
+        raise MaintenanceError(f"{program} failed: {reason}.{advice}")
     return done.stdout
 
 
@@ -99,8 +99,10 @@ def _connection(url: str) -> tuple[dict[str, str], str]:
     return environment, make_conninfo(**rest)
 
 
-def _said(program: str, errors: str) -> str:
+def _error_text(program: str, errors: str) -> str:
     """A program's error output, on one line."""
     lines = (line.strip() for line in errors.splitlines())
-    told = [line.removeprefix(f"{program}: ") for line in lines if line]
-    return "; ".join(line.removeprefix("error: ").rstrip(".") for line in told if not line.startswith("warning:"))[:600]
+    messages = [line.removeprefix(f"{program}: ") for line in lines if line]
+    return "; ".join(line.removeprefix("error: ").rstrip(".") for line in messages if not line.startswith("warning:"))[
+        :600
+    ]

@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.errors import MaintenanceError
 from app.store.db.database import postgres_engine
 from app.store.maintenance import postgres_tools
-from app.store.maintenance.backup import OURS, revision_in
+from app.store.maintenance.backup import REQUIRED_TABLES, revision_in
 from app.store.maintenance.migrate import MIGRATION_LOCK, known_revisions, migrate, sqlite_file
 from app.store.maintenance.snapshot import (
     Progress,
@@ -165,7 +165,9 @@ def _close(file: Path) -> None:
 
 
 def _into_postgres(url: str, backup: Path) -> RestoreResult:
-    version = postgres_tools.contents(backup, "alembic_version") if postgres_tools.tables(backup) >= OURS else []
+    version = (
+        postgres_tools.contents(backup, "alembic_version") if postgres_tools.tables(backup) >= REQUIRED_TABLES else []
+    )
     revision = _known(backup, version[0] if version else None)
     name = make_url(url).database
     engine = postgres_engine(url, connections=1)

@@ -50,17 +50,17 @@ class ComparedTable:
     group: str | None  #: the column with the conversation's id; None if rows belong to no conversation
     documents: tuple[int, ...]  #: indices of JSON columns
 
-    def same(self, mine: Row, theirs: Row) -> bool:
+    def same(self, left: Row, right: Row) -> bool:
         """Whether two rows are equal in every column."""
         # Compares JSON as text: 1, 1.0 and true are equal in Python but differ as JSON.
-        return mine == theirs and all(json.dumps(mine[at]) == json.dumps(theirs[at]) for at in self.documents)
+        return left == right and all(json.dumps(left[at]) == json.dumps(right[at]) for at in self.documents)
 
-    def differing(self, mine: Row, theirs: Row) -> list[str]:
+    def differing(self, left: Row, right: Row) -> list[str]:
         """The columns in which two rows differ."""
         return [
             name
             for at, name in enumerate(self.names)
-            if (json.dumps(mine[at]) != json.dumps(theirs[at]) if at in self.documents else mine[at] != theirs[at])
+            if (json.dumps(left[at]) != json.dumps(right[at]) if at in self.documents else left[at] != right[at])
         ]
 
 
@@ -120,24 +120,24 @@ def rows(
 
 
 def side_by_side(
-    kind: ComparedTable, mine: Iterator[Row], theirs: Iterator[Row]
+    kind: ComparedTable, left: Iterator[Row], right: Iterator[Row]
 ) -> Iterator[tuple[Row | None, Row | None]]:
     """Pairs the rows of both sides by key, in key order; None where a side has no such row."""
-    ours, other = next(mine, None), next(theirs, None)
-    while ours is not None and other is not None:
-        my_key, their_key = kind.key_of(ours), kind.key_of(other)
-        if my_key == their_key:
-            yield ours, other
-            ours, other = next(mine, None), next(theirs, None)
-        elif my_key < their_key:
-            yield ours, None
-            ours = next(mine, None)
+    left_row, right_row = next(left, None), next(right, None)
+    while left_row is not None and right_row is not None:
+        left_key, right_key = kind.key_of(left_row), kind.key_of(right_row)
+        if left_key == right_key:
+            yield left_row, right_row
+            left_row, right_row = next(left, None), next(right, None)
+        elif left_key < right_key:
+            yield left_row, None
+            left_row = next(left, None)
         else:
-            yield None, other
-            other = next(theirs, None)
-    while ours is not None:
-        yield ours, None
-        ours = next(mine, None)
-    while other is not None:
-        yield None, other
-        other = next(theirs, None)
+            yield None, right_row
+            right_row = next(right, None)
+    while left_row is not None:
+        yield left_row, None
+        left_row = next(left, None)
+    while right_row is not None:
+        yield None, right_row
+        right_row = next(right, None)
