@@ -63,7 +63,7 @@ def list_page(
     # Search results are ordered by time only.
     pinned: ColumnElement[bool] = Conversation.pinned.expression if search is None else literal(False)
     hit: ColumnElement[str | None] = literal(None)
-    statement = select(Conversation, running.label("streaming"), pinned.label("first")).where(
+    statement = select(Conversation, running.label("streaming"), pinned.label("is_pinned")).where(
         Conversation.user_id == user_id
     )
     if search is None:
@@ -106,9 +106,9 @@ def list_page(
                 message_id=message_id,
                 snippet=search.snippet(contents[message_id]) if search and message_id in contents else (),
             )
-            for conversation, streaming, _first, message_id in shown
+            for conversation, streaming, _is_pinned, message_id in shown
         ),
-        next_cursor=PageCursor(shown[-1].first, shown[-1][0].updated_at, shown[-1][0].id).encode()
+        next_cursor=PageCursor(shown[-1].is_pinned, shown[-1][0].updated_at, shown[-1][0].id).encode()
         if len(rows) > limit
         else None,
     )

@@ -94,7 +94,7 @@ class ReplyWriter:
     async def _write_batch(self, batch: Sequence[tuple[ReplyWrite, asyncio.Future[LeaseStatus]]]) -> None:
         writes = [write for write, _ in batch]
         try:
-            standings = await self._database.write_rows(lambda connection: self._transaction(connection, writes))
+            statuses = await self._database.write_rows(lambda connection: self._transaction(connection, writes))
         except BaseException as error:
             for _, written in batch:
                 if not written.done():
@@ -104,15 +104,15 @@ class ReplyWriter:
             return
         for write, written in batch:
             if not written.done():
-                written.set_result(standings.get(write.turn_id, LeaseStatus.LOST))
+                written.set_result(statuses.get(write.turn_id, LeaseStatus.LOST))
 
     def _transaction(self, connection: Connection, writes: Sequence[ReplyWrite]) -> dict[str, LeaseStatus]:
         postgres = is_postgres(connection)
         asked = {"owner": self._owner, "turns": [write.turn_id for write in writes]}
         # Turns first: their row locks decide who may write and hold back a late checkpoint.
-        rows = (_MINE_POSTGRES if postgres else _MINE).rows(connection, asked)
-        found = {(row.id, row.user_id): row for row in (_Mine(*row) for row in rows)}
-        todo = [(write, found[mine]) for write in writes if (mine := (write.turn_id, write.user_id)) in found]
+        rows = (_OWN_TURNS_POSTGRES if postgres else _OWN_TURNS).rows(connection, asked)
+        found = {(row.id, row.user_id): row for row in (_RunningTurn(*row) for row in rows)}
+        todo = [(write, found[key]) for write in writes if (key := (write.turn_id, write.user_id)) in found]
         now = (todo[0][1].now if todo else None) or datetime.now(UTC)
         turns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         messages: dict[tuple[str, ...], list[dict[str, Any]]] = {}
@@ -161,7 +161,7 @@ _MESSAGE = table_of(Message)
 _CONVERSATION = table_of(Conversation)
 
 
-class _Mine(NamedTuple):
+class _RunningTurn(NamedTuple):
     """A running turn of this process."""
 
     id: str
@@ -178,11 +178,11 @@ _RUNNING = (
     .where(_TURN.c.status == "running", _TURN.c.owner == bindparam("owner"))
 )
 # One JSON parameter keeps the statement's text the same for any number of turns.
-_MINE = Prepared(
+_OWN_TURNS = Prepared(
     _RUNNING.where(_TURN.c.id.in_(select(func.json_each(bindparam("turns", type_=JSON)).table_valued("value").c.value)))
 )
 #: Locks the rows, always in the same order.
-_MINE_POSTGRES = Prepared(
+_OWN_TURNS_POSTGRES = Prepared(
     _RUNNING.add_columns(func.now())
     .where(_TURN.c.id == any_(bindparam("turns", type_=ARRAY(String))))
     .order_by(_TURN.c.id)

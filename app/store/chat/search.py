@@ -71,14 +71,14 @@ class Query:
         return found.where(SearchEntry.words.op("@@")(cast(_ts_query(self._user_id, self._phrases), TSQUERY)))
 
     def _literal(self) -> Any:
-        mine = Conversation.user_id == self._user_id
+        is_own = Conversation.user_id == self._user_id
         return union_all(
             select(Conversation.id.label("conversation_id"), literal(None, Text()).label("message_id")).where(
-                mine, _contains(Conversation.title, self._text)
+                is_own, _contains(Conversation.title, self._text)
             ),
             select(Message.conversation_id, Message.id)
             .join(Conversation, Conversation.id == Message.conversation_id)
-            .where(mine, Message.deletion.is_(None), _contains(Message.content, self._text)),
+            .where(is_own, Message.deletion.is_(None), _contains(Message.content, self._text)),
         )
 
 

@@ -69,7 +69,7 @@ class StagedImport:
         self._file = tempfile.SpooledTemporaryFile(max_size=MAX_BYTES_IN_MEMORY)  # noqa: SIM115 - see close
         self._num_batches = 0
 
-    def fill(self, user_id: str, conversations: Iterable[ConversationDocument]) -> None:
+    def stage(self, user_id: str, conversations: Iterable[ConversationDocument]) -> None:
         """Stages validated conversations. Fails at the next batch if the object is closed meanwhile.
 
         Raises:

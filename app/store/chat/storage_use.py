@@ -27,24 +27,24 @@ class StorageUsageRecords:
 
 def storage_use(session: Session, user_id: str) -> StorageUse:
     """What the user has stored, including this transaction's own writes."""
-    theirs = Conversation.user_id == user_id
+    is_own = Conversation.user_id == user_id
     conversations, settings = session.execute(
-        select(func.count(), func.coalesce(func.sum(Conversation.stored_bytes), 0)).where(theirs)
+        select(func.count(), func.coalesce(func.sum(Conversation.stored_bytes), 0)).where(is_own)
     ).one()
     messages, texts = session.execute(
         select(func.count(), func.coalesce(func.sum(Message.stored_bytes), 0))
         .join(Conversation, Conversation.id == Message.conversation_id)
-        .where(theirs)
+        .where(is_own)
     ).one()
     params = session.scalar(
         select(func.coalesce(func.sum(Turn.stored_bytes), 0))
         .join(Conversation, Conversation.id == Turn.conversation_id)
-        .where(theirs)
+        .where(is_own)
     )
     tags = session.scalar(
         select(func.count(distinct(ConversationTag.tag)))
         .join(Conversation, Conversation.id == ConversationTag.conversation_id)
-        .where(theirs)
+        .where(is_own)
     )
     rows = conversations * CONVERSATION_BYTES + messages * MESSAGE_BYTES
     stored = rows + int(settings) + int(texts) + int(params or 0)

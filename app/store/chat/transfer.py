@@ -107,7 +107,7 @@ class TransferRecords:
         """
         staged = StagedImport()
         try:
-            await asyncio.to_thread(staged.fill, user_id, conversations)
+            await asyncio.to_thread(staged.stage, user_id, conversations)
             if self._limits != StorageLimits():
                 # Checked before the write transaction, so that other writers do not wait for an import that is refused.
                 await self._database.read(lambda session: _require_room(session, user_id, staged, self._limits))
@@ -259,10 +259,10 @@ def _add(session: Session, user_id: str, staged: StagedImport, limits: StorageLi
 
 def _known(session: Session, user_id: str, conversations: Sequence[StagedConversation]) -> set[str]:
     """Which of the conversations' ids and origins the user already has."""
-    mine = Conversation.user_id == user_id
+    is_own = Conversation.user_id == user_id
     ids = [conversation.id for conversation in conversations]
     origins = [origin for conversation in conversations for origin in conversation.origins]
-    return _found(session, Conversation.id, ids, mine) | _found(session, Conversation.imported_from, origins, mine)
+    return _found(session, Conversation.id, ids, is_own) | _found(session, Conversation.imported_from, origins, is_own)
 
 
 class _Taken:

@@ -79,7 +79,7 @@ _OF_TURN = (
 )
 _NEW_TURN = insert_into(_TURN, f"{_OF_TURN} lease_until")
 _NEW_TURN_POSTGRES = insert_into(_TURN, _OF_TURN, lease_until=func.now() + bindparam("lease", type_=Interval))
-_IS_THERE = Prepared(select(_TURN.c.id).where(_TURN.c.id == bindparam("id")))
+_TURN_EXISTS = Prepared(select(_TURN.c.id).where(_TURN.c.id == bindparam("id")))
 _MESSAGE = table_of(Message)
 _NEW_MESSAGE = insert_into(_MESSAGE, "id conversation_id parent_id role status content position created_at")
 _PARENT = Prepared(select(_MESSAGE.c.position).where(_MESSAGE.c.id == bindparam("id"), _MESSAGE.c.deletion.is_(None)))
@@ -209,8 +209,8 @@ class TurnRecords:
     async def find(self, user_id: str, turn_id: str) -> TurnRecord | None:
         """As :meth:`get`, but None if missing. Cheap in that case, which is the usual one."""
         try:
-            there = await self._database.read_rows(lambda connection: _IS_THERE.row(connection, {"id": turn_id}))
-            return await self.get(user_id, turn_id) if there else None
+            exists = await self._database.read_rows(lambda connection: _TURN_EXISTS.row(connection, {"id": turn_id}))
+            return await self.get(user_id, turn_id) if exists else None
         except NotFound:
             return None
 
