@@ -93,8 +93,8 @@ class TemporaryChats:
         if self._open is None:
             return
         database, chats = self._open
-        theirs = select(Conversation.id).where(Conversation.user_id == user_id)
-        for conversation_id in await database.read(lambda session: session.scalars(theirs).all()):
+        query = select(Conversation.id).where(Conversation.user_id == user_id)
+        for conversation_id in await database.read(lambda session: session.scalars(query).all()):
             await chats.turns.delete_conversation(user_id, conversation_id)
 
     async def close(self) -> None:

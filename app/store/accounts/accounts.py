@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -72,12 +72,12 @@ class AccountRecords:
         Raises:
             NotFound: there is no such account.
         """
-        return await self._database.read(lambda session: person_of(_account(session, user_id)))
+        return await self._database.read(lambda session: account_view(_account(session, user_id)))
 
     async def list(self) -> Sequence[AccountView]:
         """All accounts except the local user's, by name."""
-        everybody = select(Account).where(Account.id != LOCAL_USER_ID).order_by(Account.name)
-        return await self._database.read(lambda session: [person_of(one) for one in session.scalars(everybody)])
+        query = select(Account).where(Account.id != LOCAL_USER_ID).order_by(Account.name)
+        return await self._database.read(lambda session: [account_view(one) for one in session.scalars(query)])
 
     async def has_admin(self) -> bool:
         """Whether there is an admin who can sign in."""
@@ -194,7 +194,7 @@ def add_account(
     except IntegrityError as error:
         raise Conflict(NAME_TAKEN) from error
     add_event(session, actor_id or account.id, AuditAction.ACCOUNT_CREATED, account.id, role=role.value)
-    return person_of(account)
+    return account_view(account)
 
 
 def change_password(
@@ -210,7 +210,7 @@ def change_password(
     return account
 
 
-def person_of(account: Account) -> AccountView:
+def account_view(account: Account) -> AccountView:
     """Converts a row to a view."""
     return AccountView(
         id=account.id,
@@ -228,11 +228,6 @@ def has_admin(session: Session) -> bool:
     if is_postgres(session):  # there may be no admin's row to lock: the local user's row stands in
         session.execute(select(Account.id).where(Account.id == LOCAL_USER_ID).with_for_update())
     return bool(_admins(session))
-
-
-def count_people(session: Session) -> int:
-    """The number of accounts, without the local user's."""
-    return session.scalar(select(func.count()).select_from(Account).where(Account.id != LOCAL_USER_ID)) or 0
 
 
 def _admins(session: Session, *, lock: bool = False) -> list[str]:

@@ -78,8 +78,8 @@ class ApiKeys:
 
     async def list(self, user_id: str) -> Sequence[KeyView]:
         """The user's keys, newest first, including expired ones."""
-        theirs = select(ApiKey).where(ApiKey.user_id == user_id).order_by(ApiKey.id.desc())
-        return await self._database.read(lambda session: [_view(one) for one in session.scalars(theirs)])
+        query = select(ApiKey).where(ApiKey.user_id == user_id).order_by(ApiKey.id.desc())
+        return await self._database.read(lambda session: [_view(one) for one in session.scalars(query)])
 
     async def revoke(self, user_id: str, id: str) -> None:
         """Revokes a key.

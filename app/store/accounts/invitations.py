@@ -14,7 +14,7 @@ from app.domain.audit import AuditAction
 from app.domain.ids import LOCAL_USER_ID, new_id
 from app.domain.roles import UserRole
 from app.errors import Conflict, LimitReached, NotFound
-from app.store.accounts.accounts import add_account, change_password, has_admin, person_of
+from app.store.accounts.accounts import account_view, add_account, change_password, has_admin
 from app.store.accounts.local_history import take_over
 from app.store.db.database import Database
 from app.store.db.models import Account, Conversation, Invitation
@@ -178,7 +178,7 @@ class Invitations:
             if link.user_id is not None:
                 account = change_password(session, link.user_id, password_hash)
                 add_event(session, account.id, AuditAction.PASSWORD_RESET, account.id)
-                return person_of(account)
+                return account_view(account)
             assert name is not None
             person = add_account(
                 session, name, display_name or name, UserRole(link.role), password_hash, actor_id=link.created_by
@@ -199,8 +199,8 @@ class Invitations:
 
 
 def _local_conversations(session: Session) -> int:
-    theirs = select(func.count()).select_from(Conversation).where(Conversation.user_id == LOCAL_USER_ID)
-    return session.scalar(theirs) or 0
+    query = select(func.count()).select_from(Conversation).where(Conversation.user_id == LOCAL_USER_ID)
+    return session.scalar(query) or 0
 
 
 def _usable() -> tuple[ColumnElement[bool], ...]:

@@ -15,14 +15,14 @@ from app.store.desk.audit import add_event
 def take_over(session: Session, user_id: str) -> int:
     """Gives the local user's conversations to a user; returns how many."""
     # A conversation imported by both stays twice; a later import finds only one of the two.
-    theirs = select(Conversation.imported_from).where(
+    their_origins = select(Conversation.imported_from).where(
         Conversation.user_id == user_id, Conversation.imported_from.is_not(None)
     )
     local = Conversation.user_id == LOCAL_USER_ID
     unsynchronized = {"synchronize_session": False}
     session.execute(
         update(Conversation)
-        .where(local, Conversation.imported_from.in_(theirs.scalar_subquery()))
+        .where(local, Conversation.imported_from.in_(their_origins.scalar_subquery()))
         .values(imported_from=None)
         .execution_options(**unsynchronized)
     )

@@ -44,7 +44,7 @@ class LoginSessions:
 
     def __init__(self, database: Database, days: int) -> None:
         self._database = database
-        self._lasting = timedelta(days=days)
+        self._lifetime = timedelta(days=days)
 
     async def create(self, user_id: str, token_hash: str, *, user_agent: str, address: str) -> str:
         """Signs a user in; returns the session's id."""
@@ -61,7 +61,7 @@ class LoginSessions:
             token_hash=token_hash,
             created_at=now,
             last_seen_at=now,
-            expires_at=now + self._lasting,
+            expires_at=now + self._lifetime,
             user_agent=user_agent[:MAX_USER_AGENT],
             address=address[:MAX_ADDRESS],
         )
@@ -111,7 +111,7 @@ class LoginSessions:
 
         def work(session: Session) -> None:
             seen = update(LoginSession).where(LoginSession.id == id, LoginSession.user_id == user_id)
-            session.execute(seen.values(last_seen_at=now, expires_at=now + self._lasting))
+            session.execute(seen.values(last_seen_at=now, expires_at=now + self._lifetime))
             session.execute(update(Account).where(Account.id == user_id).values(last_seen_at=now))
 
         await self._database.write(work)
@@ -120,7 +120,7 @@ class LoginSessions:
         """The user's sessions, most recently used first. ``current`` is the id of the requesting session."""
 
         def work(session: Session) -> list[SessionView]:
-            theirs = (
+            query = (
                 select(LoginSession)
                 .where(LoginSession.user_id == user_id, LoginSession.expires_at > datetime.now(UTC))
                 .order_by(LoginSession.last_seen_at.desc(), LoginSession.id.desc())
@@ -129,7 +129,7 @@ class LoginSessions:
                 SessionView(
                     one.id, one.created_at, one.last_seen_at, one.user_agent, one.address, current=one.id == current
                 )
-                for one in session.scalars(theirs)
+                for one in session.scalars(query)
             ]
 
         return await self._database.read(work)

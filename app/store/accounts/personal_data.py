@@ -125,10 +125,10 @@ def _data(session: Session, user_id: str) -> DeletionPreview:
     def number(query: Select[tuple[int]]) -> int:
         return session.scalar(query) or 0
 
-    def of(column: InstrumentedAttribute[str] | InstrumentedAttribute[str | None]) -> int:
+    def count_rows(column: InstrumentedAttribute[str] | InstrumentedAttribute[str | None]) -> int:
         return number(select(func.count()).select_from(column.class_).where(column == user_id))
 
-    def said(role: str) -> int:
+    def count_messages(role: str) -> int:
         return number(
             select(func.count())
             .select_from(Message)
@@ -139,11 +139,11 @@ def _data(session: Session, user_id: str) -> DeletionPreview:
     return DeletionPreview(
         user_id=user_id,
         name=name,
-        conversations=of(Conversation.user_id),
-        messages=said("user"),
-        replies=said("assistant"),
-        feedback=of(Feedback.user_id),
-        api_keys=of(ApiKey.user_id),
-        sessions=of(LoginSession.user_id),
-        audit_events=of(AuditEvent.actor_id),
+        conversations=count_rows(Conversation.user_id),
+        messages=count_messages("user"),
+        replies=count_messages("assistant"),
+        feedback=count_rows(Feedback.user_id),
+        api_keys=count_rows(ApiKey.user_id),
+        sessions=count_rows(LoginSession.user_id),
+        audit_events=count_rows(AuditEvent.actor_id),
     )

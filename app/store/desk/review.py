@@ -59,7 +59,7 @@ class Reviews:
         before = _decode(cursor) if cursor else None
 
         def work(session: Session) -> Page[ReviewItem]:
-            arms = [_first(_having(flag, span), state, before, limit + 1) for flag in dict.fromkeys(flags)]
+            arms = [_latest(_having(flag, span), state, before, limit + 1) for flag in dict.fromkeys(flags)]
             if not arms:
                 return Page((), None)
             found = union(*arms).subquery()
@@ -169,7 +169,7 @@ def _asked_again() -> ColumnElement[bool]:
     )
 
 
-def _first(
+def _latest(
     replies: Select[tuple[str, datetime]], state: ReviewState, before: tuple[datetime, str] | None, limit: int
 ) -> Select[tuple[str, datetime]]:
     """The latest replies in this state. Applied per flag, so that no flag's query runs to its end for another flag."""

@@ -59,8 +59,8 @@ def _report(session: Session, days: Days) -> UsageReport:
         for name in Usage.__dataclass_fields__
         if Usage.__dataclass_fields__[name].default == 0
     }
-    everybody = _in(_spans([days.whole]), Turn.created_at).join(Conversation, Conversation.id == Turn.conversation_id)
-    whole["users"] = session.scalar(everybody.with_only_columns(func.count(Conversation.user_id.distinct()))) or 0
+    turns = _in(_spans([days.whole]), Turn.created_at).join(Conversation, Conversation.id == Turn.conversation_id)
+    whole["users"] = session.scalar(turns.with_only_columns(func.count(Conversation.user_id.distinct()))) or 0
     waits, speeds = (
         _distribution(session, time, Turn.ttft_ms, 1),
         _distribution(session, time, Turn.tokens_per_second, _TENTHS),
@@ -113,8 +113,8 @@ def _distribution(
     value = cast(measured * scale, BigInteger)
     width = case(*((value < limit, step) for limit, step in _STEPS), else_=_WIDEST)
     rows = _in(time, Turn.created_at).where(measured > 0)
-    told = rows.add_columns((value - value % width).label("least")).subquery()
-    counts = select(told.c.name, told.c.least, func.count()).group_by(told.c.name, told.c.least)
+    buckets = rows.add_columns((value - value % width).label("least")).subquery()
+    counts = select(buckets.c.name, buckets.c.least, func.count()).group_by(buckets.c.name, buckets.c.least)
     found: dict[str, Counter[int]] = {}
     for name, least, number in session.execute(counts):
         for counted in (name, _WHOLE):
