@@ -125,9 +125,9 @@ class Quotas:
                     "Lower n, or send fewer prompts in one request."
                 )
             if under_way + replies > self._max_replies:
-                said = "1 reply" if under_way == 1 else f"{under_way} replies"
+                in_progress = "1 reply" if under_way == 1 else f"{under_way} replies"
                 raise too_many_requests(
-                    f"You already have {said} in progress. Wait for one to finish.", RETRY_AFTER_SECONDS
+                    f"You already have {in_progress} in progress. Wait for one to finish.", RETRY_AFTER_SECONDS
                 )
         self._rate_limiter.hit(self._rates, user_id, "You've sent too many messages in a minute.")
 

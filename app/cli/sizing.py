@@ -61,10 +61,10 @@ def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _cards(weights: int, users: int, each: int, card: int) -> str:
-    room = USABLE * card - WORK_GB
+    usable_gb = USABLE * card - WORK_GB
     count = 1
     while count <= MAX_GPUS:
-        held = int((count * room * GB - weights) // each)
+        held = int((count * usable_gb * GB - weights) // each)
         if held >= users:
             return f"{count}: {held:,} users"
         count *= 2

@@ -34,13 +34,13 @@ def title_from(message: str) -> str:
     return (at_word if len(at_word) > TITLE_CHARS // 2 else cut).rstrip() + "…"
 
 
-def as_title(said: str, about: str) -> str | None:
+def as_title(answer: str, about: str) -> str | None:
     """Extracts a title from the model's answer to a title request; None if the answer is not a title.
 
     Small models answer the question instead, or talk about themselves. A title is short, not a sentence, and shares a
     word with its subject, ``about``.
     """
-    lines = said.strip().splitlines()
+    lines = answer.strip().splitlines()
     if len(lines) != 1:
         return None
     title = one_line(strip_marks(clean_text(_TITLE_MARK.sub("", lines[0])))).strip("\"'“”„«»‘’*_#` ")

@@ -205,11 +205,11 @@ class LiveTurn:
             return
         text = self.buffer.text if grown else None
         try:
-            standing = await self._records.checkpoint(self.user_id, self.ref.turn_id, text)
+            status = await self._records.checkpoint(self.user_id, self.ref.turn_id, text)
         except StorageUnavailable:
             self._notify_not_saved()
             return
-        if standing is LeaseStatus.LOST:
+        if status is LeaseStatus.LOST:
             # Another process owns the turn: later text is dropped, the saved text is safe there.
             self._lost = True
             self.stop(MessageStatus.INTERRUPTED)
@@ -218,7 +218,7 @@ class LiveTurn:
         if text is not None:
             self._saved_chars = len(text)
         self._notify_saved()
-        if standing is LeaseStatus.STOP_REQUESTED:
+        if status is LeaseStatus.STOP_REQUESTED:
             self.stop(MessageStatus.STOPPED)
 
     async def _finish(self, outcome: TurnOutcome) -> TurnEnd | NotFound:

@@ -18,15 +18,15 @@ class ReplyMeasure:
     def __init__(self, prompt_tokens: int) -> None:
         self._prompt_tokens = prompt_tokens
         self._started = time.monotonic()
-        self._first = self._last = self._started
+        self._first_token_at = self._last_token_at = self._started
         self._tokens = 0
         self._cached_prompt_tokens: int | None = None
 
     def observe(self, delta: Delta) -> None:
         if delta.num_tokens:
-            self._last = time.monotonic()
+            self._last_token_at = time.monotonic()
             if not self._tokens:
-                self._first = self._last
+                self._first_token_at = self._last_token_at
             self._tokens += delta.num_tokens
         if delta.cached_prompt_tokens is not None:
             self._cached_prompt_tokens = delta.cached_prompt_tokens
@@ -38,12 +38,12 @@ class ReplyMeasure:
 
     def partial_stats(self, reason: FinishReason | str) -> ReplyStats:
         """Statistics of a reply that did not finish."""
-        gap = (self._last - self._first) / (self._tokens - 1) if self._tokens > 1 else 0.0
+        gap = (self._last_token_at - self._first_token_at) / (self._tokens - 1) if self._tokens > 1 else 0.0
         return ReplyStats(
             prompt_tokens=self._prompt_tokens,
             cached_prompt_tokens=self._cached_prompt_tokens,
             completion_tokens=self._tokens,
-            ttft_ms=1000 * (self._first - self._started),
+            ttft_ms=1000 * (self._first_token_at - self._started),
             itl_ms=1000 * gap,
             tokens_per_second=1 / gap if gap > 0 else 0.0,
             finish_reason=str(reason),

@@ -50,8 +50,8 @@ class Titles:
     async def _generate(self, user_id: str, conversation_id: str, message: str, reply: str) -> None:
         request = _REQUEST.format(message=message[:READ_CHARS], reply=reply[:READ_CHARS])
         try:
-            said = await self._complete(request, caller_of(user_id, accounts=self._accounts))
-            title = as_title(said, about=f"{message} {reply}") if said else None
+            answer = await self._complete(request, caller_of(user_id, accounts=self._accounts))
+            title = as_title(answer, about=f"{message} {reply}") if answer else None
             if title is not None:
                 await self._conversations.set_generated_title(user_id, conversation_id, title)
         except (AppError, EngineError, ValueError) as error:  # the conversation keeps its title
