@@ -47,7 +47,7 @@ def tip(conversation: ConversationDocument) -> str:
 
 
 def node(id: str, parent: str | None, role: str | None = None, text: str = "", **message: Any) -> dict[str, Any]:
-    messages = {
+    message = {
         "id": id,
         "author": {"role": role, "name": None, "metadata": {}},
         "create_time": 1700000000.25,
@@ -59,7 +59,7 @@ def node(id: str, parent: str | None, role: str | None = None, text: str = "", *
         "recipient": "all",
         **message,
     }
-    return {"id": id, "parent": parent, "children": [], "message": messages if role else None}
+    return {"id": id, "parent": parent, "children": [], "message": message if role else None}
 
 
 def chatgpt(*nodes: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -299,7 +299,7 @@ def test_sharegpt() -> None:
         assert [tree(conversation) for conversation in conversations] == expected
         assert conversations[0].settings.system_prompt == "You are kind."
         assert conversations[0].title == "Welcome."
-        # The id is the same in every data set; what was messages is not.
+        # The id is the same in every data set; what was said is not.
         assert conversations[0].imported_from != conversations[1].imported_from
         assert [one.imported_from for one in read(data)] == [one.imported_from for one in conversations]
 
