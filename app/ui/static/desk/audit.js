@@ -14,18 +14,18 @@ const details = (values) =>
 
 async function show(place) {
   const body = make("tbody");
-  const more = button("Show more", () => look(true), { hidden: true });
-  const only = latest();
+  const more = button("Show more", () => load(true), { hidden: true });
+  const runLatest = latest();
   let cursor = null;
   const { actions } = await request("GET", "/api/desk/audit/actions");
   const action = make("select", {}, make("option", { value: "" }, "All actions"), ...actions.map((name) => make("option", { value: name }, words(name))));
   const person = make("input", { type: "search", maxlength: "200", placeholder: "Name" });
-  const range = new DayRange(() => look());
+  const range = new DayRange(() => load());
   const download = make("a", { class: "dk-button", download: "" }, "Download as CSV");
   const trouble = make("div");
   const note = make("p", { class: "dk-empty", hidden: true }, "No matching entries in this date range.");
-  action.addEventListener("change", () => look());
-  person.addEventListener("change", () => look());
+  action.addEventListener("change", () => load());
+  person.addEventListener("change", () => load());
   range.element.append(field("Action", action), field("User", person), download);
 
   const row = ({ at, actor, action: done, target, details: values }) =>
@@ -39,13 +39,13 @@ async function show(place) {
       make("td", {}, details(values)),
     );
 
-  function look(further = false) {
-    const asked = { ...range.value, zone, action: action.value || null, actor: person.value.trim() || null };
-    download.href = `/api/desk/audit/csv?${query(asked)}`;
+  function load(further = false) {
+    const filters = { ...range.value, zone, action: action.value || null, actor: person.value.trim() || null };
+    download.href = `/api/desk/audit/csv?${query(filters)}`;
     place.setAttribute("aria-busy", "true");
     more.disabled = true; // its cursor belongs to the previous filters
-    return only(
-      () => request("GET", `/api/desk/audit?${query({ ...asked, limit: PAGE, cursor: further ? cursor : null })}`),
+    return runLatest(
+      () => request("GET", `/api/desk/audit?${query({ ...filters, limit: PAGE, cursor: further ? cursor : null })}`),
       ({ items, next_cursor: next }) => {
         const rows = items.map(row);
         trouble.replaceChildren();
@@ -76,7 +76,7 @@ async function show(place) {
     trouble,
     more,
   );
-  await look();
+  await load();
 }
 
 register({ id: "audit", title: "Audit", roles: ["admin"], show });

@@ -80,14 +80,14 @@ export class DayRange {
 
 // Returns a function that runs async calls and drops the result of every call but the latest.
 export function latest() {
-  let at = 0;
+  let last = 0;
   return async (call, use, failed) => {
-    const mine = ++at;
+    const number = ++last;
     try {
       const answer = await call();
-      if (mine === at) use(answer);
+      if (number === last) use(answer);
     } catch (error) {
-      if (mine !== at) return;
+      if (number !== last) return;
       failed(error);
     }
   };

@@ -26,7 +26,7 @@ function opinion({ by, rating, reasons, comment, at }) {
   return line;
 }
 
-function said(who, text, { mark = false, note = "" } = {}) {
+function messageBlock(who, text, { mark = false, note = "" } = {}) {
   return make(
     "div",
     { class: `dk-said${mark ? " dk-it" : ""}` },
@@ -39,7 +39,7 @@ const STATUS_NOTES = { error: "failed", interrupted: "interrupted", stopped: "st
 
 function exchange({ item, before, reply, others, after, has_earlier }) {
   const one = (message, extra = {}) =>
-    said(message.role === "user" ? item.user : "Reply", message.content, { note: STATUS_NOTES[message.status] ?? "", ...extra });
+    messageBlock(message.role === "user" ? item.user : "Reply", message.content, { note: STATUS_NOTES[message.status] ?? "", ...extra });
   const parts = [];
   if (has_earlier) parts.push(make("p", { class: "dk-hint" }, "Earlier messages aren't shown."));
   parts.push(...before.map((message) => one(message)), one(reply, { mark: true }));
@@ -107,32 +107,32 @@ function card(item, viewer, changed) {
 
 function show(place, viewer) {
   const list = make("div", { class: "dk-cards" });
-  const more = button("Show more", () => look(true), { hidden: true });
+  const more = button("Show more", () => load(true), { hidden: true });
   const chosen = new Set();
-  const only = latest();
+  const runLatest = latest();
   let cursor = null;
   const state = make("select", {}, ...STATES.map(([value, name]) => make("option", { value }, name)));
-  const range = new DayRange(() => look());
-  state.addEventListener("change", () => look());
+  const range = new DayRange(() => load());
+  state.addEventListener("change", () => load());
   const chips = Object.entries(FLAGS).map(([flag, name]) => {
     const chip = button(name, () => {
       if (!chosen.delete(flag)) chosen.add(flag);
       chip.setAttribute("aria-pressed", String(chosen.has(flag)));
-      look();
+      load();
     }, { kind: "dk-chip", "aria-pressed": "false" });
     return chip;
   });
   range.element.append(field("Show", state));
 
-  function look(further = false) {
-    const asked = new URLSearchParams(query({ ...range.value, zone, state: state.value, limit: PAGE, cursor: further ? cursor : null }));
-    for (const flag of chosen) asked.append("flag", flag);
+  function load(further = false) {
+    const parameters = new URLSearchParams(query({ ...range.value, zone, state: state.value, limit: PAGE, cursor: further ? cursor : null }));
+    for (const flag of chosen) parameters.append("flag", flag);
     place.setAttribute("aria-busy", "true");
     more.disabled = true;
-    return only(
-      () => request("GET", `/api/desk/review?${asked}`),
+    return runLatest(
+      () => request("GET", `/api/desk/review?${parameters}`),
       ({ items, next_cursor: next }) => {
-        const cards = items.map((item) => card(item, viewer, () => look()));
+        const cards = items.map((item) => card(item, viewer, () => load()));
         if (further) list.append(...cards);
         else list.replaceChildren(...cards);
         if (!list.children.length) list.replaceChildren(make("p", { class: "dk-empty" }, "No matching replies in this date range."));
@@ -155,7 +155,7 @@ function show(place, viewer) {
     list,
     more,
   );
-  return look();
+  return load();
 }
 
 register({ id: "review", title: "Review", roles: ["admin", "viewer"], show });

@@ -34,16 +34,16 @@ const nameFrom = (title) => title.toLowerCase().normalize("NFKD").replace(/[^a-z
 
 class Editor {
   #rows;
-  #only = latest(); // shared by preview and save: only the latest request shows its result
+  #runLatest = latest(); // shared by preview and save: only the latest request shows its result
 
-  // `about`: the version to edit, or null for a new template. `done(name, message)` is called after saving or removing.
-  constructor(section, about, done) {
+  // `saved`: the version to edit, or null for a new template. `done(name, message)` is called after saving or removing.
+  constructor(section, saved, done) {
     this.section = section;
-    this.about = about;
+    this.saved = saved;
     this.done = done;
     this.readOnly = !isAdmin(section.viewer);
     this.element = make("div", { class: "dk-editor" });
-    this.#draw(about?.template ?? EMPTY);
+    this.#draw(saved?.template ?? EMPTY);
   }
 
   #draw(template) {
@@ -63,7 +63,7 @@ class Editor {
       return [name, label, input];
     });
     this.#kept = Object.fromEntries(Object.entries(template.recommended).filter(([name]) => !SAMPLING.some(([known]) => known === name)));
-    this.said = make("div", { class: "dk-said-by-editor", role: "status" });
+    this.status = make("div", { class: "dk-said-by-editor", role: "status" });
     this.preview = make("div", { class: "dk-preview", hidden: true });
     const parts = [field("Title", this.title), field("Description", this.description)];
     parts.push(
@@ -80,13 +80,13 @@ class Editor {
       );
     }
     const save = button("Save as a new version", () => this.#save(), { kind: "dk-primary" });
-    if (!this.about) save.textContent = `Add this ${noun}`;
+    if (!this.saved) save.textContent = `Add this ${noun}`;
     const buttons = [button("Preview", () => this.#preview())];
     if (!this.readOnly) {
       buttons.push(save);
-      if (this.about && !this.about.removed) buttons.push(button("Remove", () => this.#remove(), { kind: "dk-danger" }));
+      if (this.saved && !this.saved.removed) buttons.push(button("Remove", () => this.#remove(), { kind: "dk-danger" }));
     }
-    parts.push(make("div", { class: "dk-buttons" }, ...buttons), this.said, this.preview);
+    parts.push(make("div", { class: "dk-buttons" }, ...buttons), this.status, this.preview);
     this.element.replaceChildren(...parts.filter((part) => part !== null));
     if (this.readOnly) for (const input of this.element.querySelectorAll("input, textarea")) input.readOnly = true;
     this.shown = JSON.stringify(this.template);
@@ -140,7 +140,7 @@ class Editor {
   }
 
   get #name() {
-    return this.about?.name ?? nameFrom(this.title.value);
+    return this.saved?.name ?? nameFrom(this.title.value);
   }
 
   #path(action = "") {
@@ -148,22 +148,22 @@ class Editor {
   }
 
   #complain(error) {
-    this.said.replaceChildren(problem(error));
+    this.status.replaceChildren(problem(error));
   }
 
   async #save() {
-    if (!this.about && this.section.names.includes(this.#name)) {
-      this.said.replaceChildren(make("p", { class: "dk-problem", role: "alert" }, "This title is already in use. Choose another title, or edit the existing entry."));
+    if (!this.saved && this.section.names.includes(this.#name)) {
+      this.status.replaceChildren(make("p", { class: "dk-problem", role: "alert" }, "This title is already in use. Choose another title, or edit the existing entry."));
       return;
     }
-    await this.#change("PUT", this.#path(), { after: this.about?.version ?? 0, template: this.template }, "Saved.");
+    await this.#change("PUT", this.#path(), { after: this.saved?.version ?? 0, template: this.template }, "Saved.");
   }
 
   // The editor is inert meanwhile: it is rebuilt from the saved version, and edits made in between would be lost.
   async #change(method, path, body, message) {
     const focused = document.activeElement;
     this.element.inert = true;
-    await this.#only(
+    await this.#runLatest(
       () => request(method, path, body),
       () => this.done(this.#name, message),
       (error) => {
@@ -175,17 +175,17 @@ class Editor {
   }
 
   async #remove() {
-    if (!confirm(`Remove “${this.about.template.title}”? Users can no longer choose it. Its versions are kept and can be restored.`)) return;
-    await this.#change("POST", this.#path("/remove"), { after: this.about.version }, "Removed.");
+    if (!confirm(`Remove “${this.saved.template.title}”? Users can no longer choose it. Its versions are kept and can be restored.`)) return;
+    await this.#change("POST", this.#path("/remove"), { after: this.saved.version }, "Removed.");
   }
 
   async #preview() {
     const template = this.template;
     const values = Object.fromEntries(template.variables.filter(({ default: value }) => value === null).map(({ name }) => [name, `[${name}]`]));
-    await this.#only(
+    await this.#runLatest(
       () => request("POST", this.#path("/try"), { template, values }),
       ({ text }) => {
-        this.said.replaceChildren();
+        this.status.replaceChildren();
         this.preview.replaceChildren(make("h3", {}, "Preview"), make("div", { class: "dk-said-text" }, text));
         this.preview.hidden = false;
       },
@@ -240,11 +240,11 @@ class Section {
     this.list.replaceChildren(...this.stored.map(entry));
     this.work.inert = false;
     if (this.editor !== null) {
-      this.#mark(this.editor.about?.name); // another entry was opened meanwhile
+      this.#mark(this.editor.saved?.name); // another entry was opened meanwhile
       return;
     }
     const chosen = this.stored.find(({ name }) => name === open) ?? this.stored[0];
-    if (chosen) await this.#open(chosen, { message, asked: true });
+    if (chosen) await this.#open(chosen, { message, confirmed: true });
   }
 
   // Highlights the entry that is being edited.
@@ -267,8 +267,8 @@ class Section {
     this.editor.title.focus();
   }
 
-  #edit(about) {
-    const editor = new Editor(this, about, (name, message) => this.#reload(editor, name, message));
+  #edit(saved) {
+    const editor = new Editor(this, saved, (name, message) => this.#reload(editor, name, message));
     this.editor = editor;
     this.work.inert = false;
   }
@@ -288,8 +288,8 @@ class Section {
     announce(message);
   }
 
-  async #open(stored, { message = "", asked = false } = {}) {
-    if (!asked && !this.#leave()) return;
+  async #open(stored, { message = "", confirmed = false } = {}) {
+    if (!confirmed && !this.#leave()) return;
     this.#mark(stored.name);
     this.#edit(stored);
     const history = make("details", { class: "dk-history" }, make("summary", {}, "Versions"));
@@ -301,7 +301,7 @@ class Section {
       this.editor.element,
       history,
     );
-    if (message) this.editor.said.replaceChildren(make("p", {}, message));
+    if (message) this.editor.status.replaceChildren(make("p", {}, message));
     try {
       const versions = await request("GET", `${this.path}/${encodeURIComponent(stored.name)}/versions`);
       history.append(make("ol", { class: "dk-versions" }, ...versions.map((version) => this.#version(stored, version))));
@@ -313,11 +313,11 @@ class Section {
 
   #version(current, version) {
     const text = make("pre", { hidden: true }, version.template.body);
-    const look = button("View", () => {
+    const view = button("View", () => {
       text.hidden = !text.hidden;
-      look.setAttribute("aria-expanded", String(!text.hidden));
+      view.setAttribute("aria-expanded", String(!text.hidden));
     }, { "aria-expanded": "false", "aria-label": `View ${versionName(version)}` });
-    const line = make("div", { class: "dk-version" }, make("span", {}, `${versionName(version)}${version.removed ? " (removed)" : ""}, ${written(version)}`), look);
+    const line = make("div", { class: "dk-version" }, make("span", {}, `${versionName(version)}${version.removed ? " (removed)" : ""}, ${written(version)}`), view);
     const inUse = version.version === current.version && !current.removed;
     if (inUse) line.append(make("em", {}, "in use"));
     else if (isAdmin(this.viewer)) {
@@ -347,7 +347,7 @@ const show = (kind) => (place, viewer) => {
   const section = isUnsaved(kept) ? kept : new Section(kind, viewer);
   opened.set(kind, section);
   place.append(...section.parts);
-  if (section === kept) section.editor.said.replaceChildren(make("p", {}, "Your changes are still here but not saved yet."));
+  if (section === kept) section.editor.status.replaceChildren(make("p", {}, "Your changes are still here but not saved yet."));
   return section.load();
 };
 

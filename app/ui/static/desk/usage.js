@@ -61,13 +61,13 @@ function show(place) {
   const shown = make("div", { class: "dk-usage-shown" });
   const download = make("a", { class: "dk-button", download: "" }, "Download as CSV");
   const plots = new Plots();
-  const only = latest();
-  const look = (days) => {
-    const asked = query({ ...days, zone });
-    download.href = `/api/desk/usage/csv?${asked}`;
+  const runLatest = latest();
+  const load = (days) => {
+    const parameters = query({ ...days, zone });
+    download.href = `/api/desk/usage/csv?${parameters}`;
     place.setAttribute("aria-busy", "true");
-    return only(
-      () => request("GET", `/api/desk/usage?${asked}`),
+    return runLatest(
+      () => request("GET", `/api/desk/usage?${parameters}`),
       ({ total, days: each }) => {
         shown.replaceChildren(tiles(total), plots.element, make("h2", {}, "Day by day"), table(each));
         plots.show(each);
@@ -79,7 +79,7 @@ function show(place) {
       },
     );
   };
-  const range = new DayRange(look);
+  const range = new DayRange(load);
   range.element.append(download);
   place.append(
     range.element,
@@ -90,7 +90,7 @@ function show(place) {
       `Days are in the time zone ${zone}. Deleted content, temporary chats and /v1 requests are not counted (the metrics include the last two).`,
     ),
   );
-  return look(range.value).then(() => () => plots.close());
+  return load(range.value).then(() => () => plots.close());
 }
 
 register({ id: "usage", title: "Usage", roles: ["admin", "viewer"], show });

@@ -16,8 +16,8 @@ async function show(place, viewer) {
   const open = make("ul", { class: "dk-people-invitations" });
   const openTitle = make("h2", {}, "Open invitations");
   const history = make("div");
-  const only = latest();
-  let asked = 0; // sequence number: details about an account are shown only for the latest request
+  const runLatest = latest();
+  let lastDetailsRequest = 0; // sequence number: details about an account are shown only for the latest request
 
   async function act(work) {
     trouble.replaceChildren();
@@ -30,18 +30,18 @@ async function show(place, viewer) {
   }
 
   // Reloads the list after every change, also a refused one, so that it matches the server.
-  const change = (work, said) =>
+  const change = (work, announcement) =>
     act(async () => {
       try {
         await work();
-        announce(said);
+        announce(announcement);
       } finally {
-        await look();
+        await load();
       }
     });
 
   function handOn(link, sentence) {
-    asked++;
+    lastDetailsRequest++;
     const shown = make("input", { readonly: true, "aria-label": "The link" });
     shown.value = link;
     const copy = button("Copy", () =>
@@ -100,9 +100,9 @@ async function show(place, viewer) {
   }
 
   async function showSessions(person) {
-    const mine = ++asked;
+    const number = ++lastDetailsRequest;
     const sessions = await request("GET", `${path(person)}/sessions`);
-    if (mine !== asked) return;
+    if (number !== lastDetailsRequest) return;
     const lines = sessions.map(({ user_agent: agent, address, last_seen_at: seen }) =>
       make("li", {}, `${agent || "Unknown client"} · ${address} · ${moment(seen)}`),
     );
@@ -122,9 +122,9 @@ async function show(place, viewer) {
   // Shows how much would be deleted, as counts only: an admin doesn't get to see the content.
   async function previewDeletion({ id, name }) {
     const address = `/api/desk/people/${encodeURIComponent(id)}`;
-    const mine = ++asked;
+    const number = ++lastDetailsRequest;
     const data = await request("GET", `${address}/data`);
-    if (mine !== asked) return; // the delete button of one account must not replace that of another
+    if (number !== lastDetailsRequest) return; // the delete button of one account must not replace that of another
     const numbers = [
       plural(data.conversations, "conversation"),
       plural(data.messages, "message"),
@@ -157,8 +157,8 @@ async function show(place, viewer) {
   }
 
   // Loads the list. Drops responses to older requests, which may arrive after newer ones.
-  const look = () =>
-    only(
+  const load = () =>
+    runLatest(
       () => request("GET", "/api/people"),
       (seen) => draw(seen),
       (error) => {
@@ -187,12 +187,12 @@ async function show(place, viewer) {
     event.preventDefault();
     if (send.disabled) return; // a double click must not create two invitations
     send.disabled = true;
-    const about = note.value;
+    const noteText = note.value;
     act(async () => {
-      const { link, expires_at: ends } = await request("POST", "/api/people/invitations", { role: role.value, note: about || null });
-      if (note.value === about) note.value = ""; // otherwise the next note is being typed
+      const { link, expires_at: ends } = await request("POST", "/api/people/invitations", { role: role.value, note: noteText || null });
+      if (note.value === noteText) note.value = ""; // otherwise the next note is being typed
       handOn(link, `Give this link to the new user. Until ${moment(ends)}, it can create one account. It won't be shown again.`);
-      await look();
+      await load();
     }).finally(() => {
       send.disabled = false;
     });
@@ -219,7 +219,7 @@ async function show(place, viewer) {
     open,
     history,
   );
-  await look();
+  await load();
 }
 
 register({ id: "people", title: "Users", roles: ["admin"], show });
