@@ -15,7 +15,7 @@ export class Conversations {
   #tags = [];
   #archived = false;
   #items = [];
-  #drawnRows = new Map(); // JSON of its summary (or the heading's text) -> the rendered element
+  #renderedRows = new Map(); // JSON of its summary (or the heading's text) -> the rendered element
   #cursor = null;
   #current = null;
   #lastRequest = 0; // sequence number; responses to older requests are dropped
@@ -53,8 +53,8 @@ export class Conversations {
 
   // Reloads the list, with at least as many items as are shown.
   async refresh() {
-    const asked = ++this.#lastRequest;
-    this.#refreshing = asked;
+    const request = ++this.#lastRequest;
+    this.#refreshing = request;
     const items = [];
     let cursor = null;
     try {
@@ -63,15 +63,15 @@ export class Conversations {
         items.push(...page.items);
         cursor = page.next_cursor;
       } while (cursor !== null && items.length < this.#items.length);
-      if (asked !== this.#lastRequest) return;
-      await this.#readTags(asked);
+      if (request !== this.#lastRequest) return;
+      await this.#readTags(request);
     } catch (error) {
       this.actions.listFailed(error);
       return;
     } finally {
-      if (this.#refreshing === asked) this.#refreshing = null;
+      if (this.#refreshing === request) this.#refreshing = null;
     }
-    if (asked !== this.#lastRequest) return;
+    if (request !== this.#lastRequest) return;
     this.#show(items, cursor);
   }
 
@@ -100,11 +100,11 @@ export class Conversations {
   async #loadMore() {
     // Skipped during a refresh: its result replaces the items that this would append to.
     if (this.#cursor === null || this.more.disabled || this.#refreshing !== null) return;
-    const asked = this.#lastRequest;
+    const request = this.#lastRequest;
     this.more.disabled = true;
     try {
       const page = await this.#page(this.#cursor);
-      if (asked === this.#lastRequest) this.#show([...this.#items, ...page.items], page.next_cursor);
+      if (request === this.#lastRequest) this.#show([...this.#items, ...page.items], page.next_cursor);
     } catch (error) {
       this.actions.listFailed(error);
     } finally {
@@ -112,9 +112,9 @@ export class Conversations {
     }
   }
 
-  async #readTags(asked) {
+  async #readTags(request) {
     const counted = await api.listTags();
-    if (asked !== this.#lastRequest) return;
+    if (request !== this.#lastRequest) return;
     this.#tags = Object.keys(counted);
     if (this.#tag !== null && !(this.#tag in counted)) {
       this.#tag = null; // no conversation has this tag any more
@@ -152,7 +152,7 @@ export class Conversations {
     this.atEnd.observe(this.more);
     const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
     const focusedId = focused?.closest(".dm-row").dataset.id;
-    replaceChildren(this.list, this.#drawn(items));
+    replaceChildren(this.list, this.#renderRows(items));
     const again = focused && this.#rowOf(focusedId);
     if (!again) this.#setTabStop(this.#rowOf(this.#current) ?? this.#rows()[0]);
     else if (!focused.isConnected) again.querySelector(focused.matches("a") ? "a" : ".dm-row-more").focus();
@@ -163,26 +163,26 @@ export class Conversations {
   }
 
   // The rows, under date headings except in search results. Rows whose content is unchanged are reused.
-  #drawn(items) {
-    const before = this.#drawnRows;
+  #renderRows(items) {
+    const before = this.#renderedRows;
     const held = this.list.querySelector('[aria-expanded="true"]')?.closest(".dm-row");
-    this.#drawnRows = new Map();
+    this.#renderedRows = new Map();
     const once = (key, draw) => {
-      this.#drawnRows.set(key, before.get(key) ?? draw());
-      return this.#drawnRows.get(key);
+      this.#renderedRows.set(key, before.get(key) ?? draw());
+      return this.#renderedRows.get(key);
     };
-    const drawn = [];
+    const rows = [];
     let group = null;
     for (const summary of items) {
       const next = this.#query ? null : dateGroup(summary);
-      if (next !== group && next !== null) drawn.push(once(next, () => make("li", { class: "dm-group" }, make("h2", {}, next))));
+      if (next !== group && next !== null) rows.push(once(next, () => make("li", { class: "dm-group" }, make("h2", {}, next))));
       group = next;
       if (summary.id === held?.dataset.id) {
-        drawn.push(held);
+        rows.push(held);
         this.#hasDeferredRedraw = true;
-      } else drawn.push(once(JSON.stringify(summary), () => this.#row(summary)));
+      } else rows.push(once(JSON.stringify(summary), () => this.#row(summary)));
     }
-    return drawn;
+    return rows;
   }
 
   #redrawDeferred() {

@@ -132,7 +132,7 @@ export class StreamingMarkdown {
   constructor(element, text = "") {
     this.element = element;
     this.text = "";
-    this.settled = 0; // length of the text before the last block
+    this.completeLength = 0; // length of the text before the last block
     this.tail = make("div", { class: "dm-tail" });
     this.openCode = null; // {raw, node, fence}: the unclosed code block at the end
     this.pause = 0; // performance.now() before which nothing is rendered: slow blocks are rendered less often
@@ -145,15 +145,15 @@ export class StreamingMarkdown {
     }
   }
 
-  // `drawn` is called once the text is on the page.
-  append(text, drawn = () => {}) {
+  // `onRendered` is called once the text is on the page.
+  append(text, onRendered = () => {}) {
     this.text += text;
     if (this.frame !== null || this.timer !== null) return;
     const draw = () => {
       this.frame = requestAnimationFrame(() => {
         this.frame = null;
         this.#draw();
-        drawn();
+        onRendered();
       });
     };
     const wait = this.pause - performance.now();
@@ -181,7 +181,7 @@ export class StreamingMarkdown {
   #draw() {
     const started = performance.now();
     if (this.text.includes("\r")) this.text = this.text.replace(/\r\n?/g, "\n"); // as the lexer does: offsets must match
-    const rest = this.text.slice(this.settled);
+    const rest = this.text.slice(this.completeLength);
     if (!this.#extendOpenCode(rest)) this.#drawBlocks(rest);
     const cost = performance.now() - started;
     this.pause = performance.now() + Math.min(cost * 4, 600);
@@ -192,9 +192,9 @@ export class StreamingMarkdown {
     let last = tokens.length - 1;
     while (last > 0 && tokens[last].type === "space") last--;
     if (last > 0) {
-      const settled = tokens.slice(0, last);
-      this.tail.before(toFragment(settled));
-      this.settled += settled.reduce((length, token) => length + token.raw.length, 0);
+      const complete = tokens.slice(0, last);
+      this.tail.before(toFragment(complete));
+      this.completeLength += complete.reduce((length, token) => length + token.raw.length, 0);
     }
     const growing = tokens.slice(Math.max(last, 0));
     this.tail.replaceChildren(toFragment(growing));
@@ -203,7 +203,7 @@ export class StreamingMarkdown {
     const fence = code?.type === "code" ? OPEN_FENCE.exec(code.raw) : null;
     const node = this.tail.querySelector("pre code")?.firstChild;
     if (!fence || !node) return;
-    const raw = this.text.slice(this.settled);
+    const raw = this.text.slice(this.completeLength);
     const body = raw.slice(fence[0].length);
     // code.text excludes the closing fence; without a closing fence it lacks one newline at most.
     if (body.length - code.text.length >= fence[1].length) return;

@@ -99,10 +99,10 @@ export class ReplyView {
     }
   }
 
-  append(text, drawn) {
+  append(text, onRendered) {
     this.source += text;
     this.waiting.hidden = true;
-    this.growing.append(text, drawn);
+    this.growing.append(text, onRendered);
   }
 
   progress({ processed, total }) {

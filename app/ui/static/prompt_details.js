@@ -17,7 +17,7 @@ const shown = ([name, value]) =>
   name === "max_tokens" ? `at most ${value} tokens` : `${NAMES[name] ?? name} ${Array.isArray(value) ? value.join(", ") : value}`;
 
 export class PromptDetails {
-  #drawn = ""; // key of what is rendered; fields with the focus are not rebuilt for the same key
+  #renderedKey = ""; // key of what is rendered; fields with the focus are not rebuilt for the same key
 
   // `filled(values)` is called when variables change, `recommended(settings)` when the user chooses the recommended
   // sampling.
@@ -32,8 +32,8 @@ export class PromptDetails {
     if (!place) return;
     const key = JSON.stringify([prompt ?? null, used]);
     const focused = place.contains(document.activeElement) && document.activeElement.tagName === "INPUT";
-    if (key === this.#drawn && focused) return;
-    this.#drawn = key;
+    if (key === this.#renderedKey && focused) return;
+    this.#renderedKey = key;
     if (!prompt) {
       place.replaceChildren();
       return;
