@@ -24,7 +24,7 @@ const TITLE_CHECKS_MS = [1500, 4000, 10_000];
 
 class Page {
   #title = "New chat";
-  #optionsLook = 0; // sequence number; responses to older requests are dropped
+  #lastOptionsRequest = 0; // sequence number; responses to older requests are dropped
   #focusBefore = null; // the focused element when the user opened another conversation
 
   constructor(options, textarea) {
@@ -44,7 +44,7 @@ class Page {
     this.canned = new CannedReplies(byId("dm-canned"), {
       insert: (text) => this.composer.insert(text),
       onError: (error) => this.reportError(error),
-      left: (typed) => (typed === "" ? this.composer.focus() : this.composer.insert(typed)),
+      onCancel: (typed) => (typed === "" ? this.composer.focus() : this.composer.insert(typed)),
     });
     this.settings = new Settings(options, (id, settings, keepalive) => api.changeConversation(id, { settings }, keepalive), {
       onSaveFailed: (error) => this.toast.show(`The settings of the chat you left were not saved. Open it to try again. ${error.message}`),
@@ -266,13 +266,13 @@ class Page {
 
   // ---- callbacks of the chat
 
-  onConversationShown(conversation, { again = false, asked } = {}) {
+  onConversationShown(conversation, { again = false, requestedAt } = {}) {
     byId("dm-temporary-mark").hidden = !conversation?.temporary;
     if (conversation === null || conversation.messages.length === 0) this.welcome.show({ exists: conversation !== null });
     else this.welcome.hide();
     this.#entitle(conversation?.title ?? "New chat");
     if (again) return; // a reload: the user may be typing or changing settings
-    this.settings.open(conversation?.id ?? null, conversation?.settings, asked);
+    this.settings.open(conversation?.id ?? null, conversation?.settings, requestedAt);
     this.composer.useDraft(conversation?.id ?? null);
     this.composer.takeFocus(this.#focusBefore);
   }
@@ -295,13 +295,13 @@ class Page {
 
   // Another model was loaded, or the model went to sleep or woke up.
   async modelChanged() {
-    const look = ++this.#optionsLook;
+    const request = ++this.#lastOptionsRequest;
     try {
       const options = await api.options();
-      if (look !== this.#optionsLook) return;
+      if (request !== this.#lastOptionsRequest) return;
       this.options = options;
     } catch (error) {
-      if (look === this.#optionsLook) this.reportError(error);
+      if (request === this.#lastOptionsRequest) this.reportError(error);
       return;
     }
     this.settings.useOptions(this.options);

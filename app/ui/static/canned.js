@@ -4,19 +4,19 @@ import { api } from "./api.js";
 import { make } from "./dom.js";
 
 // Whether title, description and name contain every word of the query, in any order.
-function fits({ title, description, name }, asked) {
+function fits({ title, description, name }, query) {
   const text = `${title} ${description} ${name}`.toLowerCase();
-  return asked.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+  return query.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
 
 export class CannedReplies {
-  // `insert(text)` inserts into the message box; `onError(error)` shows an error; `left(typed)` is called when the list
-  // is closed without a choice, with the typed search.
-  constructor(button, { insert, onError, left }) {
+  // `insert(text)` inserts into the message box; `onError(error)` shows an error; `onCancel(typed)` is called when the
+  // list is closed without a choice, with the typed search.
+  constructor(button, { insert, onError, onCancel }) {
     this.button = button;
     this.insert = insert;
     this.onError = onError;
-    this.left = left;
+    this.onCancel = onCancel;
     button.addEventListener("click", () => this.open());
   }
 
@@ -102,7 +102,7 @@ export class CannedReplies {
     dialog.addEventListener("close", () => {
       dialog.remove();
       if (chosen) this.#use(chosen);
-      else this.left(typed ? `/${search.value}` : "");
+      else this.onCancel(typed ? `/${search.value}` : "");
     });
     document.body.append(dialog);
     draw();
@@ -124,7 +124,7 @@ export class CannedReplies {
     let values = {};
     if (reply.variables.length) {
       values = await this.#ask(reply);
-      if (values === null) return this.left("");
+      if (values === null) return this.onCancel("");
     }
     try {
       const { text } = await api.fillCanned(reply.name, values);

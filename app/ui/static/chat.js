@@ -62,7 +62,7 @@ export class Chat {
   async open(id, { at = null } = {}) {
     const visit = ++this.#visit;
     this.opening = id === this.conversationId ? null : id;
-    const asked = performance.now();
+    const requestedAt = performance.now();
     let conversation;
     try {
       conversation = await this.#load(id, at);
@@ -84,7 +84,7 @@ export class Chat {
     this.messages.offerReply(conversation.messages.at(-1));
     this.firstId = conversation.messages[0]?.id ?? null;
     this.earlier.hidden = !conversation.has_earlier;
-    this.page.onConversationShown(conversation, { again, asked });
+    this.page.onConversationShown(conversation, { again, requestedAt });
     if (at !== null && this.messages.lookAt(at)) return;
     if (again && writing) this.messages.goOnWriting(writing);
     if (!again || following) this.messages.toLatest();

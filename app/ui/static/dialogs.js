@@ -40,7 +40,7 @@ export async function confirmDeletion(title) {
 }
 
 // Resolves to the new tags, or null when cancelled. `known`: existing tags to suggest.
-export async function askTags(title, tags, known) {
+export async function askTags(title, tags, knownTags) {
   const input = make("input", { class: "dm-row-input", "aria-label": "Tags", list: "dm-known-tags", maxlength: "1000" });
   input.value = tags.join(", ");
   const content = make(
@@ -48,7 +48,7 @@ export async function askTags(title, tags, known) {
     { class: "dm-tags-form" },
     make("p", {}, `Tags for “${title}”, separated by commas.`),
     input,
-    make("datalist", { id: "dm-known-tags" }, ...known.map((tag) => make("option", { value: tag }))),
+    make("datalist", { id: "dm-known-tags" }, ...knownTags.map((tag) => make("option", { value: tag }))),
   );
   if ((await ask("Tags", content, "Save", { focus: input })) !== "yes") return null;
   return input.value

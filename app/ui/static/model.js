@@ -27,7 +27,7 @@ const percent = (share) => `${Math.round(100 * share)} %`;
 
 export class Model {
   #timer = null;
-  #lastLook = null; // the latest poll; results of older ones are dropped
+  #lastPoll = null; // the latest poll; results of older ones are dropped
   #isRequestPending = false; // a request made in this tab has no response yet
   #shown = "";
 
@@ -38,11 +38,11 @@ export class Model {
     this.canChange = canChange;
     this.changed = changed;
     this.input = byId("dm-model-name");
-    this.load = byId("dm-model-load");
-    this.rest = byId("dm-model-rest");
+    this.loadButton = byId("dm-model-load");
+    this.sleepButton = byId("dm-model-rest");
     this.error = byId("dm-model-error");
-    this.load.addEventListener("click", () => this.#swap());
-    this.rest.addEventListener("click", () => this.#ask(() => (this.resting ? api.wake() : api.sleep())));
+    this.loadButton.addEventListener("click", () => this.#swap());
+    this.sleepButton.addEventListener("click", () => this.#ask(() => (this.resting ? api.wake() : api.sleep())));
     this.input.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.isComposing) return;
       event.preventDefault();
@@ -54,13 +54,13 @@ export class Model {
   // Resolves once the state is shown; if a newer poll starts meanwhile, resolves with that one.
   refresh() {
     clearTimeout(this.#timer);
-    const look = {};
-    this.#lastLook = look;
-    look.shown = this.#look(look);
-    return look.shown;
+    const poll = {};
+    this.#lastPoll = poll;
+    poll.shown = this.#poll(poll);
+    return poll.shown;
   }
 
-  async #look(look) {
+  async #poll(poll) {
     let engine = null;
     let sentence = "";
     try {
@@ -68,8 +68,8 @@ export class Model {
     } catch (error) {
       sentence = error.message;
     }
-    if (look !== this.#lastLook) {
-      await this.#lastLook.shown;
+    if (poll !== this.#lastPoll) {
+      await this.#lastPoll.shown;
       return;
     }
     if (engine) this.#show(engine);
@@ -85,7 +85,7 @@ export class Model {
       this.input.focus();
       return;
     }
-    if (this.load.disabled) {
+    if (this.loadButton.disabled) {
       this.#complain("Wait until the model is ready, then load another one.");
       return;
     }
@@ -116,8 +116,8 @@ export class Model {
   }
 
   #enable(steady) {
-    this.load.disabled = !steady || this.#isRequestPending;
-    this.rest.disabled = this.load.disabled;
+    this.loadButton.disabled = !steady || this.#isRequestPending;
+    this.sleepButton.disabled = this.loadButton.disabled;
   }
 
   #show({ state, reason, stage, progress, source, remote, model, stats }) {
@@ -140,7 +140,7 @@ export class Model {
     this.#write("dm-model-about", doing ?? (state === "ready" ? [about, plain, adapter, work].filter(Boolean).join(" ") : (reason ?? "")));
     byId("dm-model-progress").hidden = doing === null;
     byId("dm-model-progress").value = progress ?? 0;
-    this.rest.textContent = this.resting ? "Wake up" : "Sleep";
+    this.sleepButton.textContent = this.resting ? "Wake up" : "Sleep";
     this.#enable(!isMoving({ state, stage }));
     this.#notifyIfChanged(`${source} ${model.name} ${state}`);
   }

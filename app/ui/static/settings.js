@@ -61,7 +61,7 @@ export class Settings {
     this.value = EMPTY;
     this.unsaved = false;
     this.saveSoon = debounce(400, () => this.#save());
-    this.about = new PromptDetails({
+    this.promptDetails = new PromptDetails({
       filled: (values) => this.#change({ ...this.value, system_prompt_variables: values }),
       recommended: (settings) => this.#recommend(settings),
     });
@@ -73,15 +73,15 @@ export class Settings {
     });
   }
 
-  // Shows the settings of a conversation; id null is a new chat. `asked`: performance.now() when `settings` were
+  // Shows the settings of a conversation; id null is a new chat. `requestedAt`: performance.now() when `settings` were
   // requested.
-  open(conversationId, settings = null, asked = performance.now()) {
+  open(conversationId, settings = null, requestedAt = performance.now()) {
     if (this.unsaved && this.#conversationId) this.#save(); // before switching away from it
     this.saveSoon.cancel();
     this.#conversationId = conversationId;
     const unanswered = this.#pendingSaves.get(conversationId); // newer than the server's response
     const confirmed = this.#confirmedSaves.get(conversationId); // newer, if confirmed after the request
-    const newer = unanswered ?? (confirmed?.when >= asked ? confirmed.value : undefined);
+    const newer = unanswered ?? (confirmed?.when >= requestedAt ? confirmed.value : undefined);
     const failed = unanswered === undefined ? this.#failedSaves.get(conversationId) : undefined;
     this.value = conversationId === null ? newChatSettings() : (failed ?? newer ?? { ...EMPTY, ...settings });
     this.unsaved = unanswered !== undefined || failed !== undefined;
@@ -168,7 +168,7 @@ export class Settings {
     const prompt = this.#prompt(this.value.system_prompt_name);
     const wanted = Object.entries(prompt?.recommended ?? {});
     const used = wanted.every(([name, value]) => JSON.stringify(this.value[name]) === JSON.stringify(value));
-    this.about.show(prompt, this.value.system_prompt_variables, used);
+    this.promptDetails.show(prompt, this.value.system_prompt_variables, used);
     if (prompt && this.#filledPrompt?.key !== this.#fillKey()) this.fillSoon();
   }
 

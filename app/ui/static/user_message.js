@@ -29,9 +29,9 @@ export function userMessage(message, actions) {
   const draft = storage.read("sessionStorage", draftKey);
   if (draft !== null) open(draft); // an unsent edit survives a rebuild of the list or a reload
 
-  function open(begun = null) {
+  function open(restoredDraft = null) {
     const box = make("textarea", { class: "dm-edit-box", dir: "auto", "aria-label": "Edited message" });
-    box.value = begun ?? message.content;
+    box.value = restoredDraft ?? message.content;
     const send = make("button", { type: "submit", class: "dm-primary" }, "Send");
     const cancel = make("button", { type: "button", onclick: () => close() }, "Cancel");
     const form = make(
@@ -70,7 +70,7 @@ export function userMessage(message, actions) {
     element.replaceChildren(form);
     element.classList.add("dm-editing");
     requestAnimationFrame(grow); // the box may not be in the DOM yet
-    if (begun !== null) return;
+    if (restoredDraft !== null) return;
     box.focus();
     box.setSelectionRange(box.value.length, box.value.length);
   }

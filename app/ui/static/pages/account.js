@@ -39,11 +39,11 @@ const line = (title, about, ...buttons) =>
 // Returns a function that loads `path` and renders it. Drops responses to older requests, which may arrive after newer
 // ones.
 function list(path, draw) {
-  let looks = 0;
+  let lastLoad = 0;
   return async () => {
-    const look = ++looks;
+    const load = ++lastLoad;
     const listed = await request("GET", path);
-    if (look === looks) draw(listed);
+    if (load === lastLoad) draw(listed);
   };
 }
 

@@ -35,7 +35,7 @@ function describe({ purpose, role, name, local_conversations: count }) {
   byId(purpose === "reset" ? "dp-password" : "dp-name").focus();
 }
 
-async function look() {
+async function loadLink() {
   if (!token) {
     byId("dp-title").textContent = "No link";
     byId("dp-lead").textContent = "Open the full link that the server printed when it started, or that an admin gave you.";
@@ -62,5 +62,5 @@ onSubmit(byId("dp-form"), byId("dp-problem"), async () => {
   location.replace("/"); // not assign: the back button would open the used link
 });
 
-await look();
+await loadLink();
 document.querySelector("main").removeAttribute("aria-busy");
