@@ -42,8 +42,8 @@ class CrossOrigin:
 
     def preflight_headers(self, scope: Scope) -> dict[str, str]:
         """Returns the headers of a preflight's response, besides :meth:`answer_headers`."""
-        asked = Headers(scope=scope).get("access-control-request-headers", "")
-        wanted = asked if _HEADER_NAMES.fullmatch(asked) else "Authorization, Content-Type"
+        requested = Headers(scope=scope).get("access-control-request-headers", "")
+        wanted = requested if _HEADER_NAMES.fullmatch(requested) else "Authorization, Content-Type"
         return {
             "Access-Control-Allow-Methods": ALLOWED_METHODS,
             "Access-Control-Allow-Headers": wanted,

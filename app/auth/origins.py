@@ -65,10 +65,13 @@ def _is_origin_of(origin: str, host: str) -> bool:
     The scheme is not compared: behind a proxy that terminates TLS, ours differs from the browser's.
     """
     try:
-        asked, here = urlsplit(origin), urlsplit(f"//{host}")
-        default_port = {"http": 80, "https": 443}.get(asked.scheme)
-        if default_port is None or not asked.hostname:
+        parsed_origin, parsed_host = urlsplit(origin), urlsplit(f"//{host}")
+        default_port = {"http": 80, "https": 443}.get(parsed_origin.scheme)
+        if default_port is None or not parsed_origin.hostname:
             return False
-        return (asked.hostname, asked.port or default_port) == (here.hostname, here.port or default_port)
+        return (parsed_origin.hostname, parsed_origin.port or default_port) == (
+            parsed_host.hostname,
+            parsed_host.port or default_port,
+        )
     except ValueError:
         return False

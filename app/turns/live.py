@@ -166,15 +166,15 @@ class LiveTurn:
         end: TurnEnd | NotFound | None = None
         tokens: asyncio.Task[tuple[int, ...]] | None = None
         try:
-            with self._notifications.watch(Channel.STOP_REQUESTED, self.ref.turn_id) as asked:
-                await self._checkpoint_until_done(generation, asked)
+            with self._notifications.watch(Channel.STOP_REQUESTED, self.ref.turn_id) as stop_requested:
+                await self._checkpoint_until_done(generation, stop_requested)
                 outcome = self._outcome(generation)
                 if outcome.stats is not None and self._partial_reply_tokens:
                     total = outcome.stats.completion_tokens + self._partial_reply_tokens
                     outcome = replace(outcome, stats=replace(outcome.stats, completion_tokens=total))
                 tokens = asyncio.create_task(self._reply_tokens(outcome.text))
                 await asyncio.sleep(0)  # usually enough for the task to finish
-                await self._checkpoint_until_done(tokens, asked)
+                await self._checkpoint_until_done(tokens, stop_requested)
                 end = await self._finish(replace(outcome, token_ids=tokens.result()))
         finally:
             generation.cancel()
@@ -184,24 +184,24 @@ class LiveTurn:
             self.buffer.close(end or unsaved)
             self._saved_or_failed.set()
 
-    async def _checkpoint_until_done(self, work: asyncio.Task[Any], asked: asyncio.Event) -> None:
+    async def _checkpoint_until_done(self, work: asyncio.Task[Any], stop_requested: asyncio.Event) -> None:
         """Until ``work`` is done: checkpoints the reply and renews the lease, on the clock and on a stop request."""
         while not work.done():
-            hint = asyncio.create_task(asked.wait())
+            hint = asyncio.create_task(stop_requested.wait())
             # All replies share one clock, so that one transaction checkpoints them all.
             until_tick = self._tick_seconds - time.monotonic() % self._tick_seconds
             await asyncio.wait({work, hint}, timeout=until_tick, return_when=asyncio.FIRST_COMPLETED)
             hint.cancel()
-            look = asked.is_set()
-            asked.clear()
+            force = stop_requested.is_set()
+            stop_requested.clear()
             if not (work.done() or self._lost or self._deleted):
-                await self._checkpoint(look=look)
+                await self._checkpoint(force=force)
 
-    async def _checkpoint(self, *, look: bool) -> None:
+    async def _checkpoint(self, *, force: bool) -> None:
         now = time.monotonic()
         grown = len(self.buffer) != self._saved_chars
         # Without new text, renew only the lease, and only when it is due before the next tick.
-        if not (grown or look or self._failing) and now + self._tick_seconds - self._saved_at <= self._renewal_seconds:
+        if not (grown or force or self._failing) and now + self._tick_seconds - self._saved_at <= self._renewal_seconds:
             return
         text = self.buffer.text if grown else None
         try:

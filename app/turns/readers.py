@@ -38,32 +38,32 @@ class PrefetchingReader:
         self.ended = False
         self._events = events
         self._changed = changed
-        self._asked = self._ask()
+        self._pending = self._prefetch()
 
     def take(self) -> list[TurnEvent]:
-        if not self._asked.done():
+        if not self._pending.done():
             return []
         try:
-            event = self._asked.result()
+            event = self._pending.result()
         except BaseException:
             self.ended = True
             raise
         if event is None:  # the iterator is exhausted
             self.ended = True
             return []
-        self._asked = self._ask()
+        self._pending = self._prefetch()
         return [event]
 
     async def close(self) -> None:
-        self._asked.cancel()
-        await asyncio.gather(self._asked, return_exceptions=True)
+        self._pending.cancel()
+        await asyncio.gather(self._pending, return_exceptions=True)
         if isinstance(self._events, AsyncGenerator):
             await self._events.aclose()
 
-    def _ask(self) -> asyncio.Task[TurnEvent | None]:
-        asked = asyncio.create_task(self._next())
-        asked.add_done_callback(lambda _: self._changed(True))
-        return asked
+    def _prefetch(self) -> asyncio.Task[TurnEvent | None]:
+        pending = asyncio.create_task(self._next())
+        pending.add_done_callback(lambda _: self._changed(True))
+        return pending
 
     async def _next(self) -> TurnEvent | None:
         return await anext(self._events, None)

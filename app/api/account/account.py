@@ -122,9 +122,9 @@ async def change_account(change: AccountChange, user_id: UserId, accounts: Accou
 
 
 @router.post("/sign-in", status_code=204)
-async def sign_in(who: SignIn, accounts: AccountsDep, visitor: VisitorDep) -> Response:
+async def sign_in(credentials: SignIn, accounts: AccountsDep, visitor: VisitorDep) -> Response:
     """Starts a session; the response sets its cookie."""
-    token = await accounts.sign_in(who.name, who.password, visitor)
+    token = await accounts.sign_in(credentials.name, credentials.password, visitor)
     response = Response(status_code=204)
     accounts.cookie.write(response, token)
     return response

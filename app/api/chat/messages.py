@@ -65,10 +65,10 @@ async def edit_message(message_id: str, edited: EditedMessage, user_id: UserId, 
 
 
 @router.post("/regenerate", status_code=201)
-async def regenerate_reply(message_id: str, asked: AnotherReply, user_id: UserId, services: ServicesDep) -> TurnRef:
+async def regenerate_reply(message_id: str, options: AnotherReply, user_id: UserId, services: ServicesDep) -> TurnRef:
     """Generates another reply next to this one, or to this message. Existing replies stay."""
     return await (await services.chats_with(message_id)).turns.regenerate(
-        user_id, message_id, settings=asked.settings, request_id=asked.request_id
+        user_id, message_id, settings=options.settings, request_id=options.request_id
     )
 
 

@@ -126,11 +126,11 @@ async def many_turn_events(
     last_event_id: LastEventId = None,
 ) -> EventStream:
     """Streams several replies together: browsers allow few connections, so all their tabs share one stream."""
-    asked, seen = turn or [], last_event_id.split(",") if last_event_id else []
+    requested, seen = turn or [], last_event_id.split(",") if last_event_id else []
     if stream_id is not None:  # turns added to the stream are not in its URL
-        positions = Positions.parse([*asked, *seen])
-    elif asked:
-        positions = Positions.parse(asked).advanced_to(Positions.parse(seen))
+        positions = Positions.parse([*requested, *seen])
+    elif requested:
+        positions = Positions.parse(requested).advanced_to(Positions.parse(seen))
     else:
         raise InvalidInput("There is nothing to stream. Name turns (turn=ID:OFFSET), or a stream_id for those to come.")
     stream = TurnStream(metrics, stays_open=stream_id is not None)

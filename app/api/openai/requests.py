@@ -135,7 +135,7 @@ class BaseCompletionRequest(Lenient):
         return SamplingParams(
             max_tokens=self.reply_limit(),
             logprobs=self.reply_logprobs(),
-            prompt_logprobs=self.asked_prompt_logprobs(),
+            prompt_logprobs=self.requested_prompt_logprobs(),
             **given,
         )
 
@@ -147,7 +147,7 @@ class BaseCompletionRequest(Lenient):
     def reply_logprobs(self) -> int | None:
         """Returns how many of the likeliest tokens to return per reply token; None for no log-probabilities."""
 
-    def asked_prompt_logprobs(self) -> int | None:
+    def requested_prompt_logprobs(self) -> int | None:
         """Returns the same for prompt tokens."""
         if self.prompt_logprobs is not None and self.stream:
             raise ValueError("prompt_logprobs cannot be streamed: set stream to false, or leave prompt_logprobs out")
@@ -232,9 +232,9 @@ class CompletionRequest(BaseCompletionRequest):
     def reply_logprobs(self) -> int | None:
         return self.logprobs
 
-    def asked_prompt_logprobs(self) -> int | None:
+    def requested_prompt_logprobs(self) -> int | None:
         if not self.echo:
-            return super().asked_prompt_logprobs()
+            return super().requested_prompt_logprobs()
         if self.prompt_logprobs is not None:
             raise ValueError("prompt_logprobs and echo with logprobs ask for the same; send one of them")
         # To echo token ids as text, the prompt's log-probabilities are needed: they carry each token's text.

@@ -85,10 +85,10 @@ class LoginSessions:
     async def find(self, token_hash: str) -> ActiveSession | None:
         """The session with this token hash; None if there is none, it has expired, or its user is disabled."""
 
-        asked = {"token_hash": token_hash, "now": datetime.now(UTC)}
+        parameters = {"token_hash": token_hash, "now": datetime.now(UTC)}
 
         def work(connection: Connection) -> ActiveSession | None:
-            row = _KNOWN.row(connection, asked)
+            row = _KNOWN.row(connection, parameters)
             if row is None:
                 return None
             id, user_id, role, last_seen_at = row

@@ -30,8 +30,8 @@ class TokenUsageRecords:
 
     async def of_today(self, user_id: str) -> int:
         """The tokens of the user's replies today."""
-        asked = {"person": user_id, "today": today()}
-        return await self._database.read(lambda session: session.scalar(_USED, asked)) or 0
+        parameters = {"person": user_id, "today": today()}
+        return await self._database.read(lambda session: session.scalar(_USED, parameters)) or 0
 
     async def replies_under_way(self, user_id: str) -> int:
         """How many replies are being written for the user, in all processes."""

@@ -108,9 +108,9 @@ class ReplyWriter:
 
     def _transaction(self, connection: Connection, writes: Sequence[ReplyWrite]) -> dict[str, LeaseStatus]:
         postgres = is_postgres(connection)
-        asked = {"owner": self._owner, "turns": [write.turn_id for write in writes]}
+        parameters = {"owner": self._owner, "turns": [write.turn_id for write in writes]}
         # Turns first: their row locks decide who may write and hold back a late checkpoint.
-        rows = (_OWN_TURNS_POSTGRES if postgres else _OWN_TURNS).rows(connection, asked)
+        rows = (_OWN_TURNS_POSTGRES if postgres else _OWN_TURNS).rows(connection, parameters)
         found = {(row.id, row.user_id): row for row in (_RunningTurn(*row) for row in rows)}
         todo = [(write, found[key]) for write in writes if (key := (write.turn_id, write.user_id)) in found]
         now = (todo[0][1].now if todo else None) or datetime.now(UTC)

@@ -194,14 +194,14 @@ class TurnRecords:
         """Asks the process that writes the reply to stop it. Does nothing if it has ended or is another user's."""
 
         def work(session: Session) -> None:
-            asked = session.execute(
+            updated = session.execute(
                 update(Turn)
                 .where(Turn.id == turn_id, Turn.status == "running", _is_of(user_id))
                 .values(stop_requested_at=func.coalesce(Turn.stop_requested_at, datetime.now(UTC)))
                 .returning(Turn.id)
                 .execution_options(synchronize_session=False)
             )
-            if asked.one_or_none() is not None:
+            if updated.one_or_none() is not None:
                 notify(session, Channel.STOP_REQUESTED, turn_id)
 
         await self._database.write(work)
@@ -304,7 +304,7 @@ def _messages(connection: Connection, new: NewTurn, now: datetime) -> list[dict[
             raise NotFound("The message that this one follows was deleted meanwhile. Reload the conversation.")
         position = parent[0] + 1
     both: dict[str, Any] = {"conversation_id": new.conversation_id, "created_at": now}
-    asked = {
+    user_message = {
         "id": new.user_message_id,
         "parent_id": new.parent_id,
         "role": Role.USER,
@@ -320,4 +320,4 @@ def _messages(connection: Connection, new: NewTurn, now: datetime) -> list[dict[
         "content": "",
         "position": position if is_there else position + 1,
     }
-    return [both | reply] if is_there else [both | asked, both | reply]
+    return [both | reply] if is_there else [both | user_message, both | reply]

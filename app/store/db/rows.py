@@ -44,8 +44,8 @@ def owned_conversation(session: Session, user_id: str, conversation_id: str, *, 
     """
     if not is_id(conversation_id):
         raise NotFound(NO_CONVERSATION)
-    asked = {"conversation_id": conversation_id, "user_id": user_id}
-    conversation = session.scalars(_OWNED_LOCKED if lock else _OWNED, asked).one_or_none()
+    parameters = {"conversation_id": conversation_id, "user_id": user_id}
+    conversation = session.scalars(_OWNED_LOCKED if lock else _OWNED, parameters).one_or_none()
     if conversation is None:
         raise NotFound(NO_CONVERSATION)
     return conversation
