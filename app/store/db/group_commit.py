@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from time import monotonic
@@ -22,12 +22,13 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from app.store.db.transaction import STATEMENT_ERRORS, TransactionMode, Work, run_transaction, unavailable
 
 MAX_BATCH_WRITES = 64
+"""A transaction takes at most this many of the waiting writes; the others wait for the next one."""
 MAX_TRANSACTION_SECONDS = 0.05
-"""A transaction admits no further writes after this time: the finished ones wait for its commit."""
+"""A transaction starts no further writes after this time: the finished ones wait for its commit."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Write:
+class _PendingWrite:
     mode: TransactionMode
     work: Work
     done: Future[Any] = field(default_factory=Future)
@@ -45,15 +46,15 @@ class GroupCommit:
 
     Args:
         engine: has one connection for the writes.
-        threads: run one write at a time.
+        threads: an executor with a single thread.
     """
 
     def __init__(self, engine: Engine, threads: Executor) -> None:
         self._engine = engine
         self._threads = threads
         self._lock = threading.Lock()  # guards the two fields below
-        self._waiting: deque[_Write] = deque()
-        self._writing = False
+        self._waiting: deque[_PendingWrite] = deque()
+        self._is_draining = False
 
     async def run(self, mode: TransactionMode, work: Work) -> Any:
         """Runs ``work`` and returns after its commit. If the caller is cancelled, it never runs or runs to completion.
@@ -61,65 +62,76 @@ class GroupCommit:
         Raises:
             StorageUnavailable: the database failed; nothing was changed.
         """
-        write = _Write(mode, work)
+        write = _PendingWrite(mode, work)
         with self._lock:
             self._waiting.append(write)
-            if not self._writing:
-                self._threads.submit(self._write)
-                self._writing = True
+            if not self._is_draining:
+                self._threads.submit(self._drain)
+                self._is_draining = True
         return await asyncio.wrap_future(write.done)
 
-    def _write(self) -> None:
+    def _drain(self) -> None:
         """Runs transactions until no write waits."""
-        batch: list[_Write] = []  # left over from the transaction before, so they come first
         while True:
             with self._lock:
-                new = [self._waiting.popleft() for _ in range(min(MAX_BATCH_WRITES, len(self._waiting)))]
-                self._writing = bool(batch or new)
-                if not self._writing:
+                size = min(MAX_BATCH_WRITES, len(self._waiting))
+                self._is_draining = size > 0
+                if not size:
                     return
-            batch += [write for write in new if write.done.set_running_or_notify_cancel()]
-            batch = self._commit(batch)
+            self._run_batch(size)
 
-    def _commit(self, writes: list[_Write]) -> list[_Write]:
-        """Runs one transaction. Returns the writes for which it had no time left."""
+    def _run_batch(self, size: int) -> None:
+        """Runs one transaction of up to ``size`` waiting writes, and reports their outcomes.
+
+        If it fails, the writes that it has started fail with it; the others run in the next transaction. If it cannot
+        begin at all, all ``size`` writes fail, so that each of them waits for the database's lock once.
+        """
+        started: list[_PendingWrite] = []
         try:
-            outcomes = self._outcomes(writes)
+            outcomes = self._commit(size, started)
         except Exception as error:
-            for write in writes:
+            for write in started or list(self._start(size, [])):
                 write.done.set_exception(error)
-            return []
-        for write, outcome in zip(writes, outcomes, strict=False):
+            return
+        for write, outcome in zip(started, outcomes, strict=True):
             if isinstance(outcome, _Raised):
                 write.done.set_exception(outcome.error)
             else:
                 write.done.set_result(outcome)
-        return writes[len(outcomes) :]
 
-    def _outcomes(self, writes: Sequence[_Write]) -> list[Any]:
-        """Returns each write's result or error after the commit; fewer if the transaction ran out of time.
+    def _start(self, size: int, started: list[_PendingWrite]) -> Iterator[_PendingWrite]:
+        """Takes ``size`` waiting writes one by one and yields those not cancelled, which no longer can be."""
+        for _ in range(size):
+            with self._lock:
+                write = self._waiting.popleft()
+            if write.done.set_running_or_notify_cancel():
+                started.append(write)
+                yield write
+
+    def _commit(self, size: int, started: list[_PendingWrite]) -> list[Any]:
+        """Returns the result or error of each started write after the commit.
 
         Raises:
             StorageUnavailable: the transaction failed; nothing was changed.
             Exception: raised by a write that was alone in its transaction.
         """
-        if len(writes) < 2:
-            return [run_transaction(self._engine, write.mode, write.work) for write in writes]
+        if size == 1:
+            return [run_transaction(self._engine, write.mode, write.work) for write in self._start(size, started)]
         began = monotonic()
         outcomes: list[Any] = []
         try:
             with self._engine.begin() as connection:
-                for write in writes:
-                    if outcomes and monotonic() - began >= MAX_TRANSACTION_SECONDS:
+                for write in self._start(size, started):
+                    outcomes.append(_run_nested(connection, write))
+                    if monotonic() - began >= MAX_TRANSACTION_SECONDS:
                         break
-                    outcomes.append(_outcome(connection, write))
         except (DBAPIError, PoolTimeout) as error:
             raise unavailable(error) from error
         return outcomes
 
 
-def _outcome(connection: Connection, write: _Write) -> Any:
-    """The write's result, or :class:`_Raised`.
+def _run_nested(connection: Connection, write: _PendingWrite) -> Any:
+    """Runs a write behind its own savepoint. Returns its result, or :class:`_Raised`.
 
     Raises:
         DBAPIError: the database failed, which may have ended the whole transaction.

@@ -206,8 +206,8 @@ class TestWritesThatShareATransaction:
             connection.exec_driver_sql("ROLLBACK")  # as SQLite itself does where a disk is full
             raise DatabaseError("UPDATE", {}, sqlite3.OperationalError("database or disk is full"))
 
-        outcomes = await self.together(database, WithRows(rename), WithRows(full), WithRows(rename))
-        assert [type(outcome) for outcome in outcomes] == [StorageUnavailable] * 3
+        outcomes = await self.together(database, WithRows(rename), WithRows(full))
+        assert [type(outcome) for outcome in outcomes] == [StorageUnavailable] * 2
         assert await name_of(database, LOCAL_USER_ID) == "whole"
         await database.write_rows(rename)  # and it works again
         assert await name_of(database, LOCAL_USER_ID) == "lost"
@@ -225,8 +225,8 @@ class TestWritesThatShareATransaction:
         def full(_session: Session) -> None:
             raise DatabaseError("UPDATE", {}, sqlite3.OperationalError("database or disk is full"))
 
-        outcomes = await self.together(database, rename, full, rename)
-        assert [type(outcome) for outcome in outcomes] == [StorageUnavailable] * 3
+        outcomes = await self.together(database, rename, full)
+        assert [type(outcome) for outcome in outcomes] == [StorageUnavailable] * 2
         assert await name_of(database, LOCAL_USER_ID) == "whole"
         await database.write(rename)  # and it works again
         assert await name_of(database, LOCAL_USER_ID) == "lost"
@@ -257,6 +257,70 @@ class TestWritesThatShareATransaction:
         event.listen(database._writer, "begin", begins.append)
         assert await self.together(database, *[ask] * 3) == [1] * 3
         assert len(begins) == 4
+
+    async def test_a_failure_hits_only_the_writes_that_had_started(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(group_commit, "MAX_BATCH_WRITES", 4)
+
+        def fail(_session: Session) -> None:
+            raise DatabaseError("UPDATE", {}, sqlite3.OperationalError("disk I/O error"))
+
+        outcomes = await self.together(database, ask, fail, *[ask] * 9)
+        assert [type(outcome) for outcome in outcomes[:2]] == [StorageUnavailable] * 2
+        assert outcomes[2:] == [1] * 9
+
+    async def test_a_transaction_takes_no_more_writes_than_its_bound(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(group_commit, "MAX_BATCH_WRITES", 4)
+        begins: list[object] = []
+        event.listen(database._writer, "begin", begins.append)
+        assert await self.together(database, *[ask] * 9) == [1] * 9
+        assert len(begins) == 1 + 3  # the one that the others waited for, and batches of four, four and one
+
+    async def test_a_transaction_that_cannot_begin_fails_all_that_would_have_shared_it(
+        self, database: Database
+    ) -> None:
+        begins: list[object] = []
+
+        def refuse(_connection: object) -> None:
+            begins.append(None)
+            if len(begins) == 2:
+                raise DatabaseError("BEGIN", {}, sqlite3.OperationalError("database is locked"))
+
+        event.listen(database._writer, "begin", refuse)
+        outcomes = await self.together(database, *[ask] * 5)
+        assert [type(outcome) for outcome in outcomes] == [StorageUnavailable] * 5
+        assert len(begins) == 2
+        event.remove(database._writer, "begin", refuse)
+
+    async def test_a_waiting_write_can_be_cancelled_until_it_starts(self, database: Database) -> None:
+        ran: list[str] = []
+        held = Held()
+        first = asyncio.create_task(database.write(held))
+        await asyncio.to_thread(held.begun.wait)
+        go, started = threading.Event(), threading.Event()
+
+        def block(_session: Session) -> None:
+            started.set()
+            go.wait(10)
+
+        def note(_session: Session) -> None:
+            ran.append("last")
+
+        blocking = asyncio.create_task(database.write(block))
+        last = asyncio.create_task(database.write(note))
+        await asyncio.sleep(0)
+        held.go.set()
+        await asyncio.to_thread(started.wait)  # the transaction that both share is under way
+        last.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await last
+        go.set()
+        await asyncio.gather(first, blocking)
+        await database.write(ask)  # after everything that came before it
+        assert ran == []
 
     async def test_closing_waits_for_all(self, database: Database) -> None:
         held = Held()
