@@ -242,13 +242,10 @@ class Scheduler:
             if request.status is RequestStatus.WAITING:
                 # Once a running request lacks blocks, free ones are kept for running requests, not for the queue.
                 chunk_budget = min(budget - reserved, prompt_budget)
-                if (
-                    lacks_blocks
-                    or not is_queue_open
-                    or chunk_budget <= 0
-                    or request in preempted_requests
-                    or request.user in skipped_users
-                ):
+                if lacks_blocks or not is_queue_open or chunk_budget <= 0 or request.user in skipped_users:
+                    continue
+                if request in preempted_requests:
+                    skipped_users.add(request.user)  # no later rank of its user takes the blocks it gave up
                     continue
                 if request.scores_prompt and scoring_budget == 0:
                     skipped_users.add(request.user)

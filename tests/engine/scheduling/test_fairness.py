@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engine.outputs import FinishReason
 from engine.sampling_params import BACKGROUND_PRIORITY
 from engine.scheduling.fairness import PROMPT_TOKEN_SECONDS, TURN_SECONDS
-from engine.scheduling.request import Request
+from engine.scheduling.request import Request, RequestStatus
 from engine.scheduling.scheduler import Scheduler, StepPlan
 from tests.engine.scheduling.test_scheduler import SimulatedCache, make_request, make_scheduler, sampled
 
@@ -413,6 +413,25 @@ def test_a_large_request_is_not_overtaken_for_ever(own_replies: int) -> None:
         if large.is_finished:
             return
     raise AssertionError(f"{large.num_computed_tokens} of 110 tokens are read")
+
+
+def test_a_preempted_request_is_not_overtaken_by_its_own_user_in_the_same_plan() -> None:
+    scheduler = make_scheduler(num_blocks=101, block_size=1, budget=256, max_len=100, clock=lambda: 0.0)
+    cache = SimulatedCache(1)
+    first, preempted, later = (
+        make_user_request(name, "u", RequestSpec(prompt, 30, 0, None), 0.0)
+        for name, prompt in (("first", 10), ("preempted", 60), ("later", 35))
+    )
+    scheduler.add(first)
+    scheduler.add(preempted)
+    run(scheduler, cache)
+    other = make_user_request("other", "a", RequestSpec(40, 30, 0, None), 0.0)
+    scheduler.add(later)
+    scheduler.add(other)
+    plan = run(scheduler, cache)
+    assert {chunk.request.id for chunk in plan.chunks} == {first.id, other.id}
+    assert preempted.status is RequestStatus.WAITING
+    assert later.status is RequestStatus.WAITING
 
 
 def test_a_request_that_waits_for_other_users_too_is_not_overtaken() -> None:
