@@ -104,12 +104,12 @@ class LiveTurn:
         self._measure = ReplyMeasure(prompt_tokens)
         self._partial_reply_tokens = partial_reply.num_tokens if partial_reply is not None else 0
         self._token_ids: list[int] = list(partial_reply.token_ids) if partial_reply is not None else []
-        self._last: Delta | None = None  # the delta that ended the reply
+        self._final_delta: Delta | None = None  # the delta that ended the reply
         self._stop_status: MessageStatus | None = None  # why it was ended early
-        self._deleted = False
-        self._lost = False  # the turn was deleted, or another process owns it
+        self._deleted = False  # in this process
+        self._lost = False  # the database says so: the turn was deleted, or another process ended or resumed it
         self._saved_chars = len(self.buffer)
-        self._saved_at = time.monotonic()
+        self._renewed_at = time.monotonic()  # when the lease was renewed last
         self._failing = False  # the last write failed
         self._saved_or_failed = asyncio.Event()
         self._generation: asyncio.Task[None] | None = None
@@ -147,7 +147,7 @@ class LiveTurn:
     async def _generate(self) -> None:
         deltas = self._engine.chat(self._messages, self._params, caller=self._caller)
         if isinstance(deltas, Deltas):
-            await deltas.tell(self._take)
+            await deltas.tell(self._take)  # cheaper: no task wakes for each delta
         else:
             async for delta in deltas:
                 self._take(delta)
@@ -160,7 +160,7 @@ class LiveTurn:
         self.buffer.append(clean_text(delta.text), delta.sampled_at)
         # An error delta precedes an exception, which ends the stream.
         if delta.finish_reason not in (None, FinishReason.ERROR):
-            self._last = delta
+            self._final_delta = delta
 
     async def _run(self, generation: asyncio.Task[None]) -> None:
         end: TurnEnd | NotFound | None = None
@@ -201,7 +201,10 @@ class LiveTurn:
         now = time.monotonic()
         grown = len(self.buffer) != self._saved_chars
         # Without new text, renew only the lease, and only when it is due before the next tick.
-        if not (grown or force or self._failing) and now + self._tick_seconds - self._saved_at <= self._renewal_seconds:
+        if (
+            not (grown or force or self._failing)
+            and now + self._tick_seconds - self._renewed_at <= self._renewal_seconds
+        ):
             return
         text = self.buffer.text if grown else None
         try:
@@ -210,11 +213,11 @@ class LiveTurn:
             self._notify_not_saved()
             return
         if status is LeaseStatus.LOST:
-            # Another process owns the turn: later text is dropped, the saved text is safe there.
+            # The turn was deleted, or another process marked it as interrupted or resumed it: later text is dropped.
             self._lost = True
             self.stop(MessageStatus.INTERRUPTED)
             return
-        self._saved_at = now
+        self._renewed_at = now
         if text is not None:
             self._saved_chars = len(text)
         self._notify_saved()
@@ -238,7 +241,7 @@ class LiveTurn:
                     self._notify_not_saved()
                 self._saved_or_failed.set()
             await asyncio.sleep(delay)
-            # At most one renewal interval: other processes wait one lease for a sign of life once the database is back.
+            # At most one renewal interval, so that the lease is renewed before another process takes it as expired.
             delay = min(2 * delay, MAX_RETRY_SECONDS, self._renewal_seconds)
 
     async def _end_elsewhere(self, outcome: TurnOutcome) -> TurnEnd | NotFound:
@@ -250,7 +253,7 @@ class LiveTurn:
         _log.warning(
             "turn %s was interrupted by another process: this one did not renew its lease in time", record.turn_id
         )
-        if record.status is MessageStatus.STREAMING:  # another process goes on from what was saved
+        if record.status is MessageStatus.STREAMING:  # the user resumed it in another process
             return TurnEnd(MessageStatus.INTERRUPTED, None, SWEPT, record.message_id, self._saved_chars)
         return TurnEnd(record.status, record.stats, record.error, record.message_id, len(record.text))
 
@@ -268,7 +271,7 @@ class LiveTurn:
 
     def _outcome(self, generation: asyncio.Task[None]) -> TurnOutcome:
         text = self.buffer.text
-        last = self._last
+        last = self._final_delta
         if last is not None and last.finish_reason in _ENDS:
             # Nothing after the end changes the outcome, such as a stop request that came too late.
             reason = ending_of(last, self._params.stop)

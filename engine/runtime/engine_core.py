@@ -52,6 +52,9 @@ class StepResult:
 class EngineCore:
     """Owns the model, the cache and every request in flight.
 
+    A stream is the output of one call: its ``n`` replies are siblings, each a :class:`Request` wrapped in a
+    :class:`Submission`.
+
     Used by one thread only, except for ``request_processor`` and :meth:`stats`, which any thread may use.
 
     Args:
@@ -136,7 +139,7 @@ class EngineCore:
             raise
 
     def abort(self, stream_id: str) -> bool:
-        """Aborts all replies of a request and releases their blocks; False when it is no longer in flight."""
+        """Aborts all replies of a stream and releases their blocks; False when it is no longer in flight."""
         return bool(self._output_processor.end(stream_id, FinishReason.ABORT))
 
     def abort_all(self) -> None:
@@ -163,7 +166,13 @@ class EngineCore:
         return failed, [one for one in submissions if one.stream_id not in broken]
 
     def step(self) -> StepResult:
-        """Computes one step, or several where the multi-step decoder can, and expires overdue requests first."""
+        """Computes one step, or several where the multi-step decoder can, and expires overdue requests first.
+
+        With overlapped steps it launches the next step and returns the output of the one before it.
+
+        Raises:
+            Exception: the step failed. The core cannot go on: call :meth:`evacuate` and build another.
+        """
         result = StepResult()
         for stream_id, ended in self._output_processor.expire_overdue():
             if isinstance(ended, EngineError):
@@ -186,10 +195,11 @@ class EngineCore:
             if output is not None and output.tokens:
                 self._commit_steps(self._multi_step.computed_steps(plan, output, began), result)
                 return result
+            # Without tokens, the first step's logits were unusable: sampling row by row finds whose.
             logits = self._runner.execute(plan) if output is None else output.logits
         else:
             logits = self._runner.execute(plan)
-        if len(logits) > plan.num_sampled_rows:
+        if len(logits) > plan.num_sampled_rows:  # the rows after them score prompt tokens
             self._score_prompts(plan, logits[plan.num_sampled_rows :])
             logits = logits[: plan.num_sampled_rows]
         seconds, num_generated = 0.0, 0
@@ -232,7 +242,7 @@ class EngineCore:
         """Launches the next step before reading back the one in flight, where it can.
 
         Returns:
-            The step to compute synchronously: empty when a step was launched.
+            What is left to compute synchronously: an empty plan when a step was launched.
         """
         if overlap.must_drain:
             self._complete_step(overlap, result)
@@ -246,10 +256,14 @@ class EngineCore:
             self._complete_step(overlap, result)
         if launches:
             return StepPlan(())
+        # Fills in the tokens that have become known, and drops requests that have just ended.
         return self._scheduler.in_flight.resolve(plan) if before else plan
 
     def _complete_step(self, overlap: Overlap, result: StepResult) -> None:
-        """Reads back the tokens of the earliest step in flight, and commits them."""
+        """Reads back the tokens of the earliest launched step, and commits them.
+
+        Failed streams end first, while their blocks still belong to the launched step: completing it releases them.
+        """
         completed = overlap.complete_step()
         for stream_id in {self._submissions[id_].stream_id for id_ in completed.unusable}:
             self._output_processor.end(stream_id, FinishReason.ERROR)

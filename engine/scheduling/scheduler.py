@@ -10,7 +10,9 @@ allocated in order of rank. No waiting request is overtaken by a later rank of t
 latest rank is preempted. So the request with the earliest rank always advances, and every request becomes the earliest
 in time.
 
-A *seat* is one of the ``max_num_seqs`` places for running requests.
+A *seat* is one of the ``max_num_seqs`` places for running requests. *Forks* are the other replies of a request with
+``n > 1``: they start when its prompt is computed. Draft tokens are added to a plan by the caller, see
+:mod:`engine.execution.speculation`.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ class StepPlan:
     copies: tuple[BlockCopy, ...] = ()  #: block copies to make before the forward pass, in this order
     num_decodes: int = 0  #: chunks of running requests with a single token left to compute
     num_prompt_tokens: int = 0  #: tokens of all other chunks: prompts, and preempted replies being recomputed
-    must_drain: bool = False  #: leaves requests out: preempting for them must wait until the steps in flight complete
+    must_drain: bool = False  #: a preemption, for blocks or a seat, must wait until launched steps complete
 
     @cached_property
     def num_tokens(self) -> int:
@@ -219,7 +221,7 @@ class Scheduler:
         The plan is empty only when no request is in flight, or while a launched step has not completed.
 
         Args:
-            steps: number of steps that may be computed before the next call.
+            steps: number of steps that may be computed before the next call, see multi-step decoding.
         """
         budget = self.max_batched_tokens  # tokens that this plan may still take
         scoring_budget = SCORED_TOKENS_PER_STEP  # of these, from prompts that are scored
@@ -277,7 +279,7 @@ class Scheduler:
             if length == 0:
                 continue
             end = request.num_computed_tokens + request.num_launched_tokens + length
-            while request.status is RequestStatus.RUNNING:  # until it has its blocks, or is the one to be preempted
+            while request.status is RequestStatus.RUNNING:  # ends when it has its blocks, or was itself preempted
                 missing = self._tables.num_missing_blocks(request, end)
                 if missing <= self.pool.num_free:
                     if missing:
@@ -319,7 +321,7 @@ class Scheduler:
             request = chunk.request
             if request.status is not RequestStatus.RUNNING:
                 continue
-            self._tables.advance(request, chunk.end)
+            self._tables.advance(request, chunk.end)  # sets num_computed_tokens
             if chunk.scored:
                 request.num_scored_tokens = chunk.scored.stop + 1
             if not chunk.samples:

@@ -5,6 +5,9 @@ device goes from step to step without waiting for the host (the idea is SGLang's
 next step is planned before the host knows which replies have just ended, and computes one row too many for each of
 them. That row is discarded when its step completes, and only then are its blocks released.
 
+A token may be provisional (``exact`` is false: its sampling needed more candidates than the device kept). It is sampled
+again when its step completes; if it changes, what a later launched step computed from it is invalidated.
+
 Everything runs on one stream, in the order in which it was queued; nothing else writes to what a step reads.
 
 A step overlaps the previous one if the device alone can sample its tokens: from the model's unadjusted logits,
@@ -98,7 +101,7 @@ class _LaunchedStep:
     reading: PendingReadback
     began: float
     failed: Mapping[str, Exception] = field(default_factory=dict)  #: requests whose own parameters cannot be computed
-    invalidated: set[str] = field(default_factory=set)  #: ids of requests whose input turned out to be wrong
+    invalidated: set[str] = field(default_factory=set)  #: ids of requests whose input token was corrected later
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +109,11 @@ class CompletedStep:
     """A step that has completed. Commit it after ending the requests in ``unusable`` and ``failed``."""
 
     launched: StepPlan
-    invalidated: Set[str]  #: ids of requests whose chunk was computed from a wrong input
+    invalidated: Set[str]  #: ids of requests whose chunk was computed from a token that was corrected later
     tokens: Mapping[str, int]  #: by request id, for each request that is still active
     unusable: tuple[str, ...]  #: ids of active requests for which the model gave no usable logits; to be ended
     failed: Mapping[str, Exception]  #: by id, requests whose own parameters cannot be computed; to be ended, too
-    seconds: float  #: that the device spent on this step alone
+    seconds: float  #: spent on this step alone, by the host's clock
 
     @property
     def plan(self) -> StepPlan:
@@ -123,7 +126,7 @@ class CompletedStep:
 
 
 class Overlap:
-    """The launched steps: none, one, or for a moment two.
+    """The launched steps: none, one, or two between :meth:`launch` and :meth:`complete_step`.
 
     Args:
         readback: copies tokens to the host.
@@ -138,7 +141,7 @@ class Overlap:
 
     @property
     def must_drain(self) -> bool:
-        """Whether the last step leaves out running requests: it must complete before blocks are free for them."""
+        """Whether the newest step leaves requests out for whose blocks or seats it must complete first."""
         return bool(self._steps) and self._steps[-1].plan.must_drain
 
     @property
@@ -195,7 +198,7 @@ class Overlap:
             self._resample(step, again, tokens)
         for request, is_usable in zip(requests, usable, strict=True):
             if request.is_finished and not is_usable:
-                self._scheduler.in_flight.taint(request)
+                self._scheduler.in_flight.taint(request)  # its blocks may hold NaN
         active_rows = [index for index, active in enumerate(is_active) if active]
         return CompletedStep(
             launched=step.plan,
