@@ -10,7 +10,9 @@ from time import monotonic
 from typing import Any
 
 from engine import FinishReason, SamplingParams
-from engine.runtime.engine_core import EngineCore, StepResult
+from engine.execution.steps.sequential import SequentialSteps
+from engine.runtime.engine_core import EngineCore
+from engine.runtime.output_processor import StepOutput
 
 MAX_LEN = 64
 MAX_REPLY_TOKENS = 16  #: tokens of a reply
@@ -40,6 +42,11 @@ ON_HOST = (
 )
 
 
+def compute_sequentially(core: EngineCore) -> None:
+    """Makes a core compute one step at a time, whatever it could do."""
+    core._executor = SequentialSteps(core.executor.scheduler, core.executor.runner, core.executor.sampler)
+
+
 def add(core: EngineCore, name: str, prompt: Sequence[int], params: SamplingParams, **options: Any) -> None:
     core.add(core.request_processor.process(name, prompt, core.request_processor.resolve(prompt, params), **options))
 
@@ -53,7 +60,7 @@ class ReaderRecord:
     failures: dict[str, str] = field(default_factory=dict)
     text: str = ""  # of all replies together
 
-    def add(self, result: StepResult) -> None:
+    def add(self, result: StepOutput) -> None:
         for delta in result.deltas:
             assert delta.request_id not in self.failures
             key = (delta.request_id, delta.index)

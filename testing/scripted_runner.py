@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from engine.execution.batch import FutureTokens
+from engine.execution.native.decoder import ENDED, MultiStepOutput, MultiStepRow
 from engine.execution.runner import Runner
-from engine.execution.steps.multi_step import ENDED, MultiStepOutput, MultiStepRow
 from engine.sampling import cpu
 from engine.sampling.sampler import uniform
-from engine.scheduling.scheduler import StepPlan
+from engine.scheduling.step_plan import StepPlan
 from testing.delayed_device import DelayedDevice, DelayedReading
 
 CYCLE = 9
@@ -162,10 +162,12 @@ class Script:
             patch.setattr(Runner, "execute_steps", lambda _runner, *args: self.execute_steps(*args))
             patch.setattr(Runner, "max_native_tokens", sys.maxsize if self.is_native else 0)
             for module in (
-                "runtime.engine_core",
                 "runtime.request_processor",
                 "runtime.output_processor",
+                "execution.steps.strategy",
+                "execution.steps.multi_step",
                 "execution.steps.overlapped",
+                "execution.steps.speculative",
             ):
                 patch.setattr(f"engine.{module}.monotonic", self.clock)
             yield self

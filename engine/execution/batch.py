@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine.device.host_to_device import to_device
 from engine.execution.attention.base import Sequences
-from engine.scheduling.scheduler import StepPlan
+from engine.scheduling.step_plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True)

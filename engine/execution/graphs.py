@@ -23,7 +23,7 @@ from engine.device.host_to_device import overwrite
 from engine.execution.attention.base import AttentionKernel, Sequences
 from engine.execution.batch import Batch, FutureTokens
 from engine.scheduling.block_pool import NULL_BLOCK
-from engine.scheduling.scheduler import StepPlan
+from engine.scheduling.step_plan import StepPlan
 
 Forward = Callable[[Batch, Sequence[Any]], Tensor]
 """Returns the logits of a batch, given the kernel's prepared state for each group of layers."""

@@ -15,13 +15,12 @@ from engine.execution.attention.base import AttentionKernel, GroupStep, LayerCac
 from engine.execution.batch import Batch, FutureTokens
 from engine.execution.batch_invariance import PerSequenceKernel, tile_rows, tiles
 from engine.execution.graphs import DecodeGraphs, Recorder
-from engine.execution.native.decoder import Decoder
+from engine.execution.native.decoder import Decoder, MultiStepOutput, MultiStepRow
 from engine.execution.native.weights import DecoderWeights
-from engine.execution.steps.multi_step import MultiStepOutput, MultiStepRow
 from engine.model.load import LoadedModel
 from engine.scheduling.block_pool import BlockCopy
 from engine.scheduling.cache_layout import CacheLayout
-from engine.scheduling.scheduler import StepPlan
+from engine.scheduling.step_plan import StepPlan
 
 
 class Runner:

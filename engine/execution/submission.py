@@ -25,7 +25,6 @@ class Submission:
     stream_id: str  #: the stream its deltas belong to: the id of its first sibling
     index: int  #: which of the ``n`` replies to the prompt
     forks: list[Submission] = field(default_factory=list)  #: its siblings, until they start
-    logprobs: tuple[TokenLogprobs, ...] = ()  #: of the newest token, if requested
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  #: of the prompt so far, if requested
 
 

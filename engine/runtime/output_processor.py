@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 
 from engine.errors import DeadlineError, EngineError
+from engine.execution.fault_isolation import as_request_error
+from engine.execution.steps.strategy import ComputedStep
 from engine.execution.submission import Submission
-from engine.outputs import Delta, FinishReason
+from engine.outputs import Delta, FinishReason, PrefillProgress
 from engine.runtime.metrics import EngineMetrics
 from engine.scheduling.request import Request
 from engine.scheduling.scheduler import Scheduler
@@ -34,6 +36,41 @@ def _last_text(submission: Submission, reason: FinishReason) -> str:
     except Exception:
         log.exception("request %s: cannot detokenize the end of the reply, so it is lost", submission.request.id)
         return ""
+
+
+class StepOutput:
+    """What the readers get of one or several steps: deltas, at most one for each reply and call, and failures."""
+
+    def __init__(self) -> None:
+        self.failures: list[tuple[str, EngineError]] = []  #: streams that failed, with their errors
+        self._complete: list[Delta] = []
+        self._growing: dict[str, Delta] = {}  # by request id, in the order of their last tokens
+
+    @property
+    def deltas(self) -> list[Delta]:
+        return [*self._complete, *self._growing.values()]
+
+    def add(self, delta: Delta) -> None:
+        """Adds a delta that carries no token."""
+        self._complete.append(delta)
+
+    def complete_deltas(self) -> None:
+        """Gives the replies' next tokens deltas of their own."""
+        self._complete += self._growing.values()
+        self._growing.clear()
+
+    def delta_of(self, submission: Submission) -> Delta:
+        """Returns the delta for the next token of a reply, which becomes the last one in order."""
+        request = submission.request
+        delta = self._growing.pop(request.id, None)
+        if delta is None:
+            delta = Delta(submission.stream_id, index=submission.index, sampled_at=request.last_token)
+        self._growing[request.id] = delta
+        return delta
+
+    def drop_delta(self, request_id: str) -> None:
+        """Drops the delta of a reply whose newest token could not be turned into text."""
+        self._growing.pop(request_id, None)
 
 
 class OutputProcessor:
@@ -76,31 +113,42 @@ class OutputProcessor:
         """Returns the unfinished replies of a stream."""
         return [self.submissions[id_] for id_ in sorted(self._streams.get(stream_id, ()))]
 
-    def process(self, advanced: Sequence[Request], deltas: dict[str, Delta]) -> dict[str, Exception]:
-        """Turns the newest token of each request into text, and finishes requests whose text completes a stop string.
+    def process(self, computed: ComputedStep, advanced: Sequence[Request], output: StepOutput) -> None:
+        """Adds the deltas of a committed step: the progress of prompts, and the text of the newest tokens.
+
+        Finishes requests whose text completes a stop string. A request whose text fails ends alone.
 
         Args:
-            deltas: the step's deltas by request id, in the order of their last tokens; added to in place.
-
-        Returns:
-            The errors of the requests whose text failed. They have no delta, and the caller must end them.
+            advanced: the requests that got a token, as from :meth:`Scheduler.commit`.
         """
-        failed: dict[str, Exception] = {}
+        if not computed.is_continuation:
+            output.complete_deltas()
+        for request_id, scores in computed.prompt_logprobs.items():
+            if request_id in self.submissions:
+                self.submissions[request_id].prompt_logprobs += scores
+        self._report_progress(computed, output)
+        self._observe_latencies(advanced)
+        failed: dict[str, Exception] = {}  # by stream
         for request in advanced:
             try:
-                self._process(request, deltas)
+                self._process(request, computed, output)
             except Exception as error:
-                failed[request.id] = error
-                deltas.pop(request.id, None)
-        return failed
+                output.drop_delta(request.id)
+                failed.setdefault(self.submissions[request.id].stream_id, error)
+        self.fail({stream_id: as_request_error(stream_id, error) for stream_id, error in failed.items()}, output)
 
-    def _process(self, request: Request, deltas: dict[str, Delta]) -> None:
+    def _report_progress(self, computed: ComputedStep, output: StepOutput) -> None:
+        """Adds a progress delta for each unfinished prefill in the step."""
+        for chunk in computed.plan.chunks if computed.plan.num_prompt_tokens else ():
+            request = chunk.request
+            if not chunk.samples and request.num_output_tokens == 0 and not request.is_finished:
+                progress = PrefillProgress(chunk.end, request.num_prompt_tokens)
+                output.add(Delta(self.submissions[request.id].stream_id, progress=progress))
+
+    def _process(self, request: Request, computed: ComputedStep, output: StepOutput) -> None:
         token = request.token_ids[-1]
         submission = self.submissions[request.id]
-        delta = deltas.pop(request.id, None)
-        if delta is None:
-            delta = Delta(submission.stream_id, index=submission.index, sampled_at=request.last_token)
-        deltas[request.id] = delta
+        delta = output.delta_of(submission)
         submission.forks = []  # from here on they run as replies of their own
         if request.finish_reason is FinishReason.STOP:
             delta.text += submission.detokenizer.finish()  # the stop token itself is not part of the text
@@ -113,7 +161,8 @@ class OutputProcessor:
             elif request.is_finished:
                 delta.text += submission.detokenizer.finish()
         delta.token_ids += (token,)
-        delta.logprobs += submission.logprobs
+        if request.id in computed.logprobs:
+            delta.logprobs += (computed.logprobs[request.id],)
         if request.num_output_tokens == 1:
             # Reported at once, for a user who stops the reply never gets its timings.
             delta.prompt_tokens = request.num_prompt_tokens
@@ -124,7 +173,7 @@ class OutputProcessor:
         if request.is_finished:
             self._finalize(request, delta)
 
-    def observe_latencies(self, advanced: Sequence[Request]) -> None:
+    def _observe_latencies(self, advanced: Sequence[Request]) -> None:
         """Observes how long each request waited for its newest token."""
         gaps = []
         for request in advanced:
@@ -150,23 +199,28 @@ class OutputProcessor:
             ended.append((request, delta))
         return ended
 
-    def expire_overdue(self) -> Iterator[tuple[str, list[Delta] | EngineError]]:
-        """Ends each stream whose deadline has passed.
+    def fail(self, failures: Mapping[str, EngineError], output: StepOutput) -> None:
+        """Ends streams with their errors. Those that have ended already are left out."""
+        for stream_id, error in failures.items():
+            if self.end(stream_id, FinishReason.ERROR):
+                output.failures.append((stream_id, error))
 
-        Yields:
-            The stream id, with the last deltas of the replies that have tokens, or an error when none has any.
-        """
+    def expire_overdue(self, output: StepOutput) -> None:
+        """Ends each stream whose deadline has passed: with what its replies have, or an error where none has begun."""
         if not self._deadlines:
             return
         now = monotonic()
         for stream_id in [id_ for id_, deadline in self._deadlines.items() if deadline <= now]:
             ended = self.end(stream_id, FinishReason.DEADLINE)
             begun = [delta for request, delta in ended if request.num_output_tokens]
-            yield stream_id, begun or deadline_error(ended[0][0])
+            for delta in begun:
+                output.add(delta)
+            if not begun:
+                output.failures.append((stream_id, deadline_error(ended[0][0])))
 
-    def fail_all(self, lost: int) -> None:
-        """Forgets all replies in flight, and counts ``lost`` of them as failed."""
-        self.finished[FinishReason.ERROR.value] += lost
+    def forget_all(self, num_failed: int) -> None:
+        """Forgets all replies in flight, and counts ``num_failed`` of them as failed."""
+        self.finished[FinishReason.ERROR.value] += num_failed
         self.submissions.clear()
         self._streams.clear()
         self._deadlines.clear()

@@ -20,12 +20,12 @@ from engine.errors import (
     ReplyInterruptedError,
     first_line,
 )
+from engine.execution.capacity import suitable_num_threads
 from engine.execution.load import load_model
 from engine.execution.speculation.draft_loading import draft_settings, with_draft_model
 from engine.model.load import LoadedModel, prepare_model
 from engine.model.weights import Progress
 from engine.outputs import EngineState, EngineStats, EngineStatus, ModelInfo
-from engine.runtime.capacity import suitable_num_threads
 from engine.runtime.engine_core import EngineCore
 from engine.runtime.metrics import EngineMetrics
 from engine.runtime.worker import Worker

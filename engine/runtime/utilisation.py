@@ -19,6 +19,7 @@ class StepLoad:
     tokens: float  #: share of ``max_batched_tokens``, 0..1
     prompt_tokens: int
     generated_tokens: int
+    has_forward_pass: bool = True  #: False for tokens sampled from the logits of an earlier step: it adds no step
 
 
 class _Second(NamedTuple):
@@ -51,16 +52,15 @@ class UtilisationMeter:
 
     def observe_step(self, load: StepLoad) -> None:
         now = self._now()
-        self._keep(
-            now._replace(
-                busy=now.busy + load.seconds,
+        now = now._replace(busy=now.busy + load.seconds, generated_tokens=now.generated_tokens + load.generated_tokens)
+        if load.has_forward_pass:
+            now = now._replace(
                 steps=now.steps + 1,
                 sequences=now.sequences + load.sequences,
                 tokens=now.tokens + load.tokens,
                 prompt_tokens=now.prompt_tokens + load.prompt_tokens,
-                generated_tokens=now.generated_tokens + load.generated_tokens,
             )
-        )
+        self._keep(now)
 
     def observe_first_token(self, seconds: float) -> None:
         now = self._now()

@@ -25,9 +25,9 @@ from engine.execution.fault_isolation import as_request_error
 from engine.execution.submission import Submission
 from engine.model.load import LoadedModel
 from engine.outputs import EngineStats
-from engine.runtime.engine_core import EngineCore, StepResult
+from engine.runtime.engine_core import EngineCore
 from engine.runtime.output_batcher import OutputBatcher, OutputBatches
-from engine.runtime.output_processor import deadline_error
+from engine.runtime.output_processor import StepOutput, deadline_error
 from engine.runtime.quarantine import AdmissionGate, Quarantine
 from engine.runtime.reader import Reader
 
@@ -220,18 +220,19 @@ class Worker:
                 refusal = InvalidRequestError(str(error)) if isinstance(error, ValueError) else None
                 self._fail(submission.stream_id, refusal or as_request_error(submission.stream_id, error))
 
-    def _deliver(self, result: StepResult) -> None:
+    def _deliver(self, output: StepOutput) -> None:
         """Delivers a step's deltas to their event loops, now or together with those of the next steps."""
+        deltas = output.deltas
         with self._lock:
-            for delta in result.deltas:
+            for delta in deltas:
                 reader = self.readers.get(delta.request_id)
                 if reader is not None:
                     self._batcher.put(reader, delta)
             batches = self._batcher.pop_due(len(self.readers))
-        for delta in result.deltas:
+        for delta in deltas:
             if delta.is_last:
                 self._remove_reader(delta.request_id)
-        for request_id, error in result.failures:
+        for request_id, error in output.failures:
             self._fail(request_id, error)
         self._hand_over(batches)
 

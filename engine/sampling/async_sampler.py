@@ -35,7 +35,7 @@ class SampledTokens:
 
     tokens: Tensor  #: int64 ``[n]``: valid token ids, whatever the scores are
     usable: Tensor  #: bool ``[n]``: the row's scores hold neither NaN nor +inf, and not -inf alone
-    exact: Tensor  #: bool ``[n]``: the token is final; otherwise call :func:`resample`
+    final: Tensor  #: bool ``[n]``: the token is final; otherwise call :func:`resample`
     scaled: Tensor  #: float32 ``[m, vocab_size]``: scaled scores of the rows in ``ranked``
     noise: Tensor  #: float64 ``[m]``: noise of the rows in ``ranked``
     ranked: tuple[int, ...]  #: indices of the rows that were sampled from the likeliest tokens
@@ -51,7 +51,7 @@ def sample_async(logits: Tensor, rows: Sequence[SamplingRow], noise: Sequence[fl
         noise: one number for each row, in [0, 1).
     """
     highest, tokens = logits.max(dim=-1)
-    exact = torch.ones_like(tokens, dtype=torch.bool)
+    final = torch.ones_like(tokens, dtype=torch.bool)
     random = [index for index, row in enumerate(rows) if not row.is_greedy]
     scaled, numbers = logits.new_empty(0, dtype=torch.float32), logits.new_empty(0, dtype=torch.float64)
     ranked: tuple[int, ...] = ()
@@ -74,13 +74,13 @@ def sample_async(logits: Tensor, rows: Sequence[SamplingRow], noise: Sequence[fl
             count = max(max(row.num_candidates, row.top_k + 1) for row in ordered)
             picked, enough = _sample_among(scaled, ordered, numbers, count)
             _put(tokens, ranked, picked)
-            _put(exact, ranked, enough)
-    return SampledTokens(tokens, highest.isfinite(), exact, scaled, numbers, ranked)
+            _put(final, ranked, enough)
+    return SampledTokens(tokens, highest.isfinite(), final, scaled, numbers, ranked)
 
 
 @torch.inference_mode()
 def resample(sampled: SampledTokens, rows: Sequence[SamplingRow], indices: Sequence[int]) -> Tensor:
-    """Samples rows that were not exact again, with the whole vocabulary ranked.
+    """Samples rows that were not final again, with the whole vocabulary ranked.
 
     Also raises ``num_candidates`` of these rows, so that later steps rank more tokens.
 

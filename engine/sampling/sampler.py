@@ -212,10 +212,10 @@ def _raise_unusable(unusable: Sequence[int], logits: Tensor, rows: Sequence[Samp
             "min_tokens. Forbid less.",
             request_ids=broken,
         )
-    raise unusable_scores(broken)
+    raise unusable_scores_error(broken)
 
 
-def unusable_scores(request_ids: tuple[str, ...]) -> LogitsError:
+def unusable_scores_error(request_ids: tuple[str, ...]) -> LogitsError:
     """Makes the error for requests whose logits hold NaN or +inf, or only -inf."""
     return LogitsError(
         f"The model produced no usable scores for {', '.join(request_ids)} (NaN or infinity). "

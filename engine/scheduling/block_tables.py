@@ -30,6 +30,7 @@ class BlockTables:
     def __init__(self, pool: BlockPool, windows: Sequence[int | None] = (None,)) -> None:
         self.pool = pool
         self.windows = tuple(windows)
+        self.unusable_blocks: list[int] = []  #: free blocks whose content may be NaN, see :meth:`release`
         self._any_window = any(window is not None for window in windows)
 
     def max_blocks(self, num_tokens: int, max_new_tokens: int) -> int:
@@ -251,15 +252,23 @@ class BlockTables:
     # -- end ----------------------------------------------------------------------------------------------
 
     def release(self, request: Request, *, keep: bool = True) -> None:
-        """Releases every block. With ``keep``, the last, partial one is cached too until it is allocated again."""
+        """Releases every block.
+
+        Args:
+            keep: cache the last, partial block too, until it is allocated again. False where the content may be
+                unusable: then nothing that only this request held stays cached, see :attr:`unusable_blocks`.
+        """
         at, rows = divmod(request.num_computed_tokens, self.pool.block_size)
         if keep and rows and request.tables and self.pool.enable_prefix_caching:
             parent = _parent(request, at, self.pool.block_size)
             tokens = request.token_ids[at * self.pool.block_size : request.num_computed_tokens]
             for group, table in enumerate(request.tables):
                 self.pool.register_partial_block(table[at], group, parent, tokens)
+        held = held_blocks(request)
         for table in request.tables:
             self.pool.release([block for block in table if block != NULL_BLOCK])
+        if not keep:
+            self.unusable_blocks += self.pool.evict(held)
         request.tables = []
         request.num_computed_tokens = 0
         request.num_registered_blocks = 0

@@ -50,7 +50,7 @@ class FairShare:
 
     def __init__(self) -> None:
         self._requests: dict[_Queue, list[Request]] = {}  # by rank
-        self._to_move: set[_Queue] = set()  # queues in which a request has ended since the last move_up
+        self._to_move: set[_Queue] = set()  # queues in which a request has ended since the last :meth:`advance_turns`
 
     @property
     def has_several_users(self) -> bool:
@@ -71,7 +71,7 @@ class FairShare:
         return request.turn > 0 and _reassign_ranks(own)
 
     def remove(self, request: Request) -> None:
-        """Removes a request that has ended. Call :meth:`move_up` before the next step is planned."""
+        """Removes a request that has ended. Call :meth:`advance_turns` before the next step is planned."""
         queue = _queue(request)
         own = self._requests[queue]
         own.remove(request)
@@ -80,7 +80,7 @@ class FairShare:
         if request.user is not None:
             self._to_move.add(queue)
 
-    def move_up(self, now: float) -> bool:
+    def advance_turns(self, now: float) -> bool:
         """Moves up the requests of users with a request that has ended. Returns whether any rank changed."""
         changed = False
         for queue in self._to_move:

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from engine.scheduling.block_tables import BlockTables, held_blocks
+from engine.scheduling.block_tables import BlockTables
 from engine.scheduling.request import Request
 
 if TYPE_CHECKING:
-    from engine.scheduling.scheduler import Chunk, StepPlan
+    from engine.scheduling.step_plan import Chunk, StepPlan
 
 
 class InFlight:
@@ -40,35 +40,26 @@ class InFlight:
         return self._deferred_frees
 
     def launch(self, plan: StepPlan) -> None:
-        """Records that the step is being computed, until :meth:`complete_step`."""
+        """Records that the step is being computed, until :meth:`retire`."""
         self._num_steps += 1
         for chunk in plan.chunks:
             chunk.request.num_launched_tokens += chunk.end - chunk.start
             chunk.request.num_awaited_tokens += _continues(chunk)
 
-    def complete_step(self, plan: StepPlan, invalidated: Set[str]) -> list[int]:
+    def retire(self, plan: StepPlan, invalidated: Set[str]) -> None:
         """Records that the earliest step has completed. Call ``Scheduler.commit`` afterwards.
 
         Args:
             plan: the plan as launched.
             invalidated: ids of requests whose chunk in it was invalidated.
-
-        Returns:
-            Blocks that were released and whose content is unusable; the prefix cache no longer holds them.
         """
         self._num_steps -= 1
-        tainted: list[int] = []
         for chunk in plan.chunks:
             request = chunk.request
             request.num_launched_tokens -= chunk.end - chunk.start
             request.num_awaited_tokens -= _continues(chunk) and request.id not in invalidated
             if request in self._deferred_frees and not request.num_launched_tokens:
-                keep = self._deferred_frees.pop(request)
-                held = held_blocks(request)
-                self._tables.release(request, keep=keep)
-                if not keep:
-                    tainted += self._tables.pool.evict(held)
-        return tainted
+                self._tables.release(request, keep=self._deferred_frees.pop(request))
 
     def invalidate(self, chunk: Chunk) -> None:
         """Records that a launched chunk has a wrong input. Its request waits until that step has completed."""
@@ -89,7 +80,7 @@ class InFlight:
         """Marks the computed tokens of a finished request, whose release is deferred, as unusable."""
         self._deferred_frees[request] = False
 
-    def resolve(self, plan: StepPlan) -> StepPlan:
+    def with_known_tokens(self, plan: StepPlan) -> StepPlan:
         """Returns a plan made before the last step completed, with its sampled tokens and without finished requests."""
         chunks = [
             chunk._replace(token_ids=tuple(chunk.request.token_ids[chunk.start : chunk.end]))

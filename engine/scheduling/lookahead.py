@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from engine.scheduling.scheduler import Chunk, Scheduler
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.step_plan import Chunk
 
 
 def reserve_blocks(scheduler: Scheduler, chunk: Chunk, max_tokens: int) -> tuple[Chunk, int]:

@@ -19,10 +19,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from engine.outputs import FinishReason
 from engine.scheduling.block_pool import BlockCopy, BlockPool
@@ -30,14 +29,11 @@ from engine.scheduling.block_tables import BlockTables
 from engine.scheduling.fairness import FairShare, can_preempt
 from engine.scheduling.in_flight import InFlight
 from engine.scheduling.request import Request, RequestStatus
+from engine.scheduling.step_plan import PlanBuilder, StepPlan
 
 SCORED_TOKENS_PER_STEP = 128
 """Maximum tokens per step from prompts with ``prompt_logprobs``, since each needs logits as wide as the vocabulary.
 The rest of such prompts waits for later steps; other requests use the rest of the step."""
-
-
-PLACEHOLDER_TOKEN_ID = 0
-"""Stands in a plan for a token that an earlier step samples. Any valid id: it is replaced before it is computed."""
 
 
 class Clock(Protocol):
@@ -58,49 +54,6 @@ class PacingPolicy(Protocol):
             steps: number of steps computed before prompt tokens can be computed again.
         """
         ...
-
-
-class Chunk(NamedTuple):
-    """A request's part of one step: tokens ``start`` to ``end`` (exclusive) of its sequence."""
-
-    request: Request
-    start: int  #: position of the first token; all earlier ones are in the cache
-    end: int  #: position after the last token, draft tokens excluded
-    token_ids: tuple[int, ...]
-    block_tables: tuple[tuple[int, ...], ...]  #: one for each layer group; covers at least positions 0 to ``end``
-    samples: bool  #: whether the chunk reaches the end of the sequence, so that its last row gives the next token
-    scored: range = range(0)  #: positions whose logits score the prompt token that follows each of them
-    draft: tuple[int, ...] = ()  #: draft tokens after ``end``: computed in the same step, verified by sampling
-
-    @property
-    def computed_end(self) -> int:
-        """Position after the last computed token, draft tokens included."""
-        return self.end + len(self.draft)
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """One forward pass: decodes and prompt chunks, packed."""
-
-    chunks: tuple[Chunk, ...]
-    copies: tuple[BlockCopy, ...] = ()  #: block copies to make before the forward pass, in this order
-    num_decodes: int = 0  #: chunks of running requests with a single token left to compute
-    num_prompt_tokens: int = 0  #: tokens of all other chunks: prompts, and preempted replies being recomputed
-    must_drain: bool = False  #: a preemption, for blocks or a seat, must wait until launched steps complete
-
-    @cached_property
-    def num_tokens(self) -> int:
-        return sum(len(chunk.token_ids) + len(chunk.draft) for chunk in self.chunks)
-
-    @cached_property
-    def num_sampled_rows(self) -> int:
-        """Rows of logits for sampling: one for each chunk in :attr:`sampling`, and one for each draft token."""
-        return sum([1 + len(chunk.draft) for chunk in self.sampling])
-
-    @cached_property
-    def sampling(self) -> tuple[Chunk, ...]:
-        """The chunks that sample a token, in order."""
-        return tuple(chunk for chunk in self.chunks if chunk.samples)
 
 
 @dataclass(slots=True)
@@ -223,86 +176,23 @@ class Scheduler:
         Args:
             steps: number of steps that may be computed before the next call, see multi-step decoding.
         """
-        budget = self.max_batched_tokens  # tokens that this plan may still take
-        scoring_budget = SCORED_TOKENS_PER_STEP  # of these, from prompts that are scored
-        chunks: list[Chunk] = []
-        copies: list[BlockCopy] = []
-        num_decodes = 0
-        lacks_blocks = False  # a running request lacks blocks, or a preemption must wait for the steps in flight
-        is_queue_open = True  # until a waiting request does not fit: no later one may start before it
-        preempted_requests: set[Request] = set()  # preempted for waiting requests in this plan; not readmitted in it
-        skipped_users: set[str | None] = set()  # users whose next request waits without holding up other users
-
-        if self._fair_share.move_up(self._clock()):
+        if self._fair_share.advance_turns(self._clock()):
             self._sort_queues()
-        # Budget reserved for decodes that are still to come in this plan, one token each.
-        reserved = sum([request.num_uncomputed_tokens == 1 for request in self._running])
-        # Prompt tokens that pacing still allows in this plan.
-        prompt_budget = max_prompt_tokens = self._max_prompt_tokens(reserved, steps)
-        order = self._order()
-        for request in order:
-            if request.status is RequestStatus.WAITING:
-                # Once a running request lacks blocks, free ones are kept for running requests, not for the queue.
-                chunk_budget = min(budget - reserved, prompt_budget)
-                if lacks_blocks or not is_queue_open or chunk_budget <= 0 or request.user in skipped_users:
-                    continue
-                if request in preempted_requests:
-                    skipped_users.add(request.user)  # no later rank of its user takes the blocks it gave up
-                    continue
-                if request.scores_prompt and scoring_budget == 0:
-                    skipped_users.add(request.user)
-                    continue
-                admission = self._admit_preempting(request, chunk_budget)
-                reserved -= admission.num_decodes
-                preempted_requests |= admission.preempted
-                lacks_blocks |= admission.must_drain
-                if admission.copies is None:
-                    if self._waits_for_own_user(request, chunk_budget):
-                        skipped_users.add(request.user)
-                    else:
-                        is_queue_open = False
-                    continue
-                copies += admission.copies
-                self._waiting.remove(request)
-                length = self._chunk_length(request, chunk_budget, scoring_budget)
-                chunks.append(self._chunk(request, request.num_computed_tokens + length))
-                budget -= length
-                prompt_budget -= length
-                scoring_budget -= length * request.scores_prompt
-                continue
-            uncomputed = request.num_uncomputed_tokens
-            if uncomputed == 1:
-                reserved -= 1
-                length = 1 if scoring_budget or not request.scores_prompt else 0
-            else:
-                length = self._chunk_length(request, min(budget - reserved, prompt_budget), scoring_budget)
-            if length == 0:
-                continue
-            end = request.num_computed_tokens + request.num_launched_tokens + length
-            while request.status is RequestStatus.RUNNING:  # ends when it has its blocks, or was itself preempted
-                missing = self._tables.num_missing_blocks(request, end)
-                if missing <= self.pool.num_free:
-                    if missing:
-                        copies += self._tables.grow(request, end)
-                    chunks.append(self._chunk(request, end))
-                    budget -= length
-                    if uncomputed == 1:
-                        num_decodes += 1
-                    else:
-                        prompt_budget -= length
-                    if request.params.prompt_logprobs is not None:
-                        scoring_budget -= length * request.scores_prompt
-                    break
-                lacks_blocks = True
-                if self.in_flight:
-                    break
-                victim = self._running[-1]  # has no chunk in this plan: requests with chunks rank earlier
-                reserved -= victim is not request and victim.num_uncomputed_tokens == 1
-                self._preempt(victim)
-
-        self.counters.steps += bool(chunks)
-        must_drain = lacks_blocks and bool(self.in_flight)
-        return StepPlan(tuple(chunks), tuple(copies), num_decodes, max_prompt_tokens - prompt_budget, must_drain)
+        decodes = sum([request.num_uncomputed_tokens == 1 for request in self._running])
+        builder = PlanBuilder(
+            budget=self.max_batched_tokens,
+            prompt_budget=self._max_prompt_tokens(decodes, steps),
+            scoring_budget=SCORED_TOKENS_PER_STEP,
+            reserved=decodes,
+        )
+        queue = _QueueState()
+        for request in self._order():
+            if request.status is RequestStatus.RUNNING:
+                self._plan_running(request, builder, queue)
+            elif queue.admits(request) and builder.available > 0:
+                self._plan_waiting(request, builder, queue)
+        self.counters.steps += bool(builder.chunks)
+        return builder.build(must_drain=queue.lacks_blocks and bool(self.in_flight))
 
     def commit(self, plan: StepPlan, tokens: Mapping[str, int], at: float | None = None) -> list[Request]:
         """Applies the results of a step.
@@ -336,6 +226,14 @@ class Scheduler:
                 self._append(one, tokens[one.id], now)
             advanced += sampled
         return advanced
+
+    def pop_unusable_blocks(self) -> list[int]:
+        """Returns the free blocks whose content may be NaN, once each. Zero them before the next plan uses them.
+
+        A masked key is multiplied by zero, not skipped, so NaN would spread.
+        """
+        blocks, self._tables.unusable_blocks = self._tables.unusable_blocks, []
+        return blocks
 
     def finish(self, request_id: str, reason: FinishReason, stop_reason: str | int | None = None) -> Request | None:
         """Ends a waiting or running request and releases its blocks, once no launched step writes to them.
@@ -397,27 +295,72 @@ class Scheduler:
             order.sort(key=_is_background)
         return order
 
-    def _admit_preempting(self, request: Request, budget: int) -> _Admission:
-        """Starts a waiting request. If seats or blocks are missing, preempts requests that :func:`can_preempt` allows.
+    def _plan_running(self, request: Request, builder: PlanBuilder, queue: _QueueState) -> None:
+        """Adds a running request's next tokens to the plan, unless budget or blocks are missing."""
+        is_decode = request.num_uncomputed_tokens == 1
+        builder.reserved -= is_decode
+        length = builder.chunk_length(request)
+        if length == 0:
+            return
+        end = request.num_computed_tokens + request.num_launched_tokens + length
+        missing = self._tables.num_missing_blocks(request, end)
+        while missing > self.pool.num_free:
+            queue.lacks_blocks = True
+            if self.in_flight:
+                return
+            victim = self._running[-1]  # has no chunk in this plan: requests with chunks rank earlier
+            builder.reserved -= victim is not request and victim.num_uncomputed_tokens == 1
+            self._preempt(victim)
+            if victim is request:
+                return
+            missing = self._tables.num_missing_blocks(request, end)
+        if missing:
+            builder.copies += self._tables.grow(request, end)
+        builder.add(request, end, is_decode=is_decode)
+
+    def _plan_waiting(self, request: Request, builder: PlanBuilder, queue: _QueueState) -> None:
+        """Starts a waiting request and plans its first tokens, unless seats, budget or blocks are missing."""
+        if request in queue.preempted or (request.scores_prompt and builder.scoring_budget == 0):
+            queue.skipped_users.add(request.user)
+            return
+        budget = builder.available
+        copies = self._start(request, budget)
+        if copies is None:
+            copies = self._preempt_for(request, budget, builder, queue)
+        if copies is None:
+            if self._waits_for_own_user(request, budget):
+                queue.skipped_users.add(request.user)
+            else:
+                queue.is_open = False
+            return
+        builder.copies += copies
+        self._waiting.remove(request)
+        builder.add(request, request.num_computed_tokens + builder.chunk_length(request), is_decode=False)
+
+    def _preempt_for(
+        self, request: Request, budget: int, builder: PlanBuilder, queue: _QueueState
+    ) -> list[BlockCopy] | None:
+        """Starts a waiting request by preempting those that :func:`can_preempt` allows, the latest rank first.
 
         A request is preempted only for an earlier rank, so two requests cannot keep displacing each other. None is
         preempted if the blocks of all candidates together would not suffice.
+
+        Returns:
+            The copies that its first step needs; None if it was not started.
         """
-        preempted: set[Request] = set()
-        num_decodes = 0
-        while True:
-            copies = self._admit(request, budget) if len(self._running) < self.max_num_seqs else None
-            later = [other for other in self._running if can_preempt(request, other)] if copies is None else []
-            if not later or not self._tables.can_fit_without(
-                later, request, reusable=self._reusable(request), budget=budget
-            ):
-                return _Admission(preempted, num_decodes, copies)
-            if self.in_flight:
-                return _Admission(preempted, num_decodes, None, must_drain=True)
-            last = later[-1]
-            num_decodes += last.num_uncomputed_tokens == 1
-            self._preempt(last)
-            preempted.add(last)
+        reusable, copies = self._reusable(request), None
+        while copies is None:
+            later = [other for other in self._running if can_preempt(request, other)]
+            if not later or not self._tables.can_fit_without(later, request, reusable=reusable, budget=budget):
+                return None
+            if self.in_flight:  # preemption must wait until the launched steps have completed
+                queue.lacks_blocks = True
+                return None
+            builder.reserved -= later[-1].num_uncomputed_tokens == 1
+            self._preempt(later[-1])
+            queue.preempted.add(later[-1])
+            copies = self._start(request, budget)
+        return copies
 
     def _waits_for_own_user(self, request: Request, budget: int) -> bool:
         """Whether a request that could not start would fit without its own user's later-ranked running requests.
@@ -487,8 +430,14 @@ class Scheduler:
         self.counters.preemptions += 1
         insort(self._waiting, request, key=_rank)
 
-    def _admit(self, request: Request, budget: int) -> list[BlockCopy] | None:
-        """Starts a waiting request. Returns the copies its first step needs; None if there are not enough blocks."""
+    def _start(self, request: Request, budget: int) -> list[BlockCopy] | None:
+        """Starts a waiting request, which stays in the queue for the caller to remove.
+
+        Returns:
+            The copies that its first step needs; None if there is no seat or not enough blocks.
+        """
+        if len(self._running) >= self.max_num_seqs:
+            return None
         copies = self._tables.attach(request, reusable=self._reusable(request), budget=budget)
         if copies is None:
             return None
@@ -508,38 +457,20 @@ class Scheduler:
             reusable = min(reusable, request.num_scored_tokens - 1)
         return reusable
 
-    def _chunk_length(self, request: Request, budget: int, scoring_budget: int) -> int:
-        if request.scores_prompt:
-            budget = min(budget, scoring_budget)
-        return min(budget, request.num_uncomputed_tokens)
 
-    def _chunk(self, request: Request, end: int) -> Chunk:
-        start = request.num_computed_tokens + request.num_launched_tokens
-        token_ids = tuple(request.token_ids[start:end])
-        if len(token_ids) < end - start:
-            token_ids = (*token_ids, PLACEHOLDER_TOKEN_ID)
-        scored = range(0)
-        if request.scores_prompt:
-            scored = range(max(start, request.num_scored_tokens - 1), min(end, request.num_prompt_tokens - 1))
-        return Chunk(
-            request,
-            start,
-            end,
-            token_ids,
-            tuple(map(tuple, request.tables)),
-            end == len(request.token_ids) + request.num_awaited_tokens,
-            scored,
-        )
+@dataclass(slots=True)
+class _QueueState:
+    """What keeps waiting requests out of the plan under construction."""
 
+    lacks_blocks: bool = False  #: a running request lacks blocks, or a preemption must wait for the steps in flight
+    is_open: bool = True  #: False once a waiting request did not fit: no later one may start before it
+    preempted: set[Request] = field(default_factory=set)  #: preempted for waiting requests; not readmitted in this plan
+    skipped_users: set[str | None] = field(default_factory=set)
+    """Users whose next request waits without holding up other users. None of their later ranks may take its blocks."""
 
-@dataclass(frozen=True, slots=True)
-class _Admission:
-    """Outcome of an attempt to start a waiting request."""
-
-    preempted: set[Request]  #: requests that were preempted for it
-    num_decodes: int  #: how many of these were decodes
-    copies: list[BlockCopy] | None  #: copies its first step needs; None if it was not started
-    must_drain: bool = False  #: it needs preemption, which must wait until the launched steps have completed
+    def admits(self, request: Request) -> bool:
+        # Once a running request lacks blocks, free ones are kept for running requests, not for the queue.
+        return self.is_open and not self.lacks_blocks and request.user not in self.skipped_users
 
 
 def _rank(request: Request) -> float:

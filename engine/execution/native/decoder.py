@@ -14,7 +14,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,11 +24,31 @@ from engine.execution.batch import Batch
 from engine.execution.native.build import load_library
 from engine.execution.native.structure import LANES
 from engine.execution.native.weights import DecoderWeights, PackedLinear
-from engine.execution.steps.multi_step import MultiStepOutput, MultiStepRow
+from engine.sampling.sampler import SamplingRow
 
 MAX_ROWS_WITHOUT_AMX = 64
 """Most rows of a step that runs in C++ without AMX. With more rows oneDNN is faster: the C++ attention computes one row
 after another."""
+
+ENDED = -1
+"""Stands in place of a token for a reply that has ended."""
+
+
+class MultiStepRow(NamedTuple):
+    """A reply that a step samples a token for, and how far it may go."""
+
+    sampling: SamplingRow
+    stop_token_ids: frozenset[int]
+    chunk: int  #: index of its chunk in the plan
+    max_tokens: int  #: tokens that may be sampled, at least 1; all but the last have their blocks reserved
+
+
+class MultiStepOutput(NamedTuple):
+    """Results of several steps; fewer than ``max_steps`` if all replies ended or a step's logits were unusable."""
+
+    tokens: list[list[int]]  #: for each step, one token per reply; :data:`ENDED` for replies that had ended
+    seconds: list[float]  #: for each step, seconds from the start of the first step until its tokens were known
+    logits: Tensor  #: the first step's logits if even those were unusable, otherwise not to be read
 
 
 class _PackedLinear(ctypes.Structure):

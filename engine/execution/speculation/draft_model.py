@@ -17,7 +17,7 @@ from engine.execution.runner import Runner
 from engine.model.load import LoadedModel
 from engine.scheduling.block_pool import BlockCopy
 from engine.scheduling.cache_layout import CacheLayout, LayerGroup
-from engine.scheduling.scheduler import Chunk, StepPlan
+from engine.scheduling.step_plan import Chunk, StepPlan
 
 
 def draft_layout(draft: LoadedModel) -> CacheLayout:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.scheduling.request import Request
-from engine.scheduling.scheduler import Chunk, StepPlan
+from engine.scheduling.step_plan import Chunk, StepPlan
 
 MIN_MATCH_TOKENS = 2
 """Newest tokens that must match, at least: a single token may be followed by almost anything."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine.scheduling.scheduler import Chunk, StepPlan
+from engine.scheduling.step_plan import Chunk, StepPlan
 
 
 class Proposer(Protocol):

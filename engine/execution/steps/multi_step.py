@@ -8,23 +8,25 @@ gets each token by itself, and sixty readers get two or three at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from time import monotonic
+from typing import Protocol
 
+from engine.execution.native.decoder import ENDED, MultiStepOutput, MultiStepRow
+from engine.execution.runner import Runner
+from engine.execution.step_sampler import StepSampler
+from engine.execution.steps.strategy import ComputedStep, StepStrategy
 from engine.scheduling.coalescing import max_hold_seconds
 from engine.scheduling.lookahead import reserve_blocks
-from engine.scheduling.scheduler import Chunk, Scheduler, StepPlan
+from engine.scheduling.request import Request
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.step_plan import Chunk, StepPlan
 
-if TYPE_CHECKING:
-    from torch import Tensor
+log = logging.getLogger(__name__)
 
-    from engine.execution.submission import Submission
-    from engine.sampling.sampler import SamplingRow
-    from engine.scheduling.request import Request
-
-ENDED = -1
-"""Stands in place of a token for a reply that has ended."""
 MAX_STEPS = 4
 """Steps per call. A request that arrives meanwhile waits for the last of them."""
 
@@ -37,67 +39,64 @@ class DecodeTimes(Protocol):
         ...
 
 
-class MultiStepRow(NamedTuple):
-    """A reply that a step samples a token for, and how far it may go."""
-
-    sampling: SamplingRow
-    stop_token_ids: frozenset[int]
-    chunk: int  #: index of its chunk in the plan
-    max_tokens: int  #: tokens that may be sampled, at least 1; all but the last have their blocks reserved
-
-
-class MultiStepOutput(NamedTuple):
-    """Results of several steps; fewer than ``max_steps`` if all replies ended or a step's logits were unusable."""
-
-    tokens: list[list[int]]  #: for each step, one token per reply; :data:`ENDED` for replies that had ended
-    seconds: list[float]  #: for each step, seconds from the start of the first step until its tokens were known
-    logits: Tensor  #: the first step's logits if even those were unusable, otherwise not to be read
-
-
-class ComputedStep(NamedTuple):
-    """One of several steps, in the form of a step that was planned and computed by itself."""
-
-    plan: StepPlan
-    tokens: Mapping[str, int]  #: by request id
-    seconds: float  #: its duration
-    at: float  #: when its tokens were known, on the clock of ``began``
-
-
-class MultiStep:
-    """Decides how many steps one call computes.
+class MultiStep(StepStrategy):
+    """Makes as many steps per call as end within the time that a delta may be held.
 
     Args:
-        scheduler: makes the plans.
         times: step durations, learned from earlier steps.
-        max_native_tokens: most tokens of a step that C++ can continue from.
     """
 
-    def __init__(self, scheduler: Scheduler, times: DecodeTimes, max_native_tokens: int) -> None:
-        self._scheduler = scheduler
+    def __init__(self, scheduler: Scheduler, runner: Runner, sampler: StepSampler, times: DecodeTimes) -> None:
+        super().__init__(scheduler, runner, sampler)
         self._times = times
-        self._max_native_tokens = max_native_tokens
+        self._is_defective = False
 
-    def max_steps(self, submissions: Mapping[str, Submission]) -> int:
+    def advance(self) -> Iterator[ComputedStep]:
+        max_steps = self.max_steps()
+        plan = self.plan(max_steps)
+        if not plan.chunks:
+            return
+        if max_steps == 1 or not self._can_run(plan):
+            yield self.compute(plan)
+            return
+        self.record_requests(plan)
+        began = monotonic()
+        plan, replies = self._reserve(plan, max_steps)
+        try:
+            output = self.runner.execute_steps(plan, replies, max_steps)
+        except (struct.error, ArithmeticError, TypeError, ValueError):  # a reply's parameters cannot be packed
+            log.exception("multi-step decoding failed; computing a single step instead")
+            computed = self.compute(plan)  # row by row, which finds the request
+            self._is_defective = not computed.failures  # if no request caused it, it would recur in each step
+            yield computed
+            return
+        if output.tokens:
+            yield from self._computed_steps(plan, output, began)
+        else:  # the first step's logits were unusable; sampling row by row finds whose
+            yield self.sample(plan, output.logits, began)
+
+    def max_steps(self) -> int:
         """Returns how many steps end within the time that a delta may be held; 1 if the host must see each token."""
-        decodes = self._scheduler.num_running
-        seconds = self._times.decode_seconds(decodes) if decodes else None
+        decodes = self.scheduler.num_running
+        seconds = self._times.decode_seconds(decodes) if decodes and not self._is_defective else None
         if seconds is None:
             return 1
         max_steps = min(MAX_STEPS, 1 + int(max_hold_seconds(decodes) / max(seconds, 1e-6)))
-        return max_steps if max_steps > 1 and _can_sample_ahead(self._scheduler.running, submissions) else 1
+        return max_steps if max_steps > 1 and self._can_sample_ahead(self.scheduler.running) else 1
 
-    def can_run(self, plan: StepPlan, submissions: Mapping[str, Submission]) -> bool:
+    def _can_run(self, plan: StepPlan) -> bool:
         """Whether C++ can continue from this step: it samples tokens, and none of them needs the host."""
         return (
             bool(plan.sampling)
-            and plan.num_tokens <= self._max_native_tokens
+            and plan.num_tokens <= self.runner.max_native_tokens
             and not any(chunk.scored for chunk in plan.chunks)
-            and _can_sample_ahead([chunk.request for chunk in plan.sampling], submissions)
+            and self._can_sample_ahead([chunk.request for chunk in plan.sampling])
         )
 
-    def extend(
-        self, plan: StepPlan, max_steps: int, submissions: Mapping[str, Submission]
-    ) -> tuple[StepPlan, list[MultiStepRow]]:
+    def _can_sample_ahead(self, requests: Iterable[Request]) -> bool:
+        return not any(self.needs_host(request) or self.sampler.row(request).typical_p != 1 for request in requests)
+
+    def _reserve(self, plan: StepPlan, max_steps: int) -> tuple[StepPlan, list[MultiStepRow]]:
         """Returns the plan with blocks for the following steps, and how far each of its replies may go."""
         chunks: list[Chunk] = []
         replies: list[MultiStepRow] = []
@@ -105,14 +104,13 @@ class MultiStep:
             if chunk.samples:
                 request = chunk.request
                 wanted = min(max_steps, request.max_tokens - request.num_output_tokens)
-                chunk, further = reserve_blocks(self._scheduler, chunk, wanted - 1)
-                sampling = submissions[request.id].sampling
-                replies.append(MultiStepRow(sampling, request.stop_token_ids, index, 1 + further))
+                chunk, further = reserve_blocks(self.scheduler, chunk, wanted - 1)
+                replies.append(MultiStepRow(self.sampler.row(request), request.stop_token_ids, index, 1 + further))
             chunks.append(chunk)
         return replace(plan, chunks=tuple(chunks)), replies
 
-    def computed_steps(self, plan: StepPlan, output: MultiStepOutput, began: float) -> Iterator[ComputedStep]:
-        """Yields the steps in ``output``. Each must be committed before the next one is requested.
+    def _computed_steps(self, plan: StepPlan, output: MultiStepOutput, began: float) -> Iterator[ComputedStep]:
+        """Yields the steps in ``output`` as if each had been planned by itself.
 
         Args:
             plan: the first step.
@@ -126,16 +124,7 @@ class MultiStep:
                     end = chunks[index].end
                     chunks[index] = chunks[index]._replace(start=end, end=end + 1, token_ids=(before[index],))
                 plan = StepPlan(tuple([chunks[index] for index in going]), num_decodes=len(going))
-                self._scheduler.counters.steps += 1
+                self.scheduler.counters.steps += 1
             sampled = {chunks[index].request.id: tokens[index] for index in going}
-            yield ComputedStep(plan, sampled, seconds - earlier, began + seconds)
+            yield ComputedStep(plan, sampled, seconds - earlier, at=began + seconds, is_continuation=number > 0)
             before, earlier = tokens, seconds
-
-
-def _can_sample_ahead(requests: Iterable[Request], submissions: Mapping[str, Submission]) -> bool:
-    """Whether the next token can be sampled before the host knows the current one."""
-    for request in requests:
-        row = submissions[request.id].sampling
-        if row.adjusts_logits or row.typical_p != 1 or request.forks or request.params.logprobs is not None:
-            return False
-    return True

@@ -5,7 +5,7 @@ device goes from step to step without waiting for the host (the idea is SGLang's
 next step is planned before the host knows which replies have just ended, and computes one row too many for each of
 them. That row is discarded when its step completes, and only then are its blocks released.
 
-A token may be provisional (``exact`` is false: its sampling needed more candidates than the device kept). It is sampled
+A token may be provisional (``final`` is false: its sampling needed more candidates than the device kept). It is sampled
 again when its step completes; if it changes, what a later launched step computed from it is invalidated.
 
 Everything runs on one stream, in the order in which it was queued; nothing else writes to what a step reads.
@@ -17,7 +17,7 @@ without log-probabilities. Any other step waits until the previous one has compl
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Protocol
@@ -25,14 +25,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from engine.errors import EngineError
 from engine.execution.batch import FutureTokens
-from engine.execution.fault_isolation import find_failing_rows
+from engine.execution.fault_isolation import as_request_error, find_failing_rows
 from engine.execution.runner import Runner
-from engine.execution.submission import Submission
+from engine.execution.step_sampler import StepSampler
+from engine.execution.steps.strategy import ComputedStep, StepStrategy
 from engine.sampling.async_sampler import SampledTokens, resample, sample_async
-from engine.sampling.sampler import SamplingRow, uniform
+from engine.sampling.sampler import SamplingRow, uniform, unusable_scores_error
 from engine.sampling_params import SamplingParams
-from engine.scheduling.scheduler import Scheduler, StepPlan
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.step_plan import StepPlan
 
 _GREEDY_ROW = SamplingRow(
     "plain",
@@ -103,69 +106,59 @@ class _LaunchedStep:
     failed: Mapping[str, Exception] = field(default_factory=dict)  #: requests whose own parameters cannot be computed
     invalidated: set[str] = field(default_factory=set)  #: ids of requests whose input token was corrected later
 
-
-@dataclass(frozen=True, slots=True)
-class CompletedStep:
-    """A step that has completed. Commit it after ending the requests in ``unusable`` and ``failed``."""
-
-    launched: StepPlan
-    invalidated: Set[str]  #: ids of requests whose chunk was computed from a token that was corrected later
-    tokens: Mapping[str, int]  #: by request id, for each request that is still active
-    unusable: tuple[str, ...]  #: ids of active requests for which the model gave no usable logits; to be ended
-    failed: Mapping[str, Exception]  #: by id, requests whose own parameters cannot be computed; to be ended, too
-    seconds: float  #: spent on this step alone, by the host's clock
-
     @property
-    def plan(self) -> StepPlan:
+    def valid_plan(self) -> StepPlan:
         """The plan to commit: as launched, without the invalidated chunks."""
         if not self.invalidated:
-            return self.launched
+            return self.plan
         return replace(
-            self.launched, chunks=tuple([c for c in self.launched.chunks if c.request.id not in self.invalidated])
+            self.plan, chunks=tuple([chunk for chunk in self.plan.chunks if chunk.request.id not in self.invalidated])
         )
 
 
-class Overlap:
-    """The launched steps: none, one, or two between :meth:`launch` and :meth:`complete_step`.
+class OverlappedSteps(StepStrategy):
+    """Launches each step before it reads back the one before: at most two are in flight, and one between calls.
 
     Args:
         readback: copies tokens to the host.
     """
 
-    def __init__(self, runner: Runner, scheduler: Scheduler, readback: Readback) -> None:
-        self._runner = runner
-        self._scheduler = scheduler
+    def __init__(self, scheduler: Scheduler, runner: Runner, sampler: StepSampler, readback: Readback) -> None:
+        super().__init__(scheduler, runner, sampler)
         self._readback = readback
-        self._steps: deque[_LaunchedStep] = deque()
+        self._launched: deque[_LaunchedStep] = deque()  # the earliest first
         self._completed_at = 0.0
 
-    @property
-    def must_drain(self) -> bool:
-        """Whether the newest step leaves requests out for whose blocks or seats it must complete first."""
-        return bool(self._steps) and self._steps[-1].plan.must_drain
+    def advance(self) -> Iterator[ComputedStep]:
+        if self._launched and self._launched[-1].plan.must_drain:
+            # It left requests out for whose blocks or seats it must complete first.
+            yield self._complete_step()
+        plan, in_flight = self.plan(), [step.plan for step in self._launched]
+        launches = bool(plan.chunks) and self._can_overlap(plan)
+        if launches:
+            self.record_requests(*in_flight, plan)  # if the device fails now, either step may be the cause
+            self._launch(plan)
+        if in_flight:
+            yield self._complete_step()
+        if launches:
+            return
+        if in_flight:  # the tokens that the plan had to leave open are known now, and some requests have ended
+            plan = self.scheduler.in_flight.with_known_tokens(plan)
+        if plan.chunks:
+            yield self.compute(plan)
 
-    @property
-    def plans(self) -> tuple[StepPlan, ...]:
-        """Plans of the steps that have not completed, the earliest first."""
-        return tuple([step.plan for step in self._steps])
-
-    def can_run(self, plan: StepPlan, submissions: Mapping[str, Submission]) -> bool:
+    def _can_overlap(self, plan: StepPlan) -> bool:
         """Whether the device can compute the step and sample from it without the host."""
-        if any(chunk.scored for chunk in plan.chunks):
-            return False
-        return not any(
-            chunk.request.forks
-            or chunk.request.params.logprobs is not None
-            or submissions[chunk.request.id].sampling.adjusts_logits
-            for chunk in plan.sampling
+        return not (
+            any(chunk.scored for chunk in plan.chunks) or any(self.needs_host(chunk.request) for chunk in plan.sampling)
         )
 
-    def launch(self, plan: StepPlan, submissions: Mapping[str, Submission]) -> None:
+    def _launch(self, plan: StepPlan) -> None:
         """Queues a step behind the steps that were launched before it."""
         began = monotonic()
-        rows = [submissions[chunk.request.id].sampling for chunk in plan.sampling]
-        future_tokens = _future_tokens(plan, self._steps[-1]) if self._steps else None
-        logits = self._runner.execute(plan, future_tokens)
+        rows = [self.sampler.row(chunk.request) for chunk in plan.sampling]
+        future_tokens = _future_tokens(plan, self._launched[-1]) if self._launched else None
+        logits = self.runner.execute(plan, future_tokens)
         # The plan's positions, not the rows' own: a row's token ids may lack the newest token.
         noise = [
             uniform(row.seed, chunk.end - row.num_prompt_tokens) for chunk, row in zip(plan.sampling, rows, strict=True)
@@ -180,48 +173,63 @@ class Overlap:
             failed = {plan.sampling[at].request.id: cause for at, cause in failing.items()}
             rows = [_GREEDY_ROW if at in failing else row for at, row in enumerate(rows)]
             sampled = sample_async(logits, rows, noise)
-        reading = self._readback.start(torch.stack([sampled.tokens, sampled.usable.long(), sampled.exact.long()]))
-        self._scheduler.in_flight.launch(plan)
-        self._steps.append(_LaunchedStep(plan, rows, sampled, reading, began, failed))
+        reading = self._readback.start(torch.stack([sampled.tokens, sampled.usable.long(), sampled.final.long()]))
+        self.scheduler.in_flight.launch(plan)
+        self._launched.append(_LaunchedStep(plan, rows, sampled, reading, began, failed))
 
-    def complete_step(self) -> CompletedStep:
-        """Waits for the earliest step and returns it with its tokens."""
-        step = self._steps[0]
-        tokens, usable, exact = step.reading.wait()
+    def _complete_step(self) -> ComputedStep:
+        """Waits for the earliest launched step, and returns it with its tokens."""
+        step = self._launched[0]
+        tokens, usable, final = step.reading.wait()
         now = monotonic()
         seconds, self._completed_at = now - max(step.began, self._completed_at), now
-        self._steps.popleft()
+        self._launched.popleft()
         requests = [chunk.request for chunk in step.plan.sampling]
         is_active = [not request.is_finished and request.id not in step.invalidated for request in requests]
-        again = [index for index, active in enumerate(is_active) if active and usable[index] and not exact[index]]
+        again = [index for index, active in enumerate(is_active) if active and usable[index] and not final[index]]
         if again:
             self._resample(step, again, tokens)
         for request, is_usable in zip(requests, usable, strict=True):
             if request.is_finished and not is_usable:
-                self._scheduler.in_flight.taint(request)  # its blocks may hold NaN
-        active_rows = [index for index, active in enumerate(is_active) if active]
-        return CompletedStep(
-            launched=step.plan,
-            invalidated=step.invalidated,
-            tokens={requests[index].id: tokens[index] for index in active_rows},
-            unusable=tuple([requests[index].id for index in active_rows if not usable[index]]),
-            failed=step.failed,
+                self.scheduler.in_flight.taint(request)  # its blocks may hold NaN
+        active = [index for index, is_one in enumerate(is_active) if is_one]
+        failures = self._failures(step, [requests[index].id for index in active if not usable[index]])
+        self.scheduler.in_flight.retire(step.plan, step.invalidated)
+        return ComputedStep(
+            step.valid_plan,
+            {requests[index].id: tokens[index] for index in active},
             seconds=seconds,
+            failures=failures,
         )
 
+    def _failures(self, step: _LaunchedStep, unusable: Sequence[str]) -> dict[str, EngineError]:
+        """Returns the errors of the streams to end, by stream id.
+
+        Args:
+            unusable: ids of active requests for which the model gave no usable logits.
+        """
+        failures: dict[str, EngineError] = {}
+        if unusable:
+            failures = dict.fromkeys(map(self.sampler.stream_id, unusable), unusable_scores_error(tuple(unusable)))
+        for request_id, cause in step.failed.items():
+            if self.scheduler.get(request_id) is not None:
+                stream_id = self.sampler.stream_id(request_id)
+                failures.setdefault(stream_id, as_request_error(stream_id, cause))
+        return failures
+
     def _resample(self, step: _LaunchedStep, indices: Sequence[int], tokens: list[int]) -> None:
-        """Corrects the tokens of rows that were not exact, and invalidates chunks computed from wrong tokens."""
+        """Corrects the tokens of rows that were not final, and invalidates chunks computed from wrong tokens."""
         (resampled,) = self._readback.start(resample(step.sampled, step.rows, indices).unsqueeze(0)).wait()
         for index, token in zip(indices, resampled, strict=True):
             if token == tokens[index]:
                 continue
             tokens[index] = token
             request = step.plan.sampling[index].request
-            for later in self._steps:
+            for later in self._launched:
                 for chunk in later.plan.chunks:
                     if chunk.request is request:
                         later.invalidated.add(request.id)
-                        self._scheduler.in_flight.invalidate(chunk)
+                        self.scheduler.in_flight.invalidate(chunk)
 
 
 def _future_tokens(plan: StepPlan, before: _LaunchedStep) -> FutureTokens:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import engine.runtime.engine_core
+import engine.execution.capacity
 from engine import EngineSettings, SamplingParams
 from engine.execution.attention.base import AttentionKernel, Sequences
 from engine.execution.attention.flash import FlashKernel, FlashStep
@@ -22,7 +22,7 @@ from engine.execution.load import load_model
 from engine.execution.runner import Runner
 from engine.runtime.engine_core import EngineCore
 from engine.scheduling.block_pool import NULL_BLOCK
-from engine.scheduling.scheduler import Chunk, StepPlan
+from engine.scheduling.step_plan import Chunk, StepPlan
 from testing.attention import SCALE, make_case
 from testing.models import make_model
 from testing.recorded_ops import OpRecorder
@@ -99,7 +99,7 @@ def run(
     **settings: Any,
 ) -> Run:
     """Greedy replies to several prompts, of different lengths: the number of decodes changes from step to step."""
-    monkeypatch.setattr(engine.runtime.engine_core, "select_kernel", lambda *_: (kernel(), 4))
+    monkeypatch.setattr(engine.execution.capacity, "select_kernel", lambda *_: (kernel(), 4))
     chosen = EngineSettings(
         **{
             "model": str(path),

@@ -29,6 +29,7 @@ from testing.core_requests import (
     AdjustableClock,
     ReaderRecord,
     add,
+    compute_sequentially,
     finish,
     run_scenario,
 )
@@ -88,7 +89,7 @@ def make_core(model: LoadedModel, **chosen: Any) -> EngineCore:
 def alone(model: LoadedModel, prompt: Sequence[int], params: SamplingParams) -> ReaderRecord:
     """The reply of an engine that computes one step at a time, to nobody else."""
     core = make_core(model)
-    core._multi_step = None
+    compute_sequentially(core)
     add(core, "r", prompt, params)
     return finish(core)
 
@@ -101,7 +102,12 @@ def test_whatever_happens_the_replies_are_the_same(
     model: LoadedModel, seeds: range, steps_per_call: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, seen = AdjustableClock(), Counter[str]()
-    for module in ("runtime.engine_core", "runtime.request_processor", "runtime.output_processor"):
+    for module in (
+        "execution.steps.strategy",
+        "execution.steps.multi_step",
+        "runtime.request_processor",
+        "runtime.output_processor",
+    ):
         monkeypatch.setattr(f"engine.{module}.monotonic", clock)
     expected: dict[Any, ReaderRecord] = {}
 
@@ -203,8 +209,8 @@ def test_scores_that_are_of_no_use_end_one_reply_in_whichever_step(
     assert len(places) >= 4
     for at in places:
         core = make_core(llama)
-        assert core._runner._decoder is not None
-        embedding = core._runner._decoder._weights.embedding
+        assert core.executor.runner._decoder is not None
+        embedding = core.executor.runner._decoder._weights.embedding
         kept = embedding[whole[at]].clone()
         embedding[whole[at]] = float("nan")  # what is computed from this token
         try:
@@ -247,19 +253,20 @@ def test_a_delta_says_when_its_first_token_was_sampled(llama: LoadedModel, steps
     ],
 )
 def test_no_step_is_added_that_text_would_not_wait_for_anyway(readers: int, seconds: float | None, steps: int) -> None:
-    plain = SimpleNamespace(adjusts_logits=False, typical_p=1.0)
-    running = [SimpleNamespace(id=str(n), forks=[], params=SamplingParams()) for n in range(readers)]
+    running = [SimpleNamespace(forks=[], params=SamplingParams()) for _ in range(readers)]
     scheduler: Any = SimpleNamespace(running=running, num_running=readers)
+    runner: Any = SimpleNamespace(max_native_tokens=1000)
+    sampler: Any = SimpleNamespace(row=lambda _request: SimpleNamespace(adjusts_logits=False, typical_p=1.0))
     times: Any = SimpleNamespace(decode_seconds=lambda decodes: seconds)
-    submissions: Any = {one.id: SimpleNamespace(sampling=plain) for one in running}
-    assert MultiStep(scheduler, times, 1000).max_steps(submissions) == steps
+    assert MultiStep(scheduler, runner, sampler, times).max_steps() == steps
 
 
 @needs_compiler
-def test_where_c_does_only_short_steps_longer_ones_stay_single(llama: LoadedModel, steps_per_call: list[int]) -> None:
+def test_where_c_does_only_short_steps_longer_ones_stay_single(
+    llama: LoadedModel, steps_per_call: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     core = make_core(llama)
-    assert core._multi_step is not None
-    core._multi_step._max_native_tokens = 2
+    monkeypatch.setattr(Runner, "max_native_tokens", 2)
     for name in "abc":
         add(core, name, [5, 6, 7], GREEDY)
     record = finish(core)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-import engine.runtime.engine_core
+import engine.execution.capacity
 from engine import EngineSettings, FinishReason, SamplingParams
 from engine.execution.load import load_model
 from engine.execution.runner import Runner
@@ -63,7 +63,7 @@ def load(path: Path) -> LoadedModel:
 @pytest.fixture(autouse=True)
 def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that asks nothing of the device, as those for GPUs."""
-    monkeypatch.setattr(engine.runtime.engine_core, "select_kernel", lambda *_: (RecordableKernel(), BLOCK))
+    monkeypatch.setattr(engine.execution.capacity, "select_kernel", lambda *_: (RecordableKernel(), BLOCK))
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def make_core(
         }
     )
     core = EngineCore(model, settings, recorder, device)
-    core._sampler = Sampler(gpu)  # what a GPU's tokens are drawn with
+    core.executor.sampler.sampler = Sampler(gpu)  # what a GPU's tokens are drawn with
     return core
 
 
@@ -144,7 +144,12 @@ def test_whatever_happens_the_replies_are_the_same(
     model: LoadedModel, seeds: range, device: DelayedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = AdjustableClock()
-    for module in ("runtime.engine_core", "runtime.request_processor", "runtime.output_processor"):
+    for module in (
+        "execution.steps.strategy",
+        "execution.steps.overlapped",
+        "runtime.request_processor",
+        "runtime.output_processor",
+    ):
         monkeypatch.setattr(f"engine.{module}.monotonic", clock)
     monkeypatch.setattr(gpu, "FIRST_CANDIDATES", 3)  # so that draws turn out to be wrong
     expected: dict[Any, ReaderRecord] = {}
@@ -314,7 +319,7 @@ def poisoned(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, lis
     """A model that computes NaN from one token; and a prompt behind which it says this token, at that place."""
     model = load(make_model(tmp_path_factory.mktemp("models") / "poisoned", "llama", seed=3, eos=False))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.runtime.engine_core, "select_kernel", lambda *_: (RecordableKernel(), BLOCK))
+        patch.setattr(engine.execution.capacity, "select_kernel", lambda *_: (RecordableKernel(), BLOCK))
         whole = alone(DelayedDevice(), model, [5, 6, 7], GREEDY).tokens["r", 0]
     first_seen = (index for index in range(3, MAX_REPLY_TOKENS) if whole[index] not in {5, 6, 7, *whole[:index]})
     at = next(index for index in first_seen if (3 + index) % BLOCK > 1)  # behind rows that others write before
@@ -412,7 +417,7 @@ def test_replies_that_are_taken_over_go_on_where_they_were(llama: LoadedModel, d
     record = ReaderRecord()
     for _ in range(4):
         record.add(core.step())
-    core._step_request_ids = ()  # nobody is to blame
+    core.executor.request_ids = ()  # nobody is to blame
     failed, waiting = core.evacuate()
     device.unread = 0
     assert failed == []

@@ -19,13 +19,13 @@ from engine.errors import ModelLoadError
 from engine.execution.load import load_model
 from engine.execution.speculation.draft_loading import with_draft_model
 from engine.execution.speculation.draft_model import DraftModel
-from engine.execution.speculation.drafting import Drafting
 from engine.execution.speculation.prompt_lookup import continuation
+from engine.execution.steps.speculative import SpeculativeSteps
 from engine.model.load import LoadedModel
 from engine.outputs import TokenLogprobs
 from engine.runtime.engine_core import EngineCore
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
-from engine.scheduling.scheduler import Chunk, StepPlan
+from engine.scheduling.step_plan import Chunk, StepPlan
 from testing.models import make_model
 from testing.native import needs_compiler
 
@@ -162,10 +162,8 @@ def speculate(core: EngineCore, known: dict[str, Reply], is_wrong: Callable[[], 
     proposer = ScriptedProposer(
         {name: reply.token_ids for name, reply in known.items()}, is_wrong, core.model.vocab_size
     )
-    core._multi_step = None  # as an engine that was made with drafting
-    core._drafting = Drafting(
-        proposer, core._scheduler, num_tokens=num_tokens, max_short_step_tokens=core._runner.max_short_step_tokens
-    )
+    made = core.executor
+    core._executor = SpeculativeSteps(made.scheduler, made.runner, made.sampler, proposer, num_tokens)
 
 
 def same(got: Reply, expected: Reply) -> bool:
@@ -356,7 +354,7 @@ def test_drafts_take_only_what_the_budget_leaves(llama: LoadedModel) -> None:
     core = make_core(llama, max_num_seqs=3, max_batched_tokens=5)
     speculate(core, known, lambda: False, num_tokens=8)
     lengths = []
-    runner: Any = core._runner
+    runner: Any = core.executor.runner
     execute = runner.execute
     runner.execute = lambda plan: (lengths.append(plan.num_tokens), execute(plan))[1]
     assert run(core, asked) == known
@@ -463,16 +461,16 @@ def test_a_draft_model_reads_the_last_draft_token_of_a_reply_too(llama: LoadedMo
     params = replace(GREEDY, max_tokens=11)  # one from the prompt, and twice four draft tokens with one behind them
     core = make_core(replace(llama, draft=llama), speculation="a draft model", speculative_tokens=4)
     plans: list[StepPlan] = []
-    runner: Any = core._runner
+    runner: Any = core.executor.runner
     execute = runner.execute
     runner.execute = lambda plan: (plans.append(plan), execute(plan))[1]
     run(core, {"r": Asked([5, 6, 7], params)})
     assert core.stats().accepted_draft_tokens == 8
     (chunk,) = plans[-1].chunks
-    assert isinstance(core._drafting, Drafting)
-    assert isinstance(core._drafting._proposer, DraftModel)
-    drafted = core._drafting._proposer._runner.layers
-    for ours, theirs in zip(core._runner.layers, drafted, strict=True):
+    assert isinstance(core.executor, SpeculativeSteps)
+    assert isinstance(core.executor._proposer, DraftModel)
+    drafted = core.executor._proposer._runner.layers
+    for ours, theirs in zip(core.executor.runner.layers, drafted, strict=True):
         read = [layer.keys[list(chunk.block_tables[0])].flatten(0, 1)[: chunk.computed_end] for layer in (ours, theirs)]
         assert bool((read[0] != 0).any(-1).all())
         torch.testing.assert_close(*read)

@@ -189,7 +189,7 @@ def test_a_model_says_what_transformers_says(
     reference = Reference(path)
     model = load_model(EngineSettings(model=str(path), dtype="float32", device=DEVICE), lambda *_progress: None)
     kernel = TritonKernel(num_splits, min_share=TILE)
-    monkeypatch.setattr("engine.runtime.engine_core.select_kernel", lambda *_asked: (kernel, 4))
+    monkeypatch.setattr("engine.execution.capacity.select_kernel", lambda *_asked: (kernel, 4))
     core = EngineCore(
         model, EngineSettings(max_model_len=128, num_kv_blocks=200, max_num_seqs=4, max_batched_tokens=40)
     )

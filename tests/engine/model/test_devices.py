@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from engine import EngineSettings, ModelLoadError
+from engine.execution.capacity import GIB, gpu_budget, run_largest_step
 from engine.execution.load import load_model
 from engine.model import load
-from engine.runtime.capacity import GIB, gpu_budget, run_largest_step
 from testing.models import make_model
 
 

@@ -23,7 +23,7 @@ from engine import (
     ModelLoadError,
     SamplingParams,
 )
-from engine.runtime.engine_core import StepResult
+from engine.runtime.output_processor import StepOutput
 from testing.models import make_model
 from testing.waiting import eventually
 
@@ -206,7 +206,7 @@ async def test_stopping_ends_every_reader_with_an_error(model: Path) -> None:
 @pytest.mark.usefixtures("single_steps")
 async def test_unusable_scores_fail_their_own_request_only(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine._core is not None
-    runner = engine._core._runner
+    runner = engine._core.executor.runner
     execute = runner.execute
 
     def poison(plan):  # type: ignore[no-untyped-def]
@@ -296,7 +296,7 @@ async def test_prefill_progress_is_told_for_long_prompts(model: Path) -> None:
         step, heard = core.step, threading.Event()
         heard.set()
 
-        def no_faster_than_the_reader() -> StepResult:
+        def no_faster_than_the_reader() -> StepOutput:
             heard.wait(10)
             heard.clear()
             return step()

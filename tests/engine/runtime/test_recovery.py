@@ -17,7 +17,7 @@ from engine.execution.load import load_model
 from engine.execution.runner import Runner
 from engine.runtime import supervisor as supervisor_module
 from engine.runtime.engine_core import EngineCore
-from engine.scheduling.scheduler import StepPlan
+from engine.scheduling.step_plan import StepPlan
 from testing.models import make_model
 from testing.waiting import eventually
 
@@ -142,7 +142,7 @@ def test_another_core_goes_on_where_the_failed_one_stood(model: Path) -> None:
     core, other = cores()
     for _ in range(3):
         core.step()
-    core._step_request_ids = ()  # nobody is to blame
+    core.executor.request_ids = ()  # nobody is to blame
     failed, waiting = core.evacuate()
     assert (failed, len(waiting)) == ([], 3)
     assert {one.request.num_output_tokens > 0 for one in waiting} == {True, False}

@@ -18,15 +18,16 @@ from typing import Any
 
 import pytest
 
-import engine.runtime.engine_core
+import engine.execution.capacity
 from engine import EngineSettings, FinishReason, SamplingParams
 from engine.execution.load import load_model
 from engine.model.load import LoadedModel
-from engine.runtime.engine_core import EngineCore, StepResult
+from engine.runtime.engine_core import EngineCore
+from engine.runtime.output_processor import StepOutput
 from engine.sampling import gpu
 from engine.sampling.sampler import Sampler
 from engine.scheduling import coalescing
-from engine.scheduling.scheduler import StepPlan
+from engine.scheduling.step_plan import StepPlan
 from testing.core_requests import GREEDY, MAX_LEN, ON_DEVICE, ON_HOST, prompts_for
 from testing.models import make_model
 from testing.scripted_runner import Script, ScriptedClock, ScriptedDevice
@@ -93,7 +94,7 @@ class Recorder:
         core = EngineCore(self._model, settings, readback=self._device)
         core._scheduler._clock = self._clock
         if self._device is not None:
-            core._sampler = Sampler(gpu)
+            core.executor.sampler.sampler = Sampler(gpu)
         return core
 
     def _run_scenario(self) -> None:
@@ -176,7 +177,7 @@ class Recorder:
         self.seen["prefix hits"] += sum((delta.cached_prompt_tokens or 0) > 0 for delta in result.deltas)
         return core
 
-    def _count(self, result: StepResult) -> None:
+    def _count(self, result: StepOutput) -> None:
         for how, plan in self._script.plans:
             self.seen[how] += 1
             self.seen["drafts"] += sum(bool(chunk.draft) for chunk in plan.chunks)
@@ -242,7 +243,7 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 def patch_engine(patch: pytest.MonkeyPatch) -> None:
     """Replaces the kernel by a recordable one, and checks that the hold time is that of the recorded traces."""
-    patch.setattr(engine.runtime.engine_core, "select_kernel", lambda *_: (RecordableKernel(), BLOCK))
+    patch.setattr(engine.execution.capacity, "select_kernel", lambda *_: (RecordableKernel(), BLOCK))
     patch.setattr(gpu, "FIRST_CANDIDATES", 3)  # so that some tokens sampled on the device turn out to be wrong
     assert coalescing.MAX_HOLD_SECONDS == 0.025, "multi-step traces depend on it: record them again"
 

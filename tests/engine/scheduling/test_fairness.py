@@ -14,7 +14,8 @@ from engine.outputs import FinishReason
 from engine.sampling_params import BACKGROUND_PRIORITY
 from engine.scheduling.fairness import PROMPT_TOKEN_SECONDS, TURN_SECONDS
 from engine.scheduling.request import Request, RequestStatus
-from engine.scheduling.scheduler import Scheduler, StepPlan
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.step_plan import StepPlan
 from tests.engine.scheduling.test_scheduler import SimulatedCache, make_request, make_scheduler, sampled
 
 SEATS = 6

@@ -23,7 +23,8 @@ from engine.sampling_params import BACKGROUND_PRIORITY, SamplingParams
 from engine.scheduling.block_pool import NULL_BLOCK, BlockPool, IntegrityError
 from engine.scheduling.cache_layout import blocks_for_sequence
 from engine.scheduling.request import Request, RequestStatus
-from engine.scheduling.scheduler import Clock, PacingPolicy, Scheduler, StepPlan
+from engine.scheduling.scheduler import Clock, PacingPolicy, Scheduler
+from engine.scheduling.step_plan import StepPlan
 
 STOP_TOKEN = 9
 

@@ -10,6 +10,8 @@ import torch
 
 from engine.device.memory import available_memory
 from engine.errors import ModelLoadError
+from engine.execution.attention.base import AttentionKernel
+from engine.execution.attention.selection import select_kernel
 from engine.execution.speculation.draft_model import draft_layout
 from engine.model.attention_hook import LayerProbe
 from engine.model.load import LoadedModel
@@ -30,6 +32,11 @@ their running sum."""
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
+    """The KV cache, and the attention kernel that reads it."""
+
+    kernel: AttentionKernel
+    layout: CacheLayout
+    block_size: int  #: tokens in a block
     num_blocks: int  #: the null block included
     max_model_len: int  #: maximum tokens of a sequence, prompt and reply together
 
@@ -46,14 +53,17 @@ def suitable_num_threads(model: LoadedModel) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def plan_capacity(model: LoadedModel, layout: CacheLayout, settings: EngineSettings, block_size: int) -> Capacity:
+def plan_capacity(model: LoadedModel, settings: EngineSettings) -> Capacity:
     """Sizes the cache as configured, else for ``max_num_seqs`` full-length sequences, as far as memory allows.
 
     Without a configured ``max_model_len``, the context window shrinks to what fits.
 
     Raises:
-        ModelLoadError: the configured context window is longer than the model's, or one sequence does not fit.
+        ModelLoadError: no attention kernel is suitable, the configured context window is longer than the model's, or
+            one sequence does not fit.
     """
+    layout = CacheLayout.of(model.layers)
+    kernel, block_size = select_kernel(settings.attention, model.needs, model.device, settings.kv_block_size)
     asked_len = settings.max_model_len
     if asked_len is not None and asked_len > model.max_position_embeddings:
         raise ModelLoadError(
@@ -89,7 +99,7 @@ def plan_capacity(model: LoadedModel, layout: CacheLayout, settings: EngineSetti
                 f"room for {fits} tokens. Lower max_model_len to {fits} or less, or raise the cache (kv_cache_memory)."
             )
         max_model_len = fits
-    return Capacity(num_blocks=usable + 1, max_model_len=max_model_len)
+    return Capacity(kernel, layout, block_size, num_blocks=usable + 1, max_model_len=max_model_len)
 
 
 def _budget(model: LoadedModel, settings: EngineSettings) -> int:

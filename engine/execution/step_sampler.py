@@ -1,0 +1,130 @@
+"""Samples the rows of a computed step. A request that cannot be sampled fails alone, not the whole step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from engine.errors import EngineError, LogitsError
+from engine.execution.fault_isolation import as_request_error, find_failing_rows
+from engine.execution.submission import Submission
+from engine.outputs import TokenLogprobs
+from engine.sampling.logprobs import named_scores, score
+from engine.sampling.sampler import Sampler, SamplingRow
+from engine.scheduling.request import Request
+from engine.scheduling.step_plan import StepPlan
+from engine.text.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRows:
+    """The outcome of sampling a step."""
+
+    tokens: Mapping[str, int]  #: by request id; none for the requests of failed streams
+    logprobs: Mapping[str, TokenLogprobs]  #: of the sampled token, by id of the requests that asked for them
+    failures: Mapping[str, EngineError]  #: by stream id; the siblings of a failed reply fail with it
+
+
+class StepSampler:
+    """Samples steps and computes their log-probabilities.
+
+    Args:
+        submissions: the replies in flight, by request id. Their owner adds and removes them.
+        vocabulary: names the tokens in log-probabilities.
+        sampler: samples from logits.
+    """
+
+    def __init__(self, submissions: Mapping[str, Submission], vocabulary: Vocabulary, sampler: Sampler) -> None:
+        self._submissions = submissions
+        self._vocabulary = vocabulary
+        self.sampler = sampler
+
+    def row(self, request: Request) -> SamplingRow:
+        """Returns the sampling state of a request in flight."""
+        return self._submissions[request.id].sampling
+
+    def stream_id(self, request_id: str) -> str:
+        """Returns the stream to which a request in flight belongs."""
+        return self._submissions[request_id].stream_id
+
+    def sample(self, plan: StepPlan, logits: Tensor) -> SampledRows:
+        """Samples the next token of each sampling request, and of its forks.
+
+        Args:
+            logits: ``[len(plan.sampling), vocab_size]``.
+
+        Raises:
+            Exception: no request is to blame, see :func:`find_failing_rows`.
+        """
+        ids: list[str] = []
+        origin: list[int] = []  # forks are sampled from the logits of the prompt they share
+        for row, chunk in enumerate(plan.sampling):
+            for one in (chunk.request, *chunk.request.forks):
+                ids.append(one.id)
+                origin.append(row)
+        if len(ids) > len(plan.sampling):
+            logits = logits[origin]
+        failures: dict[str, EngineError] = {}
+        while ids:
+            rows = [self._submissions[id_].sampling for id_ in ids]
+            try:
+                tokens, logprobs = self._sample_rows(logits, ids, rows)
+                return SampledRows(dict(zip(ids, tokens, strict=True)), logprobs, failures)
+            except LogitsError as error:
+                failures |= dict.fromkeys(map(self.stream_id, error.request_ids), error)
+            except Exception as error:
+                alone = partial(self._sample_alone, logits, ids, rows)
+                for index, cause in find_failing_rows(error, logits, alone).items():
+                    stream_id = self.stream_id(ids[index])
+                    if stream_id not in failures:
+                        failures[stream_id] = as_request_error(stream_id, cause)
+            kept = [index for index, id_ in enumerate(ids) if self.stream_id(id_) not in failures]
+            ids = [ids[index] for index in kept]
+            logits = logits[kept]
+        return SampledRows({}, {}, failures)
+
+    def score_prompts(self, plan: StepPlan, logits: Tensor) -> dict[str, list[TokenLogprobs]]:
+        """Computes the log-probabilities of a step's prompt tokens, from the logits of the tokens before them.
+
+        Args:
+            logits: ``[n, vocab_size]``, one row for each of the ``n`` positions that the plan's chunks score.
+
+        Returns:
+            The scores of the newly computed prompt tokens, by request id.
+        """
+        chunks = [chunk for chunk in plan.chunks if chunk.scored]
+        tokens: list[int] = []
+        counts: list[int] = []
+        for chunk in chunks:
+            tokens += chunk.request.prompt_token_ids[chunk.scored.start + 1 : chunk.scored.stop + 1]
+            counts += [chunk.request.params.prompt_logprobs or 0] * len(chunk.scored)
+        scored = iter(score(logits, tokens, counts))
+        return {
+            chunk.request.id: [named_scores(self._vocabulary, next(scored)) for _ in chunk.scored] for chunk in chunks
+        }
+
+    def _sample_rows(
+        self, logits: Tensor, ids: Sequence[str], rows: Sequence[SamplingRow]
+    ) -> tuple[list[int], dict[str, TokenLogprobs]]:
+        tokens = self.sampler.sample(logits, rows)
+        return tokens, self._score(logits, ids, tokens)
+
+    def _sample_alone(self, logits: Tensor, ids: Sequence[str], rows: Sequence[SamplingRow], index: int) -> None:
+        one = slice(index, index + 1)
+        self._sample_rows(logits[one], ids[one], rows[one])
+
+    def _score(self, logits: Tensor, ids: Sequence[str], tokens: Sequence[int]) -> dict[str, TokenLogprobs]:
+        """Computes the log-probabilities of sampled tokens, only for the requests that asked for them."""
+        wanted = [
+            (index, id_, count)
+            for index, id_ in enumerate(ids)
+            if (count := self._submissions[id_].request.params.logprobs) is not None
+        ]
+        if not wanted:
+            return {}
+        rows = [index for index, _, _ in wanted]
+        scored = score(logits[rows], [tokens[index] for index in rows], [count for _, _, count in wanted])
+        return {id_: named_scores(self._vocabulary, scores) for (_, id_, _), scores in zip(wanted, scored, strict=True)}
