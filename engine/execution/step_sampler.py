@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -19,8 +19,7 @@ from engine.scheduling.step_plan import StepPlan
 from engine.text.vocabulary import Vocabulary
 
 
-@dataclass(frozen=True, slots=True)
-class SampledRows:
+class SampledRows(NamedTuple):
     """The outcome of sampling a step."""
 
     tokens: Mapping[str, int]  #: by request id; none for the requests of failed streams

@@ -133,8 +133,11 @@ class OutputProcessor:
             try:
                 self._process(request, computed, output)
             except Exception as error:
+                submission = self.submissions.get(request.id)
+                if submission is None:  # its text was done: the fault is ours
+                    raise
                 output.drop_delta(request.id)
-                failed.setdefault(self.submissions[request.id].stream_id, error)
+                failed.setdefault(submission.stream_id, error)
         self.fail({stream_id: as_request_error(stream_id, error) for stream_id, error in failed.items()}, output)
 
     def _report_progress(self, computed: ComputedStep, output: StepOutput) -> None:

@@ -51,16 +51,17 @@ class UtilisationMeter:
         self._ring = [_Second(-1)] * (WINDOW_SECONDS + 1)
 
     def observe_step(self, load: StepLoad) -> None:
-        now = self._now()
-        now = now._replace(busy=now.busy + load.seconds, generated_tokens=now.generated_tokens + load.generated_tokens)
-        if load.has_forward_pass:
-            now = now._replace(
-                steps=now.steps + 1,
-                sequences=now.sequences + load.sequences,
-                tokens=now.tokens + load.tokens,
-                prompt_tokens=now.prompt_tokens + load.prompt_tokens,
+        now, steps = self._now(), int(load.has_forward_pass)
+        self._keep(
+            now._replace(
+                busy=now.busy + load.seconds,
+                steps=now.steps + steps,
+                sequences=now.sequences + steps * load.sequences,
+                tokens=now.tokens + steps * load.tokens,
+                prompt_tokens=now.prompt_tokens + steps * load.prompt_tokens,
+                generated_tokens=now.generated_tokens + load.generated_tokens,
             )
-        self._keep(now)
+        )
 
     def observe_first_token(self, seconds: float) -> None:
         now = self._now()

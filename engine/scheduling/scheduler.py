@@ -297,9 +297,10 @@ class Scheduler:
 
     def _plan_running(self, request: Request, builder: PlanBuilder, queue: _QueueState) -> None:
         """Adds a running request's next tokens to the plan, unless budget or blocks are missing."""
-        is_decode = request.num_uncomputed_tokens == 1
+        uncomputed = request.num_uncomputed_tokens
+        is_decode = uncomputed == 1
         builder.reserved -= is_decode
-        length = builder.chunk_length(request)
+        length = builder.chunk_length(request, uncomputed)
         if length == 0:
             return
         end = request.num_computed_tokens + request.num_launched_tokens + length
@@ -335,7 +336,8 @@ class Scheduler:
             return
         builder.copies += copies
         self._waiting.remove(request)
-        builder.add(request, request.num_computed_tokens + builder.chunk_length(request), is_decode=False)
+        length = builder.chunk_length(request, request.num_uncomputed_tokens)
+        builder.add(request, request.num_computed_tokens + length, is_decode=False)
 
     def _preempt_for(
         self, request: Request, budget: int, builder: PlanBuilder, queue: _QueueState

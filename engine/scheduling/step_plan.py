@@ -74,48 +74,41 @@ class PlanBuilder:
         """Tokens of prompts that the plan may still take; below 1 for none."""
         return min(self.budget - self.reserved, self.prompt_budget)
 
-    def chunk_length(self, request: Request) -> int:
-        """Returns how many of a request's uncomputed tokens the plan may take now.
+    def chunk_length(self, request: Request, uncomputed: int) -> int:
+        """Returns how many tokens of a request the plan may take now.
 
-        A decode must have been taken off ``reserved``.
+        Args:
+            uncomputed: its uncomputed tokens. A single one, of a running request, must have been taken off
+                ``reserved``.
         """
-        length = request.num_uncomputed_tokens
-        if length > 1:
-            length = min(length, self.available)
+        length = uncomputed if uncomputed == 1 else min(uncomputed, self.available)
         return min(length, self.scoring_budget) if request.scores_prompt else length
 
     def add(self, request: Request, end: int, *, is_decode: bool) -> None:
         """Adds the next tokens of a running request, up to ``end``. Its block tables must cover them."""
-        chunk = _make_chunk(request, end)
-        length = end - chunk.start
-        self.chunks.append(chunk)
+        start = request.num_computed_tokens + request.num_launched_tokens
+        length = end - start
+        token_ids = tuple(request.token_ids[start:end])
+        if len(token_ids) < length:
+            token_ids = (*token_ids, PLACEHOLDER_TOKEN_ID)
+        scored = range(0)
+        if request.scores_prompt:
+            scored = range(max(start, request.num_scored_tokens - 1), min(end, request.num_prompt_tokens - 1))
+            self.scoring_budget -= length
+        samples = end == len(request.token_ids) + request.num_awaited_tokens
+        block_tables = tuple(map(tuple, request.tables))
+        self.chunks.append(Chunk(request, start, end, token_ids, block_tables, samples, scored))
         self.budget -= length
         if is_decode:
             self.num_decodes += 1
         else:
             self.prompt_budget -= length
             self.num_prompt_tokens += length
-        if request.scores_prompt:
-            self.scoring_budget -= length
 
     def build(self, *, must_drain: bool) -> StepPlan:
+        """Returns the plan.
+
+        Args:
+            must_drain: see :attr:`StepPlan.must_drain`.
+        """
         return StepPlan(tuple(self.chunks), tuple(self.copies), self.num_decodes, self.num_prompt_tokens, must_drain)
-
-
-def _make_chunk(request: Request, end: int) -> Chunk:
-    start = request.num_computed_tokens + request.num_launched_tokens
-    token_ids = tuple(request.token_ids[start:end])
-    if len(token_ids) < end - start:
-        token_ids = (*token_ids, PLACEHOLDER_TOKEN_ID)
-    scored = range(0)
-    if request.scores_prompt:
-        scored = range(max(start, request.num_scored_tokens - 1), min(end, request.num_prompt_tokens - 1))
-    return Chunk(
-        request,
-        start,
-        end,
-        token_ids,
-        tuple(map(tuple, request.tables)),
-        end == len(request.token_ids) + request.num_awaited_tokens,
-        scored,
-    )

@@ -1,1 +1,1 @@
-"""Ways of making a step other than one by one: several in one call, and overlapped with the device."""
+"""Ways to make steps: one by one, several in one call, overlapped with the device, and with draft tokens."""

@@ -185,14 +185,17 @@ class OverlappedSteps(StepStrategy):
         seconds, self._completed_at = now - max(step.began, self._completed_at), now
         self._launched.popleft()
         requests = [chunk.request for chunk in step.plan.sampling]
-        is_active = [not request.is_finished and request.id not in step.invalidated for request in requests]
-        again = [index for index, active in enumerate(is_active) if active and usable[index] and not final[index]]
+        active = [
+            index
+            for index, request in enumerate(requests)
+            if not request.is_finished and request.id not in step.invalidated
+        ]
+        again = [index for index in active if usable[index] and not final[index]]
         if again:
             self._resample(step, again, tokens)
         for request, is_usable in zip(requests, usable, strict=True):
             if request.is_finished and not is_usable:
                 self.scheduler.in_flight.taint(request)  # its blocks may hold NaN
-        active = [index for index, is_one in enumerate(is_active) if is_one]
         failures = self._failures(step, [requests[index].id for index in active if not usable[index]])
         self.scheduler.in_flight.retire(step.plan, step.invalidated)
         return ComputedStep(

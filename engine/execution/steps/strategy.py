@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from time import monotonic
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -18,17 +18,16 @@ from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.step_plan import StepPlan
 
 
-@dataclass(frozen=True, slots=True)
-class ComputedStep:
+class ComputedStep(NamedTuple):
     """A step whose tokens are known. End the streams in ``failures``, then commit it."""
 
     plan: StepPlan
-    tokens: Mapping[str, int]  #: the sampled tokens by request id; none for the requests of failed streams
+    tokens: Mapping[str, int]  #: by request id, for each sampling request and fork whose stream has not failed
     seconds: float  #: spent on this step alone, by the host's clock
     at: float | None = None  #: when the tokens were sampled, on the monotonic clock; None means now
-    logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)  #: of the sampled tokens, by request id
-    prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)  #: by request id
-    failures: Mapping[str, EngineError] = field(default_factory=dict)  #: streams to end, by stream id
+    logprobs: Mapping[str, TokenLogprobs] = {}  #: of the sampled tokens, by request id
+    prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = {}  #: by request id
+    failures: Mapping[str, EngineError] = {}  #: streams to end, by stream id
     is_continuation: bool = False  #: computed by the same call as the step before: a reply's deltas are merged
     has_forward_pass: bool = True  #: False if its logits came from the forward pass of the step before
 
@@ -79,14 +78,17 @@ class StepStrategy(ABC):
             logits: ``[m + n, vocab_size]``, as from :meth:`Runner.execute`.
             began: when the step began, on the monotonic clock.
         """
-        sampled = self.sampler.sample(plan, logits[: plan.num_sampled_rows])
-        scored = logits[plan.num_sampled_rows :]
+        prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = {}
+        if len(logits) > plan.num_sampled_rows:
+            prompt_logprobs = self.sampler.score_prompts(plan, logits[plan.num_sampled_rows :])
+            logits = logits[: plan.num_sampled_rows]
+        sampled = self.sampler.sample(plan, logits)
         return ComputedStep(
             plan,
             sampled.tokens,
             seconds=monotonic() - began,
             logprobs=sampled.logprobs,
-            prompt_logprobs=self.sampler.score_prompts(plan, scored) if len(scored) else {},
+            prompt_logprobs=prompt_logprobs,
             failures=sampled.failures,
         )
 
