@@ -336,7 +336,8 @@ class Scheduler:
             return
         builder.copies += copies
         self._waiting.remove(request)
-        length = builder.chunk_length(request, request.num_uncomputed_tokens)
+        # Not more than ``budget``, though a preempted decode has left its token: the request has no blocks for it.
+        length = builder.chunk_length(request, min(request.num_uncomputed_tokens, budget))
         builder.add(request, request.num_computed_tokens + length, is_decode=False)
 
     def _preempt_for(

@@ -529,3 +529,21 @@ def test_users_take_turns_in_the_background_too() -> None:
     scheduler.add(make_user_request("bob", "bob", BACKGROUND, 1.0))
     run(scheduler, cache)
     assert [request.id for request in scheduler.running] == ["a0/0", "bob/0"]
+
+
+def test_a_request_that_takes_a_decodes_seat_gets_no_more_tokens_than_blocks() -> None:
+    """The preempted decode's token becomes free after the request's blocks were counted."""
+    scheduler = make_scheduler(
+        num_blocks=40, block_size=4, seqs=2, budget=6, max_len=24, windows=(None, 6), clock=lambda: 0.0
+    )
+    cache = SimulatedCache(4, (None, 6))
+    for name in "ab":
+        scheduler.add(make_user_request(name, "first", RequestSpec(1, 9, 0, None), 0.0))
+    run(scheduler, cache)
+    run(scheduler, cache)
+    request = make_user_request("c", "second", RequestSpec(20, 1, 0, None), 0.0)
+    scheduler.add(request)
+    plan = run(scheduler, cache)
+    assert [chunk.request.id for chunk in plan.chunks] == ["a/0", "c/0"]
+    for chunk in plan.chunks:
+        assert all(len(table) * 4 >= chunk.end for table in chunk.block_tables)
