@@ -37,6 +37,7 @@ from engine.outputs import (
     TokenLogprobs,
     Utilisation,
 )
+from engine.parameter_table import PARAMETERS, Group, Kind, Parameter, Slider
 from engine.runtime.deltas import Deltas
 from engine.sampling_params import BACKGROUND_PRIORITY, MAX_PRIORITY, SamplingParams
 from engine.settings import EngineSettings
@@ -52,6 +53,7 @@ __all__ = [
     "BACKGROUND_PRIORITY",
     "BYTES_PER_WEIGHT",
     "MAX_PRIORITY",
+    "PARAMETERS",
     "Caller",
     "ChatEngine",
     "ChatMessage",
@@ -71,17 +73,21 @@ __all__ = [
     "EngineStatus",
     "EngineStoppedError",
     "FinishReason",
+    "Group",
     "Health",
     "InvalidRequestError",
+    "Kind",
     "Logprob",
     "ModelHost",
     "ModelInfo",
     "ModelLoadError",
     "ModelSize",
+    "Parameter",
     "PrefillProgress",
     "RemoteEngine",
     "ReplyInterruptedError",
     "SamplingParams",
+    "Slider",
     "Timings",
     "TokenLogprobs",
     "UnsupportedParameterError",

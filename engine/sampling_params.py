@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from math import inf
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import InvalidRequestError, ModelLoadError, UnsupportedParameterError
+from engine.parameter_table import MAX_WHOLE, PARAMETERS, Kind, Parameter
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
-MAX_WHOLE = 2**31 - 1
-"""Upper bound of whole-number fields without a smaller one: fits a 32-bit integer and JavaScript's numbers. A larger
-value is refused."""
-# Limits per request; a value beyond one is refused with InvalidRequestError. Lengths are in characters.
-MAX_STOP_STRINGS = 16
-MAX_STOP_LENGTH = 256
-MAX_SEED = 2**63 - 1
-MAX_REPLIES = 16
-MAX_LOGPROBS = 1000
-"""Upper bound of ``EngineSettings.max_logprobs``, which is the limit for a request."""
-MAX_WORDS = 256
-MAX_WORD_LENGTH = 128
-MAX_STOP_TOKEN_IDS = 1024
-MAX_LOGIT_BIASES = 1024
 MAX_PRIORITY = 1000
 BACKGROUND_PRIORITY = MAX_PRIORITY
 """Priority of requests that run on what replies leave: they wait for all others and give way to them."""
@@ -34,63 +23,13 @@ MAX_DEADLINE_SECONDS = MAX_WHOLE
 MAX_SHOWN = 100
 """Characters of a refused value that the error message repeats; the rest is cut."""
 
-NUMBER_BOUNDS: Mapping[str, tuple[float, float]] = {
-    "temperature": (0, 10),
-    "top_p": (0, 1),
-    "min_p": (0, 1),
-    "typical_p": (0, 1),
-    "repetition_penalty": (0.01, 100),
-    "presence_penalty": (-2, 2),
-    "frequency_penalty": (-2, 2),
-}
-"""Lowest and highest value of each numeric field that takes fractions."""
-
-WHOLE_BOUNDS: Mapping[str, tuple[int, int]] = {
-    "top_k": (-1, MAX_WHOLE),
-    "max_tokens": (1, MAX_WHOLE),
-    "min_tokens": (0, MAX_WHOLE),
-    "n": (1, MAX_REPLIES),
-    "seed": (0, MAX_SEED),
-    "logprobs": (0, MAX_LOGPROBS),
-    "prompt_logprobs": (0, MAX_LOGPROBS),
-}
-"""Lowest and highest value of each field that takes a whole number. Kernels pack them into 64 bits at most, so each
-has an upper bound."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Sampling parameters of a request. ``None`` is the model's own default (see ``Engine.default_sampling_params``).
 
-    A value out of range is refused, never clamped.
-
-    Args:
-        temperature: 0 to 10; 0 always takes the likeliest token, 1 samples from the model's own distribution.
-        top_p: 0 to 1; keeps the likeliest tokens that together have this probability, at least one.
-        top_k: at most 2**31 - 1; keeps this many of the likeliest tokens (and ties with the last); 0 or -1 keeps all.
-        min_p: 0 to 1; drops tokens less likely than this share of the likeliest one's probability.
-        typical_p: 0 to 1; after the other filters, keeps the tokens whose surprise is nearest to the expected one and
-            that together have this probability, at least one.
-        repetition_penalty: 0.01 to 100; above 1, tokens of the prompt and the reply become less likely.
-        presence_penalty: -2 to 2; subtracted from the logit of every token in the reply.
-        frequency_penalty: -2 to 2; subtracted from a token's logit once for each occurrence in the reply.
-        max_tokens: maximum length of the reply, 1 to 2**31 - 1; the context window limits it in any case.
-        min_tokens: no end of sequence, stop token or stop string ends the reply before this many tokens.
-        stop: one string or up to 16, of at most 256 characters each; the reply ends before the first match.
-        stop_token_ids: up to 1024 tokens that end the reply as the model's own end of sequence does.
-        ignore_eos: continues after the model's end of sequence.
-        n: 1 to 16 replies to the same prompt, which is computed once; each has its own random numbers, the first
-            those of the seed itself.
-        seed: 0 to 2**63 - 1; makes the reply reproducible. -1 is random, as in vLLM and llama.cpp.
-        logprobs: 0 to ``EngineSettings.max_logprobs``; returns each token's log-probability and those of this many
-            likeliest tokens, from the model's own distribution, before any of these parameters.
-        prompt_logprobs: the same for the prompt's tokens, with the same limit. The whole prompt is then computed, even
-            where the prefix cache holds the start of it.
-        logit_bias: up to 1024 token ids, each with -100 to 100, added to the logit before everything else.
-        bad_words: up to 256 words of at most 128 characters; their usual token sequences, with and without a leading
-            space, are never completed. Other casings and other splits into tokens are not caught.
-        forbidden_words: up to 256 words of at most 128 characters that the reply's text never contains, in any casing
-            and any split into tokens; matches whole words, see ``engine.text.word_matching``.
+    A value out of range is refused, never clamped. :mod:`engine.parameter_table` says what each field takes and does;
+    ``help(SamplingParams)`` and ``docs/sampling.md`` show it.
 
     ``response_format`` is not supported yet: anything but ``None`` and ``{"type": "text"}`` raises
     :class:`UnsupportedParameterError`.
@@ -123,28 +62,21 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         self._check_unsupported()
-        for name, (low, high) in NUMBER_BOUNDS.items():
-            self._set(name, _number(name, getattr(self, name), low, high))
-        if self.seed == -1:
-            self._set("seed", None)
-        for name in WHOLE_BOUNDS:
-            self._set(name, _bounded(name, getattr(self, name)))
-        for name, default in (("n", 1), ("min_tokens", 0)):
-            if getattr(self, name) is None:
-                self._set(name, default)
-        if self.top_k == -1:
-            self._set("top_k", 0)
+        for name, parameter in PARAMETERS.items():
+            object.__setattr__(self, name, checked(parameter, getattr(self, name)))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens must be at most max_tokens (got {self.min_tokens} and {self.max_tokens})"
             )
-        self._set("stop", _stop_strings(self.stop))
-        self._set("stop_token_ids", _token_ids(self.stop_token_ids))
-        if not isinstance(self.ignore_eos, bool):
-            raise _wrong("ignore_eos", self.ignore_eos, "true or false")
-        self._set("bad_words", _words("bad_words", self.bad_words))
-        self._set("forbidden_words", _words("forbidden_words", self.forbidden_words))
-        self._set("logit_bias", _logit_bias(self.logit_bias))
+
+    @classmethod
+    def neutral(cls, **changed: Any) -> SamplingParams:
+        """Returns parameters that sample from the model's own distribution, and are complete for the sampler.
+
+        Args:
+            **changed: fields with other values.
+        """
+        return cls(**{name: parameter.neutral for name, parameter in PARAMETERS.items()} | changed)
 
     @classmethod
     def from_generation_config(cls, config: GenerationConfig) -> SamplingParams:
@@ -157,19 +89,15 @@ class SamplingParams:
         Raises:
             ModelLoadError: the file holds a value out of range.
         """
-        temperature = _stated(config, "temperature", 1.0)
+        stated = {
+            name: value
+            for name, parameter in PARAMETERS.items()
+            if parameter.config_name and (value := getattr(config, parameter.config_name, None)) is not None
+        }
+        if config.do_sample is False:
+            stated["temperature"] = 0.0
         try:
-            return cls(
-                temperature=0.0 if config.do_sample is False else temperature,
-                top_p=_stated(config, "top_p", 1.0),
-                top_k=_stated(config, "top_k", 0),
-                min_p=_stated(config, "min_p", 0.0),
-                typical_p=_stated(config, "typical_p", 1.0),
-                repetition_penalty=_stated(config, "repetition_penalty", 1.0),
-                presence_penalty=_stated(config, "presence_penalty", 0.0),
-                frequency_penalty=_stated(config, "frequency_penalty", 0.0),
-                max_tokens=_stated(config, "max_new_tokens", None),
-            )
+            return cls.neutral(**stated)
         except InvalidRequestError as error:
             raise ModelLoadError(f"The model's generation_config.json cannot be used: {error}.") from error
 
@@ -201,9 +129,6 @@ class SamplingParams:
             if asked is not None and asked > limit:
                 raise _wrong(name, asked, f"between 0 and {limit}, the ENGINE_MAX_LOGPROBS of this server")
 
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
-
     def _check_unsupported(self) -> None:
         is_unset = {
             "response_format": self.response_format in (None, {"type": "text"}),
@@ -211,6 +136,18 @@ class SamplingParams:
         for name, unset in is_unset.items():
             if not unset:
                 raise UnsupportedParameterError(f"{name} is not supported yet (got {getattr(self, name)!r})")
+
+
+def _fields_text() -> str:
+    lines = ["Args:"]
+    for name, parameter in PARAMETERS.items():
+        text = f"{name}: {parameter.range}; {parameter.description}."
+        lines += textwrap.wrap(text, 112, initial_indent="    ", subsequent_indent="        ")
+    return "\n".join(lines)
+
+
+# ``help(SamplingParams)`` shows each field's range and meaning.
+SamplingParams.__doc__ = f"{inspect.cleandoc(SamplingParams.__doc__ or '')}\n\n{_fields_text()}\n"
 
 
 def check_deadline(seconds: object) -> float | None:
@@ -282,41 +219,100 @@ def _integer(name: str, value: object, low: int, high: int) -> int | None:
     return number
 
 
-def _bounded(name: str, value: object) -> int | None:
+def checked(parameter: Parameter, value: object) -> Any:
+    """Returns a parameter's value in its own type: a float, an int, a tuple of strings and so on.
+
+    None is a number's default.
+
+    Raises:
+        InvalidRequestError: the value is out of range; names the parameter, the value and the range.
+    """
+    if value is None and (parameter.kind.is_number or parameter.default is None):
+        return parameter.default
+    if isinstance(value, Real) and not isinstance(value, bool):
+        for alias, meant in parameter.aliases.items():
+            if value == alias:
+                return meant
+    return _CHECKS[parameter.kind](parameter, value)
+
+
+def _check_number(parameter: Parameter, value: object) -> float | None:
+    return _number(parameter.name, value, parameter.low, parameter.high)
+
+
+def _check_whole(parameter: Parameter, value: object) -> int | None:
     try:
-        return _integer(name, value, *WHOLE_BOUNDS[name])
+        return _integer(parameter.name, value, int(parameter.low), int(parameter.high))
     except InvalidRequestError:
-        if name != "top_k" or (isinstance(value, Integral) and int(value) > MAX_WHOLE):
+        if not parameter.range_note or (isinstance(value, Integral) and int(value) > parameter.high):
             raise
-        raise _wrong("top_k", value, "a whole number, at least 1, or 0 or -1 for off") from None
+        raise _wrong(parameter.name, value, f"a whole number, {parameter.range_note}") from None
 
 
-def _stop_strings(value: object) -> tuple[str, ...]:
-    strings = (value,) if isinstance(value, str) else _items("stop", value, "a string or a list of strings")
-    if len(strings) > MAX_STOP_STRINGS:
-        raise _wrong("stop", f"{len(strings)} strings", f"at most {MAX_STOP_STRINGS} strings")
+def _check_flag(parameter: Parameter, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(parameter.name, value, "true or false")
+    return value
+
+
+def _check_strings(parameter: Parameter, value: object) -> tuple[str, ...]:
+    name, limit = parameter.name, parameter.max_chars
+    strings = (value,) if isinstance(value, str) else _items(name, value, "a string or a list of strings")
+    _check_length(parameter, strings)
     for string in strings:
-        if not isinstance(string, str) or not 1 <= len(string) <= MAX_STOP_LENGTH:
-            raise _wrong("stop", string, f"strings of 1 to {MAX_STOP_LENGTH} characters")
+        if not isinstance(string, str) or not 1 <= len(string) <= limit:
+            raise _wrong(name, string, f"strings of 1 to {limit} characters")
     return strings
 
 
-def _words(name: str, value: object) -> tuple[str, ...]:
+def _check_words(parameter: Parameter, value: object) -> tuple[str, ...]:
+    name, limit = parameter.name, parameter.max_chars
     words = _items(name, value, "a list of words")
-    if len(words) > MAX_WORDS:
-        raise _wrong(name, f"{len(words)} words", f"at most {MAX_WORDS} words")
+    _check_length(parameter, words)
     for word in words:
-        if not isinstance(word, str) or not word.strip() or len(word) > MAX_WORD_LENGTH:
-            raise _wrong(name, word, f"words of 1 to {MAX_WORD_LENGTH} characters, not only white space")
+        if not isinstance(word, str) or not word.strip() or len(word) > limit:
+            raise _wrong(name, word, f"words of 1 to {limit} characters, not only white space")
     return words
 
 
-def _token_ids(value: object) -> tuple[int, ...]:
+def _check_token_ids(parameter: Parameter, value: object) -> tuple[int, ...]:
     allowed = "a list of token ids, whole numbers of at least 0"
-    items = _items("stop_token_ids", value, allowed)
-    if len(items) > MAX_STOP_TOKEN_IDS:
-        raise _wrong("stop_token_ids", f"{len(items)} token ids", f"at most {MAX_STOP_TOKEN_IDS} token ids")
-    return tuple(_token_id("stop_token_ids", item, allowed) for item in items)
+    items = _items(parameter.name, value, allowed)
+    _check_length(parameter, items)
+    return tuple(_token_id(parameter.name, item, allowed) for item in items)
+
+
+def _check_token_biases(parameter: Parameter, value: object) -> dict[int, float]:
+    name, low, high = parameter.name, parameter.low, parameter.high
+    allowed = f"a mapping of token ids to numbers between {low} and {high}"
+    if not isinstance(value, Mapping):
+        raise _wrong(name, value, allowed)
+    if len(value) > parameter.max_items:
+        raise _wrong(name, f"{len(value)} token ids", f"for at most {parameter.max_items} token ids")
+    biases: dict[int, float] = {}
+    for token_id, bias in value.items():
+        number = _number(f"{name}[{token_id!r}]", bias, low, high)
+        if number is None:
+            raise _wrong(f"{name}[{token_id!r}]", bias, f"a number between {low} and {high}")
+        biases[_token_id(name, token_id, allowed)] = number
+    return biases
+
+
+_CHECKS: Mapping[Kind, Callable[[Parameter, object], Any]] = {
+    Kind.NUMBER: _check_number,
+    Kind.WHOLE: _check_whole,
+    Kind.FLAG: _check_flag,
+    Kind.STRINGS: _check_strings,
+    Kind.WORDS: _check_words,
+    Kind.TOKEN_IDS: _check_token_ids,
+    Kind.TOKEN_BIASES: _check_token_biases,
+}
+
+
+def _check_length(parameter: Parameter, items: tuple[Any, ...]) -> None:
+    if len(items) > parameter.max_items:
+        kind = parameter.kind
+        raise _wrong(parameter.name, f"{len(items)} {kind}", f"at most {parameter.max_items} {kind}")
 
 
 def _token_id(name: str, value: object, allowed: str) -> int:
@@ -327,29 +323,7 @@ def _token_id(name: str, value: object, allowed: str) -> int:
     return int(value)
 
 
-def _logit_bias(value: object) -> dict[int, float] | None:
-    if value is None:
-        return None
-    allowed = "a mapping of token ids to numbers between -100 and 100"
-    if not isinstance(value, Mapping):
-        raise _wrong("logit_bias", value, allowed)
-    if len(value) > MAX_LOGIT_BIASES:
-        raise _wrong("logit_bias", f"{len(value)} token ids", f"for at most {MAX_LOGIT_BIASES} token ids")
-    biases: dict[int, float] = {}
-    for token_id, bias in value.items():
-        number = _number(f"logit_bias[{token_id!r}]", bias, -100, 100)
-        if number is None:
-            raise _wrong(f"logit_bias[{token_id!r}]", bias, "a number between -100 and 100")
-        biases[_token_id("logit_bias", token_id, allowed)] = number
-    return biases
-
-
 def _items(name: str, value: object, allowed: str) -> tuple[Any, ...]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise _wrong(name, value, allowed)
     return tuple(value)
-
-
-def _stated(config: GenerationConfig, name: str, otherwise: Any) -> Any:
-    value = getattr(config, name, None)
-    return otherwise if value is None else value

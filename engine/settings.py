@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from engine.sampling_params import MAX_LOGPROBS
+from engine.parameter_table import MAX_LOGPROBS
 
 
 class EngineSettings(BaseSettings):

@@ -94,17 +94,7 @@ class FakeEngine:
 
     @property
     def default_sampling_params(self) -> SamplingParams:
-        return SamplingParams(
-            temperature=0.7,
-            top_p=0.95,
-            top_k=50,
-            min_p=0.0,
-            typical_p=1.0,
-            repetition_penalty=1.0,
-            presence_penalty=0.0,
-            frequency_penalty=0.0,
-            max_tokens=512,
-        )
+        return SamplingParams.neutral(temperature=0.7, top_p=0.95, top_k=50, max_tokens=512)
 
     @property
     def registry(self) -> CollectorRegistry:

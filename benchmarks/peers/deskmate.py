@@ -16,13 +16,7 @@ from engine.execution.native.decoder import Decoder
 from engine.model.load import LoadedModel
 from engine.runtime.engine_core import EngineCore
 
-GREEDY = SamplingParams(
-    temperature=0.0,
-    repetition_penalty=1.0,
-    presence_penalty=0.0,
-    frequency_penalty=0.0,
-    ignore_eos=True,
-)
+GREEDY = SamplingParams.neutral(temperature=0.0, ignore_eos=True)
 
 
 class StepClock:

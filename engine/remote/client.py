@@ -190,16 +190,7 @@ class RemoteEngine:
     @property
     def default_sampling_params(self) -> SamplingParams:
         """Neutral defaults, because servers do not report theirs. Unset parameters of a request are not sent."""
-        return SamplingParams(
-            temperature=1.0,
-            top_p=1.0,
-            top_k=0,
-            min_p=0.0,
-            typical_p=1.0,
-            repetition_penalty=1.0,
-            presence_penalty=0.0,
-            frequency_penalty=0.0,
-        )
+        return SamplingParams.neutral()
 
     @property
     def registry(self) -> CollectorRegistry:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from engine.errors import InvalidRequestError, UnsupportedParameterError
 from engine.interface import Caller, ChatMessage
+from engine.parameter_table import PARAMETERS, Kind
 from engine.sampling_params import SamplingParams
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -30,8 +31,7 @@ class Dialect:
 
     Args:
         title: display name.
-        spelling: field of :class:`SamplingParams` → the server's name for it. A parameter that is missing here is
-            refused, unless its value is neutral.
+        name: the name that ``ENGINE_REMOTE_KIND`` and :data:`engine.parameter_table.PARAMETERS` use.
         extra_fields: extra fields sent along with a parameter, by the server's name for it.
         values: replacements for single values, by our name of the parameter; None omits it.
         always: fields sent with every request.
@@ -43,8 +43,8 @@ class Dialect:
         cache_salt: the server accepts ``cache_salt``, and shares its prefix cache among requests with equal salts.
     """
 
+    name: str
     title: str
-    spelling: Mapping[str, str]
     extra_fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     values: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
     always: Mapping[str, Any] = field(default_factory=dict)
@@ -56,114 +56,52 @@ class Dialect:
     cache_salt: bool = False
 
 
-def _same(*names: str) -> dict[str, str]:
-    return {name: name for name in names}
-
-
-_OPENAI = _same(
-    "temperature", "top_p", "presence_penalty", "frequency_penalty", "max_tokens", "stop", "seed", "n", "logit_bias"
-)  # fmt: skip
-_VLLM = _OPENAI | _same("top_k", "min_p", "repetition_penalty", "min_tokens", "stop_token_ids", "ignore_eos")
 _CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
 _NO_TOP_K = {"top_k": {0: -1}}
 
-DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
-    {
-        "vllm": Dialect(
-            title="vLLM",
-            spelling=_VLLM | _same("bad_words"),
-            values=_NO_TOP_K,
-            continuation=_CONTINUE,
-            tokenize_api=TokenizeApi.VLLM,
-            token_ids=True,
-            cache_salt=True,
-        ),
-        "sglang": Dialect(
-            title="SGLang",
-            spelling=_VLLM,
-            values=_NO_TOP_K,
-            continuation=_CONTINUE,
-            cache_salt=True,  # versions without it ignore the field
-        ),
-        "deskmate": Dialect(
-            title="Deskmate",
-            spelling=_VLLM | _same("bad_words", "typical_p", "forbidden_words"),
-            continuation=_CONTINUE,
-            tokenize_api=TokenizeApi.DESKMATE,
-            token_ids=True,
-            priority=True,
-            cache_salt=True,
-        ),
-        "llama.cpp": Dialect(
-            title="llama.cpp",
-            spelling=_OPENAI
-            | _same("top_k", "min_p", "typical_p", "ignore_eos")
-            | {"repetition_penalty": "repeat_penalty"},
-            # By default its penalty covers only the last 64 tokens.
-            extra_fields={"repeat_penalty": {"repeat_last_n": -1}},
-            continuation={},  # it continues a final assistant message by itself
-            tokenize_api=TokenizeApi.LLAMA_CPP,
-        ),
-        "llama-cpp-python": Dialect(
-            title="llama-cpp-python",
-            # It accepts ``n`` and ignores it.
-            spelling={name: to for name, to in _OPENAI.items() if name != "n"}
-            | _same("top_k", "min_p", "min_tokens")
-            | {"repetition_penalty": "repeat_penalty"},
-            usage=False,
-        ),
-        "tgi": Dialect(
-            title="TGI",
-            # It accepts ``n`` and ``logit_bias`` but ignores them, and gives ``presence_penalty`` another meaning.
-            spelling=_same("temperature", "top_p", "frequency_penalty", "max_tokens", "stop", "seed"),
-            values={"top_p": {1.0: None}},
-        ),
-        "openai": Dialect(title="a server of OpenAI's API", spelling=_OPENAI),
-    }
+_DIALECTS = (
+    Dialect(
+        name="vllm",
+        title="vLLM",
+        values=_NO_TOP_K,
+        continuation=_CONTINUE,
+        tokenize_api=TokenizeApi.VLLM,
+        token_ids=True,
+        cache_salt=True,
+    ),
+    Dialect(
+        name="sglang",
+        title="SGLang",
+        values=_NO_TOP_K,
+        continuation=_CONTINUE,
+        cache_salt=True,  # versions without it ignore the field
+    ),
+    Dialect(
+        name="deskmate",
+        title="Deskmate",
+        continuation=_CONTINUE,
+        tokenize_api=TokenizeApi.DESKMATE,
+        token_ids=True,
+        priority=True,
+        cache_salt=True,
+    ),
+    Dialect(
+        name="llama.cpp",
+        title="llama.cpp",
+        # By default its penalty covers only the last 64 tokens.
+        extra_fields={"repeat_penalty": {"repeat_last_n": -1}},
+        continuation={},  # it continues a final assistant message by itself
+        tokenize_api=TokenizeApi.LLAMA_CPP,
+    ),
+    Dialect(name="llama-cpp-python", title="llama-cpp-python", usage=False),
+    Dialect(name="tgi", title="TGI", values={"top_p": {1.0: None}}),
+    Dialect(name="openai", title="a server of OpenAI's API"),
 )
+DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType({dialect.name: dialect for dialect in _DIALECTS})
 """Dialects by the names that ``ENGINE_REMOTE_KIND`` takes."""
 
-#: Neutral values. They change nothing, so they are left out for servers without the parameter.
-_NEUTRAL: Final[Mapping[str, object]] = {
-    "top_k": 0,
-    "min_p": 0.0,
-    "typical_p": 1.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "min_tokens": 0,
-    "stop": (),
-    "stop_token_ids": (),
-    "ignore_eos": False,
-    "n": 1,
-    "logit_bias": {},
-    "bad_words": (),
-    "forbidden_words": (),
-}
-#: Parameters whose neutral value is also their unset value, which is never sent.
-_UNSET: Final = (
-    *("min_tokens", "stop", "stop_token_ids", "ignore_eos", "n", "logit_bias", "bad_words", "forbidden_words"),
-)
-_SAMPLING: Final = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "typical_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "max_tokens",
-    "min_tokens",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "seed",
-    "n",
-    "logit_bias",
-    "bad_words",
-    "forbidden_words",
-)
+_SENT_APART: Final = ("logprobs", "prompt_logprobs")
+"""Parameters that :func:`sampling_fields` does not send: the first differs between endpoints, the second is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,14 +189,14 @@ def sampling_fields(params: SamplingParams, dialect: Dialect) -> dict[str, Any]:
             "both out."
         )
     fields: dict[str, Any] = {}
-    for name in _SAMPLING:
+    for name, parameter in PARAMETERS.items():
         value = getattr(params, name)
-        neutral = name in _NEUTRAL and value == _NEUTRAL[name]
-        if value is None or (neutral and name in _UNSET):
+        # Also where the neutral value is the default: then the server's own is the same.
+        if name in _SENT_APART or value is None or value == {} or value == parameter.default:
             continue
-        spelled = dialect.spelling.get(name)
+        spelled = parameter.spelling(dialect.name)
         if spelled is None:
-            if neutral:
+            if value == parameter.neutral:
                 continue
             raise UnsupportedParameterError(
                 f"{name} is not supported by the model server ({dialect.title}), so its value {value!r} would have no "
@@ -269,7 +207,7 @@ def sampling_fields(params: SamplingParams, dialect: Dialect) -> dict[str, Any]:
         value = others.get(value, value) if others else value
         if value is None:
             continue
-        if name == "logit_bias":
+        if parameter.kind is Kind.TOKEN_BIASES:
             value = {str(token): bias for token, bias in value.items()}
         fields[spelled] = list(value) if isinstance(value, tuple) else value
         fields |= dialect.extra_fields.get(spelled, NOTHING)

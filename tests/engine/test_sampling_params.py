@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 
 from engine import InvalidRequestError, ModelLoadError, SamplingParams
 from engine.errors import UnsupportedParameterError
-from engine.sampling_params import NUMBER_BOUNDS, WHOLE_BOUNDS
+from engine.parameter_table import PARAMETERS, Kind
 
 NAN = float("nan")
 
@@ -181,11 +181,38 @@ def test_token_ids_beyond_the_vocabulary_are_refused() -> None:
             params.check_vocabulary(100)
 
 
+def test_every_field_is_in_the_table_with_its_type_and_default() -> None:
+    kinds = {
+        Kind.NUMBER: "float | None",
+        Kind.WHOLE: "int | None",
+        Kind.FLAG: "bool",
+        Kind.STRINGS: "str | tuple[str, ...] | list[str]",
+        Kind.WORDS: "tuple[str, ...] | list[str]",
+        Kind.TOKEN_IDS: "tuple[int, ...] | list[int]",
+        Kind.TOKEN_BIASES: "Mapping[int, float] | None",
+    }
+    own = {field.name: (field.type, field.default) for field in fields(SamplingParams)}
+    del own["response_format"]  # not supported yet
+    assert own.keys() == PARAMETERS.keys()
+    for name, parameter in PARAMETERS.items():
+        type_, default = own[name]
+        if parameter.kind.is_number and parameter.default is not None:
+            assert type_ == kinds[parameter.kind].removesuffix(" | None"), name
+        else:
+            assert type_ == kinds[parameter.kind], name
+        assert default == parameter.default, name
+
+
 def test_every_number_has_a_bound_that_64_bits_hold() -> None:
-    numbers = {field.name for field in fields(SamplingParams) if "int" in str(field.type) or "float" in str(field.type)}
-    lists = {"stop_token_ids", "logit_bias"}  # bounded item by item
-    assert numbers - lists == NUMBER_BOUNDS.keys() | WHOLE_BOUNDS.keys()
-    assert all(-(2**31) <= low < high < 2**63 for low, high in (*NUMBER_BOUNDS.values(), *WHOLE_BOUNDS.values()))
+    numbers = [each for each in PARAMETERS.values() if each.kind in (*(Kind.NUMBER, Kind.WHOLE), Kind.TOKEN_BIASES)]
+    assert all(-(2**31) <= each.low < each.high < 2**63 for each in numbers)
+    assert all(each.max_items > 0 for each in PARAMETERS.values() if each not in numbers and each.kind is not Kind.FLAG)
+
+
+def test_help_says_what_every_field_takes_and_does() -> None:
+    text = " ".join((SamplingParams.__doc__ or "").split())
+    for name, parameter in PARAMETERS.items():
+        assert f"{name}: {parameter.range}; {parameter.description}." in text
 
 
 def test_a_number_too_long_to_be_written_is_refused_with_a_sentence() -> None:

@@ -39,16 +39,7 @@ from engine.scheduling.step_plan import StepPlan
 
 _GREEDY_ROW = SamplingRow(
     "plain",
-    SamplingParams(
-        temperature=0,
-        top_p=1,
-        top_k=0,
-        min_p=0,
-        typical_p=1,
-        repetition_penalty=1,
-        presence_penalty=0,
-        frequency_penalty=0,
-    ),
+    SamplingParams.neutral(temperature=0),
     seed=0,
     token_ids=(),
     num_prompt_tokens=0,

@@ -9,16 +9,7 @@ from engine.execution.submission import make_submission
 from engine.scheduling.request import Request
 from tests.engine.scheduling.test_scheduler import SimulatedCache, make_scheduler, sampled
 
-PARAMS = SamplingParams(
-    temperature=0.0,
-    top_p=1.0,
-    top_k=0,
-    min_p=0.0,
-    typical_p=1.0,
-    repetition_penalty=1.0,
-    presence_penalty=0.0,
-    frequency_penalty=0.0,
-)
+PARAMS = SamplingParams.neutral(temperature=0.0)
 
 
 def submitted(name: str, caller: Caller | None) -> Request:
