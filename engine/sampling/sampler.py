@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import EveryTokenBannedError, LogitsError
+from engine.parameter_table import PARAMETERS, Group
 from engine.sampling import cpu, gpu
 from engine.sampling.penalties import TokenCounts
 from engine.sampling_params import SamplingParams
@@ -27,6 +28,12 @@ from engine.sampling_params import SamplingParams
 GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing by less only loses precision (vLLM draws the line here too)."""
 
+_HOST_FILTERS = {
+    name: parameter.neutral
+    for name, parameter in PARAMETERS.items()
+    if parameter.group is Group.FILTERS and not parameter.is_native
+}
+"""Filters that the C++ sampler does not apply, and their neutral values."""
 _NO_TOKENS = np.empty(0, dtype=np.int64)
 
 
@@ -82,6 +89,8 @@ class SamplingRow:
         bias = params.logit_bias or {}
         self.bias_ids = np.fromiter(bias.keys(), dtype=np.int64, count=len(bias))
         self.bias_values = np.fromiter(bias.values(), dtype=np.float32, count=len(bias))
+        #: the C++ sampler applies all of its filters
+        self.is_native = all(getattr(params, name) == neutral for name, neutral in _HOST_FILTERS.items())
         self.is_ranked = self.top_k > 0 or self.top_p < 1  #: its filters need the likeliest tokens in order
         self.num_candidates = gpu.FIRST_CANDIDATES  #: tokens that the async sampler ranks at first
         penalized = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0

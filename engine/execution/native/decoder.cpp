@@ -330,6 +330,10 @@ void deskmate_draw(const float* scores, int64_t rows, int64_t count, int64_t thr
     }
 }
 
+// Sizes of the structures that Python packs, for it to compare with its own.
+int64_t deskmate_filters_size() { return sizeof(Filters); }
+int64_t deskmate_decode_request_size() { return sizeof(DecodeRequest); }
+
 // Whether steps of many rows are fast, too.
 bool deskmate_has_amx() { return amx_available(); }
 }

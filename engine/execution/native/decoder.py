@@ -22,6 +22,7 @@ from torch import Tensor
 from engine.execution.attention.base import LayerCache
 from engine.execution.batch import Batch
 from engine.execution.native.build import load_library
+from engine.execution.native.sampling import FILTERS_FORMAT, check_size, filter_values
 from engine.execution.native.structure import LANES
 from engine.execution.native.weights import DecoderWeights, PackedLinear
 from engine.sampling.sampler import SamplingRow
@@ -102,7 +103,7 @@ class _Step(ctypes.Structure):
     )
 
 
-_DECODE_REQUEST = struct.Struct("@ddddqf4xi4xQqqPqq")
+_DECODE_REQUEST = struct.Struct(f"@{FILTERS_FORMAT}i4xQqqPqq")
 """``DecodeRequest`` of multi_step.h."""
 
 
@@ -120,6 +121,7 @@ class Decoder:
 
     def __init__(self, weights: DecoderWeights, caches: Sequence[LayerCache], group_of_layer: Sequence[int]) -> None:
         code, structure = load_library(), weights.structure
+        check_size(_DECODE_REQUEST, code.deskmate_decode_request_size())
         self._step = getattr(code, f"deskmate_step_{weights.number_format}")
         self._steps = getattr(code, f"deskmate_steps_{weights.number_format}")
         self._steps.argtypes = [
@@ -230,12 +232,8 @@ def _build_step(batch: Batch, logits: Tensor, ahead: int = 0) -> _Step:
 def _pack_request(reply: MultiStepRow, stops: array[int]) -> bytes:
     row = reply.sampling
     return _DECODE_REQUEST.pack(
-        row.temperature,
-        row.top_p,
-        row.min_p,
-        0.0,
-        row.top_k,
-        0.0,
+        *filter_values(row),
+        *(0.0, 0.0),  # the uniform number and the highest score, set in each step
         row.is_greedy,
         row.seed,
         row.position,

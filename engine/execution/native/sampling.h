@@ -13,9 +13,10 @@ constexpr int64_t kBlock = 64;  // weights per block; only the block where the r
 typedef float EightFloats __attribute__((vector_size(32)));
 typedef double Doubles __attribute__((vector_size(64)));
 
-struct Filters {  // sampling parameters of one row, see SamplingParams
-    double temperature, top_p, min_p, uniform;
+struct Filters {  // sampling parameters of one row, in the order of engine/parameter_table.py
+    double temperature, top_p;
     int64_t top_k;
+    double min_p, uniform;
     float highest;  // highest score of the row
 };
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,14 +18,28 @@ import torch
 from torch import Tensor
 
 from engine.execution.native.build import load_library
+from engine.parameter_table import PARAMETERS, Kind
 from engine.sampling import cpu
 from engine.sampling.cpu import Floats
 
 if TYPE_CHECKING:
     from engine.sampling.sampler import SamplingRow
 
-_FILTERS = struct.Struct("@ddddqf4x")
-"""``Filters`` of sampling.h: temperature, top_p, min_p, the uniform number, top_k, the highest score."""
+_PACKED = [parameter for parameter in PARAMETERS.values() if parameter.is_native]
+_CODES = {Kind.NUMBER: "d", Kind.WHOLE: "q"}
+FILTERS_FORMAT = f"{''.join([_CODES[parameter.kind] for parameter in _PACKED])}df4x"
+"""``Filters`` of sampling.h in the notation of :mod:`struct`: the parameters in the table's order, the uniform number,
+the highest score."""
+_FILTERS = struct.Struct(f"@{FILTERS_FORMAT}")
+
+filter_values: Callable[[SamplingRow], tuple[float, ...]] = attrgetter(*[parameter.name for parameter in _PACKED])
+"""Returns the row's values of the packed parameters, in their order."""
+
+
+def check_size(packed: struct.Struct, size: int) -> None:
+    """Fails where a packed structure is not as long as the C++ one: its fields do not match."""
+    if packed.size != size:
+        raise AssertionError(f"{packed.format} has {packed.size} bytes, the C++ structure {size}")
 
 
 class NativeSampling:
@@ -38,6 +53,7 @@ class NativeSampling:
 
     def __init__(self) -> None:
         code = load_library()
+        check_size(_FILTERS, code.deskmate_filters_size())
         self._argmax, self._draw = code.deskmate_argmax, code.deskmate_draw
         sizes = [ctypes.c_int64] * 3
         self._argmax.argtypes = [ctypes.c_void_p, *sizes, ctypes.c_void_p, ctypes.c_void_p]
@@ -58,14 +74,14 @@ class NativeSampling:
     ) -> list[int]:
         filters = b"".join(
             [
-                _FILTERS.pack(row.temperature, row.top_p, row.min_p, number, row.top_k, top)
+                _FILTERS.pack(*filter_values(row), number, top)
                 for row, number, top in zip(rows, uniform_numbers, highest, strict=True)
             ]
         )
         drawn = (ctypes.c_int64 * len(rows))()
         self._draw(*self._sizes(scores), filters, drawn)
         tokens = list(drawn)
-        unlike = [index for index, row in enumerate(rows) if row.typical_p != 1]  # rare; not implemented in C++
+        unlike = [index for index, row in enumerate(rows) if not row.is_native]  # rare
         if unlike:
             chosen = cpu.draw(
                 scores[unlike],

@@ -94,7 +94,7 @@ class MultiStep(StepStrategy):
         )
 
     def _can_sample_ahead(self, requests: Iterable[Request]) -> bool:
-        return not any(self.needs_host(request) or self.sampler.row(request).typical_p != 1 for request in requests)
+        return not any(self.needs_host(request) or not self.sampler.row(request).is_native for request in requests)
 
     def _reserve(self, plan: StepPlan, max_steps: int) -> tuple[StepPlan, list[MultiStepRow]]:
         """Returns the plan with blocks for the following steps, and how far each of its replies may go."""

@@ -256,7 +256,7 @@ def test_no_step_is_added_that_text_would_not_wait_for_anyway(readers: int, seco
     running = [SimpleNamespace(forks=[], params=SamplingParams()) for _ in range(readers)]
     scheduler: Any = SimpleNamespace(running=running, num_running=readers)
     runner: Any = SimpleNamespace(max_native_tokens=1000)
-    sampler: Any = SimpleNamespace(row=lambda _request: SimpleNamespace(adjusts_logits=False, typical_p=1.0))
+    sampler: Any = SimpleNamespace(row=lambda _request: SimpleNamespace(adjusts_logits=False, is_native=True))
     times: Any = SimpleNamespace(decode_seconds=lambda decodes: seconds)
     assert MultiStep(scheduler, runner, sampler, times).max_steps() == steps
 
