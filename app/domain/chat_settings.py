@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from app.errors import InvalidInput
-from engine import SamplingParams
+from engine import PARAMETERS, Kind, Parameter, SamplingParams
 
 MAX_SYSTEM_PROMPT_CHARS = 200_000
 """In characters. Every reply stores the system prompt that it was generated with."""
@@ -15,25 +15,54 @@ MAX_OTHER_CHARS = 100_000
 """In characters, over all other settings together."""
 
 
-class ChatSettings(BaseModel):
-    """Saved with the conversation. ``None`` means the model's own default."""
+CHAT_PARAMETERS: Final = tuple([parameter for parameter in PARAMETERS.values() if parameter.in_chat])
+"""The sampling parameters that a chat's settings hold, in the settings panel's order."""
 
+
+def _field(parameter: Parameter) -> tuple[Any, Any]:
+    """Returns the annotation and the field of a parameter."""
+
+    def refuse_other_types(value: object) -> object:
+        # Pydantic reads "0.5" and true as numbers. The range is checked later, so that settings saved under another
+        # range can be read.
+        if isinstance(value, bool | str):
+            SamplingParams(**{parameter.name: value})  # type: ignore[arg-type]  # raises an error with the range
+        return value
+
+    types: dict[Kind, Any] = {
+        Kind.NUMBER: Annotated[float | None, BeforeValidator(refuse_other_types)],
+        Kind.WHOLE: Annotated[int | None, BeforeValidator(refuse_other_types)],
+        Kind.STRINGS: tuple[str, ...],
+    }
+    return types[parameter.kind], Field(parameter.default, description=parameter.help)
+
+
+class _Preset(BaseModel):  # a base of its own, so that the fields are in the panel's order
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     preset: str | None = None  #: name of the preset these came from, or None when tuned by hand
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    seed: int | None = None
+
+
+if TYPE_CHECKING:
+    _WithParameters = _Preset
+else:
+    _WithParameters = create_model("_WithParameters", __base__=_Preset, **{p.name: _field(p) for p in CHAT_PARAMETERS})
+
+
+class ChatSettings(_WithParameters):
+    """Saved with the conversation. ``None`` means the model's own default."""
+
     system_prompt_name: str | None = None  #: name of one of the desk's prompts, or None for free text
     system_prompt_variables: dict[Annotated[str, Field(max_length=40)], Annotated[str, Field(max_length=2000)]] = Field(
         {}, max_length=20, description="Values for the named prompt's variables; the others have their defaults."
     )
     system_prompt: str = ""
+
+    if TYPE_CHECKING:  # the parameters' fields are known at run time only
+
+        def __init__(self, **values: Any) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...
 
     @property
     def has_system_prompt(self) -> bool:
@@ -49,11 +78,8 @@ class ChatSettings(BaseModel):
 
     def sampling(self) -> dict[str, Any]:
         """Keyword arguments for ``engine.SamplingParams``; unset fields are left out."""
-        fields = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed")
-        chosen = {name: getattr(self, name) for name in fields if getattr(self, name) is not None}
-        if self.stop:
-            chosen["stop"] = self.stop
-        return chosen
+        values = {parameter.name: getattr(self, parameter.name) for parameter in CHAT_PARAMETERS}
+        return {name: value for name, value in values.items() if value is not None and value != ()}
 
     def sampling_params(self) -> SamplingParams:
         """Converts the settings for the engine.

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.domain.chat_settings import CHAT_PARAMETERS
+
+PRESET_PARAMETERS: Final = tuple([parameter for parameter in CHAT_PARAMETERS if parameter.slider is not None])
+"""The sampling parameters that a preset sets; length, stop strings and seed are not part of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Values for the settings panel. ``None`` leaves a field to the model's own default."""
+    """Values for the settings panel, by the parameters' names. A missing one is the model's own default."""
 
     name: str
     title: str
     description: str
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+
+    def options(self) -> dict[str, object]:
+        """Returns the preset for the page, with every parameter; None is the model's own default."""
+        values = {parameter.name: self.values.get(parameter.name) for parameter in PRESET_PARAMETERS}
+        return {"name": self.name, "title": self.title, "description": self.description, **values}
 
 
 PRESETS: tuple[Preset, ...] = (
@@ -29,30 +37,18 @@ PRESETS: tuple[Preset, ...] = (
         name="precise",
         title="Precise",
         description="Keeps to the likeliest words: facts, code, short answers.",
-        temperature=0.2,
-        top_p=0.9,
-        top_k=20,
-        min_p=0.0,
-        repetition_penalty=1.0,
+        values={"temperature": 0.2, "top_p": 0.9, "top_k": 20, "min_p": 0.0, "repetition_penalty": 1.0},
     ),
     Preset(
         name="balanced",
         title="Balanced",
         description="Varied but to the point: everyday questions.",
-        temperature=0.7,
-        top_p=0.9,
-        top_k=50,
-        min_p=0.0,
-        repetition_penalty=1.05,
+        values={"temperature": 0.7, "top_p": 0.9, "top_k": 50, "min_p": 0.0, "repetition_penalty": 1.05},
     ),
     Preset(
         name="creative",
         title="Creative",
         description="Takes surprising turns: stories, names, ideas.",
-        temperature=1.1,
-        top_p=1.0,
-        top_k=0,
-        min_p=0.05,
-        repetition_penalty=1.05,
+        values={"temperature": 1.1, "top_p": 1.0, "top_k": 0, "min_p": 0.05, "repetition_penalty": 1.05},
     ),
 )

@@ -15,7 +15,7 @@ from jinja2 import Template as CompiledTemplate
 from jinja2.sandbox import SandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.domain.chat_settings import ChatSettings
+from app.domain.chat_settings import CHAT_PARAMETERS, ChatSettings
 from app.domain.text import clean_text
 from app.errors import InvalidInput
 
@@ -35,7 +35,7 @@ _ALLOWED = (
 )
 _FILTERS = ("capitalize", "d", "default", "lower", "title", "trim", "upper")
 _TESTS = ("defined", "undefined")
-_RECOMMENDED = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed", "stop"})
+_RECOMMENDED = frozenset(parameter.name for parameter in CHAT_PARAMETERS)
 
 #: Token types of Jinja2's lexer that cost nothing to compile.
 _NO_TOKENS = frozenset({"data", "whitespace", "comment", "comment_begin", "comment_end", "linecomment"})

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from app.auth.identity import Identity
-from app.domain.presets import PRESETS
+from app.domain.chat_settings import CHAT_PARAMETERS
+from app.domain.presets import PRESET_PARAMETERS, PRESETS
 from app.domain.templates import TemplateKind
-from engine import ModelHost
+from engine import Group, ModelHost, Parameter
 
 if TYPE_CHECKING:
     from app.services.container import Services
 
 
 async def page_options(services: Services, identity: Identity) -> dict[str, object]:
-    """Return the user, the model and its defaults, the presets and the system prompts, ready for JSON."""
+    """Return the user, the model, the sampling parameters with its defaults, the presets and the system prompts."""
     person = await services.accounts.records.get(identity.user_id) if services.accounts is not None else None
     defaults = services.engine.default_sampling_params
     info = services.engine.info
@@ -29,14 +29,9 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
             "can_continue": info.can_continue,
             "remote": not isinstance(services.engine, ModelHost),
         },
-        "defaults": {
-            "temperature": defaults.temperature,
-            "top_p": defaults.top_p,
-            "top_k": defaults.top_k,
-            "min_p": defaults.min_p,
-            "repetition_penalty": defaults.repetition_penalty,
-        },
-        "presets": [asdict(preset) for preset in PRESETS],
+        "parameters": [_parameter_options(parameter) for parameter in CHAT_PARAMETERS],
+        "defaults": {parameter.name: getattr(defaults, parameter.name) for parameter in PRESET_PARAMETERS},
+        "presets": [preset.options() for preset in PRESETS],
         "prompts": [
             {
                 "name": prompt.name,
@@ -48,4 +43,18 @@ async def page_options(services: Services, identity: Identity) -> dict[str, obje
             }
             for prompt in await services.templates.all(TemplateKind.PROMPT)
         ],
+    }
+
+
+def _parameter_options(parameter: Parameter) -> dict[str, object]:
+    """Return what the page's scripts need to know of a parameter; its control is made in ``panels/settings.py``."""
+    return {
+        "name": parameter.name,
+        "label": parameter.label,
+        "kind": parameter.kind,
+        "unit": parameter.unit,
+        "unset": parameter.default,
+        "is_slider": parameter.slider is not None,
+        # Which seed or how many replies is nothing that a prompt can recommend.
+        "is_recommendable": parameter.group is not Group.OUTPUT and parameter.kind.is_number,
     }

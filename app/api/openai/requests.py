@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, create_model, model_validator
 
 from app.api.openai.fields import REQUEST_FIELDS, STREAM_FIELDS, Lenient, checked_text, unsupported
 from app.api.openai.messages import ChatInput
-from engine import BACKGROUND_PRIORITY, MAX_PRIORITY, SamplingParams
+from engine import BACKGROUND_PRIORITY, MAX_PRIORITY, PARAMETERS, Kind, SamplingParams
 
 MAX_CHOICES = 128
 """Maximum replies to one request, which are its prompts times ``n``; more are refused."""
@@ -33,8 +33,36 @@ class StreamOptions(Lenient):
     )
 
 
-class BaseCompletionRequest(Lenient):
-    """The fields that chat completions and completions share."""
+_TYPES: Mapping[Kind, Any] = {
+    Kind.NUMBER: float,
+    Kind.WHOLE: Whole,
+    Kind.FLAG: bool,
+    Kind.STRINGS: str | list[str],
+    Kind.WORDS: list[str],
+    Kind.TOKEN_IDS: list[int],
+    Kind.TOKEN_BIASES: dict[str, float],
+}
+#: The two endpoints ask for log-probabilities in different ways.
+_SHARED = tuple([parameter for parameter in PARAMETERS.values() if parameter.name != "logprobs"])
+
+if TYPE_CHECKING:
+    _WithParameters = Lenient
+else:
+    _WithParameters = create_model(
+        "_WithParameters",
+        __base__=Lenient,
+        **{
+            parameter.name: (
+                _TYPES[parameter.kind] | None,
+                Field(None, description=f"{parameter.description[0].upper()}{parameter.description[1:]}."),
+            )
+            for parameter in _SHARED
+        },
+    )
+
+
+class BaseCompletionRequest(_WithParameters):
+    """The fields that chat completions and completions share, with the sampling parameters of the engine's table."""
 
     no_ops = REQUEST_FIELDS
     #: Maps the engine's parameter names to the request's where they differ.
@@ -43,26 +71,6 @@ class BaseCompletionRequest(Lenient):
     model: str | None = Field(None, description="Default: the loaded model.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: Whole | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    max_tokens: Whole | None = None
-    min_tokens: Whole | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
-    seed: Whole | None = Field(None, description="Makes sampling reproducible; -1 is random.")
-    bad_words: list[str] | None = Field(None, description="Words whose usual token sequences are never completed.")
-    forbidden_words: list[str] | None = Field(
-        None, description="Words the reply never contains, in any casing and however split into tokens."
-    )
-    n: Whole | None = Field(None, description="Number of replies to the prompt, 1 to 16; the prompt is computed once.")
-    logit_bias: dict[str, float] | None = Field(None, description="Token id → bias.")
     deadline: float | None = Field(
         None,
         gt=0,
@@ -82,13 +90,14 @@ class BaseCompletionRequest(Lenient):
         description="Only requests with an equal salt share this one's prefix cache. With accounts, users never share "
         "it, not even where their system messages are equal.",
     )
-    prompt_logprobs: Whole | None = Field(
-        None, description="How many of the likeliest tokens to return for each prompt token."
-    )
     return_token_ids: bool | None = Field(None, description="Also return each choice's token ids.")
     request_id: Annotated[str, StringConstraints(pattern=r"^[\w.:-]{1,128}$")] | None = Field(
         None, description="Suffix of the response's id; default: the engine's request id."
     )
+
+    if TYPE_CHECKING:  # the parameters' fields are known at run time only
+
+        def __getattr__(self, name: str) -> Any: ...
 
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> BaseCompletionRequest:
@@ -111,33 +120,15 @@ class BaseCompletionRequest(Lenient):
         Raises:
             ValueError: a value is out of range; the message names the parameter, the value and the range.
         """
-        names = (
-            "temperature",
-            "top_p",
-            "top_k",
-            "min_p",
-            "typical_p",
-            "repetition_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-            "min_tokens",
-            "stop",
-            "stop_token_ids",
-            "ignore_eos",
-            "seed",
-            "bad_words",
-            "forbidden_words",
-            "n",
-        )
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        given = {one.name: value for one in _SHARED if (value := getattr(self, one.name)) is not None}
         if self.logit_bias is not None:
             given["logit_bias"] = {_token_id(key): bias for key, bias in self.logit_bias.items()}
-        return SamplingParams(
-            max_tokens=self.reply_limit(),
-            logprobs=self.reply_logprobs(),
-            prompt_logprobs=self.requested_prompt_logprobs(),
-            **given,
-        )
+        given |= {
+            "max_tokens": self.reply_limit(),
+            "logprobs": self.reply_logprobs(),
+            "prompt_logprobs": self.requested_prompt_logprobs(),
+        }
+        return SamplingParams(**given)
 
     def reply_limit(self) -> int | None:
         """Returns the maximum length of the reply in tokens, or None for the model's default."""

@@ -6,11 +6,14 @@ Below them is the model section, which applies to all conversations (``static/mo
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import gradio as gr
 from gradio.components import Component
 
+from app.domain.chat_settings import CHAT_PARAMETERS
 from app.ui.client_events import on_client
+from engine import Kind, Parameter
 
 _MODEL = """
 <section id="dm-model" aria-labelledby="dm-model-title">
@@ -89,44 +92,19 @@ def _controls() -> dict[str, Component]:
             max_lines=10,
             elem_id="dm-prompt-text",
         ),
-        "temperature": _slider(
-            "temperature", 0, 2, 0.05, "Temperature", "Lower is more predictable; 0 always picks the likeliest word."
-        ),
-        "top_p": _slider("top_p", 0.01, 1, 0.01, "Top-p", "Keeps the likeliest words until they add up to this share."),
-        "top_k": _slider("top_k", 0, 200, 1, "Top-k", "Keeps only this many likeliest words; 0 keeps all."),
-        "min_p": _slider("min_p", 0, 1, 0.01, "Min-p", "Drops words less likely than this share of the likeliest one."),
-        "repetition_penalty": _slider(
-            "repetition_penalty",
-            1,
-            2,
-            0.01,
-            "Repetition penalty",
-            "Above 1, words already used become less likely.",
-        ),
-        "max_tokens": gr.Number(
-            label="Maximum length",
-            minimum=1,
-            precision=0,
-            info="Maximum tokens in a reply. Leave empty to let the model decide.",
-            elem_id="dm-control-max_tokens",
-        ),
-        "stop": gr.Textbox(
-            label="Stop strings",
-            lines=2,
-            max_lines=4,
-            info="The reply stops before any of these. One per line.",
-            elem_id="dm-control-stop",
-        ),
-        "seed": gr.Number(
-            label="Seed",
-            minimum=0,
-            precision=0,
-            info="The same seed repeats a reply (exactly, in float32). Leave empty for a random seed.",
-            elem_id="dm-control-seed",
-        ),
+        **{parameter.name: _control(parameter) for parameter in CHAT_PARAMETERS},
     }
 
 
-def _slider(field: str, min_value: float, max_value: float, step: float, label: str, info: str) -> gr.Slider:
-    """Create a slider whose range ``settings.js`` can look up, because Gradio also reports typed values outside it."""
-    return gr.Slider(min_value, max_value, step=step, label=label, info=info, elem_id=f"dm-control-{field}")
+def _control(parameter: Parameter) -> Component:
+    """Create a parameter's control, whose range ``settings.js`` looks up: Gradio also reports typed values outside it."""
+    known: dict[str, Any] = {
+        "label": parameter.label,
+        "info": parameter.help,
+        "elem_id": f"dm-control-{parameter.name}",
+    }
+    if (slider := parameter.slider) is not None:
+        return gr.Slider(slider.low, slider.high, step=slider.step, **known)
+    if parameter.kind.is_number:
+        return gr.Number(minimum=parameter.low, precision=0 if parameter.kind is Kind.WHOLE else None, **known)
+    return gr.Textbox(lines=2, max_lines=4, **known)  # a string per line

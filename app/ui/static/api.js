@@ -1,6 +1,6 @@
 // Client of the JSON API. Every failure is an ApiError whose message can be shown to the user.
 
-import { withLabels } from "./labels.js";
+import { addLabels, withLabels } from "./labels.js";
 
 export class ApiError extends Error {
   constructor(message, status, code) {
@@ -70,7 +70,11 @@ const messagePath = (id, action) => `/api/messages/${encodeURIComponent(id)}/${a
 const conversationPath = (id) => `/api/conversations/${encodeURIComponent(id)}`;
 
 export const api = {
-  options: () => request("GET", "/ui/options"),
+  options: async () => {
+    const options = await request("GET", "/ui/options");
+    addLabels(options.parameters);
+    return options;
+  },
   account: () => request("GET", "/api/account"),
   ready: () => request("GET", "/ready"),
   engine: () => request("GET", "/api/engine"),

@@ -384,11 +384,12 @@ export async function start() {
     waitForElement("#dm-prompt-about"),
     waitForElement("#dm-alert"),
     waitForElement("#dm-show-settings"),
-    waitForSettings(),
   ]);
   byId("dm-chat").setAttribute("role", "region");
   byId("dm-chat").setAttribute("aria-label", "Chat");
-  const page = new Page(await loadOptions(), textarea);
+  const options = await loadOptions();
+  await waitForSettings(options);
+  const page = new Page(options, textarea);
   byId("dm-alert").textContent = "";
   setUpAccountMenu(page.options, (error) => page.reportError(error));
   window.deskmate = page;

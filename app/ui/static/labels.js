@@ -1,14 +1,6 @@
 // Replaces the field names in the API's error messages with the labels shown on the page.
 
-export const LABELS = {
-  temperature: "Temperature",
-  top_p: "Top-p",
-  top_k: "Top-k",
-  min_p: "Min-p",
-  repetition_penalty: "Repetition penalty",
-  max_tokens: "Maximum length",
-  stop: "Stop strings",
-  seed: "Seed",
+const LABELS = {
   system_prompt: "System prompt text",
   system_prompt_name: "System prompt",
   text: "The message",
@@ -30,6 +22,11 @@ export const LABELS = {
   role: "Role",
   model: "Another model",
 };
+
+// Adds the labels of the sampling parameters, which the page loads with its options.
+export function addLabels(parameters) {
+  for (const { name, label } of parameters) LABELS[name] = label;
+}
 
 // Pydantic's validation messages, and their rewording as the end of a sentence that starts with the label.
 const REASONS = [

@@ -2,19 +2,12 @@
 
 import { byId, make } from "./dom.js";
 
-const NAMES = {
-  temperature: "temperature",
-  top_p: "top-p",
-  top_k: "top-k",
-  min_p: "min-p",
-  repetition_penalty: "repetition penalty",
-  max_tokens: "at most",
-  seed: "seed",
-  stop: "stop strings",
-};
-
-const shown = ([name, value]) =>
-  name === "max_tokens" ? `at most ${value} tokens` : `${NAMES[name] ?? name} ${Array.isArray(value) ? value.join(", ") : value}`;
+// A setting in words: "top-p 0.9", "maximum length 300 tokens".
+function shown([name, value], parameters) {
+  const { label, unit, is_slider: isSlider } = parameters.find((each) => each.name === name);
+  const words = [label.toLowerCase(), Array.isArray(value) ? value.join(", ") : value];
+  return (unit && !isSlider ? [...words, unit] : words).join(" ");
+}
 
 export class PromptDetails {
   #renderedKey = ""; // key of what is rendered; fields with the focus are not rebuilt for the same key
@@ -27,7 +20,8 @@ export class PromptDetails {
   }
 
   // `prompt`: one of the page's options, or undefined. `used`: whether its recommended sampling is already in use.
-  show(prompt, values, used) {
+  // `parameters`: the sampling parameters of the page's options.
+  show(prompt, values, used, parameters) {
     const place = byId("dm-prompt-about");
     if (!place) return;
     const key = JSON.stringify([prompt ?? null, used]);
@@ -43,7 +37,7 @@ export class PromptDetails {
     const parts = [make("p", {}, prompt.description), ...fields];
     if (wanted.length) {
       const use = make("button", { type: "button", class: "dm-chip", onclick: () => this.recommended(prompt.recommended) }, "Use these");
-      const text = make("p", {}, `Recommended: ${wanted.map(shown).join(", ")}.`);
+      const text = make("p", {}, `Recommended: ${wanted.map((each) => shown(each, parameters)).join(", ")}.`);
       parts.push(make("div", { class: "dm-prompt-recommended" }, text, used ? make("p", {}, "Already in use.") : use));
     }
     place.replaceChildren(...parts);

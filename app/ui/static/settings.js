@@ -3,44 +3,23 @@
 
 import { api } from "./api.js";
 import { byId, debounce, waitForElement, storage } from "./dom.js";
-import { LABELS } from "./labels.js";
 import { PromptDetails } from "./prompt_details.js";
 
 const NEW_CHAT_KEY = "deskmate.new-chat-settings";
-const SAMPLING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"];
 const OWN_TEXT = "own";
 const NO_PROMPT = "none";
 const SAVING = "Saving …";
 const MODEL_DEFAULT = "default";
 
-const EMPTY = Object.freeze({
-  preset: null,
-  ...Object.fromEntries(SAMPLING.map((name) => [name, null])),
-  max_tokens: null,
-  stop: [],
-  seed: null,
-  system_prompt_name: null,
-  system_prompt_variables: {},
-  system_prompt: "",
-});
-
 const NO_NAMED_PROMPT = Object.freeze({ system_prompt_name: null, system_prompt_variables: {}, system_prompt: "" });
 
 // Gradio loads each kind of control separately; until it is loaded, a control can't show a conversation's settings.
-export const waitForSettings = () =>
+export const waitForSettings = ({ parameters }) =>
   Promise.all(
-    ["#dm-preset", "#dm-prompt input", "#dm-prompt-text textarea", "#dm-control-stop textarea"]
-      .concat([...SAMPLING, "max_tokens", "seed"].map((name) => `#dm-control-${name} input`))
+    ["#dm-preset", "#dm-prompt input", "#dm-prompt-text textarea"]
+      .concat(parameters.map(({ name }) => `#dm-control-${name} :is(input, textarea)`))
       .map(waitForElement),
   );
-
-const newChatSettings = () => {
-  try {
-    return { ...EMPTY, ...JSON.parse(storage.read("localStorage", NEW_CHAT_KEY) ?? "{}") };
-  } catch {
-    return EMPTY; // not JSON that this page wrote
-  }
-};
 
 export class Settings {
   #conversationId = null;
@@ -57,8 +36,15 @@ export class Settings {
     this.options = options;
     this.save = save;
     this.onSaveFailed = onSaveFailed;
+    this.parameters = new Map(options.parameters.map((each) => [each.name, each]));
+    this.sliders = options.parameters.filter((each) => each.is_slider).map(({ name }) => name); // what presets set
+    this.empty = Object.freeze({
+      preset: null,
+      ...Object.fromEntries(options.parameters.map(({ name, unset }) => [name, unset])),
+      ...NO_NAMED_PROMPT,
+    });
     this.note = byId("dm-settings-note");
-    this.value = EMPTY;
+    this.value = this.empty;
     this.unsaved = false;
     this.saveSoon = debounce(400, () => this.#save());
     this.promptDetails = new PromptDetails({
@@ -83,7 +69,7 @@ export class Settings {
     const confirmed = this.#confirmedSaves.get(conversationId); // newer, if confirmed after the request
     const newer = unanswered ?? (confirmed?.when >= requestedAt ? confirmed.value : undefined);
     const failed = unanswered === undefined ? this.#failedSaves.get(conversationId) : undefined;
-    this.value = conversationId === null ? newChatSettings() : (failed ?? newer ?? { ...EMPTY, ...settings });
+    this.value = conversationId === null ? this.#newChatSettings() : (failed ?? newer ?? { ...this.empty, ...settings });
     this.unsaved = unanswered !== undefined || failed !== undefined;
     this.note.textContent = this.unsaved ? SAVING : "";
     if (failed !== undefined) this.saveSoon();
@@ -120,7 +106,7 @@ export class Settings {
   }
 
   reset() {
-    this.#change({ ...EMPTY });
+    this.#change({ ...this.empty });
     this.#show();
   }
 
@@ -147,12 +133,25 @@ export class Settings {
     const shown = {
       ...this.value,
       preset: this.value.preset ?? (this.#allDefault() ? MODEL_DEFAULT : null),
-      stop: this.value.stop.join("\n"),
+      ...Object.fromEntries(this.#lists().map((name) => [name, this.value[name].join("\n")])),
       system_prompt_name: this.value.system_prompt_name ?? (this.value.system_prompt ? OWN_TEXT : NO_PROMPT),
       system_prompt: this.#promptText() ?? this.value.system_prompt,
     };
-    for (const name of SAMPLING) shown[name] ??= this.options.defaults[name];
+    for (const name of this.sliders) shown[name] ??= this.options.defaults[name];
     return shown;
+  }
+
+  // The names of the parameters that are lists of strings, shown one per line.
+  #lists() {
+    return this.options.parameters.filter(({ kind }) => kind === "strings").map(({ name }) => name);
+  }
+
+  #newChatSettings() {
+    try {
+      return { ...this.empty, ...JSON.parse(storage.read("localStorage", NEW_CHAT_KEY) ?? "{}") };
+    } catch {
+      return this.empty; // not JSON that this page wrote
+    }
   }
 
   #choices() {
@@ -168,7 +167,7 @@ export class Settings {
     const prompt = this.#prompt(this.value.system_prompt_name);
     const wanted = Object.entries(prompt?.recommended ?? {});
     const used = wanted.every(([name, value]) => JSON.stringify(this.value[name]) === JSON.stringify(value));
-    this.promptDetails.show(prompt, this.value.system_prompt_variables, used);
+    this.promptDetails.show(prompt, this.value.system_prompt_variables, used, this.options.parameters);
     if (prompt && this.#filledPrompt?.key !== this.#fillKey()) this.fillSoon();
   }
 
@@ -198,7 +197,7 @@ export class Settings {
   }
 
   #recommend(settings) {
-    const sampling = Object.fromEntries(SAMPLING.map((name) => [name, null]));
+    const sampling = Object.fromEntries(this.sliders.map((name) => [name, null]));
     this.#change({ ...this.value, ...sampling, preset: null, ...settings });
     this.#show();
   }
@@ -208,14 +207,14 @@ export class Settings {
   }
 
   #allDefault() {
-    return SAMPLING.every((name) => this.value[name] === null);
+    return this.sliders.every((name) => this.value[name] === null);
   }
 
   // Out of range, a slider shows its nearest value but reports the typed one, which is ignored. A plain number field
   // shows the typed value, so that is kept, and messages with it are refused until it is corrected.
   #setNumber(name, shown) {
     const complaint = this.#rangeError(name, shown[name]);
-    if (complaint !== null && SAMPLING.includes(name)) {
+    if (complaint !== null && this.sliders.includes(name)) {
       this.note.textContent = `${complaint} ${shown[name]} was not applied.`;
       this.showSoon();
       return;
@@ -232,23 +231,23 @@ export class Settings {
     if (!input || value === null || value === undefined || value === "") return null;
     const [min, max] = [input.min, input.max].map((bound) => (bound === "" ? null : Number(bound)));
     if ((min === null || value >= min) && (max === null || value <= max)) return null;
-    return `${LABELS[name]} must be ${max === null ? `at least ${min}` : `between ${min} and ${max}`}.`;
+    return `${this.parameters.get(name).label} must be ${max === null ? `at least ${min}` : `between ${min} and ${max}`}.`;
   }
 
   // Changing a sampling parameter deselects the preset. Length, stop strings and seed aren't part of one.
   #presetAfter(name) {
-    return SAMPLING.includes(name) ? null : this.value.preset;
+    return this.sliders.includes(name) ? null : this.value.preset;
   }
 
   #parseControl(name, value) {
-    if (name === "stop") return { stop: (value ?? "").split("\n").filter((line) => line !== "") };
-    if (SAMPLING.includes(name)) return { [name]: value === this.options.defaults[name] ? null : value };
+    if (this.parameters.get(name).kind === "strings") return { [name]: (value ?? "").split("\n").filter((line) => line !== "") };
+    if (this.sliders.includes(name)) return { [name]: value === this.options.defaults[name] ? null : value };
     return { [name]: value ?? null };
   }
 
   #choosePreset(name) {
     const preset = this.options.presets.find((each) => each.name === name);
-    const sampling = Object.fromEntries(SAMPLING.map((each) => [each, preset?.[each] ?? null]));
+    const sampling = Object.fromEntries(this.sliders.map((each) => [each, preset?.[each] ?? null]));
     this.#change({ ...this.value, ...sampling, preset: name === MODEL_DEFAULT ? null : name });
     this.#show();
   }

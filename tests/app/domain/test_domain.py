@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.chat_settings import ChatSettings
-from app.domain.presets import PRESETS
+from app.domain.presets import PRESET_PARAMETERS, PRESETS
 from app.domain.prompting import PathMessage, chat_messages, past_turns
 from app.domain.templates import TemplateKind
 from app.domain.text import TITLE_CHARS, clean_text, title_from
@@ -130,15 +130,8 @@ def test_titles_end_at_words(message: str, title: str) -> None:
 def test_presets_are_accepted_by_the_engine() -> None:
     assert [preset.title for preset in PRESETS] == ["Model default", "Precise", "Balanced", "Creative"]
     for preset in PRESETS:
-        settings = ChatSettings(
-            preset=preset.name,
-            temperature=preset.temperature,
-            top_p=preset.top_p,
-            top_k=preset.top_k,
-            min_p=preset.min_p,
-            repetition_penalty=preset.repetition_penalty,
-        )
-        settings.sampling_params()
+        assert preset.values.keys() <= {parameter.name for parameter in PRESET_PARAMETERS}
+        ChatSettings(preset=preset.name, **preset.values).sampling_params()
 
 
 def test_the_project_brings_prompts_and_canned_replies() -> None:

@@ -1,18 +1,10 @@
 // Prompts and canned replies: a list, and an editor with the versions of the selected one.
 
-import { request } from "../api.js";
+import { api, request } from "../api.js";
 import { make } from "../dom.js";
 import { button, field, latest, moment } from "./controls.js";
 import { announce, isAdmin, problem, register } from "./desk.js";
 
-const SAMPLING = [
-  ["temperature", "Temperature"],
-  ["top_p", "Top-p"],
-  ["top_k", "Top-k"],
-  ["min_p", "Min-p"],
-  ["repetition_penalty", "Repetition penalty"],
-  ["max_tokens", "Maximum length"],
-];
 const KINDS = {
   prompt: {
     noun: "prompt",
@@ -57,12 +49,12 @@ class Editor {
     this.#rows = [];
     this.variables = make("div", { class: "dk-variables" });
     for (const variable of template.variables) this.#addVariable(variable);
-    this.sampling = SAMPLING.map(([name, label]) => {
+    this.sampling = this.section.parameters.map(({ name, label }) => {
       const input = make("input", { type: "number", step: "any" });
       input.value = template.recommended[name] ?? "";
       return [name, label, input];
     });
-    this.#kept = Object.fromEntries(Object.entries(template.recommended).filter(([name]) => !SAMPLING.some(([known]) => known === name)));
+    this.#kept = Object.fromEntries(Object.entries(template.recommended).filter(([name]) => !this.section.parameters.some((known) => known.name === name)));
     this.status = make("div", { class: "dk-said-by-editor", role: "status" });
     this.preview = make("div", { class: "dk-preview", hidden: true });
     const parts = [field("Title", this.title), field("Description", this.description)];
@@ -199,6 +191,7 @@ class Editor {
 
 class Section {
   stored = [];
+  parameters = []; // the sampling parameters that a prompt may recommend
   editor = null; // the open editor; null while the saved version is being reloaded
   #loads = 0;
 
@@ -222,9 +215,10 @@ class Section {
 
   async load(open = null, message = "") {
     const mine = ++this.#loads;
-    const stored = await request("GET", this.path);
+    const [stored, { parameters }] = await Promise.all([request("GET", this.path), api.options()]);
     if (mine !== this.#loads) return;
     this.stored = stored;
+    this.parameters = parameters.filter((each) => each.is_recommendable);
     const entry = (stored) =>
       make(
         "li",
