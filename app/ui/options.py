@@ -55,6 +55,7 @@ def _parameter_options(parameter: Parameter) -> dict[str, object]:
         "unit": parameter.unit,
         "unset": parameter.default,
         "is_slider": parameter.slider is not None,
+        "is_advanced": parameter.slider is not None and parameter.slider.is_advanced,
         # Which seed or how many replies is nothing that a prompt can recommend.
         "is_recommendable": parameter.group is not Group.OUTPUT and parameter.kind.is_number,
     }

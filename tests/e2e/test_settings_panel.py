@@ -93,8 +93,32 @@ def test_system_prompt_from_the_library_and_own_text(chat: ChatPage) -> None:
     expect(text).to_have_value("Answer in one word.")
 
 
+def test_advanced_parameters_are_hidden_until_asked_for_and_say_that_they_are_changed(chat: ChatPage) -> None:
+    _short_chat(chat, "with penalties")
+    advanced = chat.page.get_by_role("button", name="Advanced")
+    expect(chat.setting("Presence penalty")).to_be_hidden()
+    expect(advanced).to_have_attribute("aria-expanded", "false")
+    advanced.click()
+    expect(advanced).to_have_attribute("aria-expanded", "true")
+    chat.set_number("Presence penalty", "1.5")
+    chat.set_number("Typical-p", "0.9")
+    expect(advanced).to_have_text(re.compile("2 changed"))
+    expect(chat.page.locator("#dm-settings-note")).to_have_text("Saved with this conversation.")
+
+    chat.reload().open_settings()
+    advanced = chat.page.get_by_role("button", name="Advanced")
+    expect(advanced).to_have_text(re.compile("2 changed"))
+    advanced.click()
+    expect(chat.setting("Presence penalty")).to_have_value("1.5")
+    expect(chat.setting("Typical-p")).to_have_value("0.9")
+    chat.page.get_by_role("button", name="Reset").click()
+    expect(chat.setting("Presence penalty")).to_have_value("0")
+    expect(advanced).not_to_have_text(re.compile("changed"))
+
+
 def test_every_control_says_what_it_does(chat: ChatPage) -> None:
     chat.open_settings()
+    chat.page.get_by_role("button", name="Advanced").click()
     blocks = chat.page.locator("#dm-settings .form .block")
     assert blocks.count() >= 11
     for block in blocks.all():

@@ -35,6 +35,12 @@ _MODEL = """
 </section>
 """
 
+_ADVANCED = """
+<button type="button" id="dm-advanced-toggle" aria-expanded="false" aria-controls="dm-advanced">
+  <span class="dm-icon dm-icon-next"></span><span>Advanced</span><span id="dm-advanced-changed"></span>
+</button>
+"""
+
 _PRESETS_INFO = "A starting point for the controls below."
 
 
@@ -84,7 +90,7 @@ def _controls() -> dict[str, Component]:
         ),
     }
     gr.HTML('<div id="dm-prompt-about"></div>', apply_default_css=False, js_on_load=None)
-    return controls | {
+    controls |= {
         "system_prompt": gr.Textbox(
             label="System prompt text",
             info="Write your own, or edit the selected one.",
@@ -92,7 +98,20 @@ def _controls() -> dict[str, Component]:
             max_lines=10,
             elem_id="dm-prompt-text",
         ),
-        **{parameter.name: _control(parameter) for parameter in CHAT_PARAMETERS},
+        **_parameter_controls(is_advanced=False),
+    }
+    gr.HTML(_ADVANCED, elem_id="dm-advanced-head", apply_default_css=False, js_on_load=None)
+    # Hidden by the style sheet: Gradio would not make the controls in a closed accordion, but they show settings.
+    with gr.Column(elem_id="dm-advanced", min_width=0):
+        return controls | _parameter_controls(is_advanced=True)
+
+
+def _parameter_controls(*, is_advanced: bool) -> dict[str, Component]:
+    """Return the controls of the sampling parameters that are, or are not, below "Advanced"."""
+    return {
+        parameter.name: _control(parameter)
+        for parameter in CHAT_PARAMETERS
+        if is_advanced == (parameter.slider is not None and parameter.slider.is_advanced)
     }
 
 

@@ -53,6 +53,7 @@ export class Settings {
     });
     this.fillSoon = debounce(400, () => this.#fill());
     this.showSoon = debounce(600, () => this.#show()); // not while a number is being typed
+    byId("dm-advanced-toggle").addEventListener("click", () => this.#toggleAdvanced());
     addEventListener("pagehide", () => {
       if (this.unsaved && this.#conversationId) this.#failedSaves.set(this.#conversationId, this.value);
       for (const [id, value] of this.#failedSaves) this.save(id, value, true).catch(() => {}); // no page to show the error
@@ -162,8 +163,20 @@ export class Settings {
     };
   }
 
+  #toggleAdvanced() {
+    const isOpen = byId("dm-advanced").classList.toggle("dm-open");
+    byId("dm-advanced-toggle").setAttribute("aria-expanded", String(isOpen));
+  }
+
+  // Says how many of the parameters that may be hidden are not at the model's default.
+  #showChanged() {
+    const changed = this.options.parameters.filter(({ name, is_advanced: isAdvanced }) => isAdvanced && this.value[name] !== null);
+    byId("dm-advanced-changed").textContent = changed.length ? `${changed.length} changed` : "";
+  }
+
   #show() {
     byId("dm-show-settings").click();
+    this.#showChanged();
     const prompt = this.#prompt(this.value.system_prompt_name);
     const wanted = Object.entries(prompt?.recommended ?? {});
     const used = wanted.every(([name, value]) => JSON.stringify(this.value[name]) === JSON.stringify(value));
@@ -272,6 +285,7 @@ export class Settings {
   #change(value) {
     this.value = value;
     this.unsaved = true;
+    this.#showChanged();
     if (value.system_prompt_name !== null && this.#filledPrompt?.key !== this.#fillKey()) this.fillSoon();
     if (this.#conversationId === null) {
       storage.write("localStorage", NEW_CHAT_KEY, JSON.stringify(value));
