@@ -1,8 +1,8 @@
 """The table of sampling parameters: what each is called, takes, does, and which engines know it.
 
 Everything that names parameters reads it: the validation in :mod:`engine.sampling_params`, the dialects of model
-servers, the row of the C++ sampler, and in the application the fields of ``/v1``, a chat's settings, the presets and the
-settings panel; ``docs/sampling.md`` is written from it. A new parameter is an entry here, its typed field in
+servers, the row of the C++ sampler, and in the application the fields of ``/v1``, a chat's settings, the presets and
+the settings panel; ``docs/sampling.md`` is written from it. A new parameter is an entry here, its typed field in
 :class:`engine.sampling_params.SamplingParams`, and what computes it in ``sampling/``.
 """
 
@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 MAX_WHOLE = 2**31 - 1
-"""Upper bound of whole-number parameters without a smaller one: fits a 32-bit integer and JavaScript's numbers. A larger
-value is refused."""
+"""Upper bound of whole-number parameters without a smaller one: fits a 32-bit integer and JavaScript's numbers. A
+larger value is refused."""
 MAX_SEED = 2**63 - 1
 MAX_LOGPROBS = 1000
 """Upper bound of ``EngineSettings.max_logprobs``, which is the limit for a request."""
@@ -366,7 +366,6 @@ _PARAMETERS: Final = (
         "the first those of the seed itself",
         low=1,
         high=16,
-        unit="replies",
         default=1,
         neutral=1,
         engines=_ALL - {"tgi", "llama-cpp-python"},  # they accept it and ignore it

@@ -1,13 +1,14 @@
-"""Writes the tables of README.md from the code they describe: settings, HTTP routes, commands, metrics.
+"""Writes the tables of README.md and docs/SCALING.md from the code they describe, and docs/sampling.md.
 
-Run by ``make readme``. To fail if the README is out of date: .venv/bin/python scripts/readme_tables.py --check
+Run by ``make readme``. To fail if one of them is out of date: .venv/bin/python scripts/readme_tables.py --check
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,14 @@ from app.cli.flags import flag_name, variable_name  # noqa: E402
 from app.cli.main import cli  # noqa: E402
 from app.main import create_app  # noqa: E402
 from app.settings import AppSettings  # noqa: E402
-from engine import Engine, EngineSettings, EngineStats  # noqa: E402
+from engine import PARAMETERS, Engine, EngineSettings, EngineStats  # noqa: E402
+from engine.remote.dialects import DIALECTS, TokenizeApi  # noqa: E402
 from engine.remote.metrics import RemoteMetrics  # noqa: E402
+from scripts.sampling_page import sampling_page  # noqa: E402
 
 README = ROOT / "README.md"
+SCALING = ROOT / "docs" / "SCALING.md"
+SAMPLING = ROOT / "docs" / "sampling.md"
 
 
 def settings_table(settings: type[BaseSettings]) -> str:
@@ -69,6 +74,55 @@ def commands_table() -> str:
     return _table(("Command", "What it does"), _commands(typer.main.get_command(cli), "deskmate"))
 
 
+def parameters_text() -> str:
+    """Returns the names of the sampling parameters, by their origin."""
+    names: dict[str, list[str]] = {"openai": [], "vllm": [], "deskmate": []}
+    for name, parameter in PARAMETERS.items():
+        origin = next(engine for engine in names if parameter.spelling(engine) is not None)
+        names[origin].append(f"`{name}`")
+    texts = {origin: ", ".join(own) for origin, own in names.items()}
+    text = (
+        f"The API takes OpenAI's sampling parameters ({texts['openai']}), vLLM's additional ones under the same names "
+        f"({texts['vllm']}), and {texts['deskmate']}. [`docs/sampling.md`](docs/sampling.md) says what each of them "
+        "takes and does."
+    )
+    return "\n".join(textwrap.wrap(text, 125, break_on_hyphens=False))
+
+
+def servers_table() -> str:
+    openai = {name for name, parameter in PARAMETERS.items() if parameter.spelling("openai") is not None}
+
+    def parameters(kind: str) -> str:
+        known = {name: None for name, parameter in PARAMETERS.items() if parameter.spelling(kind) is not None}
+        # Log-probabilities of the prompt cannot be asked of a model server.
+        more = ", ".join([f"`{name}`" for name in known if name not in openai and name != "prompt_logprobs"]) or "none"
+        fewer = ", ".join([f"`{name}`" for name in PARAMETERS if name in openai and name not in known])
+        return f"{more}; not {fewer}" if fewer else more
+
+    def yes(flag: bool) -> str:
+        return "yes" if flag else "no"
+
+    return _table(
+        (
+            "Server",
+            "Counts tokens before a reply",
+            "Continues a reply",
+            "Returns token ids",
+            "Parameters besides OpenAI's",
+        ),
+        (
+            (
+                "others" if kind == "openai" else dialect.title,
+                yes(dialect.tokenize_api is not TokenizeApi.NONE),
+                yes(dialect.continuation is not None),
+                yes(dialect.token_ids),
+                parameters(kind),
+            )
+            for kind, dialect in DIALECTS.items()
+        ),
+    )
+
+
 def _commands(command: Any, name: str) -> Iterable[tuple[str, str]]:
     if isinstance(command, TyperGroup):
         for child in command.commands.values():
@@ -98,32 +152,42 @@ TABLES: dict[str, Callable[[], str]] = {
     "routes": routes_table,
     "commands": commands_table,
     "metrics": metrics_table,
+    "sampling parameters": parameters_text,
 }
+SCALING_TABLES: dict[str, Callable[[], str]] = {"model servers": servers_table}
 
 
-def with_tables(readme: str) -> str:
-    """Returns the README with every table between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` regenerated.
+def with_tables(readme: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> str:
+    """Returns a page with every table between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` regenerated.
 
     Raises:
         ValueError: a table's markers are missing.
     """
-    for name, build in TABLES.items():
+    for name, build in tables.items():
         begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
         place = re.compile(f"{begin}.*?{end}", re.DOTALL)
         if not place.search(readme):
-            raise ValueError(f"README.md has no place for the table of {name}: {begin} ... {end}")
+            raise ValueError(f"The page has no place for the table of {name}: {begin} ... {end}")
         table = build()
         readme = place.sub(lambda _: f"{begin}\n{table}\n{end}", readme)  # noqa: B023 - used at once
     return readme
 
 
+def pages() -> dict[Path, str]:
+    """Returns each page's text as the code makes it."""
+    return {
+        README: with_tables(README.read_text(encoding="utf-8")),
+        SCALING: with_tables(SCALING.read_text(encoding="utf-8"), SCALING_TABLES),
+        SAMPLING: sampling_page(),
+    }
+
+
 def main() -> None:
-    now = README.read_text(encoding="utf-8")
-    wanted = with_tables(now)
-    if "--check" not in sys.argv[1:]:
-        README.write_text(wanted, encoding="utf-8")
-    elif now != wanted:
-        sys.exit("README.md is out of date: run make readme.")
+    for page, wanted in pages().items():
+        if "--check" not in sys.argv[1:]:
+            page.write_text(wanted, encoding="utf-8")
+        elif page.read_text(encoding="utf-8") != wanted:
+            sys.exit(f"{page.name} is out of date: run make readme.")
 
 
 if __name__ == "__main__":

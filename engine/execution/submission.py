@@ -9,8 +9,8 @@ from hashlib import blake2b
 
 from engine.interface import Caller
 from engine.outputs import TokenLogprobs
-from engine.sampling.sampler import SamplingRow, TokenBan
 from engine.parameter_table import MAX_SEED
+from engine.sampling.sampler import SamplingRow, TokenBan
 from engine.sampling_params import SamplingParams
 from engine.scheduling.request import Request
 from engine.text.detokenizer import Detokenizer

@@ -1,4 +1,4 @@
-"""The README's tables of settings, routes and commands are those of the code."""
+"""The tables of README.md and docs/ are those of the code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from engine import PARAMETERS
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "readme_tables.py"
 
@@ -24,8 +26,17 @@ def readme_tables() -> Any:
 
 
 def test_the_tables_are_those_of_the_code(readme_tables: Any) -> None:
-    readme = readme_tables.README.read_text(encoding="utf-8")
-    assert readme == readme_tables.with_tables(readme), "run: make readme"
+    for page, text in readme_tables.pages().items():
+        assert page.read_text(encoding="utf-8") == text, f"{page.name}: run make readme"
+
+
+def test_the_page_of_parameters_says_everything_of_each(readme_tables: Any) -> None:
+    page = readme_tables.sampling_page()
+    for name, parameter in PARAMETERS.items():
+        section = page.split(f"### `{name}`\n")[1].split("\n#")[0]
+        for text in (parameter.range, parameter.paper, parameter.config_name, *parameter.spellings.values()):
+            assert text in section
+        assert parameter.label in section or not parameter.in_chat
 
 
 def test_every_table_says_something_about_everything(readme_tables: Any) -> None:

@@ -132,7 +132,8 @@ class BaseCompletionRequest(_WithParameters):
 
     def reply_limit(self) -> int | None:
         """Returns the maximum length of the reply in tokens, or None for the model's default."""
-        return self.max_tokens
+        limit: int | None = self.max_tokens
+        return limit
 
     @abstractmethod
     def reply_logprobs(self) -> int | None:
@@ -140,9 +141,10 @@ class BaseCompletionRequest(_WithParameters):
 
     def requested_prompt_logprobs(self) -> int | None:
         """Returns the same for prompt tokens."""
-        if self.prompt_logprobs is not None and self.stream:
+        requested: int | None = self.prompt_logprobs
+        if requested is not None and self.stream:
             raise ValueError("prompt_logprobs cannot be streamed: set stream to false, or leave prompt_logprobs out")
-        return self.prompt_logprobs
+        return requested
 
 
 class ChatCompletionRequest(BaseCompletionRequest, ChatInput):

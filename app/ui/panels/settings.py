@@ -116,7 +116,7 @@ def _parameter_controls(*, is_advanced: bool) -> dict[str, Component]:
 
 
 def _control(parameter: Parameter) -> Component:
-    """Create a parameter's control, whose range ``settings.js`` looks up: Gradio also reports typed values outside it."""
+    """Create a parameter's control. ``settings.js`` looks up its range: Gradio also reports typed values outside it."""
     known: dict[str, Any] = {
         "label": parameter.label,
         "info": parameter.help,
