@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.domain.chat_settings import CHAT_PARAMETERS
+from app.domain.chat_settings import CHAT_PARAMETERS, ChatSettings
+from app.errors import InvalidInput
 
 PRESET_PARAMETERS: Final = tuple([parameter for parameter in CHAT_PARAMETERS if parameter.slider is not None])
 """The sampling parameters that a preset sets; length, stop strings and seed are not part of one."""
@@ -14,12 +15,21 @@ PRESET_PARAMETERS: Final = tuple([parameter for parameter in CHAT_PARAMETERS if 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Values for the settings panel, by the parameters' names. A missing one is the model's own default."""
+    """Values for the settings panel, by the parameters' names. A missing one is the model's own default.
+
+    Raises:
+        InvalidInput: a value is out of range, or its parameter is not one that presets set.
+    """
 
     name: str
     title: str
     description: str
     values: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if other := self.values.keys() - {parameter.name for parameter in PRESET_PARAMETERS}:
+            raise InvalidInput(f"A preset cannot set '{min(other)}'.")
+        ChatSettings(**self.values).sampling_params()
 
     def options(self) -> dict[str, object]:
         """Returns the preset for the page, with every parameter; None is the model's own default."""

@@ -4,6 +4,7 @@ NumPy, the one in C++, and the GPU's, which computes here too."""
 from __future__ import annotations
 
 import itertools
+import struct
 from typing import Any, cast
 
 import numpy as np
@@ -26,7 +27,7 @@ from transformers import (
 import engine.sampling.sampler
 from engine.errors import LogitsError
 from engine.execution.native.build import NotCompiled
-from engine.execution.native.sampling import NativeSampling
+from engine.execution.native.sampling import NativeSampling, check_size
 from engine.sampling import cpu, gpu
 from engine.sampling.sampler import Sampler, SamplingBackend, SamplingRow, uniform
 from engine.sampling_params import SamplingParams
@@ -531,3 +532,8 @@ def test_rows_and_logits_must_match(sampler: Sampler) -> None:
     with pytest.raises(ValueError, match="2 rows"):
         sampler.sample(torch.zeros(1, 5), [make_row(), make_row()])
     assert sampler.sample(torch.zeros(0, 5), []) == []
+
+
+def test_a_packed_row_that_is_not_as_long_as_the_c_structure_is_refused() -> None:
+    with pytest.raises(AssertionError, match="8 bytes, the C\\+\\+ structure 16"):
+        check_size(struct.Struct("@d"), 16)
