@@ -10,10 +10,12 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from app.domain.context_trimming import ContextPolicy
 from app.domain.origins import origin_of
 from app.domain.secret_strength import HOW_TO_MAKE_ONE, weakness_of
 from app.domain.storage import MAX_TAGS, MIB, StorageLimits
+
+#: What to do with a conversation that exceeds the model's context.
+ContextPolicy = Literal["drop_oldest", "refuse"]
 
 
 class AppSettings(BaseSettings):

@@ -14,8 +14,7 @@ import argparse
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -38,7 +37,7 @@ from app.turns.events import TurnEnd
 from app.turns.service import Turns
 from benchmarks import machine
 from benchmarks.history import RESULTS, databases, spread
-from engine import ChatMessage, Delta, Engine, EngineSettings, SamplingParams
+from engine import ChatMessage, Engine, EngineSettings, PreparedPrompt, SamplingParams
 
 TOKENS = 200
 
@@ -46,13 +45,11 @@ TOKENS = 200
 class FixedLengthEngine(Engine):
     """Ignores the end of sequence, so that every reply has the same length."""
 
-    async def chat(  # type: ignore[override]  # the options are passed on
+    async def prepare(
         self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, **options: Any
-    ) -> AsyncGenerator[Delta]:
+    ) -> PreparedPrompt:
         assert params is not None
-        async with aclosing(super().chat(messages, replace(params, ignore_eos=True), **options)) as deltas:
-            async for delta in deltas:
-                yield delta
+        return await super().prepare(messages, replace(params, ignore_eos=True), **options)
 
 
 class NullTurnRecords(TurnRecords):

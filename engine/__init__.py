@@ -21,7 +21,7 @@ from engine.errors import (
     ReplyInterruptedError,
     UnsupportedParameterError,
 )
-from engine.interface import Caller, ChatEngine, ChatMessage, ModelHost
+from engine.interface import Caller, ChatEngine, ChatMessage, ModelHost, PreparedPrompt, Truncation
 from engine.outputs import (
     Completion,
     Delta,
@@ -84,12 +84,14 @@ __all__ = [
     "ModelSize",
     "Parameter",
     "PrefillProgress",
+    "PreparedPrompt",
     "RemoteEngine",
     "ReplyInterruptedError",
     "SamplingParams",
     "Slider",
     "Timings",
     "TokenLogprobs",
+    "Truncation",
     "UnsupportedParameterError",
     "Utilisation",
     "check_context",

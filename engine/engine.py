@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
@@ -14,19 +14,20 @@ from tqdm import tqdm
 
 from engine.errors import EngineStoppedError
 from engine.execution.submission import Submission
-from engine.interface import Caller, ChatMessage
+from engine.interface import Caller, ChatMessage, PreparedPrompt, Truncation
 from engine.model.weights import Progress
 from engine.outputs import Completion, Delta, EngineState, EngineStats, EngineStatus, Health, ModelInfo
 from engine.runtime.background import run_in_daemon_thread
 from engine.runtime.deltas import Deltas
 from engine.runtime.engine_core import EngineCore
-from engine.runtime.prepared_prompts import PreparedPrompt
 from engine.runtime.reader import Listener, Reader
+from engine.runtime.rendered_chat import RenderedChat, TokenizedPrompt
 from engine.runtime.request_processor import RequestProcessor
 from engine.runtime.supervisor import Supervisor
 from engine.runtime.worker import Worker
 from engine.sampling_params import SamplingParams
 from engine.settings import EngineSettings
+from engine.text.truncation import prepare_truncated
 
 MAX_INLINE_TOKENS = 256
 """Tokens. Up to this many are converted in the event loop, because handing them to a thread would take longer."""
@@ -177,6 +178,61 @@ class Engine:
 
     # -- requests -------------------------------------------------------------------------------------------
 
+    async def prepare(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None = None,
+        *,
+        caller: Caller | None = None,
+        truncation: Truncation | None = None,
+        previous: PreparedPrompt | None = None,
+    ) -> PreparedPrompt:
+        """Validates, renders and counts a conversation that :meth:`stream` would accept now.
+
+        Args:
+            messages: the conversation, oldest first; copied.
+            params: default: the model's own.
+            caller: the user the request is made for. Requests without a caller share one prefix cache and one turn
+                in the queue.
+            truncation: leaves out the oldest turns of a conversation that is too long; None refuses it.
+            previous: the prompt of the conversation's previous turn. Where this one continues it, only the rest is
+                tokenized; anything else does no harm.
+
+        Raises:
+            ContextLengthError, InvalidRequestError, EngineOverloadedError, EngineStoppedError: it would be refused.
+        """
+        worker = self._supervisor.running_worker()
+        request_processor = worker.core.request_processor
+        chat = await prepare_truncated(
+            lambda kept: _render(request_processor, kept, params, caller, previous),
+            messages,
+            truncation,
+            request_processor.budget(params),
+        )
+        worker.check_admission(chat.prompt.token_ids)
+        return chat
+
+    def stream(self, prepared: PreparedPrompt, *, deadline: float | None = None, priority: int = 0) -> Deltas:
+        """Streams a reply to a prepared conversation. Leaving the loop aborts the request.
+
+        If another model was loaded since, the conversation is rendered again for that one.
+
+        Args:
+            prepared: result of :meth:`prepare`. Each stream of it is a request of its own.
+            deadline: seconds. A reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text.
+            priority: lower is served first: one less counts as arriving a minute earlier.
+
+        Raises:
+            ContextLengthError, InvalidRequestError, EngineOverloadedError, EngineStoppedError: before the first
+                delta; :class:`EngineStoppedError` also later, when the engine fails or stops.
+            DeadlineError: the deadline passed before the first token.
+        """
+
+        async def prepare() -> PreparedPrompt:
+            return prepared
+
+        return self._deltas(prepare, deadline, priority)
+
     def chat(
         self,
         messages: Sequence[ChatMessage],
@@ -186,23 +242,8 @@ class Engine:
         priority: int = 0,
         caller: Caller | None = None,
     ) -> Deltas:
-        """Streams a reply to a conversation. Leaving the loop aborts the request.
-
-        Args:
-            messages: the conversation, oldest first.
-            params: default: the model's own.
-            deadline: seconds. A reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text.
-            priority: lower is served first: one less counts as arriving a minute earlier.
-            caller: the user the request is made for. Requests without a caller share one prefix cache and one turn
-                in the queue.
-
-        Raises:
-            ContextLengthError, InvalidRequestError, EngineOverloadedError, EngineStoppedError: before the first
-                delta; :class:`EngineStoppedError` also later, when the engine fails or stops.
-            DeadlineError: the deadline passed before the first token.
-        """
-        arguments = messages, params, deadline, priority, caller
-        return Deltas(self._chat(*arguments), partial(self._push_deltas, *arguments))
+        """Streams a reply to a conversation: :meth:`prepare` and :meth:`stream` in one."""
+        return self._deltas(partial(self.prepare, messages, params, caller=caller), deadline, priority)
 
     async def complete(
         self,
@@ -215,26 +256,12 @@ class Engine:
     ) -> AsyncGenerator[Delta]:
         """Streams a continuation of a text or of token ids, without a chat template. Otherwise as :meth:`chat`."""
         worker = self._supervisor.running_worker()
-        tokens, resolved = await asyncio.to_thread(worker.core.request_processor.encode, prompt, params)
-        async with aclosing(
-            self._stream(worker, PreparedPrompt(tokens, resolved, []), deadline, priority, caller)
-        ) as deltas:
+        request_processor = worker.core.request_processor
+        tokenized = await asyncio.to_thread(request_processor.encode, prompt, params)
+        submission = self._submission(request_processor, tokenized, deadline, priority, caller)
+        async with aclosing(_stream(worker, submission)) as deltas:
             async for delta in deltas:
                 yield delta
-
-    async def check_chat(
-        self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, *, caller: Caller | None = None
-    ) -> int:
-        """Returns the prompt's length in tokens if :meth:`chat` would accept it now; else raises as that would.
-
-        A :meth:`chat` with the same arguments soon afterwards reuses the tokenized prompt.
-        """
-        worker = self._supervisor.running_worker()
-        request_processor = worker.core.request_processor
-        prepared = await _render(request_processor, messages, params, caller)
-        worker.check_admission(prepared.token_ids)
-        request_processor.prepared_prompts.put(messages, params, prepared, caller)
-        return len(prepared.token_ids)
 
     async def tokenize(
         self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True
@@ -302,10 +329,12 @@ class Engine:
         async def one(prompt: str | Sequence[int], chosen: SamplingParams | None) -> list[Completion]:
             async with slots:
                 worker = self._supervisor.running_worker()
-                tokens, resolved = worker.core.request_processor.encode(prompt, chosen)
-                deltas = [delta async for delta in self._stream(worker, PreparedPrompt(tokens, resolved, []))]
+                request_processor = worker.core.request_processor
+                tokenized = request_processor.encode(prompt, chosen)
+                submission = self._submission(request_processor, tokenized)
+                deltas = [delta async for delta in _stream(worker, submission)]
             bar.update()
-            return [_completion(tokens, index, deltas) for index in range(resolved.n)]
+            return [_completion(tokenized.token_ids, index, deltas) for index in range(tokenized.params.n)]
 
         with bar:
             completed = await asyncio.gather(*(one(*pair) for pair in zip(prompts, params, strict=True)))
@@ -316,80 +345,40 @@ class Engine:
         """The current core. Do not keep it: restarts and swaps replace it."""
         return self._supervisor.running_worker().core
 
-    async def _chat(
-        self,
-        messages: Sequence[ChatMessage],
-        params: SamplingParams | None,
-        deadline: float | None,
-        priority: int,
-        caller: Caller | None,
-    ) -> AsyncGenerator[Delta]:
-        worker = self._supervisor.running_worker()
-        prepared = await self._prepare(worker, messages, params, caller)
-        stream = self._stream(worker, prepared, deadline, priority, caller)
-        async with aclosing(stream) as deltas:
-            async for delta in deltas:
-                yield delta
+    def _deltas(
+        self, prepare: Callable[[], Awaitable[PreparedPrompt]], deadline: float | None, priority: int
+    ) -> Deltas:
+        submit = partial(self._submit, prepare, deadline, priority)
+        return Deltas(_pull_deltas(submit), partial(_push_deltas, submit))
 
-    async def _push_deltas(
-        self,
-        messages: Sequence[ChatMessage],
-        params: SamplingParams | None,
-        deadline: float | None,
-        priority: int,
-        caller: Caller | None,
-        take: Callable[[Delta], None],
-    ) -> None:
+    async def _submit(
+        self, prepare: Callable[[], Awaitable[PreparedPrompt]], deadline: float | None, priority: int
+    ) -> tuple[Worker, Submission]:
+        """Makes the submission of a prepared conversation, for the worker that serves now."""
+        prepared = await prepare()
         worker = self._supervisor.running_worker()
-        prepared = await self._prepare(worker, messages, params, caller)
-        submission = self._submission(worker, prepared, deadline, priority, caller)
-        listener = Listener(submission.stream_id, asyncio.get_running_loop(), take)
-        worker.submit(submission, listener)
-        try:
-            await listener.done
-        finally:
-            if not listener.has_ended:
-                worker.abort(listener.request_id)
-
-    async def _prepare(
-        self, worker: Worker, messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None
-    ) -> PreparedPrompt:
         request_processor = worker.core.request_processor
-        prepared = request_processor.prepared_prompts.pop(messages, params, caller)
-        return prepared if prepared is not None else await _render(request_processor, messages, params, caller)
+        if not (isinstance(prepared, RenderedChat) and prepared.is_by(request_processor)):
+            messages, params, caller = prepared.messages, prepared.requested_params, prepared.caller
+            prepared = await _render(request_processor, messages, params, caller)
+        return worker, self._submission(request_processor, prepared.prompt, deadline, priority, prepared.caller)
 
-    async def _stream(
+    def _submission(
         self,
-        worker: Worker,
-        prepared: PreparedPrompt,
+        request_processor: RequestProcessor,
+        prompt: TokenizedPrompt,
         deadline: float | None = None,
         priority: int = 0,
         caller: Caller | None = None,
-    ) -> AsyncGenerator[Delta]:
-        submission = self._submission(worker, prepared, deadline, priority, caller)
-        reader = Reader(submission.stream_id, asyncio.get_running_loop())
-        worker.submit(submission, reader)
-        try:
-            while True:
-                delta = await reader.next()
-                yield delta
-                if delta.is_last:
-                    return
-        finally:
-            if not reader.has_ended:
-                worker.abort(reader.request_id)
-
-    def _submission(
-        self, worker: Worker, prepared: PreparedPrompt, deadline: float | None, priority: int, caller: Caller | None
     ) -> Submission:
-        return worker.core.request_processor.process(
+        return request_processor.process(
             f"req-{next(self._ids)}",
-            prepared.token_ids,
-            prepared.params,
+            prompt.token_ids,
+            prompt.params,
             deadline,
             priority,
-            prepared.partial_reply,
-            num_shared=prepared.num_shared,
+            prompt.partial_reply,
+            num_shared=prompt.num_shared,
             caller=caller,
         )
 
@@ -399,10 +388,46 @@ async def _render(
     messages: Sequence[ChatMessage],
     params: SamplingParams | None,
     caller: Caller | None,
-) -> PreparedPrompt:
+    previous: PreparedPrompt | None = None,
+) -> RenderedChat:
     if request_processor.is_fast_to_render(messages, params):
-        return request_processor.render_chat(messages, params, caller)
-    return await asyncio.to_thread(request_processor.render_chat, messages, params, caller)
+        return request_processor.render_chat(messages, params, caller, previous)
+    return await asyncio.to_thread(request_processor.render_chat, messages, params, caller, previous)
+
+
+Submit = Callable[[], Awaitable[tuple[Worker, Submission]]]
+
+
+async def _pull_deltas(submit: Submit) -> AsyncGenerator[Delta]:
+    async with aclosing(_stream(*await submit())) as deltas:
+        async for delta in deltas:
+            yield delta
+
+
+async def _push_deltas(submit: Submit, take: Callable[[Delta], None]) -> None:
+    worker, submission = await submit()
+    listener = Listener(submission.stream_id, asyncio.get_running_loop(), take)
+    worker.submit(submission, listener)
+    try:
+        await listener.done
+    finally:
+        if not listener.has_ended:
+            worker.abort(listener.request_id)
+
+
+async def _stream(worker: Worker, submission: Submission) -> AsyncGenerator[Delta]:
+    """Yields the deltas of a submission until its last one; aborts it when the reader leaves before."""
+    reader = Reader(submission.stream_id, asyncio.get_running_loop())
+    worker.submit(submission, reader)
+    try:
+        while True:
+            delta = await reader.next()
+            yield delta
+            if delta.is_last:
+                return
+    finally:
+        if not reader.has_ended:
+            worker.abort(reader.request_id)
 
 
 def _completion(prompt: Sequence[int], index: int, all_deltas: Sequence[Delta]) -> Completion:

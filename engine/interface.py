@@ -58,6 +58,39 @@ class Caller:
         ).digest()
 
 
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """Leaves a conversation's oldest turns out of its prompt where they exceed the context window.
+
+    A turn is a user message with the messages up to the next one, and is left out as a whole; system messages at the
+    start and the last user message stay. Room for the reply is reserved: its maximum length, but at most a quarter of
+    the context window. A turn that was left out stays out; when more must go, the turns are cut to half of what fits.
+    So later prompts share a prefix, which the engine finds in its cache, until the room is used up again.
+
+    Args:
+        num_omitted: messages that the conversation's previous prompt left out, under the same context window.
+    """
+
+    num_omitted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PreparedPrompt:
+    """A conversation that an engine has validated, rendered and counted, to be streamed any number of times.
+
+    :meth:`ChatEngine.prepare` makes it and :meth:`ChatEngine.stream` takes it. It occupies nothing in the engine, so it
+    can be dropped at any time, and it keeps what is needed to render it again after another model was loaded.
+    """
+
+    messages: tuple[ChatMessage, ...]  #: those in the prompt
+    caller: Caller | None
+    requested_params: SamplingParams | None  #: as passed to :meth:`ChatEngine.prepare`
+    params: SamplingParams  #: the same, completed with the model's defaults
+    num_prompt_tokens: int
+    max_model_len: int  #: tokens of the context window it was prepared for, prompt and reply together
+    num_omitted_messages: int = 0  #: oldest messages that :class:`Truncation` left out
+
+
 class ChatEngine(Protocol):
     """Streams replies. Leaving the ``async for`` (or cancelling its task) aborts the request."""
 
@@ -74,6 +107,49 @@ class ChatEngine(Protocol):
         """Prometheus metrics of the engine, ``deskmate_*``."""
         ...
 
+    async def prepare(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None = None,
+        *,
+        caller: Caller | None = None,
+        truncation: Truncation | None = None,
+        previous: PreparedPrompt | None = None,
+    ) -> PreparedPrompt:
+        """Validates, renders and counts a conversation that :meth:`stream` would accept now.
+
+        Args:
+            messages: the conversation, oldest first; copied.
+            params: default: the model's own.
+            caller: requests without one share everything with each other.
+            truncation: leaves out the oldest turns of a conversation that is too long; None refuses it.
+            previous: the prompt of the conversation's previous turn. Where this one continues it, only the rest is
+                tokenized; anything else does no harm.
+
+        Raises:
+            ContextLengthError: the rendered prompt leaves no room for a reply.
+            InvalidRequestError: the request can never be served for another reason.
+            EngineOverloadedError: the waiting queue is full.
+            EngineStoppedError: the engine takes no requests.
+        """
+        ...
+
+    def stream(
+        self, prepared: PreparedPrompt, *, deadline: float | None = None, priority: int = 0
+    ) -> AsyncIterator[Delta]:
+        """Streams a reply to a prepared conversation, for the caller that it was prepared for.
+
+        If another model was loaded since, the conversation is rendered again for that one. The first ``anext`` raises
+        what :meth:`prepare` raises. A result of type :class:`~engine.runtime.deltas.Deltas` can also push deltas to a
+        callback.
+
+        Args:
+            deadline: seconds. A reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text; one
+                without a first token by then raises ``DeadlineError``.
+            priority: lower is served first; ``BACKGROUND_PRIORITY`` runs only on what all other requests leave.
+        """
+        ...
+
     def chat(
         self,
         messages: Sequence[ChatMessage],
@@ -83,16 +159,7 @@ class ChatEngine(Protocol):
         priority: int = 0,
         caller: Caller | None = None,
     ) -> AsyncIterator[Delta]:
-        """Streams a reply to a conversation. The first ``anext`` raises what :meth:`check_chat` raises.
-
-        A result of type :class:`~engine.runtime.deltas.Deltas` can also push deltas to a callback.
-
-        Args:
-            deadline: seconds. A reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text; one
-                without a first token by then raises ``DeadlineError``.
-            priority: lower is served first; ``BACKGROUND_PRIORITY`` runs only on what all other requests leave.
-            caller: requests without one share everything with each other.
-        """
+        """Streams a reply to a conversation: :meth:`prepare` and :meth:`stream` in one."""
         ...
 
     def complete(
@@ -105,19 +172,6 @@ class ChatEngine(Protocol):
         caller: Caller | None = None,
     ) -> AsyncIterator[Delta]:
         """Streams a continuation of ``prompt``, without a chat template."""
-        ...
-
-    async def check_chat(
-        self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, *, caller: Caller | None = None
-    ) -> int:
-        """Returns the prompt's length in tokens if :meth:`chat` would accept it now.
-
-        Raises:
-            ContextLengthError: the rendered prompt leaves no room for a reply.
-            InvalidRequestError: the request can never be served for another reason.
-            EngineOverloadedError: the waiting queue is full.
-            EngineStoppedError: the engine takes no requests.
-        """
         ...
 
     async def tokenize(

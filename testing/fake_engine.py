@@ -24,9 +24,12 @@ from engine import (
     Health,
     ModelInfo,
     PrefillProgress,
+    PreparedPrompt,
     SamplingParams,
     Timings,
+    Truncation,
 )
+from engine.text.truncation import ContextBudget, prepare_truncated
 
 CACHED_PROMPT_TOKENS = 3
 
@@ -58,10 +61,11 @@ class FakeEngine:
     def __init__(self, default: Script | None = None, *, max_model_len: int = 4096) -> None:
         self.default = default or Script()
         self.scripts: deque[Script] = deque()
-        self.refuse: Exception | None = None  #: raised by ``check_chat`` and at the start of a reply
+        self.refuse: Exception | None = None  #: raised by ``prepare`` and at the start of a reply
         self.ready = True
         self.deadlines: list[float | None] = []  #: of the replies that started
         self.calls: list[tuple[list[ChatMessage], SamplingParams | None]] = []
+        self.previous: list[PreparedPrompt | None] = []  #: ``previous`` of the calls of ``prepare``
         self.running = 0
         self.aborted = 0  #: replies abandoned before their end
         self.started = asyncio.Event()  #: set when a reply starts
@@ -100,12 +104,42 @@ class FakeEngine:
     def registry(self) -> CollectorRegistry:
         return self._registry
 
-    async def check_chat(
-        self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, *, caller: Caller | None = None
-    ) -> int:
-        tokens = self._count(messages)
-        self._admit(tokens)
-        return tokens
+    async def prepare(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None = None,
+        *,
+        caller: Caller | None = None,
+        truncation: Truncation | None = None,
+        previous: PreparedPrompt | None = None,
+    ) -> PreparedPrompt:
+        self.previous.append(previous)
+        resolved = (params or SamplingParams()).with_defaults(self.default_sampling_params)
+
+        async def counted(kept: Sequence[ChatMessage]) -> PreparedPrompt:
+            tokens = self._count(kept)
+            self._admit(tokens)
+            return PreparedPrompt(
+                messages=tuple(kept),
+                caller=caller,
+                requested_params=params,
+                params=resolved,
+                num_prompt_tokens=tokens,
+                max_model_len=self._info.max_model_len,
+            )
+
+        budget = ContextBudget(self._info.max_model_len, resolved.max_tokens)
+        return await prepare_truncated(counted, messages, truncation, budget)
+
+    async def stream(
+        self, prepared: PreparedPrompt, *, deadline: float | None = None, priority: int = 0
+    ) -> AsyncIterator[Delta]:
+        self._admit(prepared.num_prompt_tokens)
+        prepared.params.check_logprobs(20)
+        self.calls.append((list(prepared.messages), prepared.requested_params))
+        self.deadlines.append(deadline)
+        async for delta in self._reply(prepared.num_prompt_tokens):
+            yield delta
 
     async def chat(
         self,
@@ -116,11 +150,8 @@ class FakeEngine:
         priority: int = 0,
         caller: Caller | None = None,
     ) -> AsyncIterator[Delta]:
-        tokens = await self.check_chat(messages, params)
-        (params or SamplingParams()).check_logprobs(20)
-        self.calls.append((list(messages), params))
-        self.deadlines.append(deadline)
-        async for delta in self._reply(tokens):
+        prepared = await self.prepare(messages, params, caller=caller)
+        async for delta in self.stream(prepared, deadline=deadline, priority=priority):
             yield delta
 
     async def complete(

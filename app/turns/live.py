@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,16 +20,14 @@ from app.turns.buffer import ReplyBuffer
 from app.turns.events import TurnEnd, TurnNotice, TurnProgress
 from app.turns.measurements import ReplyMeasure, ending_of, stats_from
 from engine import (
-    Caller,
     ChatEngine,
-    ChatMessage,
     Delta,
     Deltas,
     EngineError,
     EngineFailedError,
     EngineStoppedError,
     FinishReason,
-    SamplingParams,
+    PreparedPrompt,
 )
 
 _log = logging.getLogger(__name__)
@@ -71,10 +68,7 @@ class LiveTurn:
         user_id: str,
         *,
         engine: ChatEngine,
-        messages: Sequence[ChatMessage],
-        params: SamplingParams,
-        caller: Caller | None = None,
-        prompt_tokens: int,
+        prepared: PreparedPrompt,
         records: TurnRecords,
         notifications: Notifications,
         checkpoint_seconds: float,
@@ -89,19 +83,17 @@ class LiveTurn:
         """
         self.ref = ref
         self.user_id = user_id
+        self.prepared = prepared
         self.buffer = ReplyBuffer()
         self.saved: TurnOutcome | None = None  #: how it ended, once that is saved
         if partial_reply is not None:
             self.buffer.append(partial_reply.text)
         self._engine = engine
-        self._messages = messages
-        self._params = params
-        self._caller = caller
         self._records = records
         self._notifications = notifications
         self._renewal_seconds = lease_seconds / 3
         self._tick_seconds = min(checkpoint_seconds, self._renewal_seconds)
-        self._measure = ReplyMeasure(prompt_tokens)
+        self._measure = ReplyMeasure(prepared.num_prompt_tokens)
         self._partial_reply_tokens = partial_reply.num_tokens if partial_reply is not None else 0
         self._token_ids: list[int] = list(partial_reply.token_ids) if partial_reply is not None else []
         self._final_delta: Delta | None = None  # the delta that ended the reply
@@ -145,7 +137,7 @@ class LiveTurn:
             await self._saved_or_failed.wait()
 
     async def _generate(self) -> None:
-        deltas = self._engine.chat(self._messages, self._params, caller=self._caller)
+        deltas = self._engine.stream(self.prepared)
         if isinstance(deltas, Deltas):
             await deltas.tell(self._take)  # cheaper: no task wakes for each delta
         else:
@@ -274,7 +266,7 @@ class LiveTurn:
         last = self._final_delta
         if last is not None and last.finish_reason in _ENDS:
             # Nothing after the end changes the outcome, such as a stop request that came too late.
-            reason = ending_of(last, self._params.stop)
+            reason = ending_of(last, self.prepared.params.stop)
             stats = stats_from(last.timings, reason) if last.timings else self._measure.partial_stats(reason)
             return TurnOutcome(text=text, status=MessageStatus.COMPLETE, stats=stats)
         failure = None if generation.cancelled() else generation.exception()

@@ -1,35 +1,31 @@
-"""Builds the prompt for a message: as much of the conversation as fits the model's context."""
+"""Prepares the prompt for a message: as much of the conversation as fits the model's context."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from app.domain.context_trimming import ContextBudget, ContextPolicy, count_turns_to_omit
 from app.domain.prompting import PathMessage, chat_messages, past_turns
-from app.errors import ContextTooLong
+from app.errors import AppError
+from app.settings import ContextPolicy
 from app.store.chat.turn_contexts import TurnContext
 from app.turns.engine_errors import as_app_error, context_too_long
-from engine import Caller, ChatEngine, ChatMessage, ContextLengthError, EngineError, SamplingParams
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """A prompt that the engine accepts."""
-
-    messages: list[ChatMessage]
-    tokens: int
-    omitted_messages: int  #: oldest messages that did not fit
-    context_length: int  #: tokens, prompt and reply together
+from engine import (
+    Caller,
+    ChatEngine,
+    ContextLengthError,
+    EngineError,
+    PreparedPrompt,
+    SamplingParams,
+    Truncation,
+)
 
 
 class Prompter:
-    """Builds prompts for one engine under one context policy."""
+    """Prepares prompts for one engine under one context policy."""
 
     def __init__(self, engine: ChatEngine, policy: ContextPolicy) -> None:
         self._engine = engine
         self._policy = policy
 
-    async def prompt(
+    async def prepare(
         self,
         system_prompt: str,
         context: TurnContext,
@@ -39,11 +35,13 @@ class Prompter:
         *,
         caller: Caller | None = None,
         shares_system_prompt: bool = False,
-    ) -> Prompt:
-        """Builds the prompt for a reply to ``text`` after ``context``, or for the rest of ``partial_reply``.
+        previous: PreparedPrompt | None = None,
+    ) -> PreparedPrompt:
+        """Prepares the prompt for a reply to ``text`` after ``context``, or for the rest of ``partial_reply``.
 
         Args:
             shares_system_prompt: the system prompt is the desk's own text, word for word, and holds no user's text.
+            previous: a prompt of the conversation's, which this one may continue.
 
         Raises:
             ContextTooLong: the prompt does not fit even with all old turns left out, or the policy forbids leaving
@@ -51,53 +49,39 @@ class Prompter:
             InvalidInput, Overloaded, EngineUnavailable: the engine rejected the prompt.
         """
         turns = past_turns(context.path)
-        counted: dict[int, int] = {}
-
-        def messages(left_out: int) -> list[ChatMessage]:
-            made = chat_messages(system_prompt, turns[left_out:], text, partial_reply)
-            if caller is not None and shares_system_prompt and made[0]["role"] == "system":
-                made[0]["shared"] = True
-            return made
-
-        async def count(left_out: int) -> int:
-            if left_out not in counted:
-                counted[left_out] = await self._count(messages(left_out), params, caller)
-            return counted[left_out]
-
-        context_length = self._engine.info.max_model_len
-        defaults = self._engine.default_sampling_params
-        budget = ContextBudget(context_length, params.max_tokens or defaults.max_tokens)
-        left_out = 0
+        messages = chat_messages(system_prompt, turns, text, partial_reply)
+        if caller is not None and shares_system_prompt and messages[0]["role"] == "system":
+            messages[0]["shared"] = True
+        truncation = None
         if self._policy == "drop_oldest":
             # With another model or context length the number already left out is no guide: more may fit, or less.
-            already = context.omitted_messages // 2 if context.context_length == context_length else 0
-            left_out = await count_turns_to_omit(count, len(turns), already=already, budget=budget)
-        tokens = await count(left_out)
-        if not budget.holds(tokens):
-            raise await self._refusal(tokens, context_length, system_prompt, params, with_turns=left_out < len(turns))
-        return Prompt(
-            messages=messages(left_out), tokens=tokens, omitted_messages=2 * left_out, context_length=context_length
-        )
-
-    async def _count(self, messages: list[ChatMessage], params: SamplingParams, caller: Caller | None = None) -> int:
+            same = context.context_length == self._engine.info.max_model_len
+            truncation = Truncation(context.omitted_messages if same else 0)
         try:
-            return await self._engine.check_chat(messages, params, caller=caller)
+            return await self._engine.prepare(messages, params, caller=caller, truncation=truncation, previous=previous)
         except ContextLengthError as error:
-            return error.prompt_tokens
+            raise await self._refusal(
+                error, system_prompt, params, with_turns=bool(turns and not truncation)
+            ) from error
         except (EngineError, ValueError) as error:
             raise as_app_error(error) from error
 
     async def _refusal(
-        self, tokens: int, context_length: int, system_prompt: str, params: SamplingParams, *, with_turns: bool
-    ) -> ContextTooLong:
+        self, refused: ContextLengthError, system_prompt: str, params: SamplingParams, *, with_turns: bool
+    ) -> AppError:
         """The error that names the part that is too long: the system prompt, the message, or the whole conversation."""
         subject, advice = "This message is", "Shorten it"
         if system_prompt.strip():
-            alone = await self._count(chat_messages(system_prompt, (), "."), params)
-            if alone >= context_length:
-                advice = "Shorten it in the settings, or choose another"
-                return context_too_long(alone, context_length, subject="The system prompt alone is", advice=advice)
+            try:
+                await self._engine.prepare(chat_messages(system_prompt, (), "."), params)
+            except ContextLengthError as error:
+                tokens, advice = error.prompt_tokens, "Shorten it in the settings, or choose another"
+                return context_too_long(
+                    tokens, error.max_model_len, subject="The system prompt alone is", advice=advice
+                )
+            except (EngineError, ValueError) as error:
+                return as_app_error(error)
             subject = "With the system prompt, this message is"
         if with_turns:
             subject, advice = "With the conversation so far, this message is", "Shorten it, or start a new chat"
-        return context_too_long(tokens, context_length, subject=subject, advice=advice)
+        return context_too_long(refused.prompt_tokens, refused.max_model_len, subject=subject, advice=advice)

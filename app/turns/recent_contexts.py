@@ -1,53 +1,71 @@
-"""Caches the context of a conversation's next message when this process has just written its last reply.
+"""Caches what the next message of a conversation starts from when this process has just written its last reply.
 
-Most messages follow such a reply. The cache trusts nothing that could have changed: a context is looked up by the last
-message that the user sees, and the transaction that writes the message checks that it is still the last.
+Most messages follow such a reply. Its context spares a read of the conversation, and its prompt is extended instead of
+tokenizing the whole conversation again. The cache trusts nothing that could have changed: a context is looked up by the
+last message that the user sees, and the transaction that writes the message checks that it is still the last; a prompt
+is extended only where the new one starts with its text.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 
 from app.store.chat.turn_contexts import TurnContext
+from engine import PreparedPrompt
 
-MAX_CHARS = 4_000_000
-"""Capacity: characters over all cached messages. Above it the oldest contexts are evicted."""
+MAX_CHARS = 3_000_000
+"""Capacity: characters over all cached messages. Above it the oldest entries are evicted.
+
+With its token ids and its prompt, an entry takes some 20 bytes per character.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    context: TurnContext | None  #: None where another process may change the conversation
+    prompt: PreparedPrompt  #: of the last reply
+    num_chars: int
 
 
 class RecentContexts:
-    """A cache of contexts that evicts the oldest write first. Belongs to one event loop.
-
-    Only for a process that is the database's single writer: otherwise another process may resume a reply under its id.
+    """A cache of contexts and prompts that evicts the oldest write first. Belongs to one event loop.
 
     Args:
-        max_chars: capacity; the oldest contexts are evicted above it. 0 caches nothing.
+        is_alone: this process is the database's single writer. Otherwise another process may resume a reply under its
+            id, so no context is found, only prompts.
+        max_chars: capacity; the oldest entries are evicted above it.
     """
 
-    def __init__(self, max_chars: int = MAX_CHARS) -> None:
+    def __init__(self, *, is_alone: bool, max_chars: int = MAX_CHARS) -> None:
+        self._is_alone = is_alone
         self._max_chars = max_chars
-        self._kept: OrderedDict[tuple[str, str], TurnContext] = OrderedDict()  # by user and conversation
+        self._kept: OrderedDict[tuple[str, str], _Entry] = OrderedDict()  # by user and conversation
         self._num_chars = 0
 
     def find(self, user_id: str, conversation_id: str, tip_id: str) -> TurnContext | None:
         """The context of a message after ``tip_id``, or None. Its settings are the last message's, perhaps outdated."""
-        context = self._kept.get((user_id, conversation_id))
+        entry = self._kept.get((user_id, conversation_id))
+        context = None if entry is None else entry.context
         return context if context is not None and context.parent_id == tip_id else None
 
-    def keep(self, user_id: str, conversation_id: str, context: TurnContext) -> None:
-        """Caches the conversation's latest context."""
+    def previous_prompt(self, user_id: str, conversation_id: str) -> PreparedPrompt | None:
+        """The prompt of the conversation's last reply, or None."""
+        entry = self._kept.get((user_id, conversation_id))
+        return None if entry is None else entry.prompt
+
+    def keep(self, user_id: str, conversation_id: str, context: TurnContext, prompt: PreparedPrompt) -> None:
+        """Caches the conversation's latest context, and the prompt of the reply that it ends with."""
         self.forget(user_id, conversation_id)
-        self._kept[user_id, conversation_id] = context
-        self._num_chars += _size(context)
+        num_chars = sum(len(message.content) for message in context.path)
+        self._kept[user_id, conversation_id] = _Entry(context if self._is_alone else None, prompt, num_chars)
+        self._num_chars += num_chars
         while self._num_chars > self._max_chars:
             _, oldest = self._kept.popitem(last=False)
-            self._num_chars -= _size(oldest)
+            self._num_chars -= oldest.num_chars
 
     def forget(self, user_id: str, conversation_id: str) -> None:
-        """Evicts the conversation's context, because it changes."""
-        context = self._kept.pop((user_id, conversation_id), None)
-        if context is not None:
-            self._num_chars -= _size(context)
-
-
-def _size(context: TurnContext) -> int:
-    return sum(len(message.content) for message in context.path)
+        """Evicts the conversation's entry, because it changes."""
+        entry = self._kept.pop((user_id, conversation_id), None)
+        if entry is not None:
+            self._num_chars -= entry.num_chars

@@ -75,7 +75,7 @@ class Turns:
         poll_seconds = min(settings.checkpoint_seconds, settings.lease_seconds / 3)
         self._idempotent_starts = IdempotentStarts(records)
         self._stored = StoredTurns(records, notifications, poll_seconds)
-        self._recent = RecentContexts() if is_alone else RecentContexts(0)
+        self._recent = RecentContexts(is_alone=is_alone)
         self._turn_requests = TurnRequests(contexts, self._recent, settings.max_message_chars)
         self._prompter = Prompter(engine, settings.context_policy)
         self._live: dict[str, LiveTurn] = {}
@@ -322,7 +322,8 @@ class Turns:
         params = used.sampling_params()
         partial_reply = turn_request.partial_reply
         caller = caller_of(user_id, accounts=self._settings.accounts)
-        prompt = await self._prompter.prompt(
+        conversation_id = turn_request.conversation_id
+        prepared = await self._prompter.prepare(
             await self._system_prompt(used),
             context,
             turn_request.text,
@@ -330,24 +331,22 @@ class Turns:
             PathMessage(Role.ASSISTANT, partial_reply.text, partial_reply.token_ids) if partial_reply else None,
             caller=caller,
             shares_system_prompt=used.has_shared_system_prompt,
+            previous=self._recent.previous_prompt(user_id, conversation_id) if conversation_id is not None else None,
         )
         ref = TurnRef(
             turn_id=partial_reply.turn_id if partial_reply else turn_id,
-            conversation_id=turn_request.conversation_id or new_id(),
+            conversation_id=conversation_id or new_id(),
             user_message_id=turn_request.message_id or new_id(),
             message_id=partial_reply.message_id if partial_reply else new_id(),
-            omitted_messages=prompt.omitted_messages,
-            context_length=prompt.context_length,
+            omitted_messages=prepared.num_omitted_messages,
+            context_length=prepared.max_model_len,
             has_system_prompt=used.has_system_prompt,
         )
         live = LiveTurn(
             ref,
             user_id,
             engine=self._engine,
-            messages=prompt.messages,
-            params=params,
-            caller=caller,
-            prompt_tokens=prompt.tokens,
+            prepared=prepared,
             records=self._records,
             notifications=self._notifications,
             checkpoint_seconds=self._settings.checkpoint_seconds,
@@ -359,7 +358,7 @@ class Turns:
             conversation_id=ref.conversation_id,
             user_message_id=ref.user_message_id,
             message_id=ref.message_id,
-            title=title_from(turn_request.text) if turn_request.conversation_id is None else None,
+            title=title_from(turn_request.text) if conversation_id is None else None,
             parent_id=context.parent_id,
             parent_is_tip=turn_request.follows_tip,
             text=turn_request.text if turn_request.message_id is None else None,
@@ -367,8 +366,8 @@ class Turns:
             settings=used,
             save_settings=settings is not None,
             model=self._engine.info.name,
-            omitted_messages=prompt.omitted_messages,
-            context_length=prompt.context_length,
+            omitted_messages=prepared.num_omitted_messages,
+            context_length=prepared.max_model_len,
         )
         if ref.turn_id in self._live:
             raise Conflict(BUSY)
@@ -398,7 +397,7 @@ class Turns:
             _log.error("%s failed", task.get_name(), exc_info=failure)
 
     def _remember(self, live: LiveTurn, context: TurnContext, question: str, settings: ChatSettings) -> None:
-        """Caches the context of the conversation's next message."""
+        """Caches what the conversation's next message starts from."""
         if live.saved is None:
             return
         reply = PathMessage(Role.ASSISTANT, live.saved.text, live.saved.token_ids)
@@ -410,7 +409,7 @@ class Turns:
             omitted_messages=live.ref.omitted_messages,
             context_length=live.ref.context_length,
         )
-        self._recent.keep(live.user_id, live.ref.conversation_id, after)
+        self._recent.keep(live.user_id, live.ref.conversation_id, after, live.prepared)
 
     def _forget(self, live: LiveTurn) -> None:
         del self._live[live.ref.turn_id]

@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from time import perf_counter
@@ -20,7 +19,7 @@ from types import TracebackType
 from app.domain.chat_settings import ChatSettings
 from benchmarks.live.scripted_chats import MAX_REPLY_TOKENS, AskFunction, ScriptedQuestion, TokenWindow, chat
 from benchmarks.peers.protocol import die_with_parent
-from engine import ChatMessage, Delta, Engine, EngineSettings
+from engine import ChatMessage, Engine, EngineSettings, PreparedPrompt
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -98,15 +97,18 @@ async def serve() -> None:
 def make_ask(engine: Engine) -> AskFunction:
     """Makes the function by which one user asks the engine, with the conversation so far."""
     messages: list[ChatMessage] = []
+    previous: PreparedPrompt | None = None
 
     async def answer(question: ScriptedQuestion) -> None:
+        nonlocal previous
         if question.starts_conversation:
             messages.clear()
+            previous = None
         messages.append({"role": "user", "content": question.text})
         params = ChatSettings(seed=question.seed, max_tokens=MAX_REPLY_TOKENS).sampling_params()
         text, token_ids = "", list[int]()
-        deltas: AsyncGenerator[Delta] = engine.chat(messages, params)
-        async with aclosing(deltas):
+        previous = await engine.prepare(messages, params, previous=previous)
+        async with aclosing(engine.stream(previous)) as deltas:
             async for delta in deltas:
                 text += delta.text
                 token_ids += delta.token_ids

@@ -23,7 +23,7 @@ from engine.errors import (
     ModelLoadError,
     UnsupportedParameterError,
 )
-from engine.interface import Caller, ChatMessage
+from engine.interface import Caller, ChatMessage, PreparedPrompt, Truncation
 from engine.outputs import (
     Delta,
     EngineState,
@@ -43,6 +43,7 @@ from engine.remote.upstreams import ServedModel, Upstream, UpstreamPool, base_ur
 from engine.sampling_params import SamplingParams, check_deadline
 from engine.settings import EngineSettings
 from engine.text.chat_template import check_messages
+from engine.text.truncation import ContextBudget, prepare_truncated
 
 _log = logging.getLogger(__name__)
 
@@ -223,6 +224,69 @@ class RemoteEngine:
 
     # -- requests -------------------------------------------------------------------------------------------
 
+    async def prepare(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None = None,
+        *,
+        caller: Caller | None = None,
+        truncation: Truncation | None = None,
+        previous: PreparedPrompt | None = None,  # noqa: ARG002 - the server renders the conversation
+    ) -> PreparedPrompt:
+        """Validates and counts a conversation that :meth:`stream` would send now.
+
+        Where the server cannot count tokens, the length is an estimate. An estimate never refuses a prompt: the server
+        decides.
+
+        Raises:
+            ContextLengthError: by the server's count, the prompt does not fit its context window.
+            InvalidRequestError: the server does not support a parameter, or cannot continue a partial reply.
+            EngineStoppedError: no server is healthy.
+        """
+        limit = self._info.max_model_len
+
+        async def counted(kept: Sequence[ChatMessage]) -> PreparedPrompt:
+            tokens = await self._count(kept, params, limit)
+            return PreparedPrompt(
+                messages=tuple(message.copy() for message in kept),
+                caller=caller,
+                requested_params=params,
+                params=(params or SamplingParams()).with_defaults(self.default_sampling_params),
+                num_prompt_tokens=tokens,
+                max_model_len=limit,
+            )
+
+        max_tokens = params.max_tokens if params is not None else None
+        return await prepare_truncated(counted, messages, truncation, ContextBudget(limit, max_tokens))
+
+    async def _count(self, messages: Sequence[ChatMessage], params: SamplingParams | None, limit: int) -> int:
+        """Returns the prompt's length in tokens, counted by the server that would get it now, or estimated."""
+        check_messages(messages)
+        chat_request = ChatRequest(messages=messages, params=self._checked(params))
+        pool, dispatcher = self._open()
+        while True:
+            upstream = pool.choose(chat_request.affinity_key, set())
+            assert upstream.served is not None
+            chat_request.body(upstream.served.dialect, upstream.served.model)
+            count = await dispatcher.count(upstream, messages)
+            if upstream.is_healthy:  # else counting has just found it unreachable: choose again
+                break
+        if count.is_exact and count.tokens >= limit:
+            raise context_error(count.tokens, limit)
+        return count.tokens if count.is_exact else min(count.tokens, limit - 1)
+
+    def stream(
+        self, prepared: PreparedPrompt, *, deadline: float | None = None, priority: int = 0
+    ) -> AsyncGenerator[Delta]:
+        """Sends a prepared conversation and streams the reply. Otherwise as :meth:`chat`."""
+        return self.chat(
+            prepared.messages,
+            prepared.requested_params,
+            deadline=deadline,
+            priority=priority,
+            caller=prepared.caller,
+        )
+
     async def chat(
         self,
         messages: Sequence[ChatMessage],
@@ -233,6 +297,8 @@ class RemoteEngine:
         caller: Caller | None = None,
     ) -> AsyncGenerator[Delta]:
         """Streams a reply to a conversation. Leaving the loop closes the connection, which aborts the request there.
+
+        The server renders and counts the conversation, so that nothing is prepared beforehand.
 
         Raises:
             ContextLengthError, InvalidRequestError, EngineOverloadedError, EngineStoppedError: before the first delta.
@@ -263,38 +329,6 @@ class RemoteEngine:
         async with aclosing(self._stream(chat_request, deadline)) as deltas:
             async for delta in deltas:
                 yield delta
-
-    async def check_chat(
-        self,
-        messages: Sequence[ChatMessage],
-        params: SamplingParams | None = None,
-        *,
-        caller: Caller | None = None,  # noqa: ARG002 - no prepared prompt is cached
-    ) -> int:
-        """Returns the prompt's length in tokens if :meth:`chat` would accept it now.
-
-        Where the server cannot count tokens, the length is an estimate. An estimate never refuses a prompt: the server
-        decides.
-
-        Raises:
-            ContextLengthError: by the server's count, the prompt does not fit its context window.
-            InvalidRequestError: the server does not support a parameter, or cannot continue a partial reply.
-            EngineStoppedError: no server is healthy.
-        """
-        check_messages(messages)
-        chat_request = ChatRequest(messages=messages, params=self._checked(params))
-        pool, dispatcher = self._open()
-        while True:
-            upstream = pool.choose(chat_request.affinity_key, set())
-            assert upstream.served is not None
-            chat_request.body(upstream.served.dialect, upstream.served.model)
-            count = await dispatcher.count(upstream, messages)
-            if upstream.is_healthy:  # else counting has just found it unreachable: choose again
-                break
-        limit = self._info.max_model_len
-        if count.is_exact and count.tokens >= limit:
-            raise context_error(count.tokens, limit)
-        return count.tokens if count.is_exact else min(count.tokens, limit - 1)
 
     async def tokenize(
         self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool = True

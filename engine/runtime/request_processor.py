@@ -9,21 +9,23 @@ import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
+from weakref import ref
 
 from engine.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from engine.execution.submission import Submission, make_submission
-from engine.interface import Caller, ChatMessage
+from engine.interface import Caller, ChatMessage, PreparedPrompt
 from engine.model.load import LoadedModel
 from engine.outputs import TokenLogprobs
-from engine.runtime.prepared_prompts import PreparedPrompt, PreparedPromptCache
+from engine.runtime.rendered_chat import RenderedChat, TokenizedPrompt
 from engine.sampling.logprobs import named
 from engine.sampling.sampler import TokenBan
 from engine.sampling_params import SamplingParams, check_deadline, check_priority, shown
 from engine.scheduling.request import Request
 from engine.settings import EngineSettings
 from engine.text.bad_words import TokenSequenceBan, token_sequences
-from engine.text.chat_template import ChatTemplate, check_messages
+from engine.text.chat_template import ChatTemplate, RenderedPrompt, check_messages
 from engine.text.detokenizer import Detokenizer
+from engine.text.truncation import ContextBudget
 from engine.text.vocabulary import Vocabulary
 from engine.text.word_filter import WordBan, WordLists, read_word_list
 from engine.text.word_matching import WordGuard
@@ -49,32 +51,50 @@ class RequestProcessor:
         self._rotary = model.rotary
         self._template = ChatTemplate(model.tokenizer, model.vocab_size)
         self._word_lists = _word_lists(self.vocabulary, settings)
-        self.prepared_prompts = PreparedPromptCache()
 
     def render_chat(
-        self, messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None = None
-    ) -> PreparedPrompt:
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None,
+        caller: Caller | None = None,
+        previous: PreparedPrompt | None = None,
+    ) -> RenderedChat:
         """Renders a conversation into prompt tokens, and resolves the parameters of its reply.
+
+        Args:
+            previous: the prompt of the conversation's previous turn; one of another model is ignored.
 
         Raises:
             InvalidRequestError: the template or :meth:`resolve` refuses it.
         """
-        prompt, partial_reply = self._render(messages, caller)
-        num_shared = self._template.num_shared(messages, prompt) if caller is not None else 0
-        params = self.resolve(prompt, params)
-        if self._template.stop:
-            params = replace(params, stop=(*params.stop, *self._template.stop))
-        return PreparedPrompt(prompt, params, partial_reply, num_shared)
+        extended = previous.rendered if isinstance(previous, RenderedChat) and previous.is_by(self) else None
+        rendered, partial_reply = self._render(messages, extended)
+        token_ids = [*rendered.token_ids, *partial_reply] if partial_reply else rendered.token_ids
+        num_shared = self._template.num_shared(messages, token_ids) if caller is not None else 0
+        resolved = self.resolve(token_ids, params)
+        with_stop = replace(resolved, stop=(*resolved.stop, *self._template.stop)) if self._template.stop else resolved
+        return RenderedChat(
+            messages=tuple(message.copy() for message in messages),
+            caller=caller,
+            requested_params=params,
+            params=resolved,
+            num_prompt_tokens=len(token_ids),
+            max_model_len=self.max_model_len,
+            prompt=TokenizedPrompt(token_ids, with_stop, partial_reply, num_shared),
+            rendered=rendered,
+            renderer=ref(self),
+        )
 
-    def _render(self, messages: Sequence[ChatMessage], caller: Caller | None = None) -> tuple[list[int], list[int]]:
-        """Returns a conversation's token ids, and those of them at the end that are a partial reply to continue."""
+    def _render(
+        self, messages: Sequence[ChatMessage], previous: RenderedPrompt | None = None
+    ) -> tuple[RenderedPrompt, list[int]]:
+        """Returns a conversation as a prompt, and the token ids to append of a partial reply to continue."""
         partial_reply: list[int] = []
         if messages and messages[-1].get("unfinished"):
             check_messages(messages)
             *messages, reply = messages
             partial_reply = self._template.encode_partial_reply(reply)
-        salt = b"" if caller is None else caller.salt
-        return [*self._template.render(messages, salt), *partial_reply], partial_reply
+        return self._template.render(messages, previous), partial_reply
 
     def tokenize(self, prompt: str | Sequence[ChatMessage], *, add_special_tokens: bool) -> list[int]:
         """Returns the token ids of a text or a conversation of any length.
@@ -84,7 +104,8 @@ class RequestProcessor:
         """
         if isinstance(prompt, str):
             return self._template.encode(prompt, add_special_tokens=add_special_tokens)
-        return self._render(prompt)[0]
+        rendered, partial_reply = self._render(prompt)
+        return [*rendered.token_ids, *partial_reply]
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """Returns the text of token ids, special tokens included.
@@ -99,6 +120,11 @@ class RequestProcessor:
         """Returns each token as the vocabulary spells it."""
         return self._template.token_strings(token_ids)
 
+    def budget(self, params: SamplingParams | None) -> ContextBudget:
+        """Returns the tokens that a prompt may have beside its reply."""
+        max_tokens = (params.max_tokens if params is not None else None) or self.default_params.max_tokens
+        return ContextBudget(self.max_model_len, max_tokens)
+
     def is_fast_to_render(self, messages: Sequence[ChatMessage], params: SamplingParams | None) -> bool:
         """Whether :meth:`render_chat` takes less time than handing it to a thread."""
         # A new list of forbidden words takes a while to build.
@@ -108,10 +134,10 @@ class RequestProcessor:
         """Returns the part of a reply's sampled ``token_ids`` that spells exactly its ``text``; empty if none does."""
         return self._template.reply_tokens(text, token_ids)
 
-    def encode(self, prompt: str | Sequence[int], params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
+    def encode(self, prompt: str | Sequence[int], params: SamplingParams | None) -> TokenizedPrompt:
         """Returns the token ids of a prompt without a chat template, and the resolved parameters of its reply."""
         tokens = self._template.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
-        return tokens, self.resolve(tokens, params)
+        return TokenizedPrompt(tokens, self.resolve(tokens, params))
 
     def resolve(self, prompt: Sequence[int], params: SamplingParams | None) -> SamplingParams:
         """Completes the parameters with the model's defaults, and checks that the request can be served.

@@ -6,14 +6,13 @@ import inspect
 import threading
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import TemplateError
 
 from engine.errors import InvalidRequestError, ModelLoadError
 from engine.interface import ChatMessage
 from engine.text.content_format import ContentFormat, detect_content_format
-from engine.text.prompt_cache import RenderedPrompt, RenderedPromptCache
 from engine.text.reply_tokens import ReplyMessage, ReplyTokens, TextOnlyTokenizer, make_sentinels, split_at
 
 if TYPE_CHECKING:
@@ -35,8 +34,15 @@ MAX_SHARED_CHARACTERS = 1 << 22
 MAX_INLINE_CHARACTERS = 4000
 """Characters of a conversation that is rendered without a thread.
 
-Rendering that many takes one or two milliseconds at most, and less for a cached conversation.
+Rendering that many takes one or two milliseconds at most.
 """
+
+
+class RenderedPrompt(NamedTuple):
+    """A rendered conversation, up to where the reply begins."""
+
+    text: str  #: the text that the chat template rendered; empty if the tokenizer never produces it
+    token_ids: list[int]  #: token ids of the whole text
 
 
 class ChatTemplate:
@@ -68,7 +74,6 @@ class ChatTemplate:
         self._shows_text = inspect.getattr_static(type(tokenizer), "apply_chat_template") is usual
         self._text_only = TextOnlyTokenizer(tokenizer)
         self._format = detect_content_format(self._render_text) if self._shows_text else ContentFormat()
-        self._prompt_cache = RenderedPromptCache()
         self._shared: dict[tuple[str, ...], list[int]] = {}  # keyed by two texts that start with these tokens
         # Encoding changes settings of the tokenizer temporarily, so only one thread may encode at a time.
         self._lock = threading.Lock()
@@ -107,12 +112,12 @@ class ChatTemplate:
         """Stop strings beside the model's stop tokens: in a plain dialogue the model would continue as the user."""
         return ("\nUser:",) if self.is_fallback else ()
 
-    def render(self, messages: Sequence[ChatMessage], salt: bytes = b"") -> list[int]:
-        """Returns the token ids of a conversation, up to where the reply begins.
+    def render(self, messages: Sequence[ChatMessage], previous: RenderedPrompt | None = None) -> RenderedPrompt:
+        """Renders a conversation, up to where the reply begins.
 
         Args:
             messages: the conversation.
-            salt: cached prompts are reused only for an equal salt.
+            previous: the prompt of its previous turn, by this template. Used as far as the text really starts with it.
 
         Raises:
             InvalidRequestError: there are no messages, one is malformed, or the model's template refuses them.
@@ -125,22 +130,24 @@ class ChatTemplate:
             for index, message in enumerate(messages)
             if message["role"] == "assistant" and message.get("token_ids")
         ]
+        text = ""
         try:
             with self._lock:
                 if self._shows_text:
                     text = self._render_text(self._format.convert(conversation))
-                    tokens = self._extend_cached_prompt(text, messages, replies, salt)
+                    tokens = self._extend(previous, text, messages, replies) if previous is not None else None
                     if tokens is None:
                         tokens = self._with_replies(text, conversation, replies) or self._tokenize(text)
-                    self._prompt_cache.put(messages, RenderedPrompt(text, tokens), salt)
                 else:
-                    tokens = self._tokenizer.apply_chat_template(conversation, **self._options)
+                    tokens = [
+                        int(token) for token in self._tokenizer.apply_chat_template(conversation, **self._options)
+                    ]
         except (TemplateError, TypeError, ValueError, KeyError) as error:
             # The template is the model's own program; its exceptions say which conversations it does not accept.
             raise InvalidRequestError(
                 f"The model's chat template does not accept this conversation: {error}"
             ) from error
-        return [int(token) for token in tokens]
+        return RenderedPrompt(text, tokens)
 
     def num_shared(self, messages: Sequence[ChatMessage], token_ids: Sequence[int]) -> int:
         """Counts the first token ids of a conversation that depend on no user's text.
@@ -237,25 +244,28 @@ class ChatTemplate:
                 "conversation. Start a new one for each question."
             )
 
-    def _extend_cached_prompt(
-        self, rendered: str, messages: Sequence[ChatMessage], replies: Sequence[ReplyMessage], salt: bytes
+    def _extend(
+        self,
+        previous: RenderedPrompt,
+        rendered: str,
+        messages: Sequence[ChatMessage],
+        replies: Sequence[ReplyMessage],
     ) -> list[int] | None:
-        """Returns the token ids of a prompt by extending the previous turn's cached prompt.
+        """Returns the token ids of a prompt by extending the previous turn's.
 
-        None if the prompt is not the previous prompt followed by its reply.
+        None if the prompt is neither the previous one again nor the previous one followed by its reply.
         """
+        if rendered == previous.text and rendered:
+            return previous.token_ids
         if not replies or replies[-1].index != len(messages) - 2:
             return None
-        known = self._prompt_cache.get(messages[:-2], salt)
-        if known is None:
+        start, reply = len(previous.text), messages[-2]["content"]
+        if not (start and rendered.startswith(previous.text) and rendered.startswith(reply, start)):
             return None
-        start, reply = len(known.text), messages[-2]["content"]
-        if not (rendered.startswith(known.text) and rendered.startswith(reply, start)):
-            return None
-        around = known.text, rendered[start + len(reply) :]
+        around = previous.text, rendered[start + len(reply) :]
         for span in self._replies.find_spans(rendered, around, replies[-1:]):
             if span.start == start:
-                return [*known.token_ids, *span.token_ids, *self._tokenize(rendered[span.end :])]
+                return [*previous.token_ids, *map(int, span.token_ids), *self._tokenize(rendered[span.end :])]
         return None
 
     def _with_replies(
@@ -276,7 +286,7 @@ class ChatTemplate:
         end = 0
         for span in spans:
             tokens += self._tokenize(rendered[end : span.start])
-            tokens += span.token_ids
+            tokens += map(int, span.token_ids)
             end = span.end
         return tokens + self._tokenize(rendered[end:])
 

@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -25,7 +25,7 @@ import app.server.logs
 import app.server.serving
 import engine
 from app.cli.main import main as deskmate
-from engine import Caller, ChatMessage, Delta, SamplingParams
+from engine import Delta, PreparedPrompt
 from testing.fake_engine import FakeEngine, Script
 from tests.faults.scripted_replies import reply_pieces, whole_reply
 
@@ -37,16 +37,11 @@ class ScriptedReplyEngine(FakeEngine):
         super().__init__(max_model_len=10_000_000)
         self._delay = delay
 
-    async def chat(
-        self,
-        messages: Sequence[ChatMessage],
-        params: SamplingParams | None = None,
-        *,
-        deadline: float | None = None,
-        priority: int = 0,
-        caller: Caller | None = None,
+    async def stream(
+        self, prepared: PreparedPrompt, *, deadline: float | None = None, priority: int = 0
     ) -> AsyncIterator[Delta]:
-        tokens = await self.check_chat(messages, params)
+        self._admit(prepared.num_prompt_tokens)
+        messages = prepared.messages
         question = next(message["content"] for message in reversed(messages) if message["role"] == "user")
         pieces = reply_pieces(question)
         if messages[-1]["role"] == "assistant":
@@ -55,7 +50,7 @@ class ScriptedReplyEngine(FakeEngine):
             assert whole.startswith(begun), f"this is not how the reply to {question!r} began: {begun!r}"
             pieces = [whole[offset : offset + 6] for offset in range(len(begun), len(whole), 6)]
         self.scripts.append(Script(pieces, delay=self._delay))
-        async for delta in self._reply(tokens):
+        async for delta in self._reply(prepared.num_prompt_tokens):
             yield delta
 
 

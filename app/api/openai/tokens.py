@@ -96,7 +96,7 @@ async def _chat_tokens(engine: ChatEngine, body: TokenizeChatRequest) -> dict[st
         tokens = await engine.tokenize(messages)
     except UnsupportedParameterError:
         try:
-            return {"count": await engine.check_chat(messages), "tokens": None}
+            return {"count": (await engine.prepare(messages)).num_prompt_tokens, "tokens": None}
         except ContextLengthError as error:
             return {"count": error.prompt_tokens, "tokens": None}
     return {"count": len(tokens), "tokens": tokens}

@@ -166,7 +166,7 @@ async def test_tokens_are_told_by_the_server_that_has_the_model(pair: Pair) -> N
 
 
 async def test_tokens_are_counted_there(pair: Pair) -> None:
-    assert await pair.engine.check_chat(HI) == 3
+    assert (await pair.engine.prepare(HI)).num_prompt_tokens == 3
     pair.back.engine.resize(3)
     answer = await pair.back.http.post("/v1/tokenize", json={"model": "fake", "messages": HI})
     assert answer.json() == {"count": 3, "max_model_len": 3, "tokens": [0, 1, 2], "token_strs": None}
@@ -220,7 +220,7 @@ async def test_the_real_engine_elsewhere_says_the_same(tmp_path: Path) -> None:
         url, _app, _http = await stack.enter_async_context(serve_app(tmp_path / "back", here, gradio=False))
         there = await stack.enter_async_context(remote(url))
         assert there.info.max_model_len == 128
-        assert await there.check_chat(HI) == await here.check_chat(HI)
+        assert (await there.prepare(HI)).num_prompt_tokens == (await here.prepare(HI)).num_prompt_tokens
         for one, other in (
             (here.chat(HI, params), there.chat(HI, params)),
             (here.complete([5, 6, 7], params), there.complete([5, 6, 7], params)),

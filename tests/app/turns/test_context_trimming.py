@@ -2,78 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from app.domain.chat_settings import ChatSettings
-from app.domain.context_trimming import ContextBudget, count_turns_to_omit
 from app.domain.ids import LOCAL_USER_ID as ME
 from app.domain.views import MessageView
 from app.errors import ContextTooLong
 from app.services.container import Services
 from app.settings import AppSettings
 from app.turns.live import TurnRef
-from engine import ChatMessage, Delta, Engine, EngineSettings, SamplingParams
+from engine import ChatMessage, Engine, EngineSettings, PreparedPrompt, SamplingParams
 from testing.fake_engine import FakeEngine
 from testing.models import make_model
 from testing.tokenizers import byte_level_tokenizer
 
 WORDS = 9  #: of a message and of a reply below; the fake engine counts one more for each
-
-
-def prompt_tokens(sizes: list[int], newest: int, system: int, left_out: int) -> int:
-    return system + sum(sizes[left_out:]) + newest
-
-
-def leave_out(sizes: list[int], newest: int, system: int, already: int, budget: ContextBudget) -> int:
-    async def count(left_out: int) -> int:
-        assert 0 <= left_out <= len(sizes)
-        return prompt_tokens(sizes, newest, system, left_out)
-
-    return asyncio.run(count_turns_to_omit(count, len(sizes), already=already, budget=budget))
-
-
-@given(
-    sizes=st.lists(st.integers(1, 60), max_size=12),
-    newest=st.integers(1, 250),
-    system=st.integers(0, 250),
-    already=st.integers(0, 14),
-    budget=st.builds(ContextBudget, st.integers(8, 200), st.none() | st.integers(1, 300)),
-)
-def test_what_is_sent_fits_unless_the_message_alone_does_not(
-    sizes: list[int], newest: int, system: int, already: int, budget: ContextBudget
-) -> None:
-    left_out = leave_out(sizes, newest, system, already, budget)
-    tokens = prompt_tokens(sizes, newest, system, left_out)
-    assert min(already, len(sizes)) <= left_out <= len(sizes)
-    assert tokens <= budget.for_prompt or left_out == len(sizes)
-    assert 1 <= budget.for_reply <= budget.context_length // 4
-    if left_out > already:  # never more than it takes to have half the budget
-        more = prompt_tokens(sizes, newest, system, left_out - 1)
-        history = more - newest - system
-        assert more > budget.for_prompt or 2 * history > budget.for_prompt - newest - system
-
-
-@given(sizes=st.lists(st.integers(5, 20), min_size=40, max_size=60))
-def test_the_beginning_stays_the_same_for_several_turns(sizes: list[int]) -> None:
-    """Each time something is left out, turns for half of the budget come before the next time."""
-    budget = ContextBudget(200, 50)
-    already, sent_since = 0, 0
-    for turn in range(len(sizes)):
-        left_out = leave_out(sizes[:turn], 5, 10, already, budget)
-        if left_out != already:
-            assert already == 0 or sent_since >= (budget.for_prompt - 15) // 2 - 2 * 20
-            sent_since = 0
-        already = left_out
-        sent_since += sizes[turn]
-    assert already > 0
 
 
 async def ask(services: Services, after: TurnRef | None, text: str, **options: object) -> TurnRef:
@@ -189,13 +137,13 @@ async def test_a_policy_of_refusing_says_what_to_do(settings: AppSettings, engin
 class Legible(Engine):
     """Writes what can be stored: whole characters, which a random model's bytes rarely are, and none of them NUL."""
 
-    def chat(  # type: ignore[override]  # the options are passed on
+    async def prepare(
         self, messages: Sequence[ChatMessage], params: SamplingParams | None = None, **options: Any
-    ) -> AsyncGenerator[Delta]:
+    ) -> PreparedPrompt:
         tokenizer = byte_level_tokenizer()
         illegible = {token for token in range(len(tokenizer)) if {"\ufffd", "\0"} & set(tokenizer.decode([token]))}
         bias = dict.fromkeys(illegible.union(tokenizer.all_special_ids), -100.0)
-        return super().chat(messages, replace(params or SamplingParams(), logit_bias=bias), **options)
+        return await super().prepare(messages, replace(params or SamplingParams(), logit_bias=bias), **options)
 
 
 @pytest.fixture

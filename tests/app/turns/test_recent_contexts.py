@@ -81,7 +81,7 @@ async def test_the_model_reads_all_that_was_said(page: Page, on_sqlite: bool) ->
     await page.ask("three", "3")
     assert page.prompt == ["one", "1", "two", "2", "three"]
     assert page.reads == (0 if on_sqlite else 1)  # where another process may write, it is read each time
-    page.services.turns._recent = RecentContexts(0)
+    page.services.turns._recent = RecentContexts(is_alone=False)
     remembered = page.engine.calls[-1][0]
     await page.hear(await page.services.turns.regenerate(ME, page.shown.message_id))  # type: ignore[union-attr]
     assert page.engine.calls[-1][0] == remembered  # with the same token ids
@@ -154,20 +154,46 @@ async def _set(page: Page, conversation_id: str, **values: object) -> None:
     await page.services.database.write(lambda session: session.execute(changed))
 
 
-def test_old_ones_are_forgotten() -> None:
+async def test_the_next_prompt_continues_the_last_one(page: Page, stranger: str) -> None:
+    """Also where another process may write, because only the text decides whether it really does."""
+    first = await page.ask("one", "1")
+    assert page.engine.previous == [None]
+    await page.ask("two", "2")
+    second = page.shown
+    assert second is not None
+    assert page.engine.previous[-1] is not None
+    assert [message["content"] for message in page.engine.previous[-1].messages] == ["one"]
+    await page.hear(await page.services.turns.regenerate(ME, second.message_id))
+    assert page.engine.previous[-1] is not None
+    assert [message["content"] for message in page.engine.previous[-1].messages] == ["one", "1", "two"]
+    with pytest.raises(NotFound):
+        await page.services.turns.start(stranger, text="mine", conversation_id=first.conversation_id)
+    await page.ask("elsewhere", "3", conversation_id=None, tip_id=None)
+    assert page.engine.previous[-1] is None
+
+
+async def test_old_ones_are_forgotten(engine: FakeEngine) -> None:
+    prompt = await engine.prepare([{"role": "user", "content": "hi"}])
+
     def context(length: int) -> TurnContext:
         path = (PathMessage(Role.USER, "x" * length),)
         return TurnContext(parent_id="tip", path=path, settings=SETTINGS, streaming=False)
 
-    recent = RecentContexts(100)
+    recent, shared = RecentContexts(is_alone=True, max_chars=100), RecentContexts(is_alone=False, max_chars=100)
     for number in range(10):
-        recent.keep(ME, str(number), context(40))
-    assert [recent.find(ME, str(number), "tip") is not None for number in range(10)] == [False] * 8 + [True] * 2
+        for each in (recent, shared):
+            each.keep(ME, str(number), context(40), prompt)
+    kept = [False] * 8 + [True] * 2
+    assert [recent.find(ME, str(number), "tip") is not None for number in range(10)] == kept
+    assert [recent.previous_prompt(ME, str(number)) is prompt for number in range(10)] == kept
+    assert [shared.find(ME, str(number), "tip") for number in range(10)] == [None] * 10
+    assert [shared.previous_prompt(ME, str(number)) is prompt for number in range(10)] == kept
     assert recent.find(ME, "9", "another tip") is None
     assert recent.find("somebody else", "9", "tip") is None
-    recent.keep(ME, "9", context(101))
+    assert recent.previous_prompt("somebody else", "9") is None
+    recent.keep(ME, "9", context(101), prompt)
     assert recent.find(ME, "9", "tip") is None
-    recent.keep(ME, "8", context(100))
+    recent.keep(ME, "8", context(100), prompt)
     recent.forget(ME, "8")
-    recent.keep(ME, "7", context(100))  # nothing of what was forgotten counts
+    recent.keep(ME, "7", context(100), prompt)  # nothing of what was forgotten counts
     assert recent.find(ME, "7", "tip") is not None

@@ -116,7 +116,7 @@ def text_of(deltas: list[Delta]) -> str:
 
 async def test_it_says_what_our_engine_says(there: RemoteEngine, here: Engine) -> None:
     assert (there.info.name, there.info.attention, there.info.max_model_len) == ("guide", "vLLM", CONTEXT)
-    assert await there.check_chat(QUESTION) == await here.check_chat(QUESTION)
+    assert (await there.prepare(QUESTION)).num_prompt_tokens == (await here.prepare(QUESTION)).num_prompt_tokens
     theirs, ours = await read(there.chat(QUESTION, GREEDY)), await read(here.chat(QUESTION, GREEDY))
     assert text_of(theirs) == text_of(ours)
     assert [token for d in theirs for token in d.token_ids] == [token for d in ours for token in d.token_ids]
@@ -143,7 +143,9 @@ async def test_a_reply_goes_on(there: RemoteEngine) -> None:
     whole = text_of(await read(there.chat(QUESTION, GREEDY)))
     begun = text_of(await read(there.chat(QUESTION, SamplingParams(temperature=0.0, max_tokens=12))))
     unfinished: ChatMessage = {"role": "assistant", "content": begun, "unfinished": True}
-    assert await there.check_chat([*QUESTION, unfinished]) > await there.check_chat(QUESTION)
+    assert (await there.prepare([*QUESTION, unfinished])).num_prompt_tokens > (
+        await there.prepare(QUESTION)
+    ).num_prompt_tokens
     rest = text_of(await read(there.chat([*QUESTION, unfinished], SamplingParams(temperature=0.0, max_tokens=28))))
     assert begun + rest == whole
 
@@ -171,7 +173,7 @@ async def test_parameters_do_what_they_say(there: RemoteEngine) -> None:
 async def test_the_context(there: RemoteEngine) -> None:
     long: list[ChatMessage] = [{"role": "user", "content": "word " * 3 * CONTEXT}]
     with pytest.raises(ContextLengthError) as refused:
-        await there.check_chat(long)
+        await there.prepare(long)
     with pytest.raises(ContextLengthError) as answered:
         await read(there.chat(long))
     assert refused.value.prompt_tokens == answered.value.prompt_tokens > CONTEXT

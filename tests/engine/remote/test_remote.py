@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from engine import (
+    Caller,
     ChatEngine,
     ChatMessage,
     ContextLengthError,
@@ -31,8 +32,10 @@ from engine import (
     RemoteEngine,
     ReplyInterruptedError,
     SamplingParams,
+    Truncation,
 )
 from engine.remote import dispatcher, upstreams
+from engine.remote.dialects import DIALECTS, ChatRequest
 from engine.remote.dispatcher import MAX_BACKOFF_SECONDS
 from testing.scripted_server import (
     DISCONNECT,
@@ -148,7 +151,7 @@ async def test_a_server_that_tells_no_usage_is_counted_here(connect: Connect) ->
         deltas = await read(engine.chat(HI))
         assert deltas[-1].timings is not None
         assert deltas[-1].timings.completion_tokens == 2
-        assert deltas[-1].timings.prompt_tokens == await engine.check_chat(HI) > 0
+        assert deltas[-1].timings.prompt_tokens == (await engine.prepare(HI)).num_prompt_tokens > 0
         assert "stream_options" not in server.generation_requests[0].body
         assert engine.info.max_model_len == 64
 
@@ -434,11 +437,11 @@ async def test_a_maximum_length_that_does_not_fit_is_an_upper_bound(
 async def test_vllm_counts_the_tokens(server: ScriptedServer, connect: Connect) -> None:
     engine = await connect(server)
     server.on["/tokenize"] = refusal(200, {"count": 42, "max_model_len": 100, "tokens": []})
-    assert await engine.check_chat(HI) == 42
+    assert (await engine.prepare(HI)).num_prompt_tokens == 42
     assert server.other_requests[-1].body == {"model": "m", "messages": HI, "add_generation_prompt": True}
     server.on["/tokenize"] = refusal(200, {"count": 100, "max_model_len": 100, "tokens": []})
     with pytest.raises(ContextLengthError, match="100 tokens long"):
-        await engine.check_chat(HI)
+        await engine.prepare(HI)
 
 
 async def test_llama_cpp_counts_the_tokens(connect: Connect) -> None:
@@ -448,7 +451,7 @@ async def test_llama_cpp_counts_the_tokens(connect: Connect) -> None:
         server.on["/tokenize"] = refusal(200, {"tokens": [1, 2, 3]})
         engine = await connect(server)
         assert engine.info.max_model_len == 512
-        assert await engine.check_chat(HI) == 3
+        assert (await engine.prepare(HI)).num_prompt_tokens == 3
         assert server.other_requests[-1].body["content"] == "<u>hi<a>"
 
 
@@ -456,13 +459,95 @@ async def test_an_estimate_refuses_nobody_and_learns(connect: Connect) -> None:
     async with ScriptedServer(owned_by="somebody") as server:
         engine = await connect(server)
         long: list[ChatMessage] = [{"role": "user", "content": "word " * 1000}]
-        assert await engine.check_chat(long) == 99
-        before = await engine.check_chat([{"role": "user", "content": "word " * 40}])
+        assert (await engine.prepare(long)).num_prompt_tokens == 99
+        before = (await engine.prepare([{"role": "user", "content": "word " * 40}])).num_prompt_tokens
         for _ in range(20):
             server.say(reply(chunk("a", "stop"), usage(2010, 1), DONE))
             await read(engine.chat(long))
-        after = await engine.check_chat([{"role": "user", "content": "word " * 40}])
+        after = (await engine.prepare([{"role": "user", "content": "word " * 40}])).num_prompt_tokens
         assert before < 70 < 80 < after < 99
+
+
+# -- prepared first -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", [{}, {"n": 2, "seed": 3, "stop": "x"}])
+async def test_what_was_prepared_is_sent_as_chat_sends_it(
+    server: ScriptedServer, connect: Connect, asked: dict[str, Any]
+) -> None:
+    engine = await connect(server)
+    server.on["/tokenize"] = refusal(200, {"count": 42})
+    params, caller = SamplingParams(**asked), Caller("ann")
+    messages = [message.copy() for message in HI]
+    server.default = reply(*(chunk("a", "stop", index=index) for index in range(params.n)), usage(42, params.n), DONE)
+    prepared = await engine.prepare(messages, params, caller=caller)
+    assert (prepared.num_prompt_tokens, prepared.max_model_len, prepared.params.temperature) == (42, 100, 1.0)
+    assert server.generation_requests == []
+    messages[0]["content"] = "changed"
+    counted = len(server.other_requests)
+    for _ in range(2):
+        deltas = await read(engine.stream(prepared, priority=0))
+        assert text_of(deltas) == "a" * params.n
+    await read(engine.chat(HI, params, caller=caller))
+    assert len(server.other_requests) == counted, "counted once, where it was prepared"
+    first, second, by_chat = (request.body for request in server.generation_requests)
+    assert first == second == by_chat
+    assert first["messages"] == HI
+    assert "temperature" not in first, "what was not asked for is left to the server"
+    assert first["cache_salt"] == ChatRequest(messages=HI, caller=caller).body(DIALECTS["vllm"], "m")["cache_salt"]
+
+
+async def test_what_was_prepared_is_sent_to_a_server_that_lives(
+    server: ScriptedServer, other: ScriptedServer, connect: Connect
+) -> None:
+    engine = await connect(server, other)
+    prepared = [await engine.prepare([{"role": "user", "content": f"{number}"}]) for number in range(10)]
+    await server.stop()
+    for each in prepared:
+        assert text_of(await read(engine.stream(each))) == "Hello world"
+    assert [request.body["messages"][0]["content"] for request in other.generation_requests] == list("0123456789")
+
+
+async def test_a_prepared_unfinished_reply_goes_on(server: ScriptedServer, connect: Connect) -> None:
+    engine = await connect(server)
+    await read(engine.stream(await engine.prepare(UNFINISHED)))
+    body = server.generation_requests[0].body
+    assert (body["continue_final_message"], body["messages"][-1]["content"]) == (True, "Hel")
+
+
+async def test_a_stopped_engine_sends_nothing_that_was_prepared(server: ScriptedServer, connect: Connect) -> None:
+    engine = await connect(server)
+    prepared = await engine.prepare(HI)
+    assert await engine.drain(1.0)
+    for refused in (engine.prepare(HI), read(engine.stream(prepared))):
+        with pytest.raises(EngineStoppedError):
+            await refused
+    assert server.generation_requests == []
+
+
+@pytest.mark.parametrize("owner", ["somebody", "vllm"])
+async def test_the_oldest_turns_are_left_out_by_the_servers_count_or_an_estimate(connect: Connect, owner: str) -> None:
+    async with ScriptedServer(owned_by=owner, max_model_len=200) as server:
+        engine = await connect(server)
+        talk: list[ChatMessage] = [{"role": "system", "content": "Be kind."}]
+        for number in range(20):
+            talk += [{"role": "user", "content": f"{number} " * 10}, {"role": "assistant", "content": "word " * 10}]
+        talk.append({"role": "user", "content": "last"})
+        if owner == "vllm":  # whatever is left out, it does not fit
+            server.on["/tokenize"] = refusal(200, {"count": 200})
+            with pytest.raises(ContextLengthError, match="200 tokens long"):
+                await engine.prepare(talk, truncation=Truncation())
+            counted = [request.body["messages"] for request in server.other_requests if request.path == "/tokenize"]
+            assert counted[0] == talk
+            assert [talk[0], talk[-1]] in counted
+            return
+        prepared = await engine.prepare(talk, truncation=Truncation())
+        omitted = prepared.num_omitted_messages
+        assert omitted > 20
+        assert omitted % 2 == 0
+        assert prepared.num_prompt_tokens <= 150
+        await read(engine.stream(prepared))
+        assert server.generation_requests[0].body["messages"] == [talk[0], *talk[1 + omitted :]]
 
 
 # -- what servers understand ------------------------------------------------------------------------------------
@@ -508,7 +593,7 @@ async def test_parameters_a_server_does_not_know_are_refused_by_name(
     async with ScriptedServer(owned_by=owner) as server:
         engine = await connect(server)
         (name,) = asked
-        for refused in (engine.check_chat(HI, SamplingParams(**asked)), said(engine, **asked)):
+        for refused in (engine.prepare(HI, SamplingParams(**asked)), said(engine, **asked)):
             with pytest.raises(InvalidRequestError, match=f"^{name} "):
                 await refused
         assert server.generation_requests == []
@@ -547,7 +632,7 @@ UNFINISHED: list[ChatMessage] = [
 async def test_a_reply_goes_on(connect: Connect, owner: str) -> None:
     async with ScriptedServer(owned_by=owner) as server:
         engine = await connect(server)
-        await engine.check_chat(UNFINISHED)
+        await engine.prepare(UNFINISHED)
         await read(engine.chat(UNFINISHED))
         body = server.generation_requests[0].body
         assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
@@ -559,7 +644,7 @@ async def test_a_server_that_cannot_go_on_with_a_reply(connect: Connect, owner: 
     async with ScriptedServer(owned_by=owner) as server:
         engine = await connect(server)
         with pytest.raises(InvalidRequestError, match="cannot continue"):
-            await engine.check_chat(UNFINISHED)
+            await engine.prepare(UNFINISHED)
         with pytest.raises(InvalidRequestError, match="cannot continue"):
             await read(engine.chat(UNFINISHED))
         assert server.generation_requests == []
@@ -636,7 +721,7 @@ async def test_a_server_dies_and_returns(
     await eventually(lambda: not engine.health().ready)
     assert engine.status.state is EngineState.FAILED
     with pytest.raises(EngineStoppedError, match="No model server is available"):
-        await engine.check_chat(HI)
+        await engine.prepare(HI)
     await server.start()
     await eventually(lambda: engine.health().ready)
     assert f"{up} 1.0" in generate_latest(engine.registry).decode()

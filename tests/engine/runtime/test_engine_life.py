@@ -240,7 +240,7 @@ async def test_one_more_than_fits_is_refused_and_room_comes_back(model: Path) ->
         with pytest.raises(EngineOverloadedError, match="of at most 3"):
             await read(engine.complete(PROMPT, SHORT))
         with pytest.raises(EngineOverloadedError):
-            await engine.check_chat([{"role": "user", "content": "hi"}])
+            await engine.prepare([{"role": "user", "content": "hi"}])
         for task in tasks:
             task.cancel()
         assert (await waiting)[-1].finish_reason is FinishReason.LENGTH

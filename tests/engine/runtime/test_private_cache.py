@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Caller, ChatMessage, Engine, EngineSettings, SamplingParams
-from engine.runtime.prepared_prompts import PreparedPrompt, PreparedPromptCache
-from engine.text.prompt_cache import RenderedPrompt, RenderedPromptCache
 from testing.models import make_model
 from tests.engine.scheduling.test_scheduler import SimulatedCache, make_request, make_scheduler, run_to_end
 
@@ -93,18 +91,6 @@ async def test_plain_prompts_are_a_users_from_the_first_token(engine: Engine) ->
     assert await asked(BOB) == 0
     assert await asked(Caller("ann", "salted")) == 0
     assert await asked(ANN) == len(prompt) - 1
-
-
-def test_kept_prompts_serve_their_caller_alone() -> None:
-    messages, chats, beginnings = said(SECRET), PreparedPromptCache(), RenderedPromptCache()
-    chats.put(messages, None, PreparedPrompt([1], SHORT, []), ANN)
-    assert chats.pop(messages, None, BOB) is None
-    assert chats.pop(messages, None) is None
-    assert chats.pop(messages, None, ANN) is not None
-    beginnings.put(messages, RenderedPrompt("text", [1]), ANN.salt)
-    assert beginnings.get(messages, BOB.salt) is None
-    assert beginnings.get(messages) is None
-    assert beginnings.get(messages, ANN.salt) is not None
 
 
 def test_salts_do_not_meet() -> None:

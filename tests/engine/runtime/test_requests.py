@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import pytest
 from transformers import AutoTokenizer
 
 from engine import (
-    Caller,
     ChatMessage,
     ContextLengthError,
     Delta,
@@ -22,7 +21,6 @@ from engine import (
     InvalidRequestError,
     SamplingParams,
 )
-from engine.runtime.prepared_prompts import PreparedPrompt
 from engine.text.detokenizer import REPLACEMENT
 from testing.models import make_model
 
@@ -177,7 +175,7 @@ async def test_the_next_turn_of_a_chat_reuses_the_cache(engine: Engine) -> None:
     ]
     timings = (await read(engine.chat(turn, SamplingParams(max_tokens=2))))[-1].timings
     assert timings is not None
-    assert (timings.cached_prompt_tokens or 0) >= (await engine.check_chat(first)) // 4 * 4
+    assert (timings.cached_prompt_tokens or 0) >= (await engine.prepare(first)).num_prompt_tokens // 4 * 4
 
 
 @pytest.mark.usefixtures("single_steps")
@@ -212,7 +210,7 @@ async def test_a_prompt_that_is_too_long_is_refused_with_both_numbers(engine: En
 async def test_a_conversation_that_is_too_long_is_refused_before_and_at_the_send(engine: Engine) -> None:
     messages: list[ChatMessage] = [{"role": "user", "content": "word " * 300}]
     with pytest.raises(ContextLengthError):
-        await engine.check_chat(messages)
+        await engine.prepare(messages)
     with pytest.raises(ContextLengthError):
         await read(engine.chat(messages))
 
@@ -246,32 +244,8 @@ async def test_a_token_the_model_does_not_have_is_refused_in_chats_too(tmp_path:
     tokenizer.save_pretrained(path)
     async with Engine(EngineSettings(model=str(path), dtype="float32")) as engine:
         with pytest.raises(InvalidRequestError, match="the model's ids end at"):
-            await engine.check_chat([{"role": "user", "content": "added399"}])
+            await engine.prepare([{"role": "user", "content": "added399"}])
         assert [delta async for delta in engine.chat([{"role": "user", "content": "hi"}], SamplingParams(max_tokens=2))]
-
-
-async def test_a_conversation_is_rendered_once_for_its_check_and_its_reply(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request_processor, rendered = engine._core.request_processor, list[str]()
-    render = request_processor.render_chat
-
-    def counted(
-        messages: Sequence[ChatMessage], params: SamplingParams | None, caller: Caller | None = None
-    ) -> PreparedPrompt:
-        rendered.append(messages[-1]["content"])
-        return render(messages, params, caller)
-
-    monkeypatch.setattr(request_processor, "render_chat", counted)
-    hello: list[ChatMessage] = [{"role": "user", "content": "hello"}]
-    length = await engine.check_chat(hello, GREEDY)
-    checked = await read(engine.chat(hello, GREEDY))
-    unchecked = await read(engine.chat(hello, GREEDY))
-    assert rendered == ["hello", "hello"]
-    for deltas in (checked, unchecked):
-        assert deltas[-1].timings is not None
-        assert deltas[-1].timings.prompt_tokens == length
-    assert "".join(delta.text for delta in checked) == "".join(delta.text for delta in unchecked)
 
 
 async def test_tokens_of_texts_and_conversations_there_and_back(engine: Engine, model: Path) -> None:
@@ -287,7 +261,7 @@ async def test_tokens_of_texts_and_conversations_there_and_back(engine: Engine, 
     long: list[ChatMessage] = [{"role": "user", "content": "word " * 500}]
     assert len(await engine.tokenize(long)) > engine.info.max_model_len
     short: list[ChatMessage] = [{"role": "user", "content": "hi"}]
-    assert len(await engine.tokenize(short)) == await engine.check_chat(short)
+    assert len(await engine.tokenize(short)) == (await engine.prepare(short)).num_prompt_tokens
     for impossible in ([-1], [10**30]):
         with pytest.raises(InvalidRequestError, match="tokens holds token id"):
             await engine.detokenize(impossible)

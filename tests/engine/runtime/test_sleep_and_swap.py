@@ -100,7 +100,7 @@ async def test_asleep_it_refuses_says_so_and_keeps_its_name_and_its_counts(engin
     await engine.sleep()  # twice is no error
     assert engine.status.state is EngineState.ASLEEP
     assert "asleep" in (engine.health().error or "")
-    for refused in (reply(engine), engine.check_chat([{"role": "user", "content": "hi"}])):
+    for refused in (reply(engine), engine.prepare([{"role": "user", "content": "hi"}])):
         with pytest.raises(EngineStoppedError, match=r"asleep.*Wake it up"):
             await refused
     assert engine.info == info

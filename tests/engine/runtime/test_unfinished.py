@@ -50,7 +50,9 @@ async def test_a_reply_cut_anywhere_goes_on_as_if_it_had_not_been() -> None:
             # Read again from its text it goes on too, if not always in the same words.
             again, _ids, _ = await reply(engine, [question, {**unfinished, "token_ids": ()}], GREEDY)
             assert again
-        assert await engine.check_chat([question, unfinished]) > await engine.check_chat([question])
+        assert (await engine.prepare([question, unfinished])).num_prompt_tokens > (
+            await engine.prepare([question])
+        ).num_prompt_tokens
 
 
 @pytest.mark.parametrize("name", list(TOKENIZERS))
@@ -90,13 +92,13 @@ def test_what_looks_like_a_control_token_in_a_reply_stays_text(name: str) -> Non
 async def test_only_a_reply_at_the_end_can_be_unfinished(messages: list[ChatMessage]) -> None:
     async with Engine(EngineSettings(model=str(GUIDE), device="cpu")) as engine:
         with pytest.raises(InvalidRequestError, match="cannot be unfinished"):
-            await engine.check_chat(messages)
+            await engine.prepare(messages)
 
 
 async def test_a_conversation_of_an_unfinished_reply_alone_is_refused() -> None:
     async with Engine(EngineSettings(model=str(GUIDE), device="cpu")) as engine:
         with pytest.raises(InvalidRequestError, match="at least one message"):
-            await engine.check_chat([{"role": "assistant", "content": "hi", "unfinished": True}])
+            await engine.prepare([{"role": "assistant", "content": "hi", "unfinished": True}])
 
 
 async def test_the_reply_ends_at_its_end_and_at_its_length() -> None:

@@ -66,7 +66,7 @@ def test_a_reply_keeps_its_token_ids_in_a_template_of_parts() -> None:
     assert spelled != tokenizer.encode("An animal.", add_special_tokens=False)
     conversation = [message.copy() for message in CONVERSATION]
     conversation[2]["token_ids"] = spelled
-    prompts = [template_for(template).render(conversation) for template in (CHATML_TEMPLATE, chatml(PARTS))]
+    prompts = [template_for(template).render(conversation).token_ids for template in (CHATML_TEMPLATE, chatml(PARTS))]
     assert prompts[0] == prompts[1]
     assert ",".join(map(str, spelled)) in ",".join(map(str, prompts[0]))
 
@@ -124,8 +124,8 @@ def test_what_is_remembered_of_shared_beginnings_is_bounded_by_its_size(monkeypa
             {"role": "system", "content": system, "shared": True},
             {"role": "user", "content": "hello"},
         ]
-        assert template.num_shared(messages, template.render(messages)) > 0
+        assert template.num_shared(messages, template.render(messages).token_ids) > 0
         assert sum(len(text) for texts in template._shared for text in texts) <= 10_000
     assert template._shared  # the newest that fit
     longest: list[ChatMessage] = [{"role": "system", "content": "b" * 9000, "shared": True}]
-    assert template.num_shared(longest, template.render(longest)) > 0  # not remembered, and as right
+    assert template.num_shared(longest, template.render(longest).token_ids) > 0  # not remembered, and as right

@@ -1,0 +1,37 @@
+"""The in-process engine's prompts: token ids with parameters, and the prepared conversation that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import ReferenceType
+
+from engine.interface import PreparedPrompt
+from engine.sampling_params import SamplingParams
+from engine.text.chat_template import RenderedPrompt
+
+if TYPE_CHECKING:
+    from engine.runtime.request_processor import RequestProcessor
+
+
+class TokenizedPrompt(NamedTuple):
+    """A prompt's token ids with its resolved parameters."""
+
+    token_ids: list[int]
+    params: SamplingParams
+    partial_reply: Sequence[int] = ()  #: the last token ids, where they belong to a reply to continue
+    num_shared: int = 0  #: number of first token ids that depend on no user's text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RenderedChat(PreparedPrompt):
+    """A prepared conversation with its token ids, which only the model that they were made for can read."""
+
+    prompt: TokenizedPrompt
+    rendered: RenderedPrompt  #: the prompt without a partial reply
+    renderer: ReferenceType[RequestProcessor]  #: weak, because a prepared prompt must not keep a swapped model's parts
+
+    def is_by(self, renderer: RequestProcessor) -> bool:
+        """Whether ``renderer`` made the token ids; another one may belong to another model."""
+        return self.renderer() is renderer
