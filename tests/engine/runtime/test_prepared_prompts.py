@@ -49,14 +49,14 @@ UNFINISHED: list[ChatMessage] = [*TALK, {"role": "assistant", "content": "sec", 
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    generation = {"temperature": 0.5, "do_sample": True}
+    generation: dict[str, object] = {"temperature": 0.5, "do_sample": True}
     return make_model(tmp_path_factory.mktemp("models") / "one", "qwen2", eos=False, generation=generation)
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another tokenizer and other defaults."""
-    generation = {"temperature": 0.9, "do_sample": True}
+    generation: dict[str, object] = {"temperature": 0.9, "do_sample": True}
     path = tmp_path_factory.mktemp("models") / "two"
     return make_model(path, "qwen3", seed=5, vocab_size=320, eos=False, generation=generation)
 
@@ -207,7 +207,7 @@ async def test_the_caller_travels_within_it(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("kind", [Engine, RemoteEngine, FakeEngine, ChatEngine])
-def test_a_stream_takes_no_other_caller_and_no_other_parameters(kind: type) -> None:
+def test_a_stream_takes_no_other_caller_and_no_other_parameters(kind: Any) -> None:
     assert list(inspect.signature(kind.stream).parameters) == ["self", "prepared", "deadline", "priority"]
 
 
