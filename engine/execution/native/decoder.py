@@ -56,7 +56,7 @@ class _PackedLinear(ctypes.Structure):
     _fields_ = (
         ("weight", ctypes.c_void_p),
         ("scales", ctypes.c_void_p),
-        ("sums", ctypes.c_void_p),
+        ("weight_sums", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
         ("outputs", ctypes.c_int64),
     )
@@ -245,7 +245,7 @@ def _pack_request(reply: MultiStepRow, stops: array[int]) -> bytes:
 
 
 def _packed_linear(product: PackedLinear) -> _PackedLinear:
-    parts = (product.weight, product.scales, product.sums, product.bias)
+    parts = (product.weight, product.scales, product.weight_sums, product.bias)
     return _PackedLinear(*map(_address, parts), product.weight.shape[0] * LANES)
 
 

@@ -1,418 +1,301 @@
-// Matrix products of rows and weights, in float32, bfloat16, 8 bits and 4 bits.
+// Matrix products of packed rows and packed weights (linear layers), in float32, bfloat16, 8 bits and 4 bits.
 //
-// Weights are read from memory once for as many rows as stay in the cache. The sum of an output is computed in the same
-// order for any number of rows and threads.
+//   products[row, output] = sum over inputs of rows[row, input] * weight[output, input], dequantized, plus the bias
+//
+// Weights (PackedLinear.weight, packed by engine/execution/native/weights.py) lie in panels of 16 outputs, as words of
+// 32 bits (packed_rows.h) with the same padding as the rows:
+//   float, bf16, int8_t  [outputs / 16, words_per_row, 16 outputs]
+//   int4                 [outputs / 16, words_per_row / 8, 4, 16 outputs]: each group of 32 inputs (8 words) is four
+//                        words for each output; their low halves of bytes are the first four words of the group, the high
+//                        halves the last four
+// Sixteen outputs are interleaved, one in each lane, so nothing is summed across lanes; a panel's next sixteen words are
+// also a right-hand tile of AMX.
+//
+// Blocking: weights are read from memory once for as many rows as stay in the cache. Products leave through an epilogue
+// in registers, sixteen outputs of a row at a time, and are never stored here.
+//
+// Threads: each calls gemm() for outputs of its own, with rows that all of them read. The sum of an output is computed
+// in the order of its inputs for any number of rows and threads, so neither changes a bit.
+//
+// Instruction sets: tiled rows go through the AMX kernels, all others through the SIMD kernels, whose arithmetic is
+// WeightFormat::add.
 #pragma once
 
-#include <type_traits>
-
 #include "model.h"
-#include "amx.h"
+#include "packed_rows.h"
 
-constexpr int64_t kAhead = 16;  // prefetch distance in a stream of weights, in cache lines
-constexpr int64_t kGroupSize = 32;  // 4-bit weights that share a scale
+// ---- Epilogue -------------------------------------------------------------------------------------------------------
 
-struct int4;  // tag of the format: two numbers in a byte
-
-// Weights and rows consist of words of 32 bits: one, two or four numbers, as many as a lane multiplies at once. Sixteen
-// outputs are interleaved, one in each lane, so nothing is summed across lanes; sixteen such vectors make a tile.
-template <typename Weight>
-struct WeightFormat;
-
-template <>
-struct WeightFormat<float> {
-    using Sums = Floats;
-    static constexpr int64_t kPerWord = 1;
-    static constexpr bool kTiles = false;
-
-    static void add(Floats& sums, Ints weights, int32_t row) {
-        float x;
-        std::memcpy(&x, &row, sizeof x);
-        sums += Floats(weights) * x;
-    }
-};
-
-template <>
-struct WeightFormat<bf16> {
-    using Sums = Floats;
-    static constexpr int64_t kPerWord = 2;
-    static constexpr bool kTiles = true;
-
-    static void add(Floats& sums, Ints weights, int32_t row) {
-#if defined(__AVX512BF16__)
-        sums = Floats(_mm512_dpbf16_ps(__m512(sums), __m512bh(weights), __m512bh(_mm512_set1_epi32(row))));
-#else
-        sums += Floats(weights << 16) * widen_one(bf16(row)) + Floats(weights & int32_t(0xffff0000)) * widen_one(bf16(row >> 16));
-#endif
-    }
-};
-
-// LLM.int8() without its treatment of outliers (arXiv 2208.07339, section 2.1): a row's scale follows its largest
-// number. Rows are stored with zero point 128, as the instruction multiplies unsigned rows by signed weights.
-template <>
-struct WeightFormat<int8_t> {
-    using Sums = Ints;
-    static constexpr int64_t kPerWord = 4;
-    static constexpr bool kTiles = true;
-    static constexpr int32_t kZeroPoint = 128;
-
-    static void add(Ints& sums, Ints weights, int32_t row) {
-#if defined(__AVX512VNNI__)
-        sums = Ints(_mm512_dpbusd_epi32(__m512i(sums), _mm512_set1_epi32(row), __m512i(weights)));
-#else
-        for (int shift = 0; shift < 32; shift += 8) sums += (weights << (24 - shift) >> 24) * (row >> shift & 0xff);
-#endif
-    }
-};
-
-// Weights are unsigned here, with zero point 8, and rows signed. The correction of the sums depends on the row alone,
-// so sums start from it.
-template <>
-struct WeightFormat<int4> {
-    using Sums = Floats;
-    static constexpr int64_t kPerWord = 4;
-    static constexpr bool kTiles = false;
-    static constexpr int32_t kZeroPoint = 0;
-
-    static void add(Ints& sums, Ints weights, int32_t row) {
-#if defined(__AVX512VNNI__)
-        sums = Ints(_mm512_dpbusd_epi32(__m512i(sums), __m512i(weights), _mm512_set1_epi32(row)));
-#else
-        for (int shift = 0; shift < 32; shift += 8) sums += (weights >> shift & 0xff) * (row << (24 - shift) >> 24);
-#endif
-    }
-};
-
-// The rows of a product, in words: row-major, or tile by tile.
-template <typename Weight>
-class PackedRows {
-   public:
-    int64_t count = 0, width = 0;  // number of rows; words of a row, padded with zeros to whole tiles
-
-    void resize(int64_t rows, int64_t row_width) {
-        count = rows;
-        const int64_t words = (row_width + WeightFormat<Weight>::kPerWord - 1) / WeightFormat<Weight>::kPerWord;
-        width = (words + kTileWords - 1) / kTileWords * kTileWords;
-        in_tiles_ = WeightFormat<Weight>::kTiles && amx_available();
-        const int64_t whole = (rows + kTileRows - 1) / kTileRows * kTileRows;
-        if (int64_t(words_.size()) < whole * width) words_.resize(whole * width);
-        if (int64_t(scales_.size()) < rows) scales_.resize(rows);
-        if (std::is_same_v<Weight, int4> && int64_t(zero_point_correction_.size()) < rows * width / kGroupWords)
-            zero_point_correction_.resize(rows * width / kGroupWords);
-    }
-
-    void fill(const float* from, int64_t row_width, int64_t row) {
-        if constexpr (kDirect) {
-            for (int64_t number = 0; number < row_width; number += kLanes) store_lanes(load<Floats>(from + number), row, number);
-            pad(row_width, row);
-        } else {
-            quantize(from, row_width, row);
-        }
-    }
-
-    // Whether numbers can be stored one vector at a time: no scale of the whole row is needed first.
-    static constexpr bool kDirect = std::is_same_v<Weight, float> || std::is_same_v<Weight, bf16>;
-
-    // Stores sixteen numbers from index number on, a multiple of sixteen.
-    void store_lanes(Floats numbers, int64_t row, int64_t number) {
-        static_assert(kDirect);
-        constexpr int64_t kPerRow = kTileWords * WeightFormat<Weight>::kPerWord;
-        store(numbers, reinterpret_cast<Weight*>(at(row, number / kPerRow * kTileWords)) + number % kPerRow);
-    }
-
-    // Writes zeros after the numbers of a row.
-    void pad(int64_t row_width, int64_t row) {
-        for (int64_t number = row_width; number < width * WeightFormat<Weight>::kPerWord; number += kLanes) store_lanes(Floats{}, row, number);
-    }
-
-    // In tiles, the tiles of the same sixteen rows follow one another, column by column.
-    int32_t* at(int64_t row, int64_t word) {
-        if (!in_tiles_) return &words_[row * width + word];
-        return &words_[row / kTileRows * kTileRows * width + word * kTileRows + row % kTileRows * kTileWords];
-    }
-
-    bool in_tiles() const { return in_tiles_; }
-    float scale(int64_t row) const { return scales_[row]; }
-    // Eight times the sum of a row's numbers, for each group.
-    const int32_t* zero_point_correction(int64_t row) const { return &zero_point_correction_[row * width / kGroupWords]; }
-
-   private:
-    static constexpr int64_t kGroupWords = kGroupSize / 4;
-
-    void quantize(const float* from, int64_t row_width, int64_t row) {
-        float largest = 1e-12f;
-#pragma omp simd reduction(max : largest)
-        for (int64_t i = 0; i < row_width; ++i) largest = std::max(largest, std::fabs(from[i]));
-        scales_[row] = largest / 127;
-        const float steps = 127 / largest;
-        int8_t bytes[kTileWords * 4];
-        for (int64_t word = 0; word < width; word += kTileWords) {
-            const int64_t numbers = std::clamp<int64_t>(row_width - word * 4, 0, sizeof bytes);
-            std::memset(bytes, 0, sizeof bytes);
-#pragma omp simd
-            for (int64_t i = 0; i < numbers; ++i)
-                bytes[i] = int8_t(int32_t(std::nearbyint(from[word * 4 + i] * steps)) + WeightFormat<Weight>::kZeroPoint);
-            std::memcpy(at(row, word), bytes, sizeof bytes);
-            if constexpr (std::is_same_v<Weight, int4>)
-                for (int64_t group = 0; group < int64_t(sizeof bytes) / kGroupSize; ++group) {
-                    int32_t sum = 0;
-                    for (int64_t i = 0; i < kGroupSize; ++i) sum += bytes[group * kGroupSize + i];
-                    zero_point_correction_[row * width / kGroupWords + word / kGroupWords + group] = 8 * sum;
-                }
-        }
-    }
-
-    AlignedVector<int32_t> words_;
-    std::vector<int32_t> zero_point_correction_;
-    std::vector<float> scales_;
-    bool in_tiles_ = false;
-};
-
+// Returns the products [16] of a row that integer sums, or the sums of scaled integers, stand for.
 inline Floats dequantize(const PackedLinear&, const PackedRows<float>&, int64_t, int64_t, Floats sums) { return sums; }
 inline Floats dequantize(const PackedLinear&, const PackedRows<bf16>&, int64_t, int64_t, Floats sums) { return sums; }
-inline Floats dequantize(const PackedLinear&, const PackedRows<int4>& rows, int64_t row, int64_t, Floats sums) { return sums * rows.scale(row); }
-inline Floats dequantize(const PackedLinear& matrix, const PackedRows<int8_t>& rows, int64_t row, int64_t output, Ints sums) {
-    const Ints products = sums - load<Ints>(matrix.sums + output) * WeightFormat<int8_t>::kZeroPoint;
-    const Floats scales = load<Floats>(static_cast<const float*>(matrix.scales) + output);
+inline Floats dequantize(const PackedLinear&, const PackedRows<int4>& rows, int64_t row, int64_t, Floats sums) {
+    return sums * rows.scale(row);
+}
+inline Floats dequantize(const PackedLinear& linear, const PackedRows<int8_t>& rows, int64_t row, int64_t output, Ints sums) {
+    const Ints products = sums - load<Ints>(linear.weight_sums + output) * WeightFormat<int8_t>::kZeroPoint;
+    const Floats scales = load<Floats>(static_cast<const float*>(linear.scales) + output);
     return __builtin_convertvector(products, Floats) * scales * rows.scale(row);
 }
 
-template <typename Weight, typename Use>
-inline void apply_epilogue(const PackedLinear& matrix, const PackedRows<Weight>& rows, int64_t row, int64_t output,
-                      typename WeightFormat<Weight>::Sums sums, const Use& use) {
-    Floats products = dequantize(matrix, rows, row, output, sums);
-    if (matrix.bias) products += load<Floats>(matrix.bias + output);
-    use(row, output, products);
+template <typename Weight, typename Epilogue>
+inline void apply_epilogue(const PackedLinear& linear, const PackedRows<Weight>& rows, int64_t row, int64_t output,
+                           typename WeightFormat<Weight>::Sums sums, const Epilogue& epilogue) {
+    Floats products = dequantize(linear, rows, row, output, sums);
+    if (linear.bias) products += load<Floats>(linear.bias + output);
+    epilogue(row, output, products);
 }
 
 // ---- SIMD kernels ---------------------------------------------------------------------------------------------------
 
-// Not inlined, so that the sums stay in registers.
-template <typename Weight, int64_t kGroups, int64_t kRows, typename Use>
-[[gnu::noinline]] void lane_kernel(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t row, int64_t output, const Use& use) {
-    const int64_t width = rows.width;
+constexpr int64_t kPrefetchVectors = 16;  // prefetch distance in a stream of weights, in vectors, which are cache lines
+constexpr int64_t kCachedOutputs = 8 * kLanes;  // outputs whose weights all rows use before the next weights are read
+
+// Multiplies kRows rows with kPanels panels. Not inlined, so that the sums stay in registers.
+template <typename Weight, int64_t kPanels, int64_t kRows, typename Epilogue>
+[[gnu::noinline]] void simd_microkernel(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row, int64_t output,
+                                        const Epilogue& epilogue) {
+    const int64_t width = rows.words_per_row;
     const int32_t* words = rows.at(row, 0);
-    typename WeightFormat<Weight>::Sums sums[kGroups][kRows] = {};
+    typename WeightFormat<Weight>::Sums sums[kPanels][kRows] = {};
     if constexpr (std::is_same_v<Weight, int4>) {
-        constexpr int64_t kWords = kGroupSize / 4;
-        const auto* weights = static_cast<const int32_t*>(matrix.weight) + output * width / 2;
-        const auto* scales = static_cast<const bf16*>(matrix.scales) + output * width / kWords;
-        for (int64_t group = 0; group < kGroups; ++group)
+        constexpr int64_t kWords = kInt4GroupWords;
+        const auto* weights = static_cast<const int32_t*>(linear.weight) + output * width / 2;
+        const auto* scales = static_cast<const bf16*>(linear.scales) + output * width / kWords;
+        for (int64_t panel = 0; panel < kPanels; ++panel)
             for (int64_t word = 0; word < width; word += kWords) {
-                const int32_t* from = weights + (group * width + word) / 2 * kLanes;
-                const Floats scale = widen(scales + (group * width + word) / kWords * kLanes);
-                Ints lanes[kWords];
+                const int32_t* from = weights + (panel * width + word) / 2 * kLanes;
+                const Floats scale = widen(scales + (panel * width + word) / kWords * kLanes);
+                Ints unpacked[kWords];
                 for (int64_t i = 0; i < kWords / 2; ++i) {
-                    __builtin_prefetch(from + (i + kAhead) * kLanes);
+                    __builtin_prefetch(from + (i + kPrefetchVectors) * kLanes);
                     const Ints both = load<Ints>(from + i * kLanes);
-                    lanes[i] = both & 0x0f0f0f0f;
-                    lanes[i + kWords / 2] = both >> 4 & 0x0f0f0f0f;
+                    unpacked[i] = both & 0x0f0f0f0f;
+                    unpacked[i + kWords / 2] = both >> 4 & 0x0f0f0f0f;
                 }
                 for (int64_t r = 0; r < kRows; ++r) {
                     Ints even = Ints{} - rows.zero_point_correction(row + r)[word / kWords], odd = {};
                     for (int64_t i = 0; i < kWords; i += 2) {
-                        WeightFormat<int4>::add(even, lanes[i], words[r * width + word + i]);
-                        WeightFormat<int4>::add(odd, lanes[i + 1], words[r * width + word + i + 1]);
+                        WeightFormat<int4>::add(even, unpacked[i], words[r * width + word + i]);
+                        WeightFormat<int4>::add(odd, unpacked[i + 1], words[r * width + word + i + 1]);
                     }
-                    sums[group][r] += __builtin_convertvector(even + odd, Floats) * scale;
+                    sums[panel][r] += __builtin_convertvector(even + odd, Floats) * scale;
                 }
             }
     } else {
-        const auto* weights = static_cast<const int32_t*>(matrix.weight) + output * width;
+        const auto* weights = static_cast<const int32_t*>(linear.weight) + output * width;
         for (int64_t word = 0; word < width; ++word) {
-            Ints lanes[kGroups];
-            for (int64_t group = 0; group < kGroups; ++group) {
-                const int32_t* from = weights + (group * width + word) * kLanes;
-                __builtin_prefetch(from + kAhead * kLanes);
-                lanes[group] = load<Ints>(from);
+            Ints loaded[kPanels];
+            for (int64_t panel = 0; panel < kPanels; ++panel) {
+                const int32_t* from = weights + (panel * width + word) * kLanes;
+                __builtin_prefetch(from + kPrefetchVectors * kLanes);
+                loaded[panel] = load<Ints>(from);
             }
             for (int64_t r = 0; r < kRows; ++r)
-                for (int64_t group = 0; group < kGroups; ++group)
-                    WeightFormat<Weight>::add(sums[group][r], lanes[group], words[r * width + word]);
+                for (int64_t panel = 0; panel < kPanels; ++panel)
+                    WeightFormat<Weight>::add(sums[panel][r], loaded[panel], words[r * width + word]);
         }
     }
-    for (int64_t group = 0; group < kGroups; ++group)
-        for (int64_t r = 0; r < kRows; ++r) apply_epilogue(matrix, rows, row + r, output + group * kLanes, sums[group][r], use);
+    for (int64_t panel = 0; panel < kPanels; ++panel)
+        for (int64_t r = 0; r < kRows; ++r)
+            apply_epilogue(linear, rows, row + r, output + panel * kLanes, sums[panel][r], epilogue);
 }
 
-template <typename Weight, int64_t kGroups, int64_t kRows, typename Use>
-inline void lane_kernels(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t row, int64_t first, int64_t last, const Use& use) {
+// Multiplies kRows rows with the outputs first to last - 1, kPanels panels at once and the rest one by one.
+template <typename Weight, int64_t kPanels, int64_t kRows, typename Epilogue>
+inline void simd_rows(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row, int64_t first, int64_t last,
+                      const Epilogue& epilogue) {
     int64_t output = first;
-    for (; output + kGroups * kLanes <= last; output += kGroups * kLanes)
-        lane_kernel<Weight, kGroups, kRows>(matrix, rows, row, output, use);
-    for (; output < last; output += kLanes) lane_kernel<Weight, 1, kRows>(matrix, rows, row, output, use);
+    for (; output + kPanels * kLanes <= last; output += kPanels * kLanes)
+        simd_microkernel<Weight, kPanels, kRows>(linear, rows, row, output, epilogue);
+    for (; output < last; output += kLanes) simd_microkernel<Weight, 1, kRows>(linear, rows, row, output, epilogue);
 }
 
-template <typename Weight, typename Use>
-void gemm_simd(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t first, int64_t last, const Use& use) {
-    constexpr int64_t kAtOnce = 8 * kLanes;  // outputs whose weights all rows use before the next weights are read
-    for (int64_t output = first; output < last; output += kAtOnce) {
-        const int64_t stop = std::min(last, output + kAtOnce);
+// Row-major rows. The 24 sums of the largest microkernel fit the 32 registers of AVX-512.
+template <typename Weight, typename Epilogue>
+void gemm_simd(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t first, int64_t last, const Epilogue& epilogue) {
+    for (int64_t output = first; output < last; output += kCachedOutputs) {
+        const int64_t stop = std::min(last, output + kCachedOutputs);
         int64_t row = 0;
-        for (; row + 12 <= rows.count; row += 12) lane_kernels<Weight, 2, 12>(matrix, rows, row, output, stop, use);
-        for (; row + 4 <= rows.count; row += 4) lane_kernels<Weight, 4, 4>(matrix, rows, row, output, stop, use);
-        for (; row < rows.count; ++row) lane_kernels<Weight, 8, 1>(matrix, rows, row, output, stop, use);
+        for (; row + 12 <= rows.num_rows; row += 12) simd_rows<Weight, 2, 12>(linear, rows, row, output, stop, epilogue);
+        for (; row + 4 <= rows.num_rows; row += 4) simd_rows<Weight, 4, 4>(linear, rows, row, output, stop, epilogue);
+        for (; row < rows.num_rows; ++row) simd_rows<Weight, 8, 1>(linear, rows, row, output, stop, epilogue);
     }
 }
 
-// ---- AMX kernels ---------------------------------------------------------------------------------------------------
+// ---- AMX kernels ----------------------------------------------------------------------------------------------------
 
 #ifdef DESKMATE_AMX
 
-constexpr int64_t kTilesAhead = 2;  // prefetch distance
-constexpr int64_t kRowsInCache = 192 * 1024;  // words of rows that stay in the L2 cache next to weights
+constexpr int64_t kPrefetchTiles = 2;  // prefetch distance, in tiles of a panel
+constexpr int64_t kCachedRowWords = 192 * 1024;  // words of rows that stay in the L2 cache next to weights
+constexpr int64_t kRowPair = 2 * kTileRows;  // rows of an upper and a lower tile
 
 // Adds the product of the rows in tile register A and the weights in B to C. Registers must be literals.
-#define ADD_PRODUCT(C, A, B)                                                     \
-    if constexpr (std::is_same_v<Weight, bf16>) _tile_dpbf16ps(C, A, B);         \
+#define ADD_PRODUCT(C, A, B)                                             \
+    if constexpr (std::is_same_v<Weight, bf16>) _tile_dpbf16ps(C, A, B); \
     else _tile_dpbusd(C, A, B)
 
 inline void prefetch_tile(const int32_t* from) {
     for (int64_t line = 0; line < kTileRows; ++line) __builtin_prefetch(from + line * kTileWords);
 }
 
-// Up to 32 rows, one or two groups of outputs. With each tile, prefetches some cache lines of later weights, from ahead
-// on, into the L2 cache.
-template <typename Weight, int64_t kGroups>
-inline void tile_pair(const int32_t* rows, const int32_t* weights, int64_t width, const int32_t* ahead, int64_t lines, int32_t* sums) {
-    const int64_t line = 4 * kTileWords;
+// Multiplies 17 to 32 rows (two tiles of rows) with one or two panels. sums: [panels, 2 tiles of rows, 16, 16]. With each
+// tile, prefetches some cache lines of later weights, from next_weights on, into the L2 cache.
+template <typename Weight, int64_t kPanels>
+inline void amx_microkernel_2_row_tiles(const int32_t* rows, const int32_t* weights, int64_t width, const int32_t* next_weights,
+                                        int64_t next_lines, int32_t* sums) {
     const int32_t* lower_rows = rows + kTileRows * width;
-    const int32_t* right = weights + kTileRows * width;
+    const int32_t* second_panel = weights + kLanes * width;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     for (int64_t word = 0; word < width; word += kTileWords) {
-        const int64_t at = word * kTileRows;
-        for (const int32_t* end = ahead + lines * kTileWords; ahead < end; ahead += kTileWords) __builtin_prefetch(ahead, 0, 2);
-        _tile_loadd(4, rows + at, line);
-        _tile_loadd(6, weights + at, line);
-        prefetch_tile(weights + at + kTilesAhead * kTileSize);
-        prefetch_tile(rows + at + kTileSize);
-        prefetch_tile(lower_rows + at + kTileSize);
+        const int64_t tile = word * kTileRows;  // offset of a tile in its rows or panel
+        for (const int32_t* end = next_weights + next_lines * kTileWords; next_weights < end; next_weights += kTileWords)
+            __builtin_prefetch(next_weights, 0, 2);
+        _tile_loadd(4, rows + tile, kTileRowBytes);
+        _tile_loadd(6, weights + tile, kTileRowBytes);
+        prefetch_tile(weights + tile + kPrefetchTiles * kTileSize);
+        prefetch_tile(rows + tile + kTileSize);
+        prefetch_tile(lower_rows + tile + kTileSize);
         ADD_PRODUCT(0, 4, 6);
-        if constexpr (kGroups == 2) {
-            _tile_loadd(7, right + at, line);
-            prefetch_tile(right + at + kTilesAhead * kTileSize);
+        if constexpr (kPanels == 2) {
+            _tile_loadd(7, second_panel + tile, kTileRowBytes);
+            prefetch_tile(second_panel + tile + kPrefetchTiles * kTileSize);
             ADD_PRODUCT(1, 4, 7);
         }
-        _tile_loadd(5, lower_rows + at, line);
+        _tile_loadd(5, lower_rows + tile, kTileRowBytes);
         ADD_PRODUCT(2, 5, 6);
-        if constexpr (kGroups == 2) ADD_PRODUCT(3, 5, 7);
+        if constexpr (kPanels == 2) {
+            ADD_PRODUCT(3, 5, 7);
+        }
     }
-    _tile_stored(0, sums, line);
-    _tile_stored(2, sums + kTileSize, line);
-    if constexpr (kGroups == 2) {
-        _tile_stored(1, sums + 2 * kTileSize, line);
-        _tile_stored(3, sums + 3 * kTileSize, line);
+    _tile_stored(0, sums, kTileRowBytes);
+    _tile_stored(2, sums + kTileSize, kTileRowBytes);
+    if constexpr (kPanels == 2) {
+        _tile_stored(1, sums + 2 * kTileSize, kTileRowBytes);
+        _tile_stored(3, sums + 3 * kTileSize, kTileRowBytes);
     }
 }
 
-// Up to 16 rows, one or four groups of outputs.
-template <typename Weight, int64_t kGroups>
-inline void tile_single(const int32_t* rows, const int32_t* weights, int64_t width, int64_t next_panel, int32_t* sums) {
-    const int64_t line = 4 * kTileWords, group = kTileRows * width;
+// Multiplies up to 16 rows (one tile of rows) with one or four panels. sums: [panels, 16, 16]. Past the end of a panel,
+// prefetches the panel that is next_panel panels further.
+template <typename Weight, int64_t kPanels>
+inline void amx_microkernel_1_row_tile(const int32_t* rows, const int32_t* weights, int64_t width, int64_t next_panel, int32_t* sums) {
+    const int64_t panel_size = kLanes * width;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     for (int64_t word = 0; word < width; word += kTileWords) {
-        const int64_t at = word * kTileRows;
-        const int64_t ahead = word + kTilesAhead * kTileWords;
-        const int64_t next = (ahead < width ? ahead : ahead - width + next_panel * width) * kTileRows;
-        _tile_loadd(4, rows + at, line);
-        _tile_loadd(6, weights + at, line);
+        const int64_t tile = word * kTileRows;
+        const int64_t next_word = word + kPrefetchTiles * kTileWords;
+        const int64_t next = (next_word < width ? next_word : next_word - width + next_panel * width) * kTileRows;
+        _tile_loadd(4, rows + tile, kTileRowBytes);
+        _tile_loadd(6, weights + tile, kTileRowBytes);
         prefetch_tile(weights + next);
         ADD_PRODUCT(0, 4, 6);
-        if constexpr (kGroups == 4) {
-            _tile_loadd(7, weights + group + at, line);
-            prefetch_tile(weights + group + next);
+        if constexpr (kPanels == 4) {
+            _tile_loadd(7, weights + panel_size + tile, kTileRowBytes);
+            prefetch_tile(weights + panel_size + next);
             ADD_PRODUCT(1, 4, 7);
-            _tile_loadd(6, weights + 2 * group + at, line);
-            prefetch_tile(weights + 2 * group + next);
+            _tile_loadd(6, weights + 2 * panel_size + tile, kTileRowBytes);
+            prefetch_tile(weights + 2 * panel_size + next);
             ADD_PRODUCT(2, 4, 6);
-            _tile_loadd(7, weights + 3 * group + at, line);
-            prefetch_tile(weights + 3 * group + next);
+            _tile_loadd(7, weights + 3 * panel_size + tile, kTileRowBytes);
+            prefetch_tile(weights + 3 * panel_size + next);
             ADD_PRODUCT(3, 4, 7);
         }
     }
-    _tile_stored(0, sums, line);
-    if constexpr (kGroups == 4) {
-        _tile_stored(1, sums + kTileSize, line);
-        _tile_stored(2, sums + 2 * kTileSize, line);
-        _tile_stored(3, sums + 3 * kTileSize, line);
+    _tile_stored(0, sums, kTileRowBytes);
+    if constexpr (kPanels == 4) {
+        _tile_stored(1, sums + kTileSize, kTileRowBytes);
+        _tile_stored(2, sums + 2 * kTileSize, kTileRowBytes);
+        _tile_stored(3, sums + 3 * kTileSize, kTileRowBytes);
     }
 }
 
-template <typename Weight, typename Use>
-inline void apply_tile_epilogue(const PackedLinear& matrix, const PackedRows<Weight>& rows, int64_t row, int64_t count, int64_t output,
-                           const int32_t* sums, const Use& use) {
+// Applies the epilogue to num_rows rows of a tile of sums.
+template <typename Weight, typename Epilogue>
+inline void apply_tile_epilogue(const PackedLinear& linear, const PackedRows<Weight>& rows, int64_t row, int64_t num_rows,
+                                int64_t output, const int32_t* sums, const Epilogue& epilogue) {
     using Sums = typename WeightFormat<Weight>::Sums;
-    for (int64_t r = 0; r < count; ++r) apply_epilogue(matrix, rows, row + r, output, load<Sums>(sums + r * kTileWords), use);
+    for (int64_t r = 0; r < num_rows; ++r)
+        apply_epilogue(linear, rows, row + r, output, load<Sums>(sums + r * kTileWords), epilogue);
 }
 
-template <typename Weight, int64_t kGroups, typename Use>
-[[gnu::noinline]] void pair_of_rows(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t row, int64_t lower, int64_t output,
-                                    const int32_t* ahead, int64_t lines, const Use& use) {
+template <typename Weight, int64_t kPanels, typename Epilogue>
+[[gnu::noinline]] void amx_2_row_tiles(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row, int64_t lower_rows,
+                                       int64_t output, const int32_t* next_weights, int64_t next_lines,
+                                       const Epilogue& epilogue) {
     alignas(64) int32_t sums[4 * kTileSize];
-    const auto* weights = static_cast<const int32_t*>(matrix.weight) + output * rows.width;
-    tile_pair<Weight, kGroups>(rows.at(row, 0), weights, rows.width, ahead, lines, sums);
-    for (int64_t group = 0; group < kGroups; ++group) {
-        const int64_t first = output + group * kLanes;
-        apply_tile_epilogue(matrix, rows, row, kTileRows, first, sums + 2 * group * kTileSize, use);
-        apply_tile_epilogue(matrix, rows, row + kTileRows, lower, first, sums + (2 * group + 1) * kTileSize, use);
+    const int64_t width = rows.words_per_row;
+    const auto* weights = static_cast<const int32_t*>(linear.weight) + output * width;
+    amx_microkernel_2_row_tiles<Weight, kPanels>(rows.at(row, 0), weights, width, next_weights, next_lines, sums);
+    for (int64_t panel = 0; panel < kPanels; ++panel) {
+        const int64_t first = output + panel * kLanes;
+        apply_tile_epilogue(linear, rows, row, kTileRows, first, sums + 2 * panel * kTileSize, epilogue);
+        apply_tile_epilogue(linear, rows, row + kTileRows, lower_rows, first, sums + (2 * panel + 1) * kTileSize, epilogue);
     }
 }
 
-template <typename Weight, typename Use>
-[[gnu::noinline]] void up_to_a_tile(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t row, int64_t count, int64_t output,
-                                    int64_t groups, const Use& use) {
+// panels: 1 to 4.
+template <typename Weight, typename Epilogue>
+[[gnu::noinline]] void amx_1_row_tile(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row, int64_t num_rows,
+                                      int64_t output, int64_t panels, const Epilogue& epilogue) {
     alignas(64) int32_t sums[4 * kTileSize];
-    const int64_t width = rows.width;
-    const auto* weights = static_cast<const int32_t*>(matrix.weight) + output * width;
-    if (groups == 4) {
-        tile_single<Weight, 4>(rows.at(row, 0), weights, width, 4, sums);
-        for (int64_t group = 0; group < 4; ++group)
-            apply_tile_epilogue(matrix, rows, row, count, output + group * kLanes, sums + group * kTileSize, use);
+    const int64_t width = rows.words_per_row;
+    const auto* weights = static_cast<const int32_t*>(linear.weight) + output * width;
+    if (panels == 4) {
+        amx_microkernel_1_row_tile<Weight, 4>(rows.at(row, 0), weights, width, 4, sums);
+        for (int64_t panel = 0; panel < 4; ++panel)
+            apply_tile_epilogue(linear, rows, row, num_rows, output + panel * kLanes, sums + panel * kTileSize, epilogue);
         return;
     }
-    for (int64_t group = 0; group < groups; ++group) {
-        tile_single<Weight, 1>(rows.at(row, 0), weights + group * kLanes * width, width, 1, sums);
-        apply_tile_epilogue(matrix, rows, row, count, output + group * kLanes, sums, use);
+    for (int64_t panel = 0; panel < panels; ++panel) {
+        amx_microkernel_1_row_tile<Weight, 1>(rows.at(row, 0), weights + panel * kLanes * width, width, 1, sums);
+        apply_tile_epilogue(linear, rows, row, num_rows, output + panel * kLanes, sums, epilogue);
     }
 }
 
-template <typename Weight, int64_t kGroups, typename Use>
-void pairs_of_rows(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t first, int64_t last, int64_t output, const Use& use, TileConfig& tiles) {
-    // While the rows are multiplied with these weights, the next weights are prefetched a few lines at a time.
-    const int64_t times = (last - first + 2 * kTileRows - 1) / (2 * kTileRows), panel = kGroups * kLanes * rows.width;
-    const int64_t lines = (kGroups * kTileRows + times - 1) / times, at_once = lines * rows.width;
-    const int32_t* ahead = static_cast<const int32_t*>(matrix.weight) + output * rows.width + panel;
-    for (int64_t row = first; row < last; row += 2 * kTileRows, ahead += at_once) {
-        const int64_t lower = std::min(last - row - kTileRows, kTileRows);
-        tiles.configure(kTileRows, lower);
-        pair_of_rows<Weight, kGroups>(matrix, rows, row, lower, output, ahead, lines, use);
+// Multiplies the rows first to last - 1, two tiles of them at a time, with one or two panels. Meanwhile, prefetches the
+// panels after those, an equal part of them with each pair of tiles.
+template <typename Weight, int64_t kPanels, typename Epilogue>
+void amx_row_pairs(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t first, int64_t last, int64_t output,
+                   const Epilogue& epilogue, TileConfig& tiles) {
+    const int64_t pairs = (last - first + kRowPair - 1) / kRowPair, panels_size = kPanels * kLanes * rows.words_per_row;
+    const int64_t lines = (kPanels * kTileRows + pairs - 1) / pairs, part = lines * rows.words_per_row;
+    const int32_t* next_weights = static_cast<const int32_t*>(linear.weight) + output * rows.words_per_row + panels_size;
+    for (int64_t row = first; row < last; row += kRowPair, next_weights += part) {
+        const int64_t lower_rows = std::min(last - row - kTileRows, kTileRows);
+        tiles.configure(kTileRows, lower_rows);
+        amx_2_row_tiles<Weight, kPanels>(linear, rows, row, lower_rows, output, next_weights, lines, epilogue);
     }
 }
 
-template <typename Weight, typename Use>
-void gemm_amx(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t first, int64_t last, const Use& use, TileConfig& tiles) {
-    constexpr int64_t kPair = 2 * kTileRows;
+// Tiled rows, as many at a time as stay in the L2 cache. Pairs of row tiles come first; up to 16 rows that are left over
+// make a tile of their own, 17 or more a pair with an incomplete lower tile.
+template <typename Weight, typename Epilogue>
+void gemm_amx(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t first, int64_t last, const Epilogue& epilogue,
+              TileConfig& tiles) {
     tile_load_barrier();
-    const int64_t at_once = std::max<int64_t>(1, kRowsInCache / rows.width / kPair) * kPair;
-    for (int64_t begin = 0; begin < rows.count; begin += at_once) {
-        const int64_t end = std::min(rows.count, begin + at_once);
-        const int64_t left_over = (end - begin) % kPair <= kTileRows ? (end - begin) % kPair : 0;
-        const int64_t single = end - left_over;
+    const int64_t cached_rows = std::max<int64_t>(1, kCachedRowWords / rows.words_per_row / kRowPair) * kRowPair;
+    for (int64_t begin = 0; begin < rows.num_rows; begin += cached_rows) {
+        const int64_t end = std::min(rows.num_rows, begin + cached_rows);
+        const int64_t left_over = (end - begin) % kRowPair <= kTileRows ? (end - begin) % kRowPair : 0;
+        const int64_t pairs_end = end - left_over;
         for (int64_t output = first; output < last; output += 4 * kLanes) {
-            const int64_t groups = std::min<int64_t>(4, (last - output) / kLanes);
-            for (int64_t group = 0; group < groups && begin < single; group += 2) {
-                if (group + 1 < groups) pairs_of_rows<Weight, 2>(matrix, rows, begin, single, output + group * kLanes, use, tiles);
-                else pairs_of_rows<Weight, 1>(matrix, rows, begin, single, output + group * kLanes, use, tiles);
+            const int64_t panels = std::min<int64_t>(4, (last - output) / kLanes);
+            for (int64_t panel = 0; panel < panels && begin < pairs_end; panel += 2) {
+                const int64_t own = output + panel * kLanes;
+                if (panel + 1 < panels) amx_row_pairs<Weight, 2>(linear, rows, begin, pairs_end, own, epilogue, tiles);
+                else amx_row_pairs<Weight, 1>(linear, rows, begin, pairs_end, own, epilogue, tiles);
             }
             if (left_over == 0) continue;
             tiles.configure(left_over, left_over);
-            up_to_a_tile(matrix, rows, single, left_over, output, groups, use);
+            amx_1_row_tile(linear, rows, pairs_end, left_over, output, panels, epilogue);
         }
     }
 }
@@ -420,17 +303,20 @@ void gemm_amx(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t firs
 #undef ADD_PRODUCT
 #endif
 
+// ---- Entry ----------------------------------------------------------------------------------------------------------
+
 constexpr int64_t kMaxRowBlock = 32;
 
-// Calls use(row, output, products) for every row and the outputs first to last - 1, sixteen at once; first is a
-// multiple of 16. If the outputs are an even number of sixteens, they come in pairs: the first sixteen for at most
-// kMaxRowBlock rows, then the second sixteen for the same rows.
-template <typename Weight, typename Use>
-void gemm(const PackedLinear& matrix, PackedRows<Weight>& rows, int64_t first, int64_t last, const Use& use, TileConfig& tiles) {
+// Calls epilogue(row, output, products) for every row and the outputs first to last - 1, sixteen at once; first and last
+// are multiples of 16. If the outputs are an even number of panels, panels come in pairs: the first of a pair for at most
+// kMaxRowBlock rows, then the second for the same rows.
+template <typename Weight, typename Epilogue>
+void gemm(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t first, int64_t last, const Epilogue& epilogue,
+          TileConfig& tiles) {
 #ifdef DESKMATE_AMX
-    if constexpr (WeightFormat<Weight>::kTiles)
-        if (rows.in_tiles()) return gemm_amx(matrix, rows, first, last, use, tiles);
+    if constexpr (WeightFormat<Weight>::kHasTiles)
+        if (rows.is_tiled()) return gemm_amx(linear, rows, first, last, epilogue, tiles);
 #endif
     (void)tiles;
-    gemm_simd(matrix, rows, first, last, use);
+    gemm_simd(linear, rows, first, last, epilogue);
 }

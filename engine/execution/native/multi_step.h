@@ -1,4 +1,12 @@
 // Multi-step decoding: several steps in one call, each from the tokens that the previous one sampled, without Python.
+//
+// The first step may have any rows; each later step has one row for each request that is still active. A request ends at
+// max_tokens or a stop token. Block tables already cover the tokens of all steps, so nothing is allocated for a sequence.
+//
+// Memory: requests, tokens and seconds are the caller's arrays; logits are those of the first step, overwritten by each.
+//
+// Threads: one thread runs the loop and builds the steps; a step's forward pass, and the sampling of its rows, use
+// num_threads.
 #pragma once
 
 #include <algorithm>
@@ -7,68 +15,91 @@
 
 #include "model.h"
 #include "sampling.h"
+#include "step.h"
 
-// A request that a step samples a token for, and how far it may go.
+// A request that a step samples a token for, and how far it may go. engine/execution/native/decoder.py packs it
+// (_pack_request), field by field.
 struct DecodeRequest {
-    Filters filters;  // except the uniform number and the highest score, which are set in each step
+    Filters filters;  // uniform_number and highest are set in each step
     int32_t is_greedy;
     uint64_t seed;  // of the noise
     int64_t position;  // of the noise: tokens generated so far
     int64_t max_tokens;  // tokens that may be sampled, at least 1
     const int64_t* stop_token_ids;  // tokens that end the request
-    int64_t num_stop_token_ids, sequence;  // sequence: its index in the first step
+    int64_t num_stop_token_ids;
+    int64_t sequence;  // its index in the first step
+
+    // token: sampled last, number num_sampled since the first step.
+    bool has_ended(int64_t token, int64_t num_sampled) const {
+        const int64_t* const end = stop_token_ids + num_stop_token_ids;
+        return num_sampled >= max_tokens || std::find(stop_token_ids, end, token) != end;
+    }
 };
 
-// SplitMix64 as in engine/sampling/sampler.py: the same noise.
+// ---- Noise ----------------------------------------------------------------------------------------------------------
+
+// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) as in engine/sampling/sampler.py: the same noise.
 inline uint64_t splitmix64(uint64_t value) {
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
     value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
     return value ^ (value >> 31);
 }
 
+// Returns a uniform number, at least 0 and below 1, in steps of 2^-53.
 inline double uniform_number(uint64_t seed, int64_t position) {
     return double(splitmix64(splitmix64(seed) + uint64_t(position + 1) * 0x9E3779B97F4A7C15u) >> 11) * 0x1p-53;
 }
 
-// Samples the tokens of the active requests from their scores, [count, vocab_size]; returns false if any row's scores
+// ---- One step -------------------------------------------------------------------------------------------------------
+
+// Samples the tokens of the active requests from their scores, [active, vocab_size]; returns false if any row's scores
 // are unusable.
-inline bool sample_tokens(const float* scores, int64_t vocab_size, const DecodeRequest* requests, const std::vector<int64_t>& active, int64_t number,
-                   int64_t threads, int64_t* tokens) {
+//   active       indices of requests
+//   num_sampled  tokens that each of them has sampled since the first step
+//   tokens       [requests]: those of the active ones are set
+inline bool sample_tokens(const float* scores, int64_t vocab_size, const DecodeRequest* requests, const std::vector<int64_t>& active,
+                          int64_t num_sampled, int64_t num_threads, int64_t* tokens) {
     const int64_t count = int64_t(active.size());
     int64_t num_invalid = 0;
-#pragma omp parallel num_threads(threads) if (threads > 1)
+#pragma omp parallel num_threads(num_threads) if (num_threads > 1)
     {
-        static thread_local Candidates found;
+        static thread_local SamplingBuffers buffers;
 #pragma omp for reduction(+ : num_invalid)
-        for (int64_t row = 0; row < count; ++row) {
-            const DecodeRequest& request = requests[active[row]];
-            const float* own = scores + row * vocab_size;
-            Filters filters = request.filters;
-            filters.highest = highest_score(own, vocab_size);
-            filters.uniform = uniform_number(request.seed, request.position + number);
-            if (!std::isfinite(filters.highest)) ++num_invalid;
-            else if (request.is_greedy) tokens[active[row]] = std::find(own, own + vocab_size, filters.highest) - own;
-            else tokens[active[row]] = draw(own, vocab_size, filters, found);
+        for (int64_t index = 0; index < count; ++index) {
+            const DecodeRequest& request = requests[active[index]];
+            const float* own = scores + index * vocab_size;
+            Filters row = request.filters;
+            row.highest = highest_score(own, vocab_size);
+            row.uniform_number = uniform_number(request.seed, request.position + num_sampled);
+            if (!std::isfinite(row.highest)) ++num_invalid;
+            else if (request.is_greedy) tokens[active[index]] = first_highest(own, vocab_size, row.highest);
+            else tokens[active[index]] = draw(own, vocab_size, row, buffers);
         }
     }
     return num_invalid == 0;
 }
 
-// Builds steps of one token for each active request.
+// Builds steps of one token for each active request. A step points into its builder, and is valid until the next one.
 class StepBuilder {
    public:
     StepBuilder(const Model& model, const Step& first, const DecodeRequest* requests, int64_t num_groups)
-        : model_(model), first_(first), requests_(requests), slots_(num_groups), table_offsets_(num_groups), slots_of_(num_groups), starts_of_(num_groups) {}
+        : model_(model),
+          first_(first),
+          requests_(requests),
+          slots_(num_groups),
+          table_offsets_(num_groups),
+          slots_pointers_(num_groups),
+          table_offsets_pointers_(num_groups) {}
 
-    // number: steps that are done. tokens: what the last of them sampled.
-    Step build(const std::vector<int64_t>& active, const int64_t* tokens, int64_t number) {
+    // num_done: steps that are done. tokens: [requests], what the last of them sampled.
+    Step build(const std::vector<int64_t>& active, const int64_t* tokens, int64_t num_done) {
         const int64_t count = int64_t(active.size());
-        tokens_.clear(), positions_.clear(), rows_.clear();
+        tokens_.clear(), positions_.clear(), logits_rows_.clear();
         query_lens_.assign(count, 1);
         for (size_t group = 0; group < slots_.size(); ++group) slots_[group].clear(), table_offsets_[group].clear();
         for (const int64_t request : active) {
-            const int64_t position = first_.positions[first_.logits_rows[request]] + number;
-            rows_.push_back(int64_t(tokens_.size()));
+            const int64_t position = first_.positions[first_.logits_rows[request]] + num_done;
+            logits_rows_.push_back(int64_t(tokens_.size()));
             tokens_.push_back(tokens[request]);
             positions_.push_back(position);
             for (size_t group = 0; group < slots_.size(); ++group) {
@@ -78,26 +109,40 @@ class StepBuilder {
                 slots_[group].push_back(block * model_.block_size + position % model_.block_size);
             }
         }
-        for (size_t group = 0; group < slots_.size(); ++group) slots_of_[group] = slots_[group].data(), starts_of_[group] = table_offsets_[group].data();
-        return {tokens_.data(), positions_.data(), rows_.data(), query_lens_.data(), slots_of_.data(), first_.block_tables,
-                starts_of_.data(), first_.logits, count, count, count, first_.num_threads};
+        for (size_t group = 0; group < slots_.size(); ++group) {
+            slots_pointers_[group] = slots_[group].data();
+            table_offsets_pointers_[group] = table_offsets_[group].data();
+        }
+        Step step = first_;  // the same block tables, logits and threads
+        step.tokens = tokens_.data();
+        step.positions = positions_.data();
+        step.logits_rows = logits_rows_.data();
+        step.query_lens = query_lens_.data();
+        step.slots = slots_pointers_.data();
+        step.table_offsets = table_offsets_pointers_.data();
+        step.num_rows = step.num_logits = step.num_sequences = count;
+        return step;
     }
 
    private:
     const Model& model_;
     const Step& first_;
     const DecodeRequest* requests_;
-    std::vector<int64_t> tokens_, positions_, rows_, query_lens_;
-    std::vector<std::vector<int64_t>> slots_, table_offsets_;
-    std::vector<const int64_t*> slots_of_, starts_of_;
+    std::vector<int64_t> tokens_, positions_, logits_rows_, query_lens_;
+    std::vector<std::vector<int64_t>> slots_, table_offsets_;  // for each cache group
+    std::vector<const int64_t*> slots_pointers_, table_offsets_pointers_;
 };
 
+// ---- All steps ------------------------------------------------------------------------------------------------------
+
 // Returns the number of completed steps: at most max_steps, fewer if all requests end or scores are unusable.
-// tokens: [max_steps, requests], -1 for requests without a token in a step. seconds: [max_steps], from the call until
-// each step's tokens were known.
-template <typename Compute>
-int64_t run_multi_step(const Compute& compute, const Model& model, const Step& first, const DecodeRequest* requests, int64_t num_groups,
-                      int64_t max_steps, int64_t* tokens, double* seconds) {
+//   forward   forward(model, step) computes a step's logits
+//   requests  [first.num_logits], one for each row of logits
+//   tokens    [max_steps, requests], -1 for requests without a token in a step
+//   seconds   [max_steps], from the call until each step's tokens were known
+template <typename Forward>
+int64_t run_multi_step(const Forward& forward, const Model& model, const Step& first, const DecodeRequest* requests, int64_t num_groups,
+                       int64_t max_steps, int64_t* tokens, double* seconds) {
     const auto began = std::chrono::steady_clock::now();
     const int64_t count = first.num_logits;
     std::fill(tokens, tokens + max_steps * count, -1);
@@ -105,18 +150,15 @@ int64_t run_multi_step(const Compute& compute, const Model& model, const Step& f
     for (int64_t request = 0; request < count; ++request) active[request] = request;
     StepBuilder builder(model, first, requests, num_groups);
     Step step = first;
-    for (int64_t number = 0;;) {
-        compute(model, step);
-        int64_t* const drawn = tokens + number * count;
-        if (!sample_tokens(step.logits, model.vocab_size, requests, active, number, step.num_threads, drawn)) return number;
-        seconds[number++] = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-        if (number == max_steps) return number;
-        const auto has_ended = [&](int64_t index) {
-            const DecodeRequest& request = requests[index];
-            return number >= request.max_tokens || std::find(request.stop_token_ids, request.stop_token_ids + request.num_stop_token_ids, drawn[index]) != request.stop_token_ids + request.num_stop_token_ids;
-        };
+    for (int64_t num_done = 0;;) {
+        forward(model, step);
+        int64_t* const sampled = tokens + num_done * count;
+        if (!sample_tokens(step.logits, model.vocab_size, requests, active, num_done, step.num_threads, sampled)) return num_done;
+        seconds[num_done++] = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+        if (num_done == max_steps) return num_done;
+        const auto has_ended = [&](int64_t index) { return requests[index].has_ended(sampled[index], num_done); };
         active.erase(std::remove_if(active.begin(), active.end(), has_ended), active.end());
-        if (active.empty()) return number;
-        step = builder.build(active, drawn, number);
+        if (active.empty()) return num_done;
+        step = builder.build(active, sampled, num_done);
     }
 }

@@ -1,22 +1,30 @@
-// Vectors of sixteen numbers: GCC's vector extensions, which compile to AVX-512 where available and run everywhere.
+// Vectors of sixteen 32-bit lanes: types, loads and stores, conversions, reductions, transposition, e^x.
+//
+// Types: Floats are 16 float32 and Ints 16 int32 (64 bytes), Halves 16 bfloat16 or other 16-bit numbers (32 bytes).
+// They are GCC's vector extensions, so +, *, <, ?: and __builtin_shuffle work lane by lane; a comparison gives Ints with
+// -1 in each lane that is true and 0 elsewhere.
+//
+// Memory: loads and stores take any alignment (those of aligned_vector.h start at cache lines) and always move whole
+// vectors; callers pad their data to sixteen numbers.
+//
+// Instruction sets: a vector is one AVX-512 register, two of AVX2 or four of SSE or NEON, as the compiler chooses. Where
+// GCC generates slow code for AVX-512, an intrinsic is used instead, with the portable code as the fallback:
+//   __AVX512F__     widen_bits, any_of, exponential
+//   __AVX512BF16__  to_bf16
+// Other instruction sets may give another last bit, by fused multiply-adds and denormals. No threads here.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <new>
-#include <vector>
 
-#if defined(__AVX512F__) || defined(__AMX_TILE__)
+#if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
-using bf16 = uint16_t;  // bfloat16: the upper half of a float
-constexpr int64_t kLanes = 16;
+using bf16 = uint16_t;  // bfloat16: the upper half of a float32
+constexpr int64_t kLanes = 16;  // numbers in a vector; LANES of structure.py
 
 typedef float Floats __attribute__((vector_size(64)));
 typedef int32_t Ints __attribute__((vector_size(64)));
@@ -29,6 +37,7 @@ inline Vector load(const T* from) {
     return vector;
 }
 
+// Returns sixteen 16-bit numbers in the lower halves of 32-bit lanes.
 inline Ints widen_bits(const bf16* from) {
 #if defined(__AVX512F__)
     return Ints(_mm512_cvtepu16_epi32(__m256i(load<Halves>(from))));  // one instruction, where GCC generates four
@@ -37,6 +46,7 @@ inline Ints widen_bits(const bf16* from) {
 #endif
 }
 
+// Returns sixteen numbers as float32.
 inline Floats widen(const float* from) { return load<Floats>(from); }
 inline Floats widen(const bf16* from) { return Floats(widen_bits(from) << 16); }
 
@@ -49,7 +59,8 @@ inline float widen_one(bf16 value) {
     return wide;
 }
 
-inline Halves to_bf16(Floats values) {  // to the nearest, ties to even; NaN stays NaN
+// Rounds to the nearest bfloat16, ties to even; NaN stays NaN.
+inline Halves to_bf16(Floats values) {
 #if defined(__AVX512BF16__)
     return Halves(_mm512_cvtneps_pbh(__m512(values)));  // denormals become zero
 #else
@@ -67,14 +78,16 @@ inline void store(Floats values, bf16* to) {
     std::memcpy(to, &halves, sizeof halves);
 }
 
-inline float sum_of(Floats vector) {  // pairwise, which is faster than one lane after another
+// Returns the sum of the lanes, added pairwise, which is faster than one lane after another.
+inline float reduce_add(Floats vector) {
     vector += __builtin_shuffle(vector, Ints{8, 9, 10, 11, 12, 13, 14, 15});
     vector += __builtin_shuffle(vector, Ints{4, 5, 6, 7});
     vector += __builtin_shuffle(vector, Ints{2, 3});
     return vector[0] + vector[1];
 }
 
-inline float max_of(Floats vector) {
+// Returns the largest lane.
+inline float reduce_max(Floats vector) {
     for (const Ints& other : {Ints{8, 9, 10, 11, 12, 13, 14, 15}, Ints{4, 5, 6, 7}, Ints{2, 3}, Ints{1}}) {
         const Floats moved = __builtin_shuffle(vector, other);
         vector = moved > vector ? moved : vector;
@@ -82,19 +95,20 @@ inline float max_of(Floats vector) {
     return vector[0];
 }
 
-inline bool any_of(Ints is) {
+// Whether a comparison is true in any lane.
+inline bool any_of(Ints mask) {
 #if defined(__AVX512F__)
-    return _mm512_test_epi32_mask(__m512i(is), __m512i(is)) != 0;
+    return _mm512_test_epi32_mask(__m512i(mask), __m512i(mask)) != 0;
 #else
-    int32_t together = 0;
-    for (int64_t lane = 0; lane < kLanes; ++lane) together |= is[lane];
-    return together != 0;
+    int32_t bits = 0;
+    for (int64_t lane = 0; lane < kLanes; ++lane) bits |= mask[lane];
+    return bits != 0;
 #endif
 }
 
-// Returns the sums of sixteen vectors, that of vector i in lane i. Adds pairwise: as many additions as for one vector
-// after another, but with all lanes busy.
-inline Floats sums_of(Floats (&rows)[kLanes]) {
+// Returns reduce_add of sixteen vectors, that of vector i in lane i; overwrites them. Halves their number four times, as
+// a transposition does: with all lanes busy, where sixteen separate sums would leave most of them idle.
+inline Floats reduce_add_each(Floats (&rows)[kLanes]) {
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 #pragma GCC unroll 4
     for (int32_t size = 8; size > 0; size /= 2) {
@@ -102,12 +116,13 @@ inline Floats sums_of(Floats (&rows)[kLanes]) {
         const Ints near = is_right ? lanes + 16 : lanes, far = is_right ? lanes - size + 16 : lanes + size;
 #pragma GCC unroll 8
         for (int32_t row = 0; row < size; ++row)
-            rows[row] = __builtin_shuffle(rows[row], rows[row + size], near) + __builtin_shuffle(rows[row], rows[row + size], far);
+            rows[row] = __builtin_shuffle(rows[row], rows[row + size], near) +
+                        __builtin_shuffle(rows[row], rows[row + size], far);
     }
     return rows[0];
 }
 
-// Transposes a 16 x 16 matrix: swaps blocks of size 8, 4, 2 and 1.
+// Transposes a 16 x 16 matrix of words in place: swaps the off-diagonal blocks of size 8, then 4, 2 and 1.
 inline void transpose(Ints (&rows)[kLanes]) {
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     for (int32_t size = 8; size > 0; size /= 2) {
@@ -123,7 +138,9 @@ inline void transpose(Ints (&rows)[kLanes]) {
     }
 }
 
-// e^x with a relative error below 2e-7 (S. Moshier, Cephes, expf): 2^n times a polynomial of the remainder of x.
+// e^x with a relative error below 2e-7 (S. Moshier, Cephes, expf): 2^n e^r, where n is the nearest integer to x / ln 2,
+// and e^r a polynomial. ln 2 is subtracted in two parts, so that r keeps its bits. Saturates: exponents beyond the range
+// of float32 give the largest and smallest results, with AVX-512 infinity and denormals or zero; NaN stays NaN.
 inline Floats exponential(Floats x) {
 #if defined(__AVX512F__)
     x = Floats(_mm512_min_ps(_mm512_set1_ps(89), _mm512_max_ps(_mm512_set1_ps(-106), __m512(x))));  // NaN stays NaN
@@ -151,41 +168,3 @@ inline Floats exponential(Floats x) {
 }
 
 inline float exponential(float x) { return exponential(Floats{} + x)[0]; }
-
-// Allocates memory aligned to cache lines: a vector that straddles two lines is read twice. Large allocations use huge
-// pages: with small pages, rows that are far apart would each wait for a page table walk.
-template <typename T>
-struct AlignedAllocator {
-    using value_type = T;
-
-    AlignedAllocator() = default;
-    template <typename Other>
-    AlignedAllocator(const AlignedAllocator<Other>&) {}
-
-    T* allocate(size_t count) {
-        const size_t size = count * sizeof(T);
-        void* memory = ::operator new(size, alignment(count));
-#if defined(__linux__)
-        if (size >= kHugePage) madvise(memory, size, MADV_HUGEPAGE);  // may fail; memory is only slower then
-#endif
-        return static_cast<T*>(memory);
-    }
-    void deallocate(T* memory, size_t count) { ::operator delete(memory, alignment(count)); }
-    bool operator==(const AlignedAllocator&) const { return true; }
-    bool operator!=(const AlignedAllocator&) const { return false; }
-
-   private:
-    static constexpr size_t kHugePage = size_t(2) << 20;
-
-    static std::align_val_t alignment(size_t count) { return std::align_val_t(count * sizeof(T) >= kHugePage ? kHugePage : 64); }
-};
-
-template <typename T>
-using AlignedVector = std::vector<T, AlignedAllocator<T>>;
-
-// Grows memory to at least that size, keeping its contents; returns its data.
-template <typename T>
-inline T* ensure_size(AlignedVector<T>& memory, int64_t size) {
-    if (int64_t(memory.size()) < size) memory.resize(size);
-    return memory.data();
-}

@@ -56,7 +56,7 @@ class PackedLinear:
     scales: (
         Tensor | None
     )  #: 8-bit weights: float32 ``[outputs]``; 4-bit weights: bfloat16 ``[outputs / 16, inputs / 32, 16]``
-    sums: Tensor | None  #: 8-bit weights: the sum of each output's weights, int32 ``[outputs]``
+    weight_sums: Tensor | None  #: 8-bit weights: the sum of each output's weights, int32 ``[outputs]``
     bias: Tensor | None  #: float32 ``[outputs]``
 
     @classmethod

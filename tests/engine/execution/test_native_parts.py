@@ -267,7 +267,7 @@ def test_weights_that_are_read_wrongly_show_in_the_sample(
     def wrong(cls: type[PackedLinear], linears: Any, *arguments: Any, **named: Any) -> PackedLinear:
         product: PackedLinear = of(cls, linears, *arguments, **named)
         if lost == "bias":
-            return PackedLinear(product.weight, product.scales, product.sums, None)
+            return PackedLinear(product.weight, product.scales, product.weight_sums, None)
         product.weight[0, :, 3].zero_()
         return product
 

@@ -1,0 +1,335 @@
+// Computes a whole step of a decoder with rotary attention, RMS norms and a gated MLP (Llama, arXiv 2302.13971, and
+// similar models). In a short step, a framework spends more time between the operators than in them.
+//
+// For each layer, with x the residual stream:
+//   project_qkv     queries, keys, values = qkv(rms_norm(x)); norm and rotary embedding; keys and values to the cache
+//   attend          attended = attention(queries, cache)
+//   project_output  x += output(attended)
+//   mlp             x += down(swiglu(gate_up(rms_norm(x))))
+// Then logits = lm_head(rms_norm(x)) of the rows that are asked for.
+//
+// Memory: between the products, numbers are float32, in StepBuffers: x [num_rows, hidden], queries and attended
+// [num_rows, num_heads * head_dim], gated [num_rows, intermediate]. The inputs of the products are PackedRows. Weights
+// and keys that were read from memory once are used for all rows of the step.
+//
+// Threads: all run the same phases, and a barrier follows each phase that another thread reads from. In a phase,
+//   rows      are divided for the embedding, and for norms and packing from kMinSharedRows rows on
+//   outputs   of a product are divided: whole heads of qkv, vectors of the others, so a thread writes its columns of x
+//   tasks     of attention are taken one by one (attention_tasks.h)
+// Instruction sets: those of gemm.h and the attention kernels.
+#pragma once
+
+#include <omp.h>
+
+#include "attention_tasks.h"
+#include "elementwise.h"
+#include "gemm.h"
+#include "model.h"
+#include "step.h"
+
+struct Range {
+    int64_t first, last;  // last is exclusive
+};
+
+// Returns a thread's share of count items, in whole units.
+inline Range thread_range(int64_t count, int64_t unit, int64_t thread, int64_t num_threads) {
+    const int64_t units = (count + unit - 1) / unit;
+    return {std::min(count, units * thread / num_threads * unit), std::min(count, units * (thread + 1) / num_threads * unit)};
+}
+
+// Packs the rows that the next product reads. Each thread packs a small number of rows for itself, which is faster than a
+// barrier; from kMinSharedRows on, the threads share the work.
+constexpr int64_t kMinSharedRows = 17;
+
+template <typename Weight>
+class GemmInput {
+   public:
+    // get_row(row) returns float32 [num_inputs]; shared is already resized. own_rows: of this thread, if rows are shared.
+    template <typename GetRow>
+    PackedRows<Weight>& pack(PackedRows<Weight>& shared, int64_t num_rows, int64_t num_inputs, Range own_rows, const GetRow& get_row) {
+        if (num_rows < kMinSharedRows) {
+            own_.resize(num_rows, num_inputs);
+            for (int64_t row = 0; row < num_rows; ++row) own_.pack(get_row(row), num_inputs, row);
+            return own_;
+        }
+        for (int64_t row = own_rows.first; row < own_rows.last; ++row) shared.pack(get_row(row), num_inputs, row);
+#pragma omp barrier
+        return shared;
+    }
+
+   private:
+    PackedRows<Weight> own_;
+};
+
+// A step's buffers, shared by its threads and kept for the next step: fresh memory costs more than the computation.
+template <typename Weight, typename Head>
+struct StepBuffers {
+    AlignedVector<float> x, queries, attended, gated;  // attended and gated are not used if they are packed directly
+    AlignedVector<float> angles;  // [num_rows, head_dim]
+    AlignedVector<float> final_hidden;  // [num_logits, hidden], after the last norm
+    PackedRows<Weight> normed_rows, attended_rows, gated_rows;
+    PackedRows<Head> final_rows;
+    std::vector<AttentionTask> tasks;
+    std::vector<PartialAttention> partials;  // [tasks], if rows are split
+
+    void resize(const Model& model, const Step& step) {
+        const int64_t rows = step.num_rows, query_size = model.num_heads * model.head_dim;
+        ensure_size(x, rows * model.hidden);
+        ensure_size(queries, rows * query_size);
+        ensure_size(attended, PackedRows<Weight>::kIsDirect ? 0 : rows * query_size);
+        ensure_size(gated, PackedRows<Weight>::kIsDirect ? 0 : rows * model.intermediate);
+        ensure_size(angles, rows * model.head_dim);
+        ensure_size(final_hidden, step.num_logits * model.hidden);
+        normed_rows.resize(rows, model.hidden);
+        attended_rows.resize(rows, query_size);
+        gated_rows.resize(rows, model.intermediate);
+        final_rows.resize(step.num_logits, model.hidden);
+    }
+};
+
+// A thread's own buffers, kept for the next step.
+template <typename Weight, typename Head>
+struct ThreadBuffers {
+    AlignedVector<float> normed;  // [hidden]
+    AlignedVector<float> head;  // [num_rows, head_dim]: one head of queries, keys or values
+    GemmInput<Weight> input;
+    GemmInput<Head> final_input;
+    AttentionScratch attention;
+    std::vector<PartialAttention> partials;  // [splits] of one row
+};
+
+// One thread's part of a step. All threads of the team call run(), which places the barriers.
+//   Weight  number format of the linear layers, except lm_head
+//   Head    number format of lm_head
+//   Cache   dtype of keys, values and the embedding
+template <typename Weight, typename Head, typename Cache>
+class StepThread {
+   public:
+    StepThread(const Model& model, const Step& step, StepBuffers<Weight, Head>& shared, ThreadBuffers<Weight, Head>& own)
+        : model_(model),
+          step_(step),
+          shared_(shared),
+          own_(own),
+          thread_(omp_get_thread_num()),
+          num_threads_(omp_get_num_threads()),
+          rows_(step.num_rows),
+          hidden_(model.hidden),
+          dim_(model.head_dim),
+          query_size_(model.num_heads * model.head_dim),
+          own_rows_(share(rows_, 1)),
+          own_heads_(share(model.num_heads + 2 * model.num_kv_heads, 1)),
+          own_hidden_(share(hidden_, kLanes)),
+          own_gate_up_(share(2 * model.intermediate, 2 * kLanes)),
+          x_(shared.x.data()) {
+        ensure_size(own.normed, hidden_);
+        ensure_size(own.head, rows_ * dim_);
+    }
+
+    void run() {
+        embed();
+#pragma omp barrier
+        for (int64_t index = 0; index < model_.num_layers; ++index) {
+            const Layer& layer = model_.layers[index];
+#pragma omp single nowait
+            if (index == 0 || layer.group != model_.layers[index - 1].group) {
+                list_attention_tasks<Cache>(model_, step_, layer.group, shared_.tasks);
+                if (shared_.partials.size() < shared_.tasks.size()) shared_.partials.resize(shared_.tasks.size());
+            }
+            project_qkv(layer);
+#pragma omp barrier
+            attend(layer);
+            project_output(layer);
+#pragma omp barrier
+            mlp(layer);
+#pragma omp barrier
+        }
+        compute_logits();
+    }
+
+   private:
+    using Rows = PackedRows<Weight>;
+
+    Range share(int64_t count, int64_t unit) const { return thread_range(count, unit, thread_, num_threads_); }
+
+    void embed() {
+        const auto* embedding = static_cast<const Cache*>(model_.embedding);
+        for (int64_t row = own_rows_.first; row < own_rows_.last; ++row) {
+            const Cache* from = embedding + step_.tokens[row] * hidden_;
+            for (int64_t at = 0; at < hidden_; at += kLanes) store(widen(from + at), x_ + row * hidden_ + at);
+            rotary_angles(step_.positions[row], model_.inv_freq, model_.rotary_scale, dim_, shared_.angles.data() + row * dim_);
+            if constexpr (Rows::kIsDirect) {
+                shared_.attended_rows.pad(query_size_, row);
+                shared_.gated_rows.pad(model_.intermediate, row);
+            }
+        }
+    }
+
+    void project_qkv(const Layer& layer) {
+        auto* const keys = static_cast<Cache*>(layer.keys);
+        auto* const values = static_cast<Cache*>(layer.values);
+        const int64_t* slots = step_.slots[layer.group];
+        float* const heads = own_.head.data();
+        Rows& input = norm_rows(layer.attention_norm);
+        for (int64_t head = own_heads_.first; head < own_heads_.last; ++head) {
+            const int64_t first = head * dim_;
+            gemm(layer.qkv, input, first, first + dim_, [&](int64_t row, int64_t output, Floats products) {
+                store(products, heads + row * dim_ + output - first);
+            }, tiles_);
+            const bool is_query = head < model_.num_heads, is_key = !is_query && head < model_.num_heads + model_.num_kv_heads;
+            const float* weight = is_query ? layer.query_norm : is_key ? layer.key_norm : nullptr;
+            for (int64_t row = 0; row < rows_; ++row) {
+                float* one = heads + row * dim_;
+                if (weight) rms_norm(one, weight, dim_, model_.epsilon, one);
+                if (is_query || is_key) apply_rope(one, shared_.angles.data() + row * dim_, dim_);
+                if (is_query) {
+                    std::copy(one, one + dim_, shared_.queries.data() + row * query_size_ + head * dim_);
+                } else {
+                    const int64_t kv_head = (head - model_.num_heads) % model_.num_kv_heads;
+                    Cache* to = (is_key ? keys : values) + (slots[row] * model_.num_kv_heads + kv_head) * dim_;
+                    for (int64_t at = 0; at < dim_; at += kLanes) store(load<Floats>(one + at), to + at);
+                }
+            }
+        }
+    }
+
+    // Ends with a barrier.
+    void attend(const Layer& layer) {
+        const std::vector<AttentionTask>& tasks = shared_.tasks;
+#pragma omp for schedule(dynamic)
+        for (size_t index = 0; index < tasks.size(); ++index) {
+            const AttentionTask& task = tasks[index];
+            const PagedKV<Cache> cache(model_, layer, task.block_table, task.kv_head);
+            if (task.num_rows > 1) attend_chunk(layer, cache, task);
+            else if (task.split == kAllSplits) attend_row(layer, cache, task);
+            else if (task.split < num_splits(layer, task.position))
+                attend_row_split(layer, cache, task, task.split, shared_.partials[index]);
+        }
+        if (!uses_split_kv(step_)) return;
+#pragma omp for collapse(2)
+        for (size_t index = 0; index < tasks.size(); ++index)
+            for (int64_t head = 0; head < model_.num_heads; ++head)
+                if (tasks[index].split == 0)
+                    combine_row(&shared_.partials[index], num_splits(layer, tasks[index].position), head, tasks[index].row);
+    }
+
+    void attend_chunk([[maybe_unused]] const Layer& layer, [[maybe_unused]] const PagedKV<Cache>& cache,
+                      [[maybe_unused]] const AttentionTask& task) {
+#ifdef DESKMATE_AMX
+        if constexpr (std::is_same_v<Cache, bf16>) {
+            const int64_t first = task.kv_head * (model_.num_heads / model_.num_kv_heads) * dim_;
+            const float* queries = shared_.queries.data() + task.row * query_size_ + first;
+            PrefillAttention prefill(model_, layer, cache, task.position, task.num_rows, own_.attention);
+            prefill.attend(queries, query_size_, tiles_, [&](int64_t query, int64_t number, Floats attended) {
+                store_attended(task.row + query, first + number, attended);
+            });
+        }
+#endif
+    }
+
+    void attend_row(const Layer& layer, const PagedKV<Cache>& cache, const AttentionTask& task) {
+        const int64_t splits = num_splits(layer, task.position);
+        std::vector<PartialAttention>& partials = own_.partials;
+        if (int64_t(partials.size()) < splits) partials.resize(splits);
+        for (int64_t split = 0; split < splits; ++split) attend_row_split(layer, cache, task, split, partials[split]);
+        for (int64_t head = 0; head < model_.num_heads; ++head) combine_row(partials.data(), splits, head, task.row);
+    }
+
+    void attend_row_split(const Layer& layer, const PagedKV<Cache>& cache, const AttentionTask& task, int64_t split,
+                          PartialAttention& partial) {
+        const float* queries = shared_.queries.data() + task.row * query_size_;
+        attend_split<Cache>(model_, layer, cache, task.position, split, queries, own_.attention, partial);
+    }
+
+    void combine_row(const PartialAttention* partials, int64_t splits, int64_t head, int64_t row) {
+        combine_splits(partials, splits, head, dim_, own_.attention, [&](int64_t d, Floats attended) {
+            store_attended(row, head * dim_ + d, attended);
+        });
+    }
+
+    void store_attended(int64_t row, int64_t number, Floats attended) {
+        if constexpr (Rows::kIsDirect) shared_.attended_rows.store_lanes(attended, row, number);
+        else store(attended, shared_.attended.data() + row * query_size_ + number);
+    }
+
+    void project_output(const Layer& layer) {
+        add_to_x(layer.output, pack_rows(shared_.attended_rows, shared_.attended, query_size_));
+    }
+
+    void mlp(const Layer& layer) {
+        const int64_t inner = model_.intermediate;
+        alignas(64) float gates[kMaxRowBlock * kLanes];
+        // Sixteen outputs of the gate come first for a block of rows, then the sixteen of up that they open.
+        const auto store_gated = [&](int64_t row, int64_t output, Floats products) {
+            float* gate = gates + row % kMaxRowBlock * kLanes;
+            const bool is_gate = output / kLanes % 2 == 0;
+            if (is_gate) return store(products, gate);
+            const Floats gated = swiglu(load<Floats>(gate), products);
+            const int64_t number = output / (2 * kLanes) * kLanes;
+            if constexpr (Rows::kIsDirect) shared_.gated_rows.store_lanes(gated, row, number);
+            else store(gated, shared_.gated.data() + row * inner + number);
+        };
+        gemm(layer.gate_up, norm_rows(layer.mlp_norm), own_gate_up_.first, own_gate_up_.last, store_gated, tiles_);
+#pragma omp barrier
+        add_to_x(layer.down, pack_rows(shared_.gated_rows, shared_.gated, inner));
+    }
+
+    void compute_logits() {
+        float* const final_hidden = shared_.final_hidden.data();
+#pragma omp for
+        for (int64_t row = 0; row < step_.num_logits; ++row)
+            rms_norm(x_ + step_.logits_rows[row] * hidden_, model_.norm, hidden_, model_.epsilon, final_hidden + row * hidden_);
+        PackedRows<Head>& input = own_.final_input.pack(
+            shared_.final_rows, step_.num_logits, hidden_, share(step_.num_logits, 1), [&](int64_t row) { return final_hidden + row * hidden_; });
+        const Range outputs = share(model_.lm_head.outputs, kLanes);
+        gemm(model_.lm_head, input, outputs.first, outputs.last, [&](int64_t row, int64_t output, Floats products) {
+            const int64_t count = std::min(kLanes, model_.vocab_size - output);  // the last panel may be padded
+            std::memcpy(step_.logits + row * model_.vocab_size + output, &products, count * sizeof(float));
+        }, tiles_);
+    }
+
+    // Returns the rows of x, normed and packed.
+    Rows& norm_rows(const float* weight) {
+        float* const normed = own_.normed.data();
+        return own_.input.pack(shared_.normed_rows, rows_, hidden_, own_rows_, [&](int64_t row) {
+            rms_norm(x_ + row * hidden_, weight, hidden_, model_.epsilon, normed);
+            return normed;
+        });
+    }
+
+    // Returns rows that were stored packed, or packs them now that they are complete: a quantized row needs all its numbers.
+    Rows& pack_rows(Rows& rows, const AlignedVector<float>& from, int64_t width) {
+        if constexpr (Rows::kIsDirect) return rows;
+        return own_.input.pack(rows, rows_, width, own_rows_, [&](int64_t row) { return from.data() + row * width; });
+    }
+
+    // Adds the product to this thread's columns of the residual stream.
+    void add_to_x(const PackedLinear& linear, Rows& input) {
+        gemm(linear, input, own_hidden_.first, own_hidden_.last, [&](int64_t row, int64_t output, Floats products) {
+            float* to = x_ + row * hidden_ + output;
+            store(load<Floats>(to) + products, to);
+        }, tiles_);
+    }
+
+    const Model& model_;
+    const Step& step_;
+    StepBuffers<Weight, Head>& shared_;
+    ThreadBuffers<Weight, Head>& own_;
+    const int64_t thread_, num_threads_;
+    const int64_t rows_, hidden_, dim_, query_size_;
+    const Range own_rows_, own_heads_, own_hidden_, own_gate_up_;  // this thread's shares
+    float* const x_;
+    TileConfig tiles_;
+};
+
+// Stores the keys and values of a step's rows, and computes its logits.
+template <typename Weight, typename Head, typename Cache>
+void forward(const Model& model, const Step& step) {
+    static thread_local StepBuffers<Weight, Head> shared;  // of the thread that makes steps
+    StepBuffers<Weight, Head>& step_buffers = shared;  // a reference, because the name means each thread's own
+    step_buffers.resize(model, step);
+#pragma omp parallel num_threads(step.num_threads)
+    {
+        static thread_local ThreadBuffers<Weight, Head> own;
+        StepThread<Weight, Head, Cache>(model, step, step_buffers, own).run();
+    }
+}

@@ -1,0 +1,190 @@
+// The number formats of linear layers, and the packing of their inputs (activations).
+//
+// Words: weights and rows consist of words of 32 bits, each of as many consecutive inputs as one lane multiplies at once:
+//   format    inputs in a word  a row's numbers                        sums
+//   float     1                 float32                                float32
+//   bf16      2                 bfloat16                               float32
+//   int8_t    4                 uint8 with zero point 128, one scale   int32
+//   int4      4                 int8, one scale                        int32 in a group of inputs, float32 beyond
+// A row of inputs is padded with zeros to whole tiles, that is to a multiple of kTileWords words.
+//
+// Rows [num_rows, words_per_row] lie in memory
+//   row-major, for the SIMD kernels; or
+//   tile by tile [num_rows / 16, words_per_row / 16, 16, 16], for AMX: bf16 and int8_t, if amx_available(). The rows
+//   after num_rows that fill the last tile have any numbers, and nobody reads their sums.
+//
+// Threads: each packs rows of its own; different threads may write different rows of one PackedRows, and the caller
+// places the barrier before they are read.
+// Instruction sets: float32 multiply-add everywhere; bfloat16 products with AVX512-BF16 (vdpbf16ps, which flushes
+// denormals), else widened to float32; 8-bit products with AVX512-VNNI (vpdpbusd), else by shifts and int32 multiplies.
+#pragma once
+
+#include <type_traits>
+#include <vector>
+
+#include "aligned_vector.h"
+#include "amx.h"
+#include "simd.h"
+
+constexpr int64_t kInt4Group = 32;  // inputs that share a scale in 4-bit weights; INT4_GROUP of linears.py
+constexpr int64_t kInt4GroupWords = kInt4Group / 4;
+
+struct int4;  // names the format: 4-bit weights, two in a byte
+
+// How a word of sixteen outputs' weights is multiplied with a word of a row: add() adds the products to sixteen sums.
+template <typename Weight>
+struct WeightFormat;
+
+template <>
+struct WeightFormat<float> {
+    using Sums = Floats;
+    static constexpr int64_t kPerWord = 1;
+    static constexpr bool kHasTiles = false;
+
+    static void add(Floats& sums, Ints weights, int32_t row) {
+        float x;
+        std::memcpy(&x, &row, sizeof x);
+        sums += Floats(weights) * x;
+    }
+};
+
+template <>
+struct WeightFormat<bf16> {
+    using Sums = Floats;
+    static constexpr int64_t kPerWord = 2;
+    static constexpr bool kHasTiles = true;
+
+    static void add(Floats& sums, Ints weights, int32_t row) {
+#if defined(__AVX512BF16__)
+        sums = Floats(_mm512_dpbf16_ps(__m512(sums), __m512bh(weights), __m512bh(_mm512_set1_epi32(row))));
+#else
+        sums += Floats(weights << 16) * widen_one(bf16(row)) + Floats(weights & int32_t(0xffff0000)) * widen_one(bf16(row >> 16));
+#endif
+    }
+};
+
+// LLM.int8() without its treatment of outliers (arXiv 2208.07339, section 2.1): a row's scale follows its largest
+// number. Rows are stored with zero point 128, as the instruction multiplies unsigned rows by signed weights;
+// PackedLinear.weight_sums correct the sums for it.
+template <>
+struct WeightFormat<int8_t> {
+    using Sums = Ints;
+    static constexpr int64_t kPerWord = 4;
+    static constexpr bool kHasTiles = true;
+    static constexpr int32_t kZeroPoint = 128;
+
+    static void add(Ints& sums, Ints weights, int32_t row) {
+#if defined(__AVX512VNNI__)
+        sums = Ints(_mm512_dpbusd_epi32(__m512i(sums), _mm512_set1_epi32(row), __m512i(weights)));
+#else
+        for (int shift = 0; shift < 32; shift += 8) sums += (weights << (24 - shift) >> 24) * (row >> shift & 0xff);
+#endif
+    }
+};
+
+// Weights are unsigned here, with zero point 8, and rows signed. The correction of the sums depends on the row alone,
+// so sums start from it (PackedRows::zero_point_correction).
+template <>
+struct WeightFormat<int4> {
+    using Sums = Floats;
+    static constexpr int64_t kPerWord = 4;
+    static constexpr bool kHasTiles = false;
+    static constexpr int32_t kZeroPoint = 0;
+
+    static void add(Ints& sums, Ints weights, int32_t row) {
+#if defined(__AVX512VNNI__)
+        sums = Ints(_mm512_dpbusd_epi32(__m512i(sums), __m512i(weights), _mm512_set1_epi32(row)));
+#else
+        for (int shift = 0; shift < 32; shift += 8) sums += (weights >> shift & 0xff) * (row << (24 - shift) >> 24);
+#endif
+    }
+};
+
+// The inputs of a matrix product.
+template <typename Weight>
+class PackedRows {
+   public:
+    int64_t num_rows = 0, words_per_row = 0;  // words_per_row includes the padding
+
+    // Whether sixteen numbers at a time can be stored: a quantized row needs its scale first.
+    static constexpr bool kIsDirect = std::is_same_v<Weight, float> || std::is_same_v<Weight, bf16>;
+
+    // Makes room for rows of num_inputs numbers; their contents are undefined.
+    void resize(int64_t rows, int64_t num_inputs) {
+        num_rows = rows;
+        const int64_t words = (num_inputs + WeightFormat<Weight>::kPerWord - 1) / WeightFormat<Weight>::kPerWord;
+        words_per_row = (words + kTileWords - 1) / kTileWords * kTileWords;
+        is_tiled_ = WeightFormat<Weight>::kHasTiles && amx_available();
+        const int64_t padded_rows = (rows + kTileRows - 1) / kTileRows * kTileRows;
+        if (int64_t(words_.size()) < padded_rows * words_per_row) words_.resize(padded_rows * words_per_row);
+        if (int64_t(scales_.size()) < rows) scales_.resize(rows);
+        if (std::is_same_v<Weight, int4> && int64_t(zero_point_correction_.size()) < rows * words_per_row / kInt4GroupWords)
+            zero_point_correction_.resize(rows * words_per_row / kInt4GroupWords);
+    }
+
+    // Converts a row from float32 [num_inputs], and pads it.
+    void pack(const float* from, int64_t num_inputs, int64_t row) {
+        if constexpr (kIsDirect) {
+            for (int64_t input = 0; input < num_inputs; input += kLanes) store_lanes(load<Floats>(from + input), row, input);
+            pad(num_inputs, row);
+        } else {
+            quantize(from, num_inputs, row);
+        }
+    }
+
+    // Stores the inputs first_input to first_input + 15 of a row; first_input is a multiple of 16.
+    void store_lanes(Floats numbers, int64_t row, int64_t first_input) {
+        static_assert(kIsDirect);
+        constexpr int64_t kInputsPerTile = kTileWords * WeightFormat<Weight>::kPerWord;
+        int32_t* const tile_row = at(row, first_input / kInputsPerTile * kTileWords);
+        store(numbers, reinterpret_cast<Weight*>(tile_row) + first_input % kInputsPerTile);
+    }
+
+    // Writes zeros after the inputs of a row.
+    void pad(int64_t num_inputs, int64_t row) {
+        for (int64_t input = num_inputs; input < words_per_row * WeightFormat<Weight>::kPerWord; input += kLanes)
+            store_lanes(Floats{}, row, input);
+    }
+
+    // Returns the address of sixteen words of a row; word is a multiple of 16.
+    int32_t* at(int64_t row, int64_t word) {
+        if (!is_tiled_) return &words_[row * words_per_row + word];
+        return &words_[row / kTileRows * kTileRows * words_per_row + word * kTileRows + row % kTileRows * kTileWords];
+    }
+
+    bool is_tiled() const { return is_tiled_; }
+    float scale(int64_t row) const { return scales_[row]; }
+    // int4: for each group, the weights' zero point times the sum of a row's numbers.
+    const int32_t* zero_point_correction(int64_t row) const {
+        return &zero_point_correction_[row * words_per_row / kInt4GroupWords];
+    }
+
+   private:
+    void quantize(const float* from, int64_t num_inputs, int64_t row) {
+        float largest = 1e-12f;
+#pragma omp simd reduction(max : largest)
+        for (int64_t i = 0; i < num_inputs; ++i) largest = std::max(largest, std::fabs(from[i]));
+        scales_[row] = largest / 127;
+        const float inverse_scale = 127 / largest;
+        int8_t bytes[kTileWords * 4];
+        for (int64_t word = 0; word < words_per_row; word += kTileWords) {
+            const int64_t count = std::clamp<int64_t>(num_inputs - word * 4, 0, sizeof bytes);
+            std::memset(bytes, 0, sizeof bytes);
+#pragma omp simd
+            for (int64_t i = 0; i < count; ++i)
+                bytes[i] = int8_t(int32_t(std::nearbyint(from[word * 4 + i] * inverse_scale)) + WeightFormat<Weight>::kZeroPoint);
+            std::memcpy(at(row, word), bytes, sizeof bytes);
+            if constexpr (std::is_same_v<Weight, int4>)
+                for (int64_t group = 0; group < int64_t(sizeof bytes) / kInt4Group; ++group) {
+                    int32_t sum = 0;
+                    for (int64_t i = 0; i < kInt4Group; ++i) sum += bytes[group * kInt4Group + i];
+                    zero_point_correction_[row * words_per_row / kInt4GroupWords + word / kInt4GroupWords + group] = 8 * sum;
+                }
+        }
+    }
+
+    AlignedVector<int32_t> words_;
+    std::vector<int32_t> zero_point_correction_;  // [num_rows, words_per_row / kInt4GroupWords]
+    std::vector<float> scales_;  // [num_rows]
+    bool is_tiled_ = false;
+};
