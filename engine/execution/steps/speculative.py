@@ -84,6 +84,9 @@ class SpeculativeSteps(StepStrategy):
             confirmed += [chunk for chunk in plan.chunks if not chunk.draft]
         if confirmed:
             self._proposer.confirm(confirmed)
+            yield ComputedStep(  # no tokens: its time counts as well
+                plan, {}, seconds=monotonic() - began, is_continuation=True, has_forward_pass=False
+            )
 
     def _with_drafts(self, plan: StepPlan) -> StepPlan:
         """Returns the plan with draft tokens added to the chunks that continue a reply."""

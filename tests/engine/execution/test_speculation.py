@@ -476,6 +476,31 @@ def test_a_draft_model_reads_the_last_draft_token_of_a_reply_too(llama: LoadedMo
         torch.testing.assert_close(*read)
 
 
+def test_the_time_in_which_accepted_drafts_are_confirmed_counts_as_busy(
+    llama: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"r": Asked([5, 6, 7], replace(GREEDY, max_tokens=11))}
+    known = alone(llama, asked)
+    core, seconds = make_core(llama), [0.0]
+    monkeypatch.setattr("engine.execution.steps.speculative.monotonic", lambda: seconds[0])
+    monkeypatch.setattr("engine.execution.steps.strategy.monotonic", lambda: seconds[0])
+    speculate(core, known, lambda: False, 4)
+    assert isinstance(core.executor, SpeculativeSteps)
+    calls = []
+
+    def confirm(chunks: object) -> None:
+        calls.append(chunks)
+        seconds[0] += 8.0
+
+    monkeypatch.setattr(core.executor._proposer, "confirm", confirm)
+    assert run(core, asked) == known
+    assert len(calls) == 2
+    assert core.metrics.busy_seconds == 16.0
+    stats = core.stats()
+    assert stats.generation_tokens == 11
+    assert stats.num_steps == 3
+
+
 def test_a_draft_model_takes_its_share_of_the_memory(llama: LoadedModel) -> None:
     settings = {"num_kv_blocks": None, "kv_cache_memory": 0.0005, "max_model_len": 32}
     plain = make_core(llama, **settings).stats().num_kv_blocks
