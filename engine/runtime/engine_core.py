@@ -129,19 +129,26 @@ class EngineCore:
         in_step = self.executor.request_ids
         broken = {self._submissions[id_].stream_id for id_ in in_step if id_ in self._submissions}
         failed = [one for one in submissions if one.stream_id in broken]
+        # If ending a stream is what failed, it has left the scheduler, and its reader is still waiting.
+        scheduled = {one.stream_id for one in submissions}
+        failed += [one for one in self._submissions.values() if one.stream_id not in scheduled]
         self._output_processor.forget_all(num_failed=len(failed))
         self._executor = None
         return failed, [one for one in submissions if one.stream_id not in broken]
 
-    def step(self) -> StepOutput:
+    def step(self, output: StepOutput | None = None) -> StepOutput:
         """Ends overdue requests, then computes a step, or several where one call does.
 
         With overlapped steps it launches the next step, and returns the output of the one before it.
 
+        Args:
+            output: receives the output, and is returned; None means a new one. After a failure it holds what was ready
+                before. Deliver that as well: replies that ended before the failure are no longer in the core.
+
         Raises:
             Exception: the step failed. The core cannot go on: call :meth:`evacuate` and build another.
         """
-        output = StepOutput()
+        output = output or StepOutput()
         self._output_processor.expire_overdue(output)
         for computed in self.executor.advance():
             self._output_processor.fail(computed.failures, output)

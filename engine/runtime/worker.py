@@ -177,7 +177,7 @@ class Worker:
         while True:
             try:
                 while self._take_commands():
-                    self._deliver(self.core.step())
+                    self._step()
                     if not self.core.has_work:
                         self.core.check()
                 self.core.abort_all()
@@ -188,6 +188,14 @@ class Worker:
                 clear_error_frames(error)
             if not self._recover(reason):
                 return
+
+    def _step(self) -> None:
+        """Runs a step and delivers its output; if it fails, the output that was ready before."""
+        output = StepOutput()
+        try:
+            self.core.step(output)
+        finally:
+            self._deliver(output)
 
     def _take_commands(self) -> bool:
         """Applies the commands in the inbox. Blocks only when there is nothing to compute. False ends the thread."""

@@ -21,6 +21,7 @@ from engine.execution.load import load_model
 from engine.execution.runner import Runner
 from engine.model.load import LoadedModel
 from engine.runtime.engine_core import EngineCore
+from engine.runtime.output_processor import StepOutput
 from engine.sampling import async_sampler, gpu
 from engine.sampling.sampler import Sampler
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
@@ -406,6 +407,31 @@ def test_a_failed_step_takes_those_that_were_computed_and_the_others_go_on(
     for submission in waiting:
         other.add(submission)
     assert finish(other).tokens["c", 0] == alone(device, llama, [40, 41], GREEDY).tokens["r", 0]
+
+
+def test_what_completed_before_the_failure_is_output(
+    llama: LoadedModel, device: DelayedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failed step waited for the one before it, which had a reply's last token."""
+    core, output = make_core(llama, device), StepOutput()
+    add(core, "ends", [20, 21], replace(GREEDY, max_tokens=3))
+    record = ReaderRecord()
+    for _ in range(3):
+        record.add(core.step())
+    assert len(record.tokens["ends", 0]) == 2
+    add(core, "fails", [30, 31], replace(GREEDY, logprobs=1))
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the device fell off")
+
+    monkeypatch.setattr(Runner, "execute", fail)
+    with pytest.raises(RuntimeError, match="fell off"):
+        core.step(output)
+    record.add(output)
+    assert record.reasons == {("ends", 0): FinishReason.LENGTH}
+    assert len(record.tokens["ends", 0]) == 3
+    failed, waiting = core.evacuate()
+    assert ([one.stream_id for one in failed], waiting) == (["fails"], [])
 
 
 def test_replies_that_are_taken_over_go_on_where_they_were(llama: LoadedModel, device: DelayedDevice) -> None:

@@ -296,10 +296,10 @@ async def test_prefill_progress_is_told_for_long_prompts(model: Path) -> None:
         step, heard = core.step, threading.Event()
         heard.set()
 
-        def no_faster_than_the_reader() -> StepOutput:
+        def no_faster_than_the_reader(output: StepOutput | None = None) -> StepOutput:
             heard.wait(10)
             heard.clear()
-            return step()
+            return step(output)
 
         core.step = no_faster_than_the_reader  # type: ignore[method-assign]
         deltas = []

@@ -17,6 +17,8 @@ from engine.execution.load import load_model
 from engine.execution.runner import Runner
 from engine.runtime import supervisor as supervisor_module
 from engine.runtime.engine_core import EngineCore
+from engine.runtime.output_processor import OutputProcessor, StepOutput
+from engine.scheduling.block_pool import BlockPool, IntegrityError
 from engine.scheduling.step_plan import StepPlan
 from testing.models import make_model
 from testing.waiting import eventually
@@ -115,6 +117,44 @@ async def test_those_in_the_step_fail_and_those_that_waited_are_served(engine: E
     await settled(engine)
     assert engine.status.num_restarts == 1
     assert engine.stats().requests_finished["error"] == 4
+
+
+async def test_a_reply_that_ended_before_the_failure_has_its_end(
+    engine: Engine, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its deadline passes at the beginning of the very step that fails."""
+    ends = asyncio.create_task(read(engine.complete([20, 12, 13], ENDLESS, deadline=500)))
+    fails = begin(engine, 21)
+    await running(engine, 2)
+    expire_overdue = OutputProcessor.expire_overdue
+
+    def expire(self: OutputProcessor, output: StepOutput) -> None:
+        if self._deadlines:
+            self._deadlines = dict.fromkeys(self._deadlines, 0.0)
+            fault.once = True
+        expire_overdue(self, output)
+
+    monkeypatch.setattr(OutputProcessor, "expire_overdue", expire)
+    with pytest.raises(EngineFailedError):
+        await fails
+    assert (await asyncio.wait_for(ends, 10))[-1].finish_reason is FinishReason.DEADLINE
+    await settled(engine)
+
+
+async def test_a_reply_whose_end_is_what_fails_is_told(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks cannot be released: by then it has left the scheduler."""
+    release, broken = BlockPool.release, [True]
+
+    def fail_once(self: BlockPool, blocks: Any) -> None:
+        if blocks and broken:
+            broken.clear()
+            raise IntegrityError("no request holds it")
+        release(self, blocks)
+
+    monkeypatch.setattr(BlockPool, "release", fail_once)
+    with pytest.raises(EngineFailedError, match="no request holds it"):
+        await asyncio.wait_for(begin(engine, 20, SHORT), 10)
+    await settled(engine)
 
 
 def test_another_core_goes_on_where_the_failed_one_stood(model: Path) -> None:
