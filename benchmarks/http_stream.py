@@ -1,7 +1,6 @@
 """Minimal HTTP client for server-sent events.
 
-A load test shares the machine with the server that it measures, so the client must compute little per token. Standard
-library only.
+A load test shares the machine with the server that it measures, so the client must compute little per token.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-MAX_LINE_BYTES = 8 * 2**20
+from engine.remote.sse import MAX_EVENT_BYTES, BrokenStreamError, read_events
 
 
 class HttpError(Exception):
@@ -33,7 +32,7 @@ async def post_events(
     host, secure = parts.hostname or "", parts.scheme == "https"
     port = parts.port or (443 if secure else 80)
     context = ssl.create_default_context() if secure else None
-    reader, writer = await asyncio.open_connection(host, port, ssl=context, limit=MAX_LINE_BYTES)
+    reader, writer = await asyncio.open_connection(host, port, ssl=context, limit=MAX_EVENT_BYTES)
     try:
         payload = json.dumps(body).encode()
         lines = [
@@ -58,12 +57,10 @@ async def post_events(
         if status[1] != "200":
             said = b"".join([piece async for piece in pieces]).decode(errors="replace")
             raise HttpError(f"{status[1]}: {' '.join(said.split())[:300]}")
-        rest = b""
-        async for piece in pieces:
-            *whole, rest = (rest + piece).split(b"\n")
-            for line in whole:
-                if line.startswith(b"data:"):
-                    yield line[5:].strip().decode()
+        async for event in read_events(pieces):
+            yield event.data
+    except BrokenStreamError as error:
+        raise HttpError(str(error)) from error
     finally:
         writer.close()
 

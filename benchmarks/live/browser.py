@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
+from engine.remote.sse import EventParser
+
 TIMEOUT_SECONDS = 120.0
 IDLE_SECONDS = 3.0
 """Idle time after which a connection is not reused: the server closes a connection that was idle for 5 seconds."""
@@ -200,7 +202,9 @@ class EventStream(asyncio.Protocol):
 
 
 def last_event(said: bytes) -> dict[str, Any]:
-    """Parses a reply's last event from the raw bytes (chunk headers, and the response head if it opened the stream).
+    """Parses a reply's last event from the raw bytes (chunk sizes, and the response head if it opened the stream).
+
+    The parser skips the sizes, lines of their own, as unknown fields: a chunk holds whole events.
 
     Raises:
         ResponseError: the bytes are no event stream, or contain no last event.
@@ -210,9 +214,8 @@ def last_event(said: bytes) -> dict[str, Any]:
         status = int(head.split(maxsplit=2)[1])
         if status != 200:
             raise ResponseError(status, said.decode(errors="replace"))
-    for name in _END_EVENTS:
-        _, found, rest = said.rpartition(name)
-        if found:
-            line = next(line for line in rest.split(b"\n") if line.startswith(b"data: "))
-            return {**json.loads(line[6:]), "text_events": said.count(b"event: text\n")}
+    events = list(EventParser().feed(said))
+    for event in reversed(events):
+        if event.name in ("end", "gone"):
+            return {**json.loads(event.data), "text_events": sum(event.name == "text" for event in events)}
     raise ResponseError(200, "the stream ended before the reply did")

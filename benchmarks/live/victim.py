@@ -12,6 +12,8 @@ from time import perf_counter
 
 import httpx
 
+from engine.remote.sse import read_events
+
 REPLY_TOKENS = 400
 ASK_EVERY_SECONDS = 0.5
 
@@ -83,8 +85,8 @@ async def _run_victim(connection: Connection, url: str, headers: dict[str, str])
                         if answer.status_code != 200:
                             raise httpx.HTTPError(f"{answer.status_code}: {(await answer.aread()).decode()[:200]}")
                         last = None
-                        async for line in answer.aiter_lines():
-                            if line.startswith("data: {") and '"content"' in line:
+                        async for event in read_events(answer.aiter_bytes()):
+                            if '"content"' in event.data:
                                 now = perf_counter()
                                 if last is not None:
                                     experience.gaps.append(now - last)

@@ -152,11 +152,11 @@ class RequestDispatcher:
                 if not answer.headers.get("content-type", "").startswith("text/event-stream"):
                     raise BrokenStreamError("it did not answer with an event stream")
                 async with aclosing(read_events(answer.aiter_bytes())) as stream:
-                    async for data in stream:
-                        if data == "[DONE]":
+                    async for event in stream:
+                        if event.data == "[DONE]":
                             break
-                        _raise_stream_error(data, upstream)
-                        for delta in assembler.feed(data):
+                        _raise_stream_error(event.data, upstream)
+                        for delta in assembler.feed(event.data):
                             yield delta
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
             if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):

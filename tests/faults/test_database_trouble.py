@@ -15,11 +15,12 @@ from sqlalchemy.orm import Session
 
 from app.store.db.models import Conversation, Message
 from app.turns.live import NOT_SAVED_YET, SAVED_AGAIN
+from testing.json_events import JsonEvent
 from tests.faults.conftest import Start
 from tests.faults.database_faults import FileSizeLimit, SmallDisk, small_disk, stoppable_postgres
 from tests.faults.processes import ServerHost
 from tests.faults.scripted_replies import make_question, whole_reply
-from tests.faults.users import Event, client, follow, read_stored, send
+from tests.faults.users import client, follow, read_stored, send
 
 LONG = 20_000  # words: longer than any test
 IMPATIENT = {"app.store.db.database.BUSY_TIMEOUT_MS": 200, "app.turns.live.MAX_RETRY_SECONDS": 0.5}
@@ -33,7 +34,7 @@ class Reader:
     def __init__(self, http: httpx.AsyncClient, turn_id: str) -> None:
         self.text = ""
         self.notices: list[str] = []
-        self.end: Event | None = None
+        self.end: JsonEvent | None = None
         self._ended = False
         self._changed = asyncio.Condition()
         self._events = follow(http, turn_id)

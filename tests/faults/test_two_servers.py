@@ -10,15 +10,16 @@ from typing import Any
 import httpx
 import pytest
 
+from testing.json_events import JsonEvent
 from tests.faults.conftest import Start
 from tests.faults.processes import LONG_LEASE
 from tests.faults.scripted_replies import make_question, whole_reply
-from tests.faults.users import Event, client, follow, read_stored, send
+from tests.faults.users import client, follow, read_stored, send
 
 pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 
 
-async def read(http: httpx.AsyncClient, turn_id: str) -> list[Event]:
+async def read(http: httpx.AsyncClient, turn_id: str) -> list[JsonEvent]:
     return [event async for event in follow(http, turn_id)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,19 +11,11 @@ from typing import Any
 
 import httpx
 
+from testing.json_events import JsonEvent, read_json_events
 from tests.faults.ledger import Kind, Ledger, PendingRequest, RecordedReply
 from tests.faults.scripted_replies import make_question
 
 MAX_REPLY_WORDS = 120  # words
-
-
-@dataclass
-class Event:
-    """One server-sent event."""
-
-    name: str
-    data: dict[str, Any]
-    id: str
 
 
 class ShuttingDown(Exception):
@@ -40,7 +31,7 @@ async def client(url: str) -> AsyncIterator[httpx.AsyncClient]:
 
 async def follow(
     http: httpx.AsyncClient, turn_id: str, offset: int = 0, last_event_id: str | None = None
-) -> AsyncIterator[Event]:
+) -> AsyncIterator[JsonEvent]:
     """A reply's events until the stream ends."""
     headers = {"Last-Event-ID": last_event_id} if last_event_id is not None else {}
     path = f"/api/turns/{turn_id}/events?offset={offset}"
@@ -48,14 +39,8 @@ async def follow(
         if response.status_code == 503:
             raise ShuttingDown
         assert response.status_code == 200, await response.aread()
-        fields: dict[str, str] = {}
-        async for line in response.aiter_lines():
-            if line:
-                name, _, value = line.partition(": ")
-                fields[name] = value
-            elif "event" in fields:
-                yield Event(fields["event"], json.loads(fields["data"]), fields["id"])
-                fields = {}
+        async for event in read_json_events(response.aiter_bytes()):
+            yield event
 
 
 async def send(http: httpx.AsyncClient, text: str, **body: object) -> dict[str, Any]:

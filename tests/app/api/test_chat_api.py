@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from app.domain.ids import LOCAL_USER_ID
 from app.main import create_app, wind_down
 from app.settings import AppSettings
 from engine import EngineError, EngineOverloadedError, PrefillProgress
+from testing.json_events import JsonEvent, read_json_events
 from testing.waiting import eventually
 from tests.app.live_server import RunningApp, live_server, reset_engine
 
@@ -35,41 +35,28 @@ def live(server: RunningApp) -> RunningApp:
     return server
 
 
-class Event:
-    """One server-sent event as a browser would see it."""
-
-    def __init__(self, block: str) -> None:
-        fields = dict(line.split(": ", 1) for line in block.splitlines())
-        self.name = fields["event"]
-        self.id = fields["id"]
-        self.data: dict[str, Any] = json.loads(fields["data"])
-
-
 async def events(
     live: RunningApp,
     path: str,
     last_event_id: str | None = None,
     limit: int | None = None,
-    into: list[Event] | None = None,
-) -> list[Event]:
+    into: list[JsonEvent] | None = None,
+) -> list[JsonEvent]:
     """Read a stream to its end, or leave after ``limit`` events. ``into`` gets them as they come."""
     headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
-    found: list[Event] = [] if into is None else into
+    found: list[JsonEvent] = [] if into is None else into
     async with live.http.stream("GET", path, headers=headers) as response:
         assert response.status_code == 200, await response.aread()
         assert response.headers["content-type"].startswith("text/event-stream")
         assert response.headers["x-accel-buffering"] == "no"
-        buffer = ""
-        async for text in response.aiter_text():
-            buffer += text
-            *blocks, buffer = buffer.split("\n\n")
-            found += [Event(block) for block in blocks if not block.startswith(":")]
+        async for event in read_json_events(response.aiter_bytes()):
+            found.append(event)
             if limit is not None and len(found) >= limit:
                 return found
     return found
 
 
-def text_of(found: list[Event]) -> str:
+def text_of(found: list[JsonEvent]) -> str:
     return "".join(event.data["text"] for event in found if event.name == "text")
 
 
@@ -174,7 +161,7 @@ async def test_several_turns_in_one_stream(live: RunningApp) -> None:
 
 
 async def test_messages_are_answered_in_a_stream_that_is_open(live: RunningApp) -> None:
-    found: list[Event] = []
+    found: list[JsonEvent] = []
     reading = asyncio.create_task(events(live, "/api/events?stream_id=mine", into=found))
     await eventually(lambda: live.app.state.open_streams.find(LOCAL_USER_ID, "mine"))
     turns = []
@@ -197,7 +184,7 @@ async def test_messages_are_answered_in_a_stream_that_is_open(live: RunningApp) 
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     await eventually(lambda: live.app.state.open_streams.find(LOCAL_USER_ID, "mine") is None)
-    rest: list[Event] = []
+    rest: list[JsonEvent] = []
     path = "/api/events?stream_id=mine"
     reading = asyncio.create_task(events(live, path, last_event_id=before.id, into=rest))
     gate.set()

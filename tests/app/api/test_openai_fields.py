@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from app.api.openai.errors import IGNORED_FIELDS, MAX_LISTED
 from app.api.openai.fields import REQUEST_FIELDS
 from app.api.openai.requests import ChatCompletionRequest, CompletionRequest
+from testing.json_events import parse_json_events
 from testing.waiting import eventually
 from tests.app.live_server import RunningApp, live_server, reset_engine
 
@@ -262,7 +263,7 @@ async def test_usage_with_every_chunk(live: RunningApp) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     for body in (CHAT, TEXT):
         answer = await ask(live, body | {"stream": True, "stream_options": options, "stop": None, "ignore_eos": True})
-        events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+        events = [event.data for event in parse_json_events(answer.content)]
         written = [event["usage"]["completion_tokens"] for event in events]
         assert written == sorted(written)
         assert written[0] == (0 if body is CHAT else 1)
@@ -280,10 +281,9 @@ async def test_several_prompts_each_with_its_choices(live: RunningApp) -> None:
         assert answer["usage"]["completion_tokens"] == 4 * count
     streamed = await ask(live, TEXT | {"prompt": ["a", "b"], "stream": True})
     texts = {0: "", 1: ""}
-    for line in streamed.text.splitlines():
-        if line.startswith("data: {"):
-            for choice in json.loads(line[6:])["choices"]:
-                texts[choice["index"]] += choice["text"]
+    for event in parse_json_events(streamed.content):
+        for choice in event.data["choices"]:
+            texts[choice["index"]] += choice["text"]
     assert texts == {0: "Hello, world.", 1: "Hello, world."}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
@@ -22,6 +21,7 @@ from app.turns.buffer import BufferReader, ReplyBuffer
 from app.turns.events import TurnEnd
 from app.turns.readers import ChangeCallback
 from app.turns.service import Turns
+from testing.json_events import parse_json_events
 
 
 async def read(stream: EventStream) -> list[bytes]:
@@ -146,10 +146,8 @@ class Buffers:
 
 def said(piece: bytes) -> Iterator[tuple[str, str, str]]:
     """Of each event in a piece: its name, its turn and its text."""
-    for event in piece.decode().split("\n\n")[:-1]:
-        fields = dict(line.split(": ", 1) for line in event.split("\n"))
-        data = json.loads(fields["data"])
-        yield fields["event"], data["turn_id"], data.get("text", "")
+    for event in parse_json_events(piece):
+        yield event.name, event.data["turn_id"], event.data.get("text", "")
 
 
 def delivered(metrics: HttpMetrics) -> float | None:

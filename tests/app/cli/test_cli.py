@@ -21,6 +21,7 @@ from app.cli.flags import flag_name, variable_name
 from app.settings import AppSettings
 from app.store.maintenance.migrate import migrate
 from engine import EngineSettings
+from engine.remote.sse import EventParser
 from testing.models import make_model
 
 Run = Callable[..., str]
@@ -268,16 +269,14 @@ def test_a_signal_ends_the_server_and_marks_the_reply(model: Path, tmp_path: Pat
             turn = http.post("/api/turns", json={"text": "on and on", "settings": {"max_tokens": 90_000}}).json()
             assert http.get("/health").status_code == 200  # leaves an idle connection open
             with http.stream("GET", f"/api/turns/{turn['turn_id']}/events") as response:
-                name = ""
-                for line in response.iter_lines():
-                    if line.startswith("event: "):
-                        name = line.removeprefix("event: ")
-                    elif line.startswith("data: ") and name == "text":
+                parser = EventParser()
+                for event in (event for piece in response.iter_bytes() for event in parser.feed(piece)):
+                    if event.name == "text":
                         if not shown:
                             process.send_signal(sent)
-                        shown += json.loads(line.removeprefix("data: "))["text"]
-                    elif line.startswith("data: ") and name == "end":
-                        end = json.loads(line.removeprefix("data: "))
+                        shown += json.loads(event.data)["text"]
+                    elif event.name == "end":
+                        end = json.loads(event.data)
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
