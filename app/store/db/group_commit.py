@@ -2,6 +2,8 @@
 
 The time of a short write is its transaction: lock, commit, disk sync. Under load, the writes that arrive during a
 transaction share the next one, each behind its own savepoint. A single write is a plain transaction.
+
+The checkpoints of replies arrive here merged into one write (:mod:`app.store.chat.reply_writes`, which says why).
 """
 
 from __future__ import annotations
