@@ -1,6 +1,11 @@
 """Splits texts into folded words for searching, in any language.
 
-Both databases get words that were split and folded here, so that both find the same.
+Both databases get words that were split and folded here, so that both find the same. They are stored: another split or
+fold needs an index built anew.
+
+The engine's word filter (``engine.text.word_matching``) folds otherwise, on purpose. A search finds "cafe" in "café"
+and skips no character; the filter tells the two apart and drops invisible characters, folds one character at a time,
+and lets a word in Bopomofo or Yi begin anywhere, where the index has whole runs of them as one word.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import CursorResult, Select, delete, exists, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app.domain.accounts import fold_name
 from app.domain.audit import AuditAction
 from app.domain.ids import LOCAL_USER_ID
 from app.errors import NotFound
@@ -54,7 +55,7 @@ class UserDataRecords:
         Raises:
             NotFound: there is no such user.
         """
-        query = select(Account.id).where(Account.name == name.strip().casefold())
+        query = select(Account.id).where(Account.name == fold_name(name))
         found = await self._database.read(lambda session: session.scalar(query))
         if found is None:
             raise NotFound(f"There is no user '{name}'.")

@@ -24,6 +24,7 @@ from app.store.accounts.accounts import AccountRecords
 from app.store.accounts.api_keys import ApiKeys
 from app.store.accounts.invitations import Invitations
 from app.store.accounts.login_sessions import LoginSessions
+from app.store.accounts.personal_data import UserDataRecords
 from app.store.accounts.token_use import TokenUsageRecords
 from app.store.db.models import Conversation, LoginSession
 
@@ -203,3 +204,11 @@ async def test_by_https_the_cookie_is_bound_to_it() -> None:
         await SecurityHeaders(inner, https=https)({"type": "http", "path": "/"}, None, keep)  # type: ignore[arg-type]
         names = {name for name, _ in sent[0]["headers"]}
         assert (b"strict-transport-security" in names) is https
+
+
+async def test_whose_data_is_asked_for_is_found_as_at_signing_in(services: Services) -> None:
+    invitations, accounts = Invitations(services.database), AccountRecords(services.database)
+    await invitations.let_set_up("a", lifetime=HOUR)
+    made = await use(invitations, "a", "strasse")
+    for spelt in ("STRAẞE", " strasse\0"):
+        assert await UserDataRecords(services.database).find(spelt) == await accounts.id_of(spelt) == made.id
