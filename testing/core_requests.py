@@ -44,7 +44,7 @@ ON_HOST = (
 
 def compute_sequentially(core: EngineCore) -> None:
     """Makes a core compute one step at a time, whatever it could do."""
-    core._executor = SequentialSteps(core.executor.scheduler, core.executor.runner, core.executor.sampler)
+    core._strategy = SequentialSteps(core.strategy.scheduler, core.strategy.runner, core.strategy.sampler)
 
 
 def add(core: EngineCore, name: str, prompt: Sequence[int], params: SamplingParams, **options: Any) -> None:

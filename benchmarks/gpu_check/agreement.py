@@ -140,7 +140,7 @@ def graphs_equal_eager(check: StageContext, path: Path) -> dict[str, Any]:
     """Checks that a CUDA graph's decode is bitwise equal to an eager one with the same number of rows."""
     settings = check.settings(path, dtype="bfloat16", max_num_seqs=12, max_model_len=256)
     core = EngineCore(load_model(settings, lambda _stage, _fraction: None), settings)
-    graphs = core.executor.runner._graphs
+    graphs = core.strategy.runner._graphs
     if graphs is None:
         return {"not_here": f"no CUDA graphs on {check.device} with {core.kernel.name}"}
     compared = 0
@@ -150,7 +150,7 @@ def graphs_equal_eager(check: StageContext, path: Path) -> dict[str, Any]:
         nonlocal compared
         recorded = repeat(*step).clone()
         graph = next(graph for graph in graphs._graphs if len(graph.batch.logits_rows) >= len(recorded))
-        executed = core.executor.runner._compute(graph.batch, graph.prepared)[: len(recorded)]
+        executed = core.strategy.runner._compute(graph.batch, graph.prepared)[: len(recorded)]
         assert torch.equal(recorded, executed), f"{len(recorded)} rows differ"
         compared += 1
         return recorded

@@ -31,7 +31,7 @@ class StepSampler:
     """Samples steps and computes their log-probabilities.
 
     Args:
-        submissions: the replies in flight, by request id. Their owner adds and removes them.
+        submissions: the replies in flight, by request id. The output processor adds and removes them.
         vocabulary: names the tokens in log-probabilities.
         sampler: samples from logits.
     """
@@ -41,7 +41,7 @@ class StepSampler:
         self._vocabulary = vocabulary
         self.sampler = sampler
 
-    def row(self, request: Request) -> SamplingRow:
+    def sampling_row(self, request: Request) -> SamplingRow:
         """Returns the sampling state of a request in flight."""
         return self._submissions[request.id].sampling
 
@@ -68,14 +68,14 @@ class StepSampler:
             logits = logits[origin]
         failures: dict[str, EngineError] = {}
         while ids:
-            rows = [self._submissions[id_].sampling for id_ in ids]
+            sampling_rows = [self._submissions[id_].sampling for id_ in ids]
             try:
-                tokens, logprobs = self._sample_rows(logits, ids, rows)
+                tokens, logprobs = self._sample_rows(logits, ids, sampling_rows)
                 return SampledRows(dict(zip(ids, tokens, strict=True)), logprobs, failures)
             except LogitsError as error:
                 failures |= dict.fromkeys(map(self.stream_id, error.request_ids), error)
             except Exception as error:
-                alone = partial(self._sample_alone, logits, ids, rows)
+                alone = partial(self._sample_alone, logits, ids, sampling_rows)
                 for index, cause in find_failing_rows(error, logits, alone).items():
                     stream_id = self.stream_id(ids[index])
                     if stream_id not in failures:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from engine.execution.capacity import plan_capacity
-from engine.execution.executor import make_executor
 from engine.execution.graphs import Recorder
 from engine.execution.steps.overlapped import Readback
+from engine.execution.steps.selection import make_strategy
 from engine.execution.steps.strategy import ComputedStep, StepStrategy
 from engine.execution.submission import Submission
 from engine.model.load import LoadedModel
@@ -63,8 +63,8 @@ class EngineCore:
         )
         self.request_processor = RequestProcessor(model, settings, capacity.max_model_len)
         self._output_processor = OutputProcessor(self._scheduler, EngineMetrics(self.stats))
-        self._submissions = self._output_processor.submissions
-        self._executor: StepStrategy | None = make_executor(
+        self._submissions = self._output_processor.submissions  # the same dict, which only the processor changes
+        self._strategy: StepStrategy | None = make_strategy(
             model,
             settings,
             capacity,
@@ -77,11 +77,11 @@ class EngineCore:
         )
 
     @property
-    def executor(self) -> StepStrategy:
+    def strategy(self) -> StepStrategy:
         """Computes the steps. Raises ``RuntimeError`` after :meth:`evacuate`, which releases it with its cache."""
-        if self._executor is None:
+        if self._strategy is None:
             raise RuntimeError("this core was evacuated after a failed step; build another")
-        return self._executor
+        return self._strategy
 
     @property
     def metrics(self) -> EngineMetrics:
@@ -126,18 +126,18 @@ class EngineCore:
             The requests that were in the step, with their siblings, and all others, ready for another core.
         """
         submissions = [self._submissions[request.id] for request in self._scheduler.evacuate()]
-        in_step = self.executor.request_ids
+        in_step = self.strategy.request_ids
         broken = {self._submissions[id_].stream_id for id_ in in_step if id_ in self._submissions}
         failed = [one for one in submissions if one.stream_id in broken]
         # If ending a stream is what failed, it has left the scheduler, and its reader is still waiting.
         scheduled = {one.stream_id for one in submissions}
         failed += [one for one in self._submissions.values() if one.stream_id not in scheduled]
         self._output_processor.forget_all(num_failed=len(failed))
-        self._executor = None
+        self._strategy = None
         return failed, [one for one in submissions if one.stream_id not in broken]
 
     def step(self, output: StepOutput | None = None) -> StepOutput:
-        """Ends overdue requests, then computes a step, or several where one call does.
+        """Ends overdue requests, then computes a step, or several steps in one call if the strategy can.
 
         With overlapped steps it launches the next step, and returns the output of the one before it.
 
@@ -150,9 +150,9 @@ class EngineCore:
         """
         output = output or StepOutput()
         self._output_processor.expire_overdue(output)
-        for computed in self.executor.advance():
+        for computed in self.strategy.advance():
             self._output_processor.fail(computed.failures, output)
-            advanced = self._scheduler.commit(computed.plan, computed.tokens, computed.at)
+            advanced = self._scheduler.commit(computed.plan, computed.tokens, computed.sampled_at)
             self._measure(computed, num_generated=len(advanced))
             self._output_processor.process(computed, advanced, output)
         return output

@@ -39,38 +39,38 @@ def _last_text(submission: Submission, reason: FinishReason) -> str:
 
 
 class StepOutput:
-    """What the readers get of one or several steps: deltas, at most one for each reply and call, and failures."""
+    """The output of one :meth:`EngineCore.step`: deltas, one for each reply and call of the runner, and failures."""
 
     def __init__(self) -> None:
         self.failures: list[tuple[str, EngineError]] = []  #: streams that failed, with their errors
-        self._complete: list[Delta] = []
-        self._growing: dict[str, Delta] = {}  # by request id, in the order of their last tokens
+        self._closed: list[Delta] = []
+        self._open: dict[str, Delta] = {}  # by request id, in the order of their last tokens
 
     @property
     def deltas(self) -> list[Delta]:
-        return [*self._complete, *self._growing.values()]
+        return [*self._closed, *self._open.values()]
 
     def add(self, delta: Delta) -> None:
         """Adds a delta that carries no token."""
-        self._complete.append(delta)
+        self._closed.append(delta)
 
-    def complete_deltas(self) -> None:
-        """Gives the replies' next tokens deltas of their own."""
-        self._complete += self._growing.values()
-        self._growing.clear()
+    def close_deltas(self) -> None:
+        """Closes the open deltas: a reply's next token starts a new one."""
+        self._closed += self._open.values()
+        self._open.clear()
 
     def delta_of(self, submission: Submission) -> Delta:
         """Returns the delta for the next token of a reply, which becomes the last one in order."""
         request = submission.request
-        delta = self._growing.pop(request.id, None)
+        delta = self._open.pop(request.id, None)
         if delta is None:
             delta = Delta(submission.stream_id, index=submission.index, sampled_at=request.last_token)
-        self._growing[request.id] = delta
+        self._open[request.id] = delta
         return delta
 
     def drop_delta(self, request_id: str) -> None:
         """Drops the delta of a reply whose newest token could not be turned into text."""
-        self._growing.pop(request_id, None)
+        self._open.pop(request_id, None)
 
 
 class OutputProcessor:
@@ -114,7 +114,7 @@ class OutputProcessor:
         return [self.submissions[id_] for id_ in sorted(self._streams.get(stream_id, ()))]
 
     def process(self, computed: ComputedStep, advanced: Sequence[Request], output: StepOutput) -> None:
-        """Adds the deltas of a committed step: the progress of prompts, and the text of the newest tokens.
+        """Adds the deltas of a committed step: prefill progress, and the text of the newest tokens.
 
         Finishes requests whose text completes a stop string. A request whose text fails ends alone.
 
@@ -122,7 +122,7 @@ class OutputProcessor:
             advanced: the requests that got a token, as from :meth:`Scheduler.commit`.
         """
         if not computed.is_continuation:
-            output.complete_deltas()
+            output.close_deltas()
         for request_id, scores in computed.prompt_logprobs.items():
             if request_id in self.submissions:
                 self.submissions[request_id].prompt_logprobs += scores
@@ -134,7 +134,7 @@ class OutputProcessor:
                 self._process(request, computed, output)
             except Exception as error:
                 submission = self.submissions.get(request.id)
-                if submission is None:  # its text was done: the fault is ours
+                if submission is None:  # the reply is already finalized, so its text is not the cause
                     raise
                 output.drop_delta(request.id)
                 failed.setdefault(submission.stream_id, error)

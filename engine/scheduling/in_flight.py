@@ -28,7 +28,7 @@ class InFlight:
     def __init__(self, tables: BlockTables) -> None:
         self._tables = tables
         self._num_steps = 0
-        self._deferred_frees: dict[Request, bool] = {}  # and whether their computed tokens may stay cached
+        self._deferred_frees: dict[Request, bool] = {}  # finished request -> whether its tokens may stay cached
 
     def __bool__(self) -> bool:
         """Whether a launched step has not completed."""
@@ -40,13 +40,13 @@ class InFlight:
         return self._deferred_frees
 
     def launch(self, plan: StepPlan) -> None:
-        """Records that the step is being computed, until :meth:`retire`."""
+        """Records that the step is being computed, until :meth:`complete`."""
         self._num_steps += 1
         for chunk in plan.chunks:
             chunk.request.num_launched_tokens += chunk.end - chunk.start
             chunk.request.num_awaited_tokens += _continues(chunk)
 
-    def retire(self, plan: StepPlan, invalidated: Set[str]) -> None:
+    def complete(self, plan: StepPlan, invalidated: Set[str]) -> None:
         """Records that the earliest step has completed. Call ``Scheduler.commit`` afterwards.
 
         Args:
@@ -98,7 +98,7 @@ class InFlight:
 
 
 def _continues(chunk: Chunk) -> bool:
-    """Whether a later step is to compute the token that this chunk samples: unless it reaches ``max_tokens``.
+    """Whether a later step computes the token that this chunk samples; False if it reaches ``max_tokens``.
 
     A stop token may end the reply all the same, but is not known yet.
     """

@@ -13,10 +13,10 @@ def reserve_blocks(scheduler: Scheduler, chunk: Chunk, max_tokens: int) -> tuple
         The chunk with these blocks, and the number of tokens they are for.
     """
     tables, pool, request = scheduler.tables, scheduler.pool, chunk.request
-    next_step = scheduler.num_running * len(tables.windows)  # each table may need a block then
+    next_step_blocks = scheduler.num_running * len(tables.windows)  # each table may need a block then
     count = max_tokens
     while count > 0 and (missing := tables.num_missing_blocks(request, chunk.end + count)):
-        if missing + next_step <= pool.num_free:
+        if missing + next_step_blocks <= pool.num_free:
             copies = tables.grow(request, chunk.end + count)
             assert not copies, "the plan has already copied shared blocks"
             break

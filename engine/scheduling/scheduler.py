@@ -285,8 +285,8 @@ class Scheduler:
     def _order(self) -> Sequence[Request]:
         """Returns the requests in the order in which a step serves them.
 
-        With several users, that is by rank. With one user, running requests come first, since waiting ones may not
-        preempt their own user's. Background requests come last: only they can be preempted by the same user's.
+        With several users, that is by rank. With one user, running requests come first, since a waiting request may
+        not preempt one of its own user. Background requests come last: only they can be preempted by the same user's.
         """
         order = [*self._running, *self._waiting]
         if self._waiting and self._fair_share.has_several_users:
@@ -469,7 +469,7 @@ class _QueueState:
     is_open: bool = True  #: False once a waiting request did not fit: no later one may start before it
     preempted: set[Request] = field(default_factory=set)  #: preempted for waiting requests; not readmitted in this plan
     skipped_users: set[str | None] = field(default_factory=set)
-    """Users whose next request waits without holding up other users. None of their later ranks may take its blocks."""
+    """Users whose first waiting request cannot start, though other users' may. It is not overtaken by their later ones."""
 
     def admits(self, request: Request) -> bool:
         # Once a running request lacks blocks, free ones are kept for running requests, not for the queue.

@@ -58,9 +58,9 @@ class StepPlan:
 
 @dataclass(slots=True)
 class PlanBuilder:
-    """A plan under construction, and what it may still take. All numbers are tokens."""
+    """Builds a plan within its remaining budgets, in tokens."""
 
-    budget: int  #: of all kinds
+    budget: int  #: tokens left in total
     prompt_budget: int  #: of prompts, as pacing allows
     reserved: int  #: part of ``budget`` for decodes that are still to come, one token each
     scoring_budget: int  #: of prompts that are scored
@@ -78,8 +78,8 @@ class PlanBuilder:
         """Returns how many tokens of a request the plan may take now.
 
         Args:
-            uncomputed: its uncomputed tokens. A single one, of a running request, must have been taken off
-                ``reserved``.
+            uncomputed: its uncomputed tokens. If it is 1 and the request is running, the caller has already
+                subtracted it from ``reserved``.
         """
         length = uncomputed if uncomputed == 1 else min(uncomputed, self.available)
         return min(length, self.scoring_budget) if request.scores_prompt else length

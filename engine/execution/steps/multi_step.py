@@ -2,8 +2,8 @@
 
 Avoids reacquiring the GIL between decode steps. Where other threads compete for it, such as those that serve pages,
 the engine would wait for the GIL longer than it computes. The output batcher holds a reply's text for a moment anyway
-(:mod:`engine.runtime.output_batcher`), and no step is added that would not end within that time. So a single reader
-gets each token by itself, and sixty readers get two or three at a time.
+(:mod:`engine.runtime.output_batcher`), and only steps that end within that time are added. So a single reader gets
+each token by itself, and sixty readers get two or three at a time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DecodeTimes(Protocol):
         ...
 
 
-class MultiStep(StepStrategy):
+class MultiSteps(StepStrategy):
     """Makes as many steps per call as end within the time that a delta may be held.
 
     Args:
@@ -94,18 +94,22 @@ class MultiStep(StepStrategy):
         )
 
     def _can_sample_ahead(self, requests: Iterable[Request]) -> bool:
-        return not any(self.needs_host(request) or not self.sampler.row(request).is_native for request in requests)
+        return not any(
+            self.needs_host(request) or not self.sampler.sampling_row(request).is_native for request in requests
+        )
 
     def _reserve(self, plan: StepPlan, max_steps: int) -> tuple[StepPlan, list[MultiStepRow]]:
-        """Returns the plan with blocks for the following steps, and how far each of its replies may go."""
+        """Returns the plan with blocks for the following steps, and how many tokens each of its replies may sample."""
         chunks: list[Chunk] = []
         replies: list[MultiStepRow] = []
         for index, chunk in enumerate(plan.chunks):
             if chunk.samples:
                 request = chunk.request
                 wanted = min(max_steps, request.max_tokens - request.num_output_tokens)
-                chunk, further = reserve_blocks(self.scheduler, chunk, wanted - 1)
-                replies.append(MultiStepRow(self.sampler.row(request), request.stop_token_ids, index, 1 + further))
+                chunk, num_extra = reserve_blocks(self.scheduler, chunk, wanted - 1)
+                replies.append(
+                    MultiStepRow(self.sampler.sampling_row(request), request.stop_token_ids, index, 1 + num_extra)
+                )
             chunks.append(chunk)
         return replace(plan, chunks=tuple(chunks)), replies
 
@@ -116,15 +120,17 @@ class MultiStep(StepStrategy):
             plan: the first step.
             began: when the first step began.
         """
-        chunks, before, earlier = list(plan.sampling), [ENDED], 0.0
+        chunks, previous_tokens, previous_seconds = list(plan.sampling), [ENDED], 0.0
         for number, (tokens, seconds) in enumerate(zip(output.tokens, output.seconds, strict=True)):
-            going = [index for index, token in enumerate(tokens) if token != ENDED]
+            active = [index for index, token in enumerate(tokens) if token != ENDED]
             if number:
-                for index in going:
+                for index in active:
                     end = chunks[index].end
-                    chunks[index] = chunks[index]._replace(start=end, end=end + 1, token_ids=(before[index],))
-                plan = StepPlan(tuple([chunks[index] for index in going]), num_decodes=len(going))
+                    chunks[index] = chunks[index]._replace(start=end, end=end + 1, token_ids=(previous_tokens[index],))
+                plan = StepPlan(tuple([chunks[index] for index in active]), num_decodes=len(active))
                 self.scheduler.counters.steps += 1
-            sampled = {chunks[index].request.id: tokens[index] for index in going}
-            yield ComputedStep(plan, sampled, seconds - earlier, at=began + seconds, is_continuation=number > 0)
-            before, earlier = tokens, seconds
+            sampled = {chunks[index].request.id: tokens[index] for index in active}
+            yield ComputedStep(
+                plan, sampled, seconds - previous_seconds, sampled_at=began + seconds, is_continuation=number > 0
+            )
+            previous_tokens, previous_seconds = tokens, seconds

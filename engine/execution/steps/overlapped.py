@@ -56,7 +56,7 @@ class PendingReadback(Protocol):
 
 
 class Readback(Protocol):
-    """Copies numbers from the device to the host without blocking the caller."""
+    """Copies tokens and flags from the device to the host without blocking the caller."""
 
     def start(self, numbers: Tensor) -> PendingReadback:
         """Queues a copy of int64 ``[m, n]`` behind the device's queued work."""
@@ -122,7 +122,7 @@ class OverlappedSteps(StepStrategy):
 
     def advance(self) -> Iterator[ComputedStep]:
         if self._launched and self._launched[-1].plan.must_drain:
-            # It left requests out for whose blocks or seats it must complete first.
+            # That plan left out requests whose blocks or seats are free only once it has completed.
             yield self._complete_step()
         plan, in_flight = self.plan(), [step.plan for step in self._launched]
         launches = bool(plan.chunks) and self._can_overlap(plan)
@@ -147,7 +147,7 @@ class OverlappedSteps(StepStrategy):
     def _launch(self, plan: StepPlan) -> None:
         """Queues a step behind the steps that were launched before it."""
         began = monotonic()
-        rows = [self.sampler.row(chunk.request) for chunk in plan.sampling]
+        rows = [self.sampler.sampling_row(chunk.request) for chunk in plan.sampling]
         future_tokens = _future_tokens(plan, self._launched[-1]) if self._launched else None
         logits = self.runner.execute(plan, future_tokens)
         # The plan's positions, not the rows' own: a row's token ids may lack the newest token.
@@ -188,7 +188,7 @@ class OverlappedSteps(StepStrategy):
             if request.is_finished and not is_usable:
                 self.scheduler.in_flight.taint(request)  # its blocks may hold NaN
         failures = self._failures(step, [requests[index].id for index in active if not usable[index]])
-        self.scheduler.in_flight.retire(step.plan, step.invalidated)
+        self.scheduler.in_flight.complete(step.plan, step.invalidated)
         return ComputedStep(
             step.valid_plan,
             {requests[index].id: tokens[index] for index in active},

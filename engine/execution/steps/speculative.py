@@ -34,15 +34,15 @@ class SpeculativeSteps(StepStrategy):
 
     Args:
         proposer: makes the draft tokens.
-        num_tokens: most draft tokens of one reply in one step.
+        max_draft_tokens: of one reply in one step.
     """
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, sampler: StepSampler, proposer: Proposer, num_tokens: int
+        self, scheduler: Scheduler, runner: Runner, sampler: StepSampler, proposer: Proposer, max_draft_tokens: int
     ) -> None:
         super().__init__(scheduler, runner, sampler)
         self._proposer = proposer
-        self._num_tokens = num_tokens
+        self._max_draft_tokens = max_draft_tokens
 
     def advance(self) -> Iterator[ComputedStep]:
         plan = self.plan()
@@ -77,10 +77,11 @@ class SpeculativeSteps(StepStrategy):
                 has_forward_pass=is_first,
             )
             began, is_first = monotonic(), False
-            following = [(_following(chunk), row + 1) for chunk, row in zip(plan.sampling, rows, strict=True)]
-            right = [(chunk, row) for chunk, row in following if chunk is not None]
-            plan, rows = StepPlan(tuple([chunk for chunk, _row in right])), [row for _chunk, row in right]
-            self.scheduler.counters.accepted_draft_tokens += len(right)
+            next_rounds = [(_next_round(chunk), row + 1) for chunk, row in zip(plan.sampling, rows, strict=True)]
+            accepted = [(chunk, row) for chunk, row in next_rounds if chunk is not None]
+            plan, rows = StepPlan(tuple([chunk for chunk, _row in accepted])), [row for _chunk, row in accepted]
+            self.scheduler.counters.accepted_draft_tokens += len(accepted)
+            # Fully accepted: the draft model has not computed their last draft token yet.
             confirmed += [chunk for chunk in plan.chunks if not chunk.draft]
         if confirmed:
             self._proposer.confirm(confirmed)
@@ -114,10 +115,10 @@ class SpeculativeSteps(StepStrategy):
         request = chunk.request
         if not chunk.samples or request.num_output_tokens == 0:  # forks start at the first token
             return 0
-        return min(self._num_tokens, request.max_tokens - request.num_output_tokens - 1)
+        return min(self._max_draft_tokens, request.max_tokens - request.num_output_tokens - 1)
 
     def _with_draft(self, chunk: Chunk, proposed: tuple[int, ...]) -> Chunk:
-        draft = _before_the_end(proposed, chunk.request)
+        draft = _cut_at_stop_token(proposed, chunk.request)
         if not draft:
             return chunk
         chunk.request.num_draft_tokens += len(draft)
@@ -125,7 +126,7 @@ class SpeculativeSteps(StepStrategy):
         return chunk._replace(draft=draft)
 
 
-def _before_the_end(draft: tuple[int, ...], request: Request) -> tuple[int, ...]:
+def _cut_at_stop_token(draft: tuple[int, ...], request: Request) -> tuple[int, ...]:
     """Cuts a draft off before a token that would end the reply: nothing is computed from that token."""
     for index, token in enumerate(draft):
         if token in request.stop_token_ids:
@@ -133,7 +134,7 @@ def _before_the_end(draft: tuple[int, ...], request: Request) -> tuple[int, ...]
     return draft
 
 
-def _following(chunk: Chunk) -> Chunk | None:
+def _next_round(chunk: Chunk) -> Chunk | None:
     """Returns a chunk's next draft token as the next round's chunk, if it was sampled."""
     request = chunk.request
     if not chunk.draft or request.status is not RequestStatus.RUNNING or request.token_ids[chunk.end] != chunk.draft[0]:

@@ -1,4 +1,4 @@
-"""The interface of the ways to make a step, and the step that all of them fall back to."""
+"""Step strategies plan, compute and sample steps. The sequential step is their common fallback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ComputedStep(NamedTuple):
     plan: StepPlan
     tokens: Mapping[str, int]  #: by request id, for each sampling request and fork whose stream has not failed
     seconds: float  #: spent on this step alone, by the host's clock
-    at: float | None = None  #: when the tokens were sampled, on the monotonic clock; None means now
+    sampled_at: float | None = None  #: when the tokens were sampled, on the monotonic clock; None means now
     logprobs: Mapping[str, TokenLogprobs] = {}  #: of the sampled tokens, by request id
     prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = {}  #: by request id
     failures: Mapping[str, EngineError] = {}  #: streams to end, by stream id
@@ -33,7 +33,7 @@ class ComputedStep(NamedTuple):
 
 
 class StepStrategy(ABC):
-    """A way to make steps: plans, computes and samples them. Used by one thread only.
+    """Plans, computes and samples steps in its own way. Used by one thread only.
 
     Args:
         scheduler: makes the plans.
@@ -75,7 +75,8 @@ class StepStrategy(ABC):
         """Samples a step without draft tokens.
 
         Args:
-            logits: ``[m + n, vocab_size]``, as from :meth:`Runner.execute`.
+            logits: ``[plan.num_sampled_rows + n, vocab_size]``, ``n`` of them for scoring prompt tokens; as from
+                :meth:`Runner.execute`.
             began: when the step began, on the monotonic clock.
         """
         prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = {}
@@ -98,4 +99,6 @@ class StepStrategy(ABC):
 
     def needs_host(self, request: Request) -> bool:
         """Whether the host must see a request's token, or its logits, before the token after it can be sampled."""
-        return bool(request.forks or request.params.logprobs is not None or self.sampler.row(request).adjusts_logits)
+        return bool(
+            request.forks or request.params.logprobs is not None or self.sampler.sampling_row(request).adjusts_logits
+        )

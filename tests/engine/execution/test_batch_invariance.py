@@ -41,7 +41,7 @@ def run(model: LoadedModel, prompts: list[list[int]], *, budget: int, invariant:
             batch_invariant=invariant,
         ),
     )
-    runner: Any = core.executor.runner
+    runner: Any = core.strategy.runner
     execute, seen = runner.execute, list[Any]()
 
     def watched(plan):  # type: ignore[no-untyped-def]

@@ -278,8 +278,8 @@ def corrupt(core: EngineCore, name: str, layer: int, part: str, position: int) -
     assert request is not None
     assert position < request.num_computed_tokens
     size = core.stats().kv_block_size
-    rows = getattr(core.executor.runner.layers[layer], part)
-    table = request.tables[core.executor.runner._group_of_layer[layer]]
+    rows = getattr(core.strategy.runner.layers[layer], part)
+    table = request.tables[core.strategy.runner._group_of_layer[layer]]
     row = rows[table[position // size], position % size]
     generator = torch.Generator().manual_seed(layer * 1000 + position)
     row.copy_(torch.randn(row.shape, generator=generator) * row.std())

@@ -17,7 +17,7 @@ from engine import EngineSettings, FinishReason, SamplingParams
 from engine.execution.load import load_model
 from engine.execution.runner import Runner
 from engine.execution.steps import multi_step
-from engine.execution.steps.multi_step import MultiStep
+from engine.execution.steps.multi_step import MultiSteps
 from engine.model.load import LoadedModel
 from engine.runtime.engine_core import EngineCore
 from engine.scheduling.cache_layout import CacheLayout, blocks_for_sequence
@@ -209,8 +209,8 @@ def test_scores_that_are_of_no_use_end_one_reply_in_whichever_step(
     assert len(places) >= 4
     for at in places:
         core = make_core(llama)
-        assert core.executor.runner._decoder is not None
-        embedding = core.executor.runner._decoder._weights.embedding
+        assert core.strategy.runner._decoder is not None
+        embedding = core.strategy.runner._decoder._weights.embedding
         kept = embedding[whole[at]].clone()
         embedding[whole[at]] = float("nan")  # what is computed from this token
         try:
@@ -256,9 +256,9 @@ def test_no_step_is_added_that_text_would_not_wait_for_anyway(readers: int, seco
     running = [SimpleNamespace(forks=[], params=SamplingParams()) for _ in range(readers)]
     scheduler: Any = SimpleNamespace(running=running, num_running=readers)
     runner: Any = SimpleNamespace(max_native_tokens=1000)
-    sampler: Any = SimpleNamespace(row=lambda _request: SimpleNamespace(adjusts_logits=False, is_native=True))
+    sampler: Any = SimpleNamespace(sampling_row=lambda _request: SimpleNamespace(adjusts_logits=False, is_native=True))
     times: Any = SimpleNamespace(decode_seconds=lambda decodes: seconds)
-    assert MultiStep(scheduler, runner, sampler, times).max_steps() == steps
+    assert MultiSteps(scheduler, runner, sampler, times).max_steps() == steps
 
 
 @needs_compiler

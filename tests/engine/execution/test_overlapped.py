@@ -87,7 +87,7 @@ def make_core(
         }
     )
     core = EngineCore(model, settings, recorder, device)
-    core.executor.sampler.sampler = Sampler(gpu)  # what a GPU's tokens are drawn with
+    core.strategy.sampler.sampler = Sampler(gpu)  # what a GPU's tokens are drawn with
     return core
 
 
@@ -443,7 +443,7 @@ def test_replies_that_are_taken_over_go_on_where_they_were(llama: LoadedModel, d
     record = ReaderRecord()
     for _ in range(4):
         record.add(core.step())
-    core.executor.request_ids = ()  # nobody is to blame
+    core.strategy.request_ids = ()  # nobody is to blame
     failed, waiting = core.evacuate()
     device.unread = 0
     assert failed == []

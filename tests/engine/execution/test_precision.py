@@ -25,7 +25,7 @@ def engine_logits(path: Path, dtype: str) -> Tensor:
     core = EngineCore(
         model, EngineSettings(max_model_len=96, num_kv_blocks=400, kv_block_size=4, max_batched_tokens=64)
     )
-    runner: Any = core.executor.runner
+    runner: Any = core.strategy.runner
     execute, seen = runner.execute, dict[str, Any]()
 
     def watched(plan):  # type: ignore[no-untyped-def]

@@ -162,8 +162,8 @@ def speculate(core: EngineCore, known: dict[str, Reply], is_wrong: Callable[[], 
     proposer = ScriptedProposer(
         {name: reply.token_ids for name, reply in known.items()}, is_wrong, core.model.vocab_size
     )
-    made = core.executor
-    core._executor = SpeculativeSteps(made.scheduler, made.runner, made.sampler, proposer, num_tokens)
+    made = core.strategy
+    core._strategy = SpeculativeSteps(made.scheduler, made.runner, made.sampler, proposer, num_tokens)
 
 
 def same(got: Reply, expected: Reply) -> bool:
@@ -354,7 +354,7 @@ def test_drafts_take_only_what_the_budget_leaves(llama: LoadedModel) -> None:
     core = make_core(llama, max_num_seqs=3, max_batched_tokens=5)
     speculate(core, known, lambda: False, num_tokens=8)
     lengths = []
-    runner: Any = core.executor.runner
+    runner: Any = core.strategy.runner
     execute = runner.execute
     runner.execute = lambda plan: (lengths.append(plan.num_tokens), execute(plan))[1]
     assert run(core, asked) == known
@@ -461,16 +461,16 @@ def test_a_draft_model_reads_the_last_draft_token_of_a_reply_too(llama: LoadedMo
     params = replace(GREEDY, max_tokens=11)  # one from the prompt, and twice four draft tokens with one behind them
     core = make_core(replace(llama, draft=llama), speculation="a draft model", speculative_tokens=4)
     plans: list[StepPlan] = []
-    runner: Any = core.executor.runner
+    runner: Any = core.strategy.runner
     execute = runner.execute
     runner.execute = lambda plan: (plans.append(plan), execute(plan))[1]
     run(core, {"r": Asked([5, 6, 7], params)})
     assert core.stats().accepted_draft_tokens == 8
     (chunk,) = plans[-1].chunks
-    assert isinstance(core.executor, SpeculativeSteps)
-    assert isinstance(core.executor._proposer, DraftModel)
-    drafted = core.executor._proposer._runner.layers
-    for ours, theirs in zip(core.executor.runner.layers, drafted, strict=True):
+    assert isinstance(core.strategy, SpeculativeSteps)
+    assert isinstance(core.strategy._proposer, DraftModel)
+    drafted = core.strategy._proposer._runner.layers
+    for ours, theirs in zip(core.strategy.runner.layers, drafted, strict=True):
         read = [layer.keys[list(chunk.block_tables[0])].flatten(0, 1)[: chunk.computed_end] for layer in (ours, theirs)]
         assert bool((read[0] != 0).any(-1).all())
         torch.testing.assert_close(*read)
@@ -485,14 +485,14 @@ def test_the_time_in_which_accepted_drafts_are_confirmed_counts_as_busy(
     monkeypatch.setattr("engine.execution.steps.speculative.monotonic", lambda: seconds[0])
     monkeypatch.setattr("engine.execution.steps.strategy.monotonic", lambda: seconds[0])
     speculate(core, known, lambda: False, 4)
-    assert isinstance(core.executor, SpeculativeSteps)
+    assert isinstance(core.strategy, SpeculativeSteps)
     calls = []
 
     def confirm(chunks: object) -> None:
         calls.append(chunks)
         seconds[0] += 8.0
 
-    monkeypatch.setattr(core.executor._proposer, "confirm", confirm)
+    monkeypatch.setattr(core.strategy._proposer, "confirm", confirm)
     assert run(core, asked) == known
     assert len(calls) == 2
     assert core.metrics.busy_seconds == 16.0

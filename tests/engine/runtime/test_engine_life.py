@@ -206,7 +206,7 @@ async def test_stopping_ends_every_reader_with_an_error(model: Path) -> None:
 @pytest.mark.usefixtures("single_steps")
 async def test_unusable_scores_fail_their_own_request_only(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine._core is not None
-    runner = engine._core.executor.runner
+    runner = engine._core.strategy.runner
     execute = runner.execute
 
     def poison(plan):  # type: ignore[no-untyped-def]

@@ -182,7 +182,7 @@ def test_another_core_goes_on_where_the_failed_one_stood(model: Path) -> None:
     core, other = cores()
     for _ in range(3):
         core.step()
-    core.executor.request_ids = ()  # nobody is to blame
+    core.strategy.request_ids = ()  # nobody is to blame
     failed, waiting = core.evacuate()
     assert (failed, len(waiting)) == ([], 3)
     assert {one.request.num_output_tokens > 0 for one in waiting} == {True, False}

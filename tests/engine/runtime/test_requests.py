@@ -190,7 +190,7 @@ async def test_a_model_without_template_does_not_speak_for_the_user(
         assert engine._core is not None
         tokenizer = engine._core.model.tokenizer
         script = tokenizer.encode("fine\nUser: and you?", add_special_tokens=False)
-        sampler: Any = engine._core.executor.sampler.sampler
+        sampler: Any = engine._core.strategy.sampler.sampler
         sampler.sample = lambda _logits, rows: [script[row.position] for row in rows]
         deltas = await read(engine.chat([{"role": "user", "content": "hi"}], GREEDY))
     assert text(deltas) == "fine"

@@ -94,7 +94,7 @@ class Recorder:
         core = EngineCore(self._model, settings, readback=self._device)
         core._scheduler._clock = self._clock
         if self._device is not None:
-            core.executor.sampler.sampler = Sampler(gpu)
+            core.strategy.sampler.sampler = Sampler(gpu)
         return core
 
     def _run_scenario(self) -> None:

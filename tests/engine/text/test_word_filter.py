@@ -390,7 +390,7 @@ async def test_when_everything_is_banned_the_request_fails_alone(model: Path) ->
         everything = SamplingParams(
             max_tokens=30, temperature=0, min_tokens=30, bad_words=characters[:256], logit_bias={5: 3.0}
         )
-        sampler = _core(engine).executor.sampler.sampler
+        sampler = _core(engine).strategy.sampler.sampler
         original = sampler.sample
 
         def sample(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[int]:

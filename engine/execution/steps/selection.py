@@ -1,4 +1,4 @@
-"""Builds what computes the steps of one engine: the runner with its cache, and the way to make steps that fits it."""
+"""Builds an engine's step strategy: its runner, its cache, and the strategy that fits the model and the settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.execution.native.sampling import NativeSampling
 from engine.execution.runner import Runner
 from engine.execution.speculation.selection import make_proposer
 from engine.execution.step_sampler import StepSampler
-from engine.execution.steps.multi_step import DecodeTimes, MultiStep
+from engine.execution.steps.multi_step import DecodeTimes, MultiSteps
 from engine.execution.steps.overlapped import CudaReadback, OverlappedSteps, Readback
 from engine.execution.steps.sequential import SequentialSteps
 from engine.execution.steps.speculative import SpeculativeSteps
@@ -27,7 +27,7 @@ from engine.text.vocabulary import Vocabulary
 log = logging.getLogger(__name__)
 
 
-def make_executor(
+def make_strategy(
     model: LoadedModel,
     settings: EngineSettings,
     capacity: Capacity,
@@ -39,13 +39,13 @@ def make_executor(
     recorder: Recorder | None = None,
     readback: Readback | None = None,
 ) -> StepStrategy:
-    """Allocates the cache and returns the way to make steps: speculative, multi-step, overlapped or sequential.
+    """Allocates the cache and returns the strategy: speculative, multi-step, overlapped or sequential.
 
-    Speculation excludes the others: drafting needs the sampled tokens on the host. A strategy computes a step that it
-    cannot make in its own way as a sequential one.
+    Speculation excludes the others: drafting needs the sampled tokens on the host. Each strategy falls back to a
+    sequential step where a plan is not eligible for its own way.
 
     Args:
-        submissions: the replies in flight, by request id. The caller adds and removes them.
+        submissions: the replies in flight, by request id. The output processor adds and removes them.
         vocabulary: names the tokens in log-probabilities.
         times: step durations.
         recorder, readback: see :class:`engine.runtime.engine_core.EngineCore`.
@@ -68,7 +68,7 @@ def make_executor(
     if proposer is not None:
         return SpeculativeSteps(scheduler, runner, sampler, proposer, settings.speculative_tokens)
     if runner.max_native_tokens:
-        return MultiStep(scheduler, runner, sampler, times)
+        return MultiSteps(scheduler, runner, sampler, times)
     if settings.overlap and (readback is not None or model.device.type == "cuda"):
         return OverlappedSteps(scheduler, runner, sampler, readback or CudaReadback())
     return SequentialSteps(scheduler, runner, sampler)
