@@ -35,7 +35,7 @@ from app.store.chat.turn_records import NewTurn
 from app.turns.recent_contexts import RecentContexts
 from benchmarks import machine
 from benchmarks.history import RESULTS
-from engine import Delta, Engine, EngineSettings, FinishReason, PreparedPrompt, SamplingParams
+from engine import Delta, Deltas, Engine, EngineSettings, FinishReason, PreparedPrompt, SamplingParams
 
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "models" / "guide"
@@ -55,7 +55,10 @@ class ScriptedReplies(Engine):
             options["previous"] = None
         return await super().prepare(messages, params, **options)
 
-    async def stream(self, prepared: PreparedPrompt, **options: Any) -> AsyncGenerator[Delta]:  # type: ignore[override]  # noqa: ARG002
+    def stream(self, prepared: PreparedPrompt, **_options: Any) -> Deltas:
+        return Deltas(self._reply(prepared))
+
+    async def _reply(self, prepared: PreparedPrompt) -> AsyncGenerator[Delta]:
         ids = await self.tokenize(REPLY, add_special_tokens=False)
         yield Delta("scripted", text=REPLY, token_ids=ids, prompt_tokens=prepared.num_prompt_tokens)
         yield Delta("scripted", finish_reason=FinishReason.STOP)

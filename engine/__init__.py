@@ -25,6 +25,7 @@ from engine.interface import Caller, ChatEngine, ChatMessage, ModelHost, Prepare
 from engine.outputs import (
     Completion,
     Delta,
+    Deltas,
     EngineState,
     EngineStats,
     EngineStatus,
@@ -38,7 +39,6 @@ from engine.outputs import (
     Utilisation,
 )
 from engine.parameter_table import PARAMETERS, Group, Kind, Parameter, Slider
-from engine.runtime.deltas import Deltas
 from engine.sampling_params import BACKGROUND_PRIORITY, MAX_PRIORITY, SamplingParams
 from engine.settings import EngineSettings
 

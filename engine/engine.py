@@ -16,9 +16,8 @@ from engine.errors import EngineStoppedError
 from engine.execution.submission import Submission
 from engine.interface import Caller, ChatMessage, PreparedPrompt, Truncation
 from engine.model.weights import Progress
-from engine.outputs import Completion, Delta, EngineState, EngineStats, EngineStatus, Health, ModelInfo
+from engine.outputs import Completion, Delta, Deltas, EngineState, EngineStats, EngineStatus, Health, ModelInfo
 from engine.runtime.background import run_in_daemon_thread
-from engine.runtime.deltas import Deltas
 from engine.runtime.engine_core import EngineCore
 from engine.runtime.reader import Listener, Reader
 from engine.runtime.rendered_chat import RenderedChat, TokenizedPrompt

@@ -9,7 +9,7 @@ from typing import NotRequired, Protocol, TypedDict, runtime_checkable
 
 from prometheus_client import CollectorRegistry
 
-from engine.outputs import Delta, EngineStats, EngineStatus, Health, ModelInfo
+from engine.outputs import Delta, Deltas, EngineStats, EngineStatus, Health, ModelInfo
 from engine.sampling_params import SamplingParams
 
 
@@ -134,14 +134,11 @@ class ChatEngine(Protocol):
         """
         ...
 
-    def stream(
-        self, prepared: PreparedPrompt, *, deadline: float | None = None, priority: int = 0
-    ) -> AsyncIterator[Delta]:
+    def stream(self, prepared: PreparedPrompt, *, deadline: float | None = None, priority: int = 0) -> Deltas:
         """Streams a reply to a prepared conversation, for the caller that it was prepared for.
 
-        If another model was loaded since, the conversation is rendered again for that one. The first ``anext`` raises
-        what :meth:`prepare` raises. A result of type :class:`~engine.runtime.deltas.Deltas` can also push deltas to a
-        callback.
+        If another model was loaded since, the conversation is rendered again for that one. The first ``anext``, or
+        :meth:`~engine.outputs.Deltas.tell`, raises what :meth:`prepare` raises.
 
         Args:
             deadline: seconds. A reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text; one

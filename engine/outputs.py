@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from types import TracebackType
+from typing import Any
 
 WINDOW_SECONDS = 60
 """Seconds over which utilisation is measured."""
@@ -118,6 +122,53 @@ class Delta:
     def is_last(self) -> bool:
         """Whether all ``n`` replies of the request have ended."""
         return self.num_unfinished == 0
+
+
+class Deltas(AsyncGenerator[Delta, None]):
+    """Deltas of one reply. Iterate over them, or call :meth:`tell`: one of the two, and once.
+
+    Args:
+        generator: yields the deltas.
+        push: calls its argument with each delta, more cheaply than iterating does; None if the engine has no such way.
+    """
+
+    def __init__(
+        self,
+        generator: AsyncGenerator[Delta],
+        push: Callable[[Callable[[Delta], None]], Awaitable[None]] | None = None,
+    ) -> None:
+        self._generator = generator
+        self._push = push
+
+    async def tell(self, take: Callable[[Delta], None]) -> None:
+        """Calls ``take`` in the event loop with each delta as soon as it arrives; returns after the last one.
+
+        The in-process engine wakes no task for a delta, which with many replies in flight is most of a delta's cost.
+        Raises what iterating raises and what ``take`` raises. Cancelling it aborts the request.
+        """
+        if self._push is not None:
+            await self._push(take)
+            return
+        async with aclosing(self._generator):
+            async for delta in self._generator:
+                take(delta)
+
+    def __anext__(self) -> Coroutine[Any, Any, Delta]:  # not async: returns the generator's own coroutine
+        return self._generator.__anext__()
+
+    async def asend(self, value: None) -> Delta:
+        return await self._generator.asend(value)
+
+    async def athrow(
+        self,
+        typ: type[BaseException] | BaseException,
+        val: BaseException | object = None,
+        tb: TracebackType | None = None,
+    ) -> Delta:
+        return await self._generator.athrow(typ, val, tb)  # type: ignore[arg-type]
+
+    async def aclose(self) -> None:
+        await self._generator.aclose()
 
 
 @dataclass(frozen=True, slots=True)

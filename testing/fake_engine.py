@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -15,6 +15,7 @@ from engine import (
     ChatMessage,
     ContextLengthError,
     Delta,
+    Deltas,
     EngineError,
     EngineState,
     EngineStats,
@@ -131,9 +132,10 @@ class FakeEngine:
         budget = ContextBudget(self._info.max_model_len, resolved.max_tokens)
         return await prepare_truncated(counted, messages, truncation, budget)
 
-    async def stream(
-        self, prepared: PreparedPrompt, *, deadline: float | None = None, priority: int = 0
-    ) -> AsyncIterator[Delta]:
+    def stream(self, prepared: PreparedPrompt, *, deadline: float | None = None, priority: int = 0) -> Deltas:
+        return Deltas(self._stream(prepared, deadline))
+
+    async def _stream(self, prepared: PreparedPrompt, deadline: float | None) -> AsyncGenerator[Delta]:
         self._admit(prepared.num_prompt_tokens)
         prepared.params.check_logprobs(20)
         self.calls.append((list(prepared.messages), prepared.requested_params))

@@ -17,15 +17,13 @@ from app.store.chat.turn_contexts import PartialReply
 from app.store.chat.turn_records import TurnRecords
 from app.store.db.notifications import Channel, Notifications
 from app.turns.buffer import ReplyBuffer
+from app.turns.engine_errors import as_failed_reply
 from app.turns.events import TurnEnd, TurnNotice, TurnProgress
 from app.turns.measurements import ReplyMeasure, ending_of, stats_from
 from engine import (
     ChatEngine,
     Delta,
-    Deltas,
     EngineError,
-    EngineFailedError,
-    EngineStoppedError,
     FinishReason,
     PreparedPrompt,
 )
@@ -43,7 +41,6 @@ SAVED_AGAIN = "Saving works again."
 NOT_SAVED = "The end of this reply could not be saved."
 SHUT_DOWN = "The server was shut down while this reply was being written."
 ENGINE_GAVE_UP = "The engine ended this reply before it was complete."
-ENGINE_FAILED = "The engine failed while writing this reply. Your message is saved; please send it again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,12 +134,7 @@ class LiveTurn:
             await self._saved_or_failed.wait()
 
     async def _generate(self) -> None:
-        deltas = self._engine.stream(self.prepared)
-        if isinstance(deltas, Deltas):
-            await deltas.tell(self._take)  # cheaper: no task wakes for each delta
-        else:
-            async for delta in deltas:
-                self._take(delta)
+        await self._engine.stream(self.prepared).tell(self._take)
 
     def _take(self, delta: Delta) -> None:
         self._measure.observe(delta)
@@ -270,19 +262,12 @@ class LiveTurn:
             stats = stats_from(last.timings, reason) if last.timings else self._measure.partial_stats(reason)
             return TurnOutcome(text=text, status=MessageStatus.COMPLETE, stats=stats)
         failure = None if generation.cancelled() else generation.exception()
-        # A stopping engine cut the reply off or did not start it. A failed step is an error, handled below.
-        if isinstance(failure, EngineStoppedError) and not isinstance(failure, EngineFailedError):
-            stats = self._measure.partial_stats(FinishReason.ABORT)
-            return TurnOutcome(text=text, status=MessageStatus.INTERRUPTED, stats=stats, error=str(failure))
         if failure is not None:
-            if not isinstance(failure, EngineError):
+            failed = as_failed_reply(failure)
+            if failed.is_defect:
                 _log.error("turn %s failed", self.ref.turn_id, exc_info=failure)
-            return TurnOutcome(
-                text=text,
-                status=MessageStatus.ERROR,
-                stats=self._measure.partial_stats(FinishReason.ERROR),
-                error=str(failure) if isinstance(failure, EngineError) else ENGINE_FAILED,
-            )
+            stats = self._measure.partial_stats(failed.finish_reason)
+            return TurnOutcome(text=text, status=failed.status, stats=stats, error=failed.message)
         status = self._stop_status or MessageStatus.INTERRUPTED
         error = None
         if status is MessageStatus.INTERRUPTED:

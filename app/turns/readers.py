@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 from app.turns.events import TurnEvent
@@ -32,9 +32,9 @@ class TurnReader(Protocol):
 
 
 class PrefetchingReader:
-    """Makes a reader of an async iterator of events: prefetches one event at a time, in a task of its own."""
+    """Makes a reader of an async generator of events: prefetches one event at a time, in a task of its own."""
 
-    def __init__(self, events: AsyncIterator[TurnEvent], changed: ChangeCallback) -> None:
+    def __init__(self, events: AsyncGenerator[TurnEvent], changed: ChangeCallback) -> None:
         self.ended = False
         self._events = events
         self._changed = changed
@@ -48,7 +48,7 @@ class PrefetchingReader:
         except BaseException:
             self.ended = True
             raise
-        if event is None:  # the iterator is exhausted
+        if event is None:  # the generator is exhausted
             self.ended = True
             return []
         self._pending = self._prefetch()
@@ -57,8 +57,7 @@ class PrefetchingReader:
     async def close(self) -> None:
         self._pending.cancel()
         await asyncio.gather(self._pending, return_exceptions=True)
-        if isinstance(self._events, AsyncGenerator):
-            await self._events.aclose()
+        await self._events.aclose()
 
     def _prefetch(self) -> asyncio.Task[TurnEvent | None]:
         pending = asyncio.create_task(self._next())

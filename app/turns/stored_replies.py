@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 
 from app.domain.views import MessageStatus
@@ -32,7 +32,7 @@ class StoredTurns:
         self._notifications = notifications
         self._poll_seconds = poll_seconds
 
-    async def events(self, user_id: str, turn_id: str, offset: int) -> AsyncIterator[TurnEvent]:
+    async def events(self, user_id: str, turn_id: str, offset: int) -> AsyncGenerator[TurnEvent]:
         """Yields the reply from ``offset`` on, then its end.
 
         Raises:

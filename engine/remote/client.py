@@ -26,6 +26,7 @@ from engine.errors import (
 from engine.interface import Caller, ChatMessage, PreparedPrompt, Truncation
 from engine.outputs import (
     Delta,
+    Deltas,
     EngineState,
     EngineStats,
     EngineStatus,
@@ -275,16 +276,16 @@ class RemoteEngine:
             raise context_error(count.tokens, limit)
         return count.tokens if count.is_exact else min(count.tokens, limit - 1)
 
-    def stream(
-        self, prepared: PreparedPrompt, *, deadline: float | None = None, priority: int = 0
-    ) -> AsyncGenerator[Delta]:
+    def stream(self, prepared: PreparedPrompt, *, deadline: float | None = None, priority: int = 0) -> Deltas:
         """Sends a prepared conversation and streams the reply. Otherwise as :meth:`chat`."""
-        return self.chat(
-            prepared.messages,
-            prepared.requested_params,
-            deadline=deadline,
-            priority=priority,
-            caller=prepared.caller,
+        return Deltas(
+            self.chat(
+                prepared.messages,
+                prepared.requested_params,
+                deadline=deadline,
+                priority=priority,
+                caller=prepared.caller,
+            )
         )
 
     async def chat(

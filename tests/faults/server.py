@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import nullcontext
 from typing import Any
 
@@ -37,9 +37,7 @@ class ScriptedReplyEngine(FakeEngine):
         super().__init__(max_model_len=10_000_000)
         self._delay = delay
 
-    async def stream(
-        self, prepared: PreparedPrompt, *, deadline: float | None = None, priority: int = 0
-    ) -> AsyncIterator[Delta]:
+    async def _stream(self, prepared: PreparedPrompt, deadline: float | None) -> AsyncGenerator[Delta]:
         self._admit(prepared.num_prompt_tokens)
         messages = prepared.messages
         question = next(message["content"] for message in reversed(messages) if message["role"] == "user")
