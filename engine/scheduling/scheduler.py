@@ -469,7 +469,7 @@ class _QueueState:
     is_open: bool = True  #: False once a waiting request did not fit: no later one may start before it
     preempted: set[Request] = field(default_factory=set)  #: preempted for waiting requests; not readmitted in this plan
     skipped_users: set[str | None] = field(default_factory=set)
-    """Users whose first waiting request cannot start, though other users' may. It is not overtaken by their later ones."""
+    """Users whose first waiting request cannot start, though other users' may. Their later ones do not overtake it."""
 
     def admits(self, request: Request) -> bool:
         # Once a running request lacks blocks, free ones are kept for running requests, not for the queue.
