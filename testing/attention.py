@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from engine.execution.attention.base import AttentionKernel, Sequences
+from engine.execution.attention.base import AttentionCall, AttentionKernel, LayerCache, Sequences
 
 SCALE = 0.3
 
@@ -78,11 +77,8 @@ class AttentionCase:
     ) -> list[Tensor]:
         """Runs a kernel on the case once per layer; one prepared state must serve all layers."""
         prepared = kernel.prepare(self.sequences, self.query.device)
-        options: dict[str, Any] = {"scale": SCALE, "sliding_window": window, "softcap": softcap, "sinks": sinks}
-        return [
-            kernel.forward(self.query, self.key_cache, self.value_cache, prepared, **options)
-            for _layer in range(num_layers)
-        ]
+        call = AttentionCall(self.query, LayerCache(self.key_cache, self.value_cache), SCALE, window, softcap, sinks)
+        return [kernel.forward(call, prepared) for _layer in range(num_layers)]
 
 
 def make_case(

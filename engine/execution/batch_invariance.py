@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.execution.attention.base import AttentionKernel, Sequences
+from engine.execution.attention.base import AttentionCall, AttentionKernel, Sequences
 from engine.execution.batch import Batch
 from engine.scheduling.block_pool import NULL_BLOCK
 
@@ -85,28 +85,8 @@ class PerSequenceKernel(AttentionKernel):
             row += query_len
         return tuple(prepared)
 
-    def forward(
-        self,
-        query: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        prepared: tuple[tuple[slice, Any], ...],
-        *,
-        scale: float,
-        sliding_window: int | None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        output = query.new_zeros(*query.shape[:2], value_cache.shape[-1])
+    def forward(self, call: AttentionCall, prepared: tuple[tuple[slice, Any], ...]) -> Tensor:
+        output = call.query.new_zeros(*call.query.shape[:2], call.cache.values.shape[-1])
         for rows, alone in prepared:
-            output[rows] = self._kernel.forward(
-                query[rows],
-                key_cache,
-                value_cache,
-                alone,
-                scale=scale,
-                sliding_window=sliding_window,
-                softcap=softcap,
-                sinks=sinks,
-            )
+            output[rows] = self._kernel.forward(replace(call, query=call.query[rows]), alone)
         return output

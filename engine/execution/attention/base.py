@@ -39,6 +39,51 @@ class Sequences:
         return replace(self, query_lens=(1,) * len(kv_lens), kv_lens=tuple(kv_lens), block_tables=tuple(tables))
 
 
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """Keys and values of one layer."""
+
+    keys: Tensor  #: ``[num_blocks, block_size, num_kv_heads, head_dim]``
+    values: Tensor  #: ``[num_blocks, block_size, num_kv_heads, value_head_dim]``
+
+    @classmethod
+    def zeros(
+        cls, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> LayerCache:
+        """Allocates a zeroed cache: kernels may read padding, and NaN in uninitialised memory would spread."""
+        size = (num_blocks, block_size, shape.num_kv_heads)
+        return cls(
+            keys=_zeros((*size, shape.head_dim), dtype, device),
+            values=_zeros((*size, shape.value_head_dim), dtype, device),
+        )
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    # NumPy maps zeroed pages, which take memory only once they are written. torch.zeros writes them all: seconds of
+    # start-up, and gigabytes held for chats that do not exist yet.
+    return torch.from_numpy(np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(size)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """One layer's attention in one step: what a kernel computes, whatever its metadata.
+
+    All tensors are on one device; query and cache have one dtype, the model's.
+    """
+
+    query: Tensor  #: ``[num_tokens, num_heads, head_dim]``, packed; the last dimension has stride 1
+    cache: LayerCache  #: already holds the step's keys and values
+    scale: float  #: factor on the scores
+    sliding_window: int | None = None  #: positions that a query attends to, itself included; None for all
+    softcap: float | None = None
+    """Scores ``s`` become ``softcap * tanh(s / softcap)`` (Gemma 2, arXiv 2408.00118); None for no cap."""
+    sinks: Tensor | None = None
+    """``[num_heads]``: one more score per head that takes its share of the softmax and adds no value (gpt-oss; arXiv
+    2309.17453)."""
+
+
 class AttentionKernel(ABC):
     """Paged attention over blocks ``[num_blocks, block_size, num_kv_heads, head_dim]``."""
 
@@ -87,60 +132,16 @@ class AttentionKernel(ABC):
         raise NotImplementedError(f"{self.name} cannot be recorded")
 
     @abstractmethod
-    def forward(
-        self,
-        query: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        prepared: Any,
-        *,
-        scale: float,
-        sliding_window: int | None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        """Computes causal attention of packed queries over the cache, which already holds the step's keys and values.
+    def forward(self, call: AttentionCall, prepared: Any) -> Tensor:
+        """Computes causal attention of packed queries over the cache.
 
         Args:
-            query: ``[num_tokens, num_heads, head_dim]``.
-            key_cache, value_cache: ``[num_blocks, block_size, num_kv_heads, head_dim]``.
+            call: the layer's queries, cache and options.
             prepared: what :meth:`prepare` returned for this step.
-            scale: factor on the scores.
-            sliding_window: positions that a query attends to, itself included; None for all.
-            softcap: scores ``s`` become ``softcap * tanh(s / softcap)`` (Gemma 2, arXiv 2408.00118).
-            sinks: ``[num_heads]``, one more score per head that takes its share of the softmax and adds no
-                value (gpt-oss; arXiv 2309.17453).
 
         Returns:
             ``[num_tokens, num_heads, value_head_dim]``.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCache:
-    """Keys and values of one layer, ``[num_blocks, block_size, num_kv_heads, head_dim]`` each."""
-
-    keys: Tensor
-    values: Tensor
-
-    @classmethod
-    def zeros(
-        cls, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
-    ) -> LayerCache:
-        """Allocates a zeroed cache: kernels may read padding, and NaN in uninitialised memory would spread."""
-        size = (num_blocks, block_size, shape.num_kv_heads)
-        return cls(
-            keys=_zeros((*size, shape.head_dim), dtype, device),
-            values=_zeros((*size, shape.value_head_dim), dtype, device),
-        )
-
-
-def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    if device.type != "cpu":
-        return torch.zeros(size, dtype=dtype, device=device)
-    # NumPy maps zeroed pages, which take memory only once they are written. torch.zeros writes them all: seconds of
-    # start-up, and gigabytes held for chats that do not exist yet.
-    return torch.from_numpy(np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(size)
 
 
 @dataclass(frozen=True, slots=True)

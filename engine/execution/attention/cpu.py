@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from engine.execution.attention.base import AttentionKernel, Sequences
-from engine.execution.attention.sdpa import eager_attention
+from engine.execution.attention.base import AttentionCall, AttentionKernel, Sequences
+from engine.execution.attention.sdpa import dense_attention, visible_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +25,6 @@ class _Span:
     num_keys: int
     is_causal: bool  #: as many queries as keys, and each query sees the keys up to its own
     mask: Tensor | None  #: boolean ``[query_len, num_keys]``; None if ``is_causal`` or every key is visible
-
-    @property
-    def visible(self) -> Tensor | None:
-        """Boolean ``[query_len, num_keys]``; None if every key is visible."""
-        if self.is_causal:
-            return torch.ones(self.num_keys, self.num_keys, dtype=torch.bool).tril()
-        return self.mask
 
     def take(self, cache: Tensor) -> Tensor:
         """Returns keys or values, ``[1, num_kv_heads, num_keys, head_dim]``."""
@@ -69,11 +61,8 @@ class _Chunk:
         is_causal = query_len == num_keys > 1 and (sliding_window is None or num_keys <= sliding_window)
         mask = None
         if query_len > 1 and not is_causal:
-            at = torch.arange(first_query, self.num_keys).unsqueeze(1)
-            keys = torch.arange(first_key, self.num_keys)
-            mask = keys <= at
-            if sliding_window is not None:
-                mask &= keys > at - sliding_window
+            positions = torch.arange(first_query, self.num_keys)
+            mask = visible_keys(positions, torch.arange(first_key, self.num_keys), sliding_window)
         return _Span(
             first=blocks[0] * self.block_size + row if is_contiguous else row,
             blocks=None if is_contiguous else torch.tensor(blocks, dtype=torch.int64),
@@ -104,37 +93,15 @@ class CpuKernel(AttentionKernel):
             row += query_len
         return tuple(chunks)
 
-    def forward(
-        self,
-        query: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        prepared: tuple[_Chunk, ...],
-        *,
-        scale: float,
-        sliding_window: int | None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        num_tokens, num_heads, _head_dim = query.shape
-        grouped = key_cache.shape[2] != num_heads
+    def forward(self, call: AttentionCall, prepared: tuple[_Chunk, ...]) -> Tensor:
+        query, cache = call.query, call.cache
         packed = query.transpose(0, 1).unsqueeze(0)
-        output = query.new_empty(num_tokens, num_heads, value_cache.shape[-1])
+        output = query.new_empty(*query.shape[:2], cache.values.shape[-1])
         for chunk in prepared:
-            span = chunk.span(sliding_window)
-            queries = packed[:, :, chunk.rows]
-            keys, values = span.take(key_cache), span.take(value_cache)
-            if softcap is None and sinks is None:
-                attended = F.scaled_dot_product_attention(
-                    queries,
-                    keys,
-                    values,
-                    attn_mask=span.mask,
-                    is_causal=span.is_causal,
-                    scale=scale,
-                    enable_gqa=grouped,
-                )
-            else:
-                attended = eager_attention(queries, keys, values, span.visible, scale, softcap, sinks)
+            span = chunk.span(call.sliding_window)
+            keys, values = span.take(cache.keys), span.take(cache.values)
+            attended = dense_attention(
+                call, packed[:, :, chunk.rows], keys, values, span.mask, is_causal=span.is_causal
+            )
             output[chunk.rows] = attended[0].transpose(0, 1)
         return output

@@ -8,6 +8,7 @@ import importlib.util
 import torch
 from torch import Tensor
 
+from engine.execution.attention.base import AttentionCall
 from engine.execution.attention.flash import FlashKernel, FlashStep, window_size
 
 
@@ -31,30 +32,19 @@ class Flash3Kernel(FlashKernel):
     def __init__(self) -> None:
         self._attend = importlib.import_module("flash_attn_interface").flash_attn_with_kvcache
 
-    def forward(
-        self,
-        query: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        prepared: FlashStep,
-        *,
-        scale: float,
-        sliding_window: int | None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        assert sinks is None
+    def forward(self, call: AttentionCall, prepared: FlashStep) -> Tensor:
+        assert call.sinks is None
         attended: Tensor = self._attend(
-            query,
-            key_cache,
-            value_cache,
+            call.query,
+            call.cache.keys,
+            call.cache.values,
             cache_seqlens=prepared.seqused_k,
             page_table=prepared.block_table,
             cu_seqlens_q=prepared.cu_seqlens_q,
             max_seqlen_q=prepared.max_seqlen_q,
-            softmax_scale=scale,
+            softmax_scale=call.scale,
             causal=True,
-            window_size=window_size(sliding_window),
-            softcap=softcap or 0.0,
+            window_size=window_size(call.sliding_window),
+            softcap=call.softcap or 0.0,
         )
         return attended

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from engine.execution.attention.base import PagedMetadata
+from engine.execution.attention.base import AttentionCall, PagedMetadata
 from engine.model.attention_hook import ATTENTION_NAME, LayerProbe, UnsupportedAttention
 
 
@@ -62,17 +62,8 @@ def paged_attention(
     group = paged.groups[paged.group_of_layer[layer]]
     cache.keys.flatten(0, 1).index_copy_(0, group.slots, key[0].transpose(0, 1))
     cache.values.flatten(0, 1).index_copy_(0, group.slots, value[0].transpose(0, 1))
-    attended = paged.kernel.forward(
-        query[0].transpose(0, 1),
-        cache.keys,
-        cache.values,
-        group.prepared,
-        scale=scale,
-        sliding_window=sliding_window,
-        softcap=softcap,
-        sinks=s_aux,
-    )
-    return attended.unsqueeze(0), None
+    call = AttentionCall(query[0].transpose(0, 1), cache, scale, sliding_window, softcap, s_aux)
+    return paged.kernel.forward(call, group.prepared).unsqueeze(0), None
 
 
 def register() -> None:

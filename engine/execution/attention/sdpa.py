@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.execution.attention.base import AttentionKernel, Sequences
+from engine.execution.attention.base import AttentionCall, AttentionKernel, Sequences
 from engine.scheduling.block_pool import NULL_BLOCK
 
 
@@ -43,12 +43,8 @@ class _Group:
     def _make_mask(self, sliding_window: int | None) -> Tensor | None:
         if self.sees_all_keys and (sliding_window is None or self.num_keys <= sliding_window):
             return None
-        at = self.positions.unsqueeze(-1)
-        keys = torch.arange(self.num_keys, device=at.device)
-        visible = keys <= at
-        if sliding_window is not None:
-            visible &= keys > at - sliding_window
-        return visible.unsqueeze(1)
+        keys = torch.arange(self.num_keys, device=self.positions.device)
+        return visible_keys(self.positions, keys, sliding_window).unsqueeze(1)
 
 
 class SdpaKernel(AttentionKernel):
@@ -76,31 +72,15 @@ class SdpaKernel(AttentionKernel):
                 prefills.append([index])
         return tuple(_group(sequences, members, first_rows, device) for members in (*decodes.values(), *prefills))
 
-    def forward(
-        self,
-        query: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        prepared: tuple[_Group, ...],
-        *,
-        scale: float,
-        sliding_window: int | None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, call: AttentionCall, prepared: tuple[_Group, ...]) -> Tensor:
+        query, cache = call.query, call.cache
         num_tokens, num_heads, head_dim = query.shape
-        output = query.new_empty(num_tokens, num_heads, value_cache.shape[-1])
+        output = query.new_empty(num_tokens, num_heads, cache.values.shape[-1])
         for group in prepared:
-            keys, values = group.gather(key_cache), group.gather(value_cache)
+            keys, values = group.gather(cache.keys), group.gather(cache.values)
             rows = query if group.rows is None else query[group.rows]
             queries = rows.view(*group.positions.shape, num_heads, head_dim).transpose(1, 2)
-            mask = group.mask(sliding_window)
-            if softcap is None and sinks is None:
-                attended = F.scaled_dot_product_attention(
-                    queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=keys.shape[1] != num_heads
-                )
-            else:
-                attended = eager_attention(queries, keys, values, mask, scale, softcap, sinks)
+            attended = dense_attention(call, queries, keys, values, group.mask(call.sliding_window))
             attended = attended.transpose(1, 2).flatten(0, 1)
             if group.rows is None:
                 return attended
@@ -108,38 +88,67 @@ class SdpaKernel(AttentionKernel):
         return output
 
 
-def eager_attention(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    scale: float,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> Tensor:
-    """Computes attention with explicit scores, which are soft-capped and given sinks if asked for.
+def visible_keys(positions: Tensor, keys: Tensor, sliding_window: int | None) -> Tensor:
+    """Returns a boolean mask ``[..., query_len, num_keys]``: True where a query sees a key.
 
     Args:
+        positions: int64 ``[..., query_len]``: positions of the queries.
+        keys: int64 ``[num_keys]``: positions of the keys.
+        sliding_window: as in :class:`AttentionCall`.
+    """
+    positions = positions.unsqueeze(-1)
+    visible = keys <= positions
+    if sliding_window is not None:
+        visible &= keys > positions - sliding_window
+    return visible
+
+
+def dense_attention(
+    call: AttentionCall, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, is_causal: bool = False
+) -> Tensor:
+    """Computes the attention of a batch over contiguous keys, with the scale, soft cap and sinks of ``call``.
+
+    Args:
+        call: the layer's options; its query and cache are not read.
         query: ``[batch, num_heads, query_len, head_dim]``.
         keys, values: ``[batch, num_kv_heads, num_keys, head_dim]``.
-        mask: boolean, broadcast to ``[batch, num_heads, query_len, num_keys]``.
-        scale, softcap, sinks: as :meth:`AttentionKernel.forward` takes them.
+        mask: boolean, broadcast to ``[batch, num_heads, query_len, num_keys]``; None if every key is visible, or with
+            ``is_causal``.
+        is_causal: there are as many queries as keys, and each query sees the keys up to its own.
 
     Returns:
         ``[batch, num_heads, query_len, value_head_dim]``.
     """
+    if call.softcap is None and call.sinks is None:
+        return F.scaled_dot_product_attention(
+            query,
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=is_causal,
+            scale=call.scale,
+            enable_gqa=keys.shape[1] != query.shape[1],
+        )
+    if is_causal:
+        positions = torch.arange(keys.shape[2], device=keys.device)
+        mask = visible_keys(positions, positions, None)
+    return _eager_attention(call, query, keys, values, mask)
+
+
+def _eager_attention(call: AttentionCall, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Computes :func:`dense_attention` with explicit scores, which are soft-capped and given sinks."""
     batch, num_heads, query_len, _head_dim = query.shape
     num_kv_heads = keys.shape[1]
     # Heads that share keys are adjacent, so the keys need not be repeated for each head.
     grouped = query.reshape(batch, num_kv_heads, num_heads // num_kv_heads * query_len, -1)
-    scores = (grouped @ keys.transpose(-1, -2)).float() * scale
+    scores = (grouped @ keys.transpose(-1, -2)).float() * call.scale
     scores = scores.view(batch, num_heads, query_len, -1)
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
+    if call.softcap is not None:
+        scores = torch.tanh(scores / call.softcap) * call.softcap
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    if sinks is not None:
-        sink = sinks.float().view(1, num_heads, 1, 1).expand(batch, num_heads, query_len, 1)
+    if call.sinks is not None:
+        sink = call.sinks.float().view(1, num_heads, 1, 1).expand(batch, num_heads, query_len, 1)
         scores = torch.cat([scores, sink], dim=-1)
     weights = scores.softmax(-1)[..., : keys.shape[2]].to(values.dtype)
     return (weights.view(*grouped.shape[:3], -1) @ values).view(batch, num_heads, query_len, -1)

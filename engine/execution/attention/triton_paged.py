@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.device.host_to_device import overwrite, to_device
 from engine.device.triton_support import triton_unavailable_reason
-from engine.execution.attention.base import AttentionKernel, Sequences
+from engine.execution.attention.base import AttentionCall, AttentionKernel, Sequences
 from engine.execution.attention.flash import refill_table
 from engine.scheduling.block_pool import NULL_BLOCK
 
@@ -138,18 +138,8 @@ class TritonKernel(AttentionKernel):
         overwrite(prepared.kv_lens, step.kv_lens)
         refill_table(prepared.block_table, step.block_table)
 
-    def forward(
-        self,
-        query: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        prepared: TritonStep,
-        *,
-        scale: float,
-        sliding_window: int | None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, call: AttentionCall, prepared: TritonStep) -> Tensor:
+        query, key_cache, value_cache = call.query, call.cache.keys, call.cache.values
         assert query.stride(-1) == key_cache.stride(-1) == value_cache.stride(-1) == 1
         num_tokens, num_heads, head_dim = query.shape
         block_size, num_kv_heads, value_dim = value_cache.shape[1:]
@@ -159,7 +149,7 @@ class TritonKernel(AttentionKernel):
             for tiles in prepared.tiles(queries_per_tile(group, query.dtype)):
                 num_tiles = len(tiles.sequence)
                 num_splits = self._num_splits or splits_for(
-                    _processors(query.device), num_kv_heads, tiles, sliding_window, self._min_share
+                    _processors(query.device), num_kv_heads, tiles, call.sliding_window, self._min_share
                 )
                 partial_output = partial_log_sum = output  # placeholders, never read
                 if num_splits > 1:
@@ -173,14 +163,14 @@ class TritonKernel(AttentionKernel):
                     query,
                     key_cache,
                     value_cache,
-                    output if sinks is None else sinks,
+                    output if call.sinks is None else call.sinks,
                     prepared.query_starts,
                     prepared.kv_lens,
                     prepared.block_table,
                     tiles.sequence,
                     tiles.start,
-                    scale,
-                    softcap or 1.0,
+                    call.scale,
+                    call.softcap or 1.0,
                     *query.stride()[:2],
                     *key_cache.stride()[:3],
                     *value_cache.stride()[:3],
@@ -188,9 +178,9 @@ class TritonKernel(AttentionKernel):
                     num_splits,
                     **tile_options(group, tiles.num_queries, head_dim, value_dim, query.dtype),
                     BLOCK_SIZE=block_size,
-                    WINDOW=sliding_window or 0,
-                    SOFTCAP=bool(softcap),
-                    SINKS=sinks is not None,
+                    WINDOW=call.sliding_window or 0,
+                    SOFTCAP=bool(call.softcap),
+                    SINKS=call.sinks is not None,
                     MIN_SHARE=self._min_share,
                     SPLIT=num_splits > 1,
                     UPCAST=query.device.type == "cpu" and query.dtype is torch.bfloat16,  # else the interpreter errs

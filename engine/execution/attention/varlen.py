@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.device.cuda import capability_below
+from engine.execution.attention.base import AttentionCall
 from engine.execution.attention.flash import FlashKernel, FlashStep, window_size
 
 
@@ -36,31 +37,20 @@ class VarlenKernel(FlashKernel):
 
         self._attend = varlen_attn
 
-    def forward(
-        self,
-        query: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        prepared: FlashStep,
-        *,
-        scale: float,
-        sliding_window: int | None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        assert softcap is None
-        assert sinks is None
+    def forward(self, call: AttentionCall, prepared: FlashStep) -> Tensor:
+        assert call.softcap is None
+        assert call.sinks is None
         attended = self._attend(
-            query,
-            key_cache,
-            value_cache,
+            call.query,
+            call.cache.keys,
+            call.cache.values,
             prepared.cu_seqlens_q,
             prepared.cu_seqlens_k,
             prepared.max_seqlen_q,
             prepared.max_seqlen_k,
-            scale=scale,
-            window_size=window_size(sliding_window),
-            enable_gqa=query.shape[1] != key_cache.shape[2],
+            scale=call.scale,
+            window_size=window_size(call.sliding_window),
+            enable_gqa=call.query.shape[1] != call.cache.keys.shape[2],
             seqused_k=prepared.seqused_k,
             block_table=prepared.block_table,
         )

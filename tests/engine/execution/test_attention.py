@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import pytest
 import torch
 
-from engine.execution.attention.base import AttentionKernel, Sequences
+from engine.execution.attention.base import AttentionCall, AttentionKernel, LayerCache, Sequences
 from engine.execution.attention.cpu import CpuKernel
 from engine.execution.attention.sdpa import SdpaKernel
 from testing.attention import make_case
@@ -50,8 +47,11 @@ def test_bf16_stays_close_to_fp32(kernel: AttentionKernel) -> None:
     query = torch.randn(2, HEADS, DIM)
     sequences = Sequences((1, 1), (9, 6), ((1, 2, 3), (4, 5)), BLOCK)
     prepared = kernel.prepare(sequences, torch.device("cpu"))
-    options: dict[str, Any] = {"scale": 1 / math.sqrt(DIM), "sliding_window": None}
-    exact = kernel.forward(query, cache, cache, prepared, **options)
-    rough = kernel.forward(query.bfloat16(), cache.bfloat16(), cache.bfloat16(), prepared, **options)
+    exact, rough = (
+        kernel.forward(
+            AttentionCall(query.to(dtype), LayerCache(cache.to(dtype), cache.to(dtype)), DIM**-0.5), prepared
+        )
+        for dtype in (torch.float32, torch.bfloat16)
+    )
     assert rough.dtype is torch.bfloat16
     assert (rough.float() - exact).norm() / exact.norm() < 1e-2

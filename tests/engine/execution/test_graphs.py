@@ -14,7 +14,7 @@ from torch import Tensor
 
 import engine.execution.capacity
 from engine import EngineSettings, SamplingParams
-from engine.execution.attention.base import AttentionKernel, Sequences
+from engine.execution.attention.base import AttentionCall, AttentionKernel, LayerCache, Sequences
 from engine.execution.attention.flash import FlashKernel, FlashStep
 from engine.execution.attention.sdpa import SdpaKernel
 from engine.execution.graphs import graph_sizes
@@ -41,18 +41,8 @@ class RecordableKernel(FlashKernel):
     page_multiple = 1
     dtypes = None  # type: ignore[assignment]
 
-    def forward(
-        self,
-        query: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        prepared: FlashStep,
-        *,
-        scale: float,
-        sliding_window: int | None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, call: AttentionCall, prepared: FlashStep) -> Tensor:
+        query, key_cache, value_cache = call.query, call.cache.keys, call.cache.values
         rows = torch.arange(query.shape[0])
         sequence = torch.searchsorted(prepared.cu_seqlens_q, rows, right=True) - 1
         # Each real kernel reads one of them; here a wrong one shows, whichever it is.
@@ -63,13 +53,13 @@ class RecordableKernel(FlashKernel):
         # What kernels must not read beyond max_seqlen_k, this one must not either.
         keys = key_cache[pages].flatten(1, 2)[:, : prepared.max_seqlen_k].repeat_interleave(groups, dim=2)
         values = value_cache[pages].flatten(1, 2)[:, : prepared.max_seqlen_k].repeat_interleave(groups, dim=2)
-        scores = torch.einsum("thd,tkhd->thk", query, keys) * scale
-        if softcap:
-            scores = softcap * (scores / softcap).tanh()
+        scores = torch.einsum("thd,tkhd->thk", query, keys) * call.scale
+        if call.softcap:
+            scores = call.softcap * (scores / call.softcap).tanh()
         distance = position[:, None] - torch.arange(keys.shape[1])
         hidden = distance < 0
-        if sliding_window is not None:
-            hidden = hidden | (distance >= sliding_window)
+        if call.sliding_window is not None:
+            hidden = hidden | (distance >= call.sliding_window)
         probabilities = scores.masked_fill(hidden[:, None], float("-inf")).softmax(-1)
         return torch.einsum("thk,tkhd->thd", probabilities, values)
 
@@ -77,9 +67,9 @@ class RecordableKernel(FlashKernel):
 class AskingKernel(RecordableKernel):
     """Asks the device for a number, as models and kernels may."""
 
-    def forward(self, *args, **kwargs):  # type: ignore[no-untyped-def]
-        assert int(args[3].seqused_k.max()) >= 1
-        return super().forward(*args, **kwargs)
+    def forward(self, call: AttentionCall, prepared: FlashStep) -> Tensor:
+        assert int(prepared.seqused_k.max()) >= 1
+        return super().forward(call, prepared)
 
 
 @dataclass
@@ -204,9 +194,8 @@ def test_refilling_leaves_nothing_of_the_longer_step_before() -> None:
         assert static.max_seqlen_k == 33
         assert static.block_table[:, 3:].unique().tolist() == [NULL_BLOCK]
         ends = torch.tensor(case.sequences.query_lens).cumsum(0) - 1
-        got = kernel.forward(
-            case.query[ends], case.key_cache, case.value_cache, static, scale=SCALE, sliding_window=None
-        )
+        cache = LayerCache(case.key_cache, case.value_cache)
+        got = kernel.forward(AttentionCall(case.query[ends], cache, SCALE), static)
         torch.testing.assert_close(got.double(), case.expected(None)[ends], rtol=0, atol=2e-6)
 
 

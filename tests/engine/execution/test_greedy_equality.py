@@ -10,7 +10,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from engine import EngineSettings, FinishReason, SamplingParams
+from engine.execution.attention.base import AttentionCall
 from engine.execution.attention.cpu import CpuKernel
 from engine.execution.load import load_model
 from engine.execution.native.decoder import Decoder
@@ -359,16 +360,16 @@ def test_a_mask_that_is_one_key_short_turns_the_comparison_red(
     """One layer does not see the earliest key that it should."""
     forward = CpuKernel.forward
 
-    def blinkered(kernel: CpuKernel, *packed: Any, sliding_window: int | None, **options: Any) -> Tensor:
-        number = next(call)
+    def blinkered(kernel: CpuKernel, call: AttentionCall, prepared: Any) -> Tensor:
+        number = next(numbers)
         if number >= 2 and number % 2 == wrong_layer:  # the prompt is read with the right mask
-            visible = packed[3][0].num_keys
-            sliding_window = min(visible, sliding_window or visible) - 1
-        return forward(kernel, *packed, sliding_window=sliding_window, **options)
+            visible = prepared[0].num_keys
+            call = replace(call, sliding_window=min(visible, call.sliding_window or visible) - 1)
+        return forward(kernel, call, prepared)
 
     monkeypatch.setattr(CpuKernel, "forward", blinkered)
     for prompt_length in (12, 7, 20, 30):  # in one of them somebody looks there
-        call = itertools.count()
+        numbers = itertools.count()
         if is_red(pair, prompt_length):
             return
     pytest.fail("nobody noticed")

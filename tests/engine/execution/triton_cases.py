@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from engine import EngineSettings, SamplingParams
-from engine.execution.attention.base import Sequences
+from engine.execution.attention.base import AttentionCall, LayerCache, Sequences
 from engine.execution.attention.triton_paged import Tiles, TritonKernel, TritonStep
 from engine.execution.load import load_model
 from engine.runtime.engine_core import EngineCore
@@ -167,8 +167,10 @@ def test_a_decode_step_can_be_written_into_another(num_splits: int, with_sinks: 
     # The last row is a filler without keys.
     shorter = Sequences((1, 1, 1), (70, 9, 0), (table[3:], table[:5], ()), 4)
 
+    call = AttentionCall(query, LayerCache(keys, values), SCALE, sinks=sinks)
+
     def forward(step: TritonStep) -> torch.Tensor:
-        return kernel.forward(query, keys, values, step, scale=SCALE, sliding_window=None, sinks=sinks)
+        return kernel.forward(call, step)
 
     expected = forward(kernel.prepare(shorter, device))
     recorded = kernel.prepare(longest, device)
