@@ -1,8 +1,8 @@
 // Buffers for SIMD vectors and tiles: std::vector with aligned memory, in huge pages where that helps.
 //
-// Memory starts at a cache line (64 bytes), because a SIMD vector that straddles two lines is read twice. Allocations of
-// 2 MiB or more start at a huge page and ask Linux for huge pages: with small pages, rows that are far apart would each
-// wait for a page table walk. Elsewhere they only stay aligned.
+// Memory starts at a cache line (64 bytes), because a SIMD vector that straddles two lines is read twice. Allocations
+// of 2 MiB or more start at a huge page and ask Linux for huge pages: with small pages, rows that are far apart would
+// each wait for a page table walk. Elsewhere they only stay aligned.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,9 @@ struct AlignedAllocator {
    private:
     static constexpr size_t kHugePage = size_t(2) << 20;
 
-    static std::align_val_t alignment(size_t count) { return std::align_val_t(count * sizeof(T) >= kHugePage ? kHugePage : 64); }
+    static std::align_val_t alignment(size_t count) {
+        return std::align_val_t(count * sizeof(T) >= kHugePage ? kHugePage : 64);
+    }
 };
 
 template <typename T>

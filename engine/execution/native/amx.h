@@ -53,7 +53,8 @@ class TileConfig {
             uint16_t row_bytes[16] = {};
             uint8_t rows[16] = {};
         } config;
-        const int64_t rows[8] = {upper_rows, upper_rows, lower_rows, lower_rows, upper_rows, lower_rows, kTileRows, kTileRows};
+        const int64_t rows[8] = {upper_rows, upper_rows, lower_rows, lower_rows,
+                                 upper_rows, lower_rows, kTileRows,  kTileRows};
         for (int64_t tile = 0; tile < 8; ++tile) {
             config.rows[tile] = uint8_t(rows[tile]);
             config.row_bytes[tile] = kTileRowBytes;

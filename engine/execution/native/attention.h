@@ -1,7 +1,7 @@
 // What decode_attention.h and prefill_attention.h share: the paged cache, the sliding window, the online softmax.
 //
 // Memory: a layer's keys and values are [num_blocks, block_size, num_kv_heads, head_dim], float32 or bfloat16. A block
-// table gives the block of each block_size positions of a sequence; the keys of one token are adjacent for all kv heads.
+// table gives the block of each block_size positions of a sequence; the keys of all kv heads of a token are adjacent.
 //
 // Threads: each has an AttentionScratch of its own; the cache is only read, after the barrier that follows the writing
 // of the step's own keys and values.
@@ -45,8 +45,8 @@ struct OnlineSoftmax {
 
     // Turns scores into probs relative to the running maximum; returns the factor that rescales earlier sums. Calls
     // store_probs(key, probs) with sixteen probs.
-    //   scores  [count], before the scale; -inf for keys that are not visible. Padded here to whole vectors, so there must
-    //           be room for a multiple of sixteen.
+    //   scores  [count], before the scale; -inf for keys that are not visible. Padded here to whole vectors, so there
+    //           must be room for a multiple of sixteen.
     template <typename StoreProbs>
     float update(float* scores, int64_t count, float scale, const StoreProbs& store_probs) {
         for (; count % kLanes; ++count) scores[count] = -INFINITY;

@@ -38,10 +38,12 @@ int64_t min_prefill_queries() {
 // Whether threads divide the keys of each row, because the rows are too few to divide.
 inline bool uses_split_kv(const Step& step) { return step.num_rows < 2 * step.num_threads; }
 
-// Lists the attention tasks of a step for the layers of a cache group; long chunks first, so that short ones balance the
-// load between the threads. The splits of a row are adjacent and in order; a sliding window may leave some of them empty.
+// Lists the attention tasks of a step for the layers of a cache group; long chunks first, so that short ones balance
+// the load between the threads. The splits of a row are adjacent and in order; a sliding window may leave some of them
+// empty.
 template <typename Cache>
-void list_attention_tasks(const Model& model, const Step& step, int64_t cache_group, std::vector<AttentionTask>& tasks) {
+void list_attention_tasks(const Model& model, const Step& step, int64_t cache_group,
+                          std::vector<AttentionTask>& tasks) {
     tasks.clear();
     for (int64_t sequence = 0, first = 0; sequence < step.num_sequences; first += step.query_lens[sequence++]) {
         const int64_t length = step.query_lens[sequence];
@@ -57,8 +59,10 @@ void list_attention_tasks(const Model& model, const Step& step, int64_t cache_gr
                 tasks.push_back({row, 1, position, 0, kAllSplits, table});
                 continue;
             }
-            for (int64_t split = 0; split <= position / kKeysPerSplit; ++split) tasks.push_back({row, 1, position, 0, split, table});
+            for (int64_t split = 0; split <= position / kKeysPerSplit; ++split)
+                tasks.push_back({row, 1, position, 0, split, table});
         }
     }
-    std::stable_sort(tasks.begin(), tasks.end(), [](const AttentionTask& a, const AttentionTask& b) { return a.num_rows > b.num_rows; });
+    std::stable_sort(tasks.begin(), tasks.end(),
+                     [](const AttentionTask& a, const AttentionTask& b) { return a.num_rows > b.num_rows; });
 }

@@ -6,15 +6,15 @@
 //
 // Memory:
 //   queries   float32 [num_heads, head_dim], the row's own; converted to QueryKeyDot::Query once for each split
-//   cache     Cache (float32 or bfloat16), see PagedKV in attention.h; adjacent are the keys of all kv heads of a token,
-//             and they are read in that order, because sequential reads are faster
+//   cache     Cache (float32 or bfloat16), see PagedKV in attention.h; the keys of all kv heads of a token are adjacent
+//             and are read in that order, because sequential reads are faster
 //   scores    float32 [num_heads, kKeyBlock], of one block of keys; probs the same in ValueAccumulator::Prob
 //   result    PartialAttention: float32 [num_heads, head_dim] and the state of the softmax for each head
 //
 // Two query heads that share a kv head are computed at once, so that its keys and values are loaded once for both.
 //
-// Threads: each works on splits of its own, with an AttentionScratch and PartialAttentions of its own; queries and cache
-// are only read.
+// Threads: each works on splits of its own, with an AttentionScratch and PartialAttentions of its own; queries and
+// cache are only read.
 // Instruction sets: a bfloat16 cache with AVX512-BF16 multiplies pairs of numbers (vdpbf16ps) with queries and probs
 // rounded to bfloat16; otherwise keys and values are widened and all is float32.
 #pragma once
@@ -75,11 +75,12 @@ struct ValueAccumulator {
     // values: of the kv head, from number d of it on. sums: those of the first head, from d on; head_dim (dim) apart.
     // rescale: of each head, for the sums so far. left: numbers of the head from d on.
     template <int64_t kHeads, int64_t kSteps>
-    static void add(const Cache* values, const int64_t* offsets, int64_t num_keys, const Prob* probs, const float* rescale,
-                    int64_t dim, int64_t /*left*/, float* sums, const Prefetcher<Cache>& next) {
+    static void add(const Cache* values, const int64_t* offsets, int64_t num_keys, const Prob* probs,
+                    const float* rescale, int64_t dim, int64_t /*left*/, float* sums, const Prefetcher<Cache>& next) {
         Floats sum[kHeads][kSteps];
         for (int64_t head = 0; head < kHeads; ++head)
-            for (int64_t i = 0; i < kSteps; ++i) sum[head][i] = load<Floats>(sums + head * dim + i * kLanes) * rescale[head];
+            for (int64_t i = 0; i < kSteps; ++i)
+                sum[head][i] = load<Floats>(sums + head * dim + i * kLanes) * rescale[head];
         for (int64_t key = 0; key < num_keys; ++key)
             for (int64_t i = 0; i < kSteps; ++i) {
                 next.fetch(key, i * kNumbers);
@@ -93,28 +94,34 @@ struct ValueAccumulator {
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
 
-inline __mmask32 first_lanes(int64_t count) { return count >= 2 * kLanes ? ~__mmask32(0) : (__mmask32(1) << count) - 1; }
+inline __mmask32 first_lanes(int64_t count) {
+    return count >= 2 * kLanes ? ~__mmask32(0) : (__mmask32(1) << count) - 1;
+}
 
 template <>
 struct QueryKeyDot<bf16> {
     using Query = bf16;
     static constexpr int64_t kNumbers = 2 * kLanes;
 
-    static __m512bh load_key(const bf16* key, int64_t left) { return __m512bh(_mm512_maskz_loadu_epi16(first_lanes(left), key)); }
+    static __m512bh load_key(const bf16* key, int64_t left) {
+        return __m512bh(_mm512_maskz_loadu_epi16(first_lanes(left), key));
+    }
     static __m512bh load_query(const bf16* query, int64_t left) { return load_key(query, left); }
-    static Floats add(Floats sum, __m512bh key, __m512bh query) { return Floats(_mm512_dpbf16_ps(__m512(sum), key, query)); }
+    static Floats add(Floats sum, __m512bh key, __m512bh query) {
+        return Floats(_mm512_dpbf16_ps(__m512(sum), key, query));
+    }
 };
 
-// Adds the values of two keys at once: number d of one and of the other form a pair, which is multiplied with the pair of
-// their probs. Probs are rounded to bfloat16, as in prefills. An odd last key is paired with padding, whose prob is 0.
+// Adds the values of two keys at once: number d of one and of the other form a pair, which is multiplied with the pair
+// of their probs. Probs are rounded to bfloat16, as in prefills. An odd last key is paired with padding of prob 0.
 template <>
 struct ValueAccumulator<bf16> {
     using Prob = bf16;
     static constexpr int64_t kNumbers = 2 * kLanes;
 
     template <int64_t kHeads, int64_t kSteps>
-    static void add(const bf16* values, const int64_t* offsets, int64_t num_keys, const Prob* probs, const float* rescale,
-                    int64_t dim, int64_t left, float* sums, const Prefetcher<bf16>& next) {
+    static void add(const bf16* values, const int64_t* offsets, int64_t num_keys, const Prob* probs,
+                    const float* rescale, int64_t dim, int64_t left, float* sums, const Prefetcher<bf16>& next) {
         // unpacklo and unpackhi form pairs within eight numbers: of each eight, the sums of the first four are in one
         // vector and those of the last four in the other. lower and upper bring them back into order.
         const Ints firsts = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}, lasts = firsts + 4;
@@ -124,7 +131,8 @@ struct ValueAccumulator<bf16> {
             for (int64_t i = 0; i < kSteps; ++i) {
                 const float* from = sums + head * dim + i * kNumbers;
                 const Floats low = load<Floats>(from) * rescale[head];
-                const Floats high = left - i * kNumbers > kLanes ? load<Floats>(from + kLanes) * rescale[head] : Floats{};
+                const Floats high =
+                    left - i * kNumbers > kLanes ? load<Floats>(from + kLanes) * rescale[head] : Floats{};
                 sum[head][i][0] = __builtin_shuffle(low, high, firsts);
                 sum[head][i][1] = __builtin_shuffle(low, high, lasts);
             }
@@ -135,19 +143,22 @@ struct ValueAccumulator<bf16> {
                 next.fetch(key + 1, i * kNumbers);
                 const __m512i one = _mm512_maskz_loadu_epi16(known, values + offsets[key] + i * kNumbers);
                 const __m512i other = _mm512_maskz_loadu_epi16(known, values + offsets[key + 1] + i * kNumbers);
-                const __m512bh pairs[2] = {__m512bh(_mm512_unpacklo_epi16(one, other)), __m512bh(_mm512_unpackhi_epi16(one, other))};
+                const __m512bh pairs[2] = {__m512bh(_mm512_unpacklo_epi16(one, other)),
+                                           __m512bh(_mm512_unpackhi_epi16(one, other))};
                 for (int64_t head = 0; head < kHeads; ++head) {
                     int32_t both;
                     std::memcpy(&both, probs + head * kKeyBlock + key, sizeof both);
                     for (int64_t half = 0; half < 2; ++half)
-                        sum[head][i][half] = Floats(_mm512_dpbf16_ps(__m512(sum[head][i][half]), pairs[half], __m512bh(_mm512_set1_epi32(both))));
+                        sum[head][i][half] = Floats(_mm512_dpbf16_ps(__m512(sum[head][i][half]), pairs[half],
+                                                                     __m512bh(_mm512_set1_epi32(both))));
                 }
             }
         for (int64_t head = 0; head < kHeads; ++head)
             for (int64_t i = 0; i < kSteps; ++i) {
                 float* to = sums + head * dim + i * kNumbers;
                 store(__builtin_shuffle(sum[head][i][0], sum[head][i][1], lower), to);
-                if (left - i * kNumbers > kLanes) store(__builtin_shuffle(sum[head][i][0], sum[head][i][1], upper), to + kLanes);
+                if (left - i * kNumbers > kLanes)
+                    store(__builtin_shuffle(sum[head][i][0], sum[head][i][1], upper), to + kLanes);
             }
     }
 };
@@ -159,8 +170,8 @@ struct ValueAccumulator<bf16> {
 // Computes the scores of kHeads queries and 16 / kHeads keys: sixteen sums at once, from 16 / kHeads places in memory.
 // scores: [kHeads, kKeyBlock].
 template <int64_t kHeads, typename Cache>
-inline void score_keys(const Cache* keys, const int64_t* offsets, const typename QueryKeyDot<Cache>::Query* queries, int64_t dim,
-                       float* scores, const Prefetcher<Cache>& next) {
+inline void score_keys(const Cache* keys, const int64_t* offsets, const typename QueryKeyDot<Cache>::Query* queries,
+                       int64_t dim, float* scores, const Prefetcher<Cache>& next) {
     using Dot = QueryKeyDot<Cache>;
     constexpr int64_t kKeys = kLanes / kHeads;
     Floats sums[kLanes] = {};
@@ -177,14 +188,16 @@ inline void score_keys(const Cache* keys, const int64_t* offsets, const typename
         }
     const Floats all = reduce_add_each(sums);
     for (int64_t head = 0; head < kHeads; ++head)
-        std::memcpy(scores + head * kKeyBlock, reinterpret_cast<const float*>(&all) + head * kKeys, kKeys * sizeof(float));
+        std::memcpy(scores + head * kKeyBlock, reinterpret_cast<const float*>(&all) + head * kKeys,
+                    kKeys * sizeof(float));
 }
 
 // Attends one query of each head to the keys of one split.
 template <typename Cache>
 void attend_split(const Model& model, const Layer& layer, const PagedKV<Cache>& cache, int64_t position, int64_t split,
                   const float* queries, AttentionScratch& scratch, PartialAttention& partial) {
-    const int64_t first = window_start(layer, position) + split * kKeysPerSplit, last = std::min(position + 1, first + kKeysPerSplit);
+    const int64_t first = window_start(layer, position) + split * kKeysPerSplit,
+                  last = std::min(position + 1, first + kKeysPerSplit);
     using Query = typename QueryKeyDot<Cache>::Query;
     using Prob = typename ValueAccumulator<Cache>::Prob;
     const int64_t dim = model.head_dim, heads = model.num_heads, heads_per_kv = heads / model.num_kv_heads;
@@ -217,9 +230,9 @@ void attend_split(const Model& model, const Layer& layer, const PagedKV<Cache>& 
             head += 1 + is_pair;
         }
         for (int64_t head = 0; head < heads; ++head)
-            rescale[head] = partial.softmax[head].update(scores + head * kKeyBlock, num_keys, model.attention_scale, [&](int64_t at, Floats some) {
-                store(some, probs + head * kKeyBlock + at);
-            });
+            rescale[head] = partial.softmax[head].update(
+                scores + head * kKeyBlock, num_keys, model.attention_scale,
+                [&](int64_t at, Floats some) { store(some, probs + head * kKeyBlock + at); });
         for (int64_t head = 0; head < heads;) {  // sums of values; prefetches the next block's keys
             const bool is_pair = (head + 1) / heads_per_kv == head / heads_per_kv;
             const int64_t kv_head = head / heads_per_kv * dim;
@@ -230,8 +243,12 @@ void attend_split(const Model& model, const Layer& layer, const PagedKV<Cache>& 
                 const Prob* own = probs + head * kKeyBlock;
                 float* to = sums + head * dim + d;
                 const Prefetcher<Cache> next = {cache.keys + kv_head + d, next_offsets};
-                if (is_pair) Values::template add<2, kSteps>(values, offsets, num_keys, own, rescale + head, dim, dim - d, to, next);
-                else Values::template add<1, kSteps>(values, offsets, num_keys, own, rescale + head, dim, dim - d, to, next);
+                if (is_pair)
+                    Values::template add<2, kSteps>(values, offsets, num_keys, own, rescale + head, dim, dim - d, to,
+                                                    next);
+                else
+                    Values::template add<1, kSteps>(values, offsets, num_keys, own, rescale + head, dim, dim - d, to,
+                                                    next);
             };
             constexpr int64_t kNumbers = ValueAccumulator<Cache>::kNumbers;
             int64_t d = 0;
@@ -245,13 +262,14 @@ void attend_split(const Model& model, const Layer& layer, const PagedKV<Cache>& 
 
 // ---- All splits -----------------------------------------------------------------------------------------------------
 
-// Combines the splits of one head. Calls store_output(d, attended) with sixteen numbers of the head's output, from d on.
+// Combines the splits of one head. Calls store_output(d, attended) with numbers d to d + 15 of the head's output.
 template <typename StoreOutput>
-void combine_splits(const PartialAttention* partials, int64_t num_splits, int64_t head, int64_t dim, AttentionScratch& scratch,
-                    const StoreOutput& store_output) {
+void combine_splits(const PartialAttention* partials, int64_t num_splits, int64_t head, int64_t dim,
+                    AttentionScratch& scratch, const StoreOutput& store_output) {
     float* weights = ensure_size(scratch.rescale, num_splits);
     float row_max = -INFINITY, row_sum = 0;
-    for (int64_t split = 0; split < num_splits; ++split) row_max = std::max(row_max, partials[split].softmax[head].row_max);
+    for (int64_t split = 0; split < num_splits; ++split)
+        row_max = std::max(row_max, partials[split].softmax[head].row_max);
     for (int64_t split = 0; split < num_splits; ++split) {
         const OnlineSoftmax& own = partials[split].softmax[head];
         weights[split] = own.row_max == row_max ? 1 : exponential(own.row_max - row_max);
@@ -259,7 +277,8 @@ void combine_splits(const PartialAttention* partials, int64_t num_splits, int64_
     }
     for (int64_t d = 0; d < dim; d += kLanes) {
         Floats sum = {};
-        for (int64_t split = 0; split < num_splits; ++split) sum += weights[split] * load<Floats>(partials[split].sums.data() + head * dim + d);
+        for (int64_t split = 0; split < num_splits; ++split)
+            sum += weights[split] * load<Floats>(partials[split].sums.data() + head * dim + d);
         store_output(d, sum / row_sum);
     }
 }

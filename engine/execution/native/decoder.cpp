@@ -22,11 +22,12 @@ extern "C" {
 // For each number format:
 //   deskmate_step_NAME   computes one step
 //   deskmate_steps_NAME  computes several, and samples from them; see run_multi_step
-#define DESKMATE_STEPS(NAME, WEIGHT, HEAD, CACHE)                                                                              \
-    void deskmate_step_##NAME(const Model* model, const Step* step) { forward<WEIGHT, HEAD, CACHE>(*model, *step); }           \
-    int64_t deskmate_steps_##NAME(const Model* model, const Step* first, const DecodeRequest* requests, int64_t num_groups,    \
-                                  int64_t max_steps, int64_t* tokens, double* seconds) {                                       \
-        return run_multi_step(forward<WEIGHT, HEAD, CACHE>, *model, *first, requests, num_groups, max_steps, tokens, seconds); \
+#define DESKMATE_STEPS(NAME, WEIGHT, HEAD, CACHE)                                                                    \
+    void deskmate_step_##NAME(const Model* model, const Step* step) { forward<WEIGHT, HEAD, CACHE>(*model, *step); } \
+    int64_t deskmate_steps_##NAME(const Model* model, const Step* first, const DecodeRequest* requests,              \
+                                  int64_t num_groups, int64_t max_steps, int64_t* tokens, double* seconds) {         \
+        return run_multi_step(forward<WEIGHT, HEAD, CACHE>, *model, *first, requests, num_groups, max_steps, tokens, \
+                              seconds);                                                                              \
     }
 
 DESKMATE_STEPS(float32, float, float, float)
@@ -38,7 +39,8 @@ DESKMATE_STEPS(int4, int4, int8_t, bf16)
 //   scores   [rows, count]
 //   tokens   [rows]; 0 for a row with NaN
 //   highest  [rows]; NaN for a row with NaN
-void deskmate_argmax(const float* scores, int64_t rows, int64_t count, int64_t num_threads, int64_t* tokens, float* highest) {
+void deskmate_argmax(const float* scores, int64_t rows, int64_t count, int64_t num_threads, int64_t* tokens,
+                     float* highest) {
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1)
     for (int64_t row = 0; row < rows; ++row) {
         const float* own = scores + row * count;
@@ -48,7 +50,8 @@ void deskmate_argmax(const float* scores, int64_t rows, int64_t count, int64_t n
 }
 
 // Draws one token for each row. scores: [rows, count]; filters and tokens: [rows].
-void deskmate_draw(const float* scores, int64_t rows, int64_t count, int64_t num_threads, const Filters* filters, int64_t* tokens) {
+void deskmate_draw(const float* scores, int64_t rows, int64_t count, int64_t num_threads, const Filters* filters,
+                   int64_t* tokens) {
 #pragma omp parallel num_threads(num_threads) if (num_threads > 1)
     {
         SamplingBuffers buffers;

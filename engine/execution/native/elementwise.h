@@ -30,8 +30,8 @@ inline void rotary_angles(int64_t position, const float* inv_freq, float scale, 
     }
 }
 
-// Rotary position embedding (arXiv 2104.09864) of a head [head_dim] in place. Number i of the first half and of the second
-// half form a pair, as in GPT-NeoX and transformers.
+// Rotary position embedding (arXiv 2104.09864) of a head [head_dim] in place. Number i of the first half and of the
+// second half form a pair, as in GPT-NeoX and transformers.
 inline void apply_rope(float* head, const float* angles, int64_t head_dim) {
     const int64_t half = head_dim / 2;
 #pragma omp simd

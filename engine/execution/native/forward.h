@@ -34,19 +34,22 @@ struct Range {
 // Returns a thread's share of count items, in whole units.
 inline Range thread_range(int64_t count, int64_t unit, int64_t thread, int64_t num_threads) {
     const int64_t units = (count + unit - 1) / unit;
-    return {std::min(count, units * thread / num_threads * unit), std::min(count, units * (thread + 1) / num_threads * unit)};
+    return {std::min(count, units * thread / num_threads * unit),
+            std::min(count, units * (thread + 1) / num_threads * unit)};
 }
 
-// Packs the rows that the next product reads. Each thread packs a small number of rows for itself, which is faster than a
-// barrier; from kMinSharedRows on, the threads share the work.
+// Packs the rows that the next product reads. Each thread packs a small number of rows for itself, which is faster than
+// a barrier; from kMinSharedRows on, the threads share the work.
 constexpr int64_t kMinSharedRows = 17;
 
 template <typename Weight>
 class GemmInput {
    public:
-    // get_row(row) returns float32 [num_inputs]; shared is already resized. own_rows: of this thread, if rows are shared.
+    // get_row(row) returns float32 [num_inputs]; shared is already resized. own_rows: of this thread, if rows are
+    // shared.
     template <typename GetRow>
-    PackedRows<Weight>& pack(PackedRows<Weight>& shared, int64_t num_rows, int64_t num_inputs, Range own_rows, const GetRow& get_row) {
+    PackedRows<Weight>& pack(PackedRows<Weight>& shared, int64_t num_rows, int64_t num_inputs, Range own_rows,
+                             const GetRow& get_row) {
         if (num_rows < kMinSharedRows) {
             own_.resize(num_rows, num_inputs);
             for (int64_t row = 0; row < num_rows; ++row) own_.pack(get_row(row), num_inputs, row);
@@ -105,7 +108,8 @@ struct ThreadBuffers {
 template <typename Weight, typename Head, typename Cache>
 class StepThread {
    public:
-    StepThread(const Model& model, const Step& step, StepBuffers<Weight, Head>& shared, ThreadBuffers<Weight, Head>& own)
+    StepThread(const Model& model, const Step& step, StepBuffers<Weight, Head>& shared,
+               ThreadBuffers<Weight, Head>& own)
         : model_(model),
           step_(step),
           shared_(shared),
@@ -156,7 +160,8 @@ class StepThread {
         for (int64_t row = own_rows_.first; row < own_rows_.last; ++row) {
             const Cache* from = embedding + step_.tokens[row] * hidden_;
             for (int64_t at = 0; at < hidden_; at += kLanes) store(widen(from + at), x_ + row * hidden_ + at);
-            rotary_angles(step_.positions[row], model_.inv_freq, model_.rotary_scale, dim_, shared_.angles.data() + row * dim_);
+            rotary_angles(step_.positions[row], model_.inv_freq, model_.rotary_scale, dim_,
+                          shared_.angles.data() + row * dim_);
             if constexpr (Rows::kIsDirect) {
                 shared_.attended_rows.pad(query_size_, row);
                 shared_.gated_rows.pad(model_.intermediate, row);
@@ -172,10 +177,11 @@ class StepThread {
         Rows& input = norm_rows(layer.attention_norm);
         for (int64_t head = own_heads_.first; head < own_heads_.last; ++head) {
             const int64_t first = head * dim_;
-            gemm(layer.qkv, input, first, first + dim_, [&](int64_t row, int64_t output, Floats products) {
+            gemm(layer.qkv, input, first, first + dim_, tiles_, [&](int64_t row, int64_t output, Floats products) {
                 store(products, heads + row * dim_ + output - first);
-            }, tiles_);
-            const bool is_query = head < model_.num_heads, is_key = !is_query && head < model_.num_heads + model_.num_kv_heads;
+            });
+            const bool is_query = head < model_.num_heads,
+                       is_key = !is_query && head < model_.num_heads + model_.num_kv_heads;
             const float* weight = is_query ? layer.query_norm : is_key ? layer.key_norm : nullptr;
             for (int64_t row = 0; row < rows_; ++row) {
                 float* one = heads + row * dim_;
@@ -209,7 +215,8 @@ class StepThread {
         for (size_t index = 0; index < tasks.size(); ++index)
             for (int64_t head = 0; head < model_.num_heads; ++head)
                 if (tasks[index].split == 0)
-                    combine_row(&shared_.partials[index], num_splits(layer, tasks[index].position), head, tasks[index].row);
+                    combine_row(&shared_.partials[index], num_splits(layer, tasks[index].position), head,
+                                tasks[index].row);
     }
 
     void attend_chunk([[maybe_unused]] const Layer& layer, [[maybe_unused]] const PagedKV<Cache>& cache,
@@ -241,9 +248,8 @@ class StepThread {
     }
 
     void combine_row(const PartialAttention* partials, int64_t splits, int64_t head, int64_t row) {
-        combine_splits(partials, splits, head, dim_, own_.attention, [&](int64_t d, Floats attended) {
-            store_attended(row, head * dim_ + d, attended);
-        });
+        combine_splits(partials, splits, head, dim_, own_.attention,
+                       [&](int64_t d, Floats attended) { store_attended(row, head * dim_ + d, attended); });
     }
 
     void store_attended(int64_t row, int64_t number, Floats attended) {
@@ -268,7 +274,7 @@ class StepThread {
             if constexpr (Rows::kIsDirect) shared_.gated_rows.store_lanes(gated, row, number);
             else store(gated, shared_.gated.data() + row * inner + number);
         };
-        gemm(layer.gate_up, norm_rows(layer.mlp_norm), own_gate_up_.first, own_gate_up_.last, store_gated, tiles_);
+        gemm(layer.gate_up, norm_rows(layer.mlp_norm), own_gate_up_.first, own_gate_up_.last, tiles_, store_gated);
 #pragma omp barrier
         add_to_x(layer.down, pack_rows(shared_.gated_rows, shared_.gated, inner));
     }
@@ -277,14 +283,17 @@ class StepThread {
         float* const final_hidden = shared_.final_hidden.data();
 #pragma omp for
         for (int64_t row = 0; row < step_.num_logits; ++row)
-            rms_norm(x_ + step_.logits_rows[row] * hidden_, model_.norm, hidden_, model_.epsilon, final_hidden + row * hidden_);
-        PackedRows<Head>& input = own_.final_input.pack(
-            shared_.final_rows, step_.num_logits, hidden_, share(step_.num_logits, 1), [&](int64_t row) { return final_hidden + row * hidden_; });
+            rms_norm(x_ + step_.logits_rows[row] * hidden_, model_.norm, hidden_, model_.epsilon,
+                     final_hidden + row * hidden_);
+        PackedRows<Head>& input =
+            own_.final_input.pack(shared_.final_rows, step_.num_logits, hidden_, share(step_.num_logits, 1),
+                                  [&](int64_t row) { return final_hidden + row * hidden_; });
         const Range outputs = share(model_.lm_head.outputs, kLanes);
-        gemm(model_.lm_head, input, outputs.first, outputs.last, [&](int64_t row, int64_t output, Floats products) {
+        const auto store_logits = [&](int64_t row, int64_t output, Floats products) {
             const int64_t count = std::min(kLanes, model_.vocab_size - output);  // the last panel may be padded
             std::memcpy(step_.logits + row * model_.vocab_size + output, &products, count * sizeof(float));
-        }, tiles_);
+        };
+        gemm(model_.lm_head, input, outputs.first, outputs.last, tiles_, store_logits);
     }
 
     // Returns the rows of x, normed and packed.
@@ -296,7 +305,8 @@ class StepThread {
         });
     }
 
-    // Returns rows that were stored packed, or packs them now that they are complete: a quantized row needs all its numbers.
+    // Returns rows that were stored packed, or packs them now that they are complete: a quantized row needs all its
+    // numbers.
     Rows& pack_rows(Rows& rows, const AlignedVector<float>& from, int64_t width) {
         if constexpr (Rows::kIsDirect) return rows;
         return own_.input.pack(rows, rows_, width, own_rows_, [&](int64_t row) { return from.data() + row * width; });
@@ -304,10 +314,11 @@ class StepThread {
 
     // Adds the product to this thread's columns of the residual stream.
     void add_to_x(const PackedLinear& linear, Rows& input) {
-        gemm(linear, input, own_hidden_.first, own_hidden_.last, [&](int64_t row, int64_t output, Floats products) {
+        const auto add = [&](int64_t row, int64_t output, Floats products) {
             float* to = x_ + row * hidden_ + output;
             store(load<Floats>(to) + products, to);
-        }, tiles_);
+        };
+        gemm(linear, input, own_hidden_.first, own_hidden_.last, tiles_, add);
     }
 
     const Model& model_;

@@ -5,11 +5,10 @@
 // Weights (PackedLinear.weight, packed by engine/execution/native/weights.py) lie in panels of 16 outputs, as words of
 // 32 bits (packed_rows.h) with the same padding as the rows:
 //   float, bf16, int8_t  [outputs / 16, words_per_row, 16 outputs]
-//   int4                 [outputs / 16, words_per_row / 8, 4, 16 outputs]: each group of 32 inputs (8 words) is four
-//                        words for each output; their low halves of bytes are the first four words of the group, the high
-//                        halves the last four
-// Sixteen outputs are interleaved, one in each lane, so nothing is summed across lanes; a panel's next sixteen words are
-// also a right-hand tile of AMX.
+//   int4                 [outputs / 16, words_per_row / 8, 4, 16 outputs]: of each output's group of 32 inputs, the
+//                        lower halves of the bytes are inputs 0 to 15, the upper halves inputs 16 to 31
+// Sixteen outputs are interleaved, one in each lane, so nothing is summed across lanes; a panel's next sixteen words
+// are also a right-hand tile of AMX.
 //
 // Blocking: weights are read from memory once for as many rows as stay in the cache. Products leave through an epilogue
 // in registers, sixteen outputs of a row at a time, and are never stored here.
@@ -32,7 +31,8 @@ inline Floats dequantize(const PackedLinear&, const PackedRows<bf16>&, int64_t, 
 inline Floats dequantize(const PackedLinear&, const PackedRows<int4>& rows, int64_t row, int64_t, Floats sums) {
     return sums * rows.scale(row);
 }
-inline Floats dequantize(const PackedLinear& linear, const PackedRows<int8_t>& rows, int64_t row, int64_t output, Ints sums) {
+inline Floats dequantize(const PackedLinear& linear, const PackedRows<int8_t>& rows, int64_t row, int64_t output,
+                         Ints sums) {
     const Ints products = sums - load<Ints>(linear.weight_sums + output) * WeightFormat<int8_t>::kZeroPoint;
     const Floats scales = load<Floats>(static_cast<const float*>(linear.scales) + output);
     return __builtin_convertvector(products, Floats) * scales * rows.scale(row);
@@ -53,8 +53,8 @@ constexpr int64_t kCachedOutputs = 8 * kLanes;  // outputs whose weights all row
 
 // Multiplies kRows rows with kPanels panels. Not inlined, so that the sums stay in registers.
 template <typename Weight, int64_t kPanels, int64_t kRows, typename Epilogue>
-[[gnu::noinline]] void simd_microkernel(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row, int64_t output,
-                                        const Epilogue& epilogue) {
+[[gnu::noinline]] void simd_microkernel(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row,
+                                        int64_t output, const Epilogue& epilogue) {
     const int64_t width = rows.words_per_row;
     const int32_t* words = rows.at(row, 0);
     typename WeightFormat<Weight>::Sums sums[kPanels][kRows] = {};
@@ -113,11 +113,13 @@ inline void simd_rows(const PackedLinear& linear, PackedRows<Weight>& rows, int6
 
 // Row-major rows. The 24 sums of the largest microkernel fit the 32 registers of AVX-512.
 template <typename Weight, typename Epilogue>
-void gemm_simd(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t first, int64_t last, const Epilogue& epilogue) {
+void gemm_simd(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t first, int64_t last,
+               const Epilogue& epilogue) {
     for (int64_t output = first; output < last; output += kCachedOutputs) {
         const int64_t stop = std::min(last, output + kCachedOutputs);
         int64_t row = 0;
-        for (; row + 12 <= rows.num_rows; row += 12) simd_rows<Weight, 2, 12>(linear, rows, row, output, stop, epilogue);
+        for (; row + 12 <= rows.num_rows; row += 12)
+            simd_rows<Weight, 2, 12>(linear, rows, row, output, stop, epilogue);
         for (; row + 4 <= rows.num_rows; row += 4) simd_rows<Weight, 4, 4>(linear, rows, row, output, stop, epilogue);
         for (; row < rows.num_rows; ++row) simd_rows<Weight, 8, 1>(linear, rows, row, output, stop, epilogue);
     }
@@ -140,11 +142,11 @@ inline void prefetch_tile(const int32_t* from) {
     for (int64_t line = 0; line < kTileRows; ++line) __builtin_prefetch(from + line * kTileWords);
 }
 
-// Multiplies 17 to 32 rows (two tiles of rows) with one or two panels. sums: [panels, 2 tiles of rows, 16, 16]. With each
-// tile, prefetches some cache lines of later weights, from next_weights on, into the L2 cache.
+// Multiplies 17 to 32 rows (two tiles of rows) with one or two panels. sums: [panels, 2 tiles of rows, 16, 16]. With
+// each tile, prefetches some cache lines of later weights, from next_weights on, into the L2 cache.
 template <typename Weight, int64_t kPanels>
-inline void amx_microkernel_2_row_tiles(const int32_t* rows, const int32_t* weights, int64_t width, const int32_t* next_weights,
-                                        int64_t next_lines, int32_t* sums) {
+inline void amx_microkernel_2_row_tiles(const int32_t* rows, const int32_t* weights, int64_t width,
+                                        const int32_t* next_weights, int64_t next_lines, int32_t* sums) {
     const int32_t* lower_rows = rows + kTileRows * width;
     const int32_t* second_panel = weights + kLanes * width;
     _tile_zero(0);
@@ -153,7 +155,8 @@ inline void amx_microkernel_2_row_tiles(const int32_t* rows, const int32_t* weig
     _tile_zero(3);
     for (int64_t word = 0; word < width; word += kTileWords) {
         const int64_t tile = word * kTileRows;  // offset of a tile in its rows or panel
-        for (const int32_t* end = next_weights + next_lines * kTileWords; next_weights < end; next_weights += kTileWords)
+        for (const int32_t* end = next_weights + next_lines * kTileWords; next_weights < end;
+             next_weights += kTileWords)
             __builtin_prefetch(next_weights, 0, 2);
         _tile_loadd(4, rows + tile, kTileRowBytes);
         _tile_loadd(6, weights + tile, kTileRowBytes);
@@ -183,7 +186,8 @@ inline void amx_microkernel_2_row_tiles(const int32_t* rows, const int32_t* weig
 // Multiplies up to 16 rows (one tile of rows) with one or four panels. sums: [panels, 16, 16]. Past the end of a panel,
 // prefetches the panel that is next_panel panels further.
 template <typename Weight, int64_t kPanels>
-inline void amx_microkernel_1_row_tile(const int32_t* rows, const int32_t* weights, int64_t width, int64_t next_panel, int32_t* sums) {
+inline void amx_microkernel_1_row_tile(const int32_t* rows, const int32_t* weights, int64_t width, int64_t next_panel,
+                                       int32_t* sums) {
     const int64_t panel_size = kLanes * width;
     _tile_zero(0);
     _tile_zero(1);
@@ -219,17 +223,17 @@ inline void amx_microkernel_1_row_tile(const int32_t* rows, const int32_t* weigh
 
 // Applies the epilogue to num_rows rows of a tile of sums.
 template <typename Weight, typename Epilogue>
-inline void apply_tile_epilogue(const PackedLinear& linear, const PackedRows<Weight>& rows, int64_t row, int64_t num_rows,
-                                int64_t output, const int32_t* sums, const Epilogue& epilogue) {
+inline void apply_tile_epilogue(const PackedLinear& linear, const PackedRows<Weight>& rows, int64_t row,
+                                int64_t num_rows, int64_t output, const int32_t* sums, const Epilogue& epilogue) {
     using Sums = typename WeightFormat<Weight>::Sums;
     for (int64_t r = 0; r < num_rows; ++r)
         apply_epilogue(linear, rows, row + r, output, load<Sums>(sums + r * kTileWords), epilogue);
 }
 
 template <typename Weight, int64_t kPanels, typename Epilogue>
-[[gnu::noinline]] void amx_2_row_tiles(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row, int64_t lower_rows,
-                                       int64_t output, const int32_t* next_weights, int64_t next_lines,
-                                       const Epilogue& epilogue) {
+[[gnu::noinline]] void amx_2_row_tiles(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row,
+                                       int64_t lower_rows, int64_t output, const int32_t* next_weights,
+                                       int64_t next_lines, const Epilogue& epilogue) {
     alignas(64) int32_t sums[4 * kTileSize];
     const int64_t width = rows.words_per_row;
     const auto* weights = static_cast<const int32_t*>(linear.weight) + output * width;
@@ -237,21 +241,23 @@ template <typename Weight, int64_t kPanels, typename Epilogue>
     for (int64_t panel = 0; panel < kPanels; ++panel) {
         const int64_t first = output + panel * kLanes;
         apply_tile_epilogue(linear, rows, row, kTileRows, first, sums + 2 * panel * kTileSize, epilogue);
-        apply_tile_epilogue(linear, rows, row + kTileRows, lower_rows, first, sums + (2 * panel + 1) * kTileSize, epilogue);
+        apply_tile_epilogue(linear, rows, row + kTileRows, lower_rows, first, sums + (2 * panel + 1) * kTileSize,
+                            epilogue);
     }
 }
 
 // panels: 1 to 4.
 template <typename Weight, typename Epilogue>
-[[gnu::noinline]] void amx_1_row_tile(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row, int64_t num_rows,
-                                      int64_t output, int64_t panels, const Epilogue& epilogue) {
+[[gnu::noinline]] void amx_1_row_tile(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t row,
+                                      int64_t num_rows, int64_t output, int64_t panels, const Epilogue& epilogue) {
     alignas(64) int32_t sums[4 * kTileSize];
     const int64_t width = rows.words_per_row;
     const auto* weights = static_cast<const int32_t*>(linear.weight) + output * width;
     if (panels == 4) {
         amx_microkernel_1_row_tile<Weight, 4>(rows.at(row, 0), weights, width, 4, sums);
         for (int64_t panel = 0; panel < 4; ++panel)
-            apply_tile_epilogue(linear, rows, row, num_rows, output + panel * kLanes, sums + panel * kTileSize, epilogue);
+            apply_tile_epilogue(linear, rows, row, num_rows, output + panel * kLanes, sums + panel * kTileSize,
+                                epilogue);
         return;
     }
     for (int64_t panel = 0; panel < panels; ++panel) {
@@ -267,7 +273,8 @@ void amx_row_pairs(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t
                    const Epilogue& epilogue, TileConfig& tiles) {
     const int64_t pairs = (last - first + kRowPair - 1) / kRowPair, panels_size = kPanels * kLanes * rows.words_per_row;
     const int64_t lines = (kPanels * kTileRows + pairs - 1) / pairs, part = lines * rows.words_per_row;
-    const int32_t* next_weights = static_cast<const int32_t*>(linear.weight) + output * rows.words_per_row + panels_size;
+    const int32_t* next_weights =
+        static_cast<const int32_t*>(linear.weight) + output * rows.words_per_row + panels_size;
     for (int64_t row = first; row < last; row += kRowPair, next_weights += part) {
         const int64_t lower_rows = std::min(last - row - kTileRows, kTileRows);
         tiles.configure(kTileRows, lower_rows);
@@ -275,11 +282,11 @@ void amx_row_pairs(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t
     }
 }
 
-// Tiled rows, as many at a time as stay in the L2 cache. Pairs of row tiles come first; up to 16 rows that are left over
-// make a tile of their own, 17 or more a pair with an incomplete lower tile.
+// Tiled rows, as many at a time as stay in the L2 cache. Pairs of row tiles come first; up to 16 rows that are left
+// over make a tile of their own, 17 or more a pair with an incomplete lower tile.
 template <typename Weight, typename Epilogue>
-void gemm_amx(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t first, int64_t last, const Epilogue& epilogue,
-              TileConfig& tiles) {
+void gemm_amx(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t first, int64_t last,
+              const Epilogue& epilogue, TileConfig& tiles) {
     tile_load_barrier();
     const int64_t cached_rows = std::max<int64_t>(1, kCachedRowWords / rows.words_per_row / kRowPair) * kRowPair;
     for (int64_t begin = 0; begin < rows.num_rows; begin += cached_rows) {
@@ -307,12 +314,12 @@ void gemm_amx(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t firs
 
 constexpr int64_t kMaxRowBlock = 32;
 
-// Calls epilogue(row, output, products) for every row and the outputs first to last - 1, sixteen at once; first and last
-// are multiples of 16. If the outputs are an even number of panels, panels come in pairs: the first of a pair for at most
-// kMaxRowBlock rows, then the second for the same rows.
+// Calls epilogue(row, output, products) for every row and the outputs first to last - 1, sixteen at once; first and
+// last are multiples of 16. If the outputs are an even number of panels, panels come in pairs: the first of a pair for
+// at most kMaxRowBlock rows, then the second for the same rows.
 template <typename Weight, typename Epilogue>
-void gemm(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t first, int64_t last, const Epilogue& epilogue,
-          TileConfig& tiles) {
+void gemm(const PackedLinear& linear, PackedRows<Weight>& rows, int64_t first, int64_t last, TileConfig& tiles,
+          const Epilogue& epilogue) {
 #ifdef DESKMATE_AMX
     if constexpr (WeightFormat<Weight>::kHasTiles)
         if (rows.is_tiled()) return gemm_amx(linear, rows, first, last, epilogue, tiles);

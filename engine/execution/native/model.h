@@ -1,8 +1,9 @@
 // The model's weights, sizes and caches: structures that Python fills in, without code.
 //
 // engine/execution/native/decoder.py declares the same structures field by field (ctypes). All pointers are to memory
-// that Python keeps alive; all but keys and values are read-only here. Dimensions in brackets, row-major and contiguous:
-// the last is the fastest. Dtypes of untyped pointers follow the number format that a step function is compiled for:
+// that Python keeps alive; all but keys and values are read-only here. Dimensions in brackets, row-major and
+// contiguous: the last is the fastest. Dtypes of untyped pointers follow the number format that a step function is
+// compiled for:
 //   number format  weights, except lm_head  lm_head   embedding, keys, values
 //   float32        float32                  float32   float32
 //   bfloat16       bfloat16                 bfloat16  bfloat16

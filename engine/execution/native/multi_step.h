@@ -1,9 +1,11 @@
 // Multi-step decoding: several steps in one call, each from the tokens that the previous one sampled, without Python.
 //
-// The first step may have any rows; each later step has one row for each request that is still active. A request ends at
-// max_tokens or a stop token. Block tables already cover the tokens of all steps, so nothing is allocated for a sequence.
+// The first step may have any rows; each later step has one row for each request that is still active. A request ends
+// at max_tokens or a stop token. Block tables already cover the tokens of all steps, so nothing is allocated for a
+// sequence.
 //
-// Memory: requests, tokens and seconds are the caller's arrays; logits are those of the first step, overwritten by each.
+// Memory: requests, tokens and seconds are the caller's arrays; logits are those of the first step, overwritten by
+// each.
 //
 // Threads: one thread runs the loop and builds the steps; a step's forward pass, and the sampling of its rows, use
 // num_threads.
@@ -57,8 +59,9 @@ inline double uniform_number(uint64_t seed, int64_t position) {
 //   active       indices of requests
 //   num_sampled  tokens that each of them has sampled since the first step
 //   tokens       [requests]: those of the active ones are set
-inline bool sample_tokens(const float* scores, int64_t vocab_size, const DecodeRequest* requests, const std::vector<int64_t>& active,
-                          int64_t num_sampled, int64_t num_threads, int64_t* tokens) {
+inline bool sample_tokens(const float* scores, int64_t vocab_size, const DecodeRequest* requests,
+                          const std::vector<int64_t>& active, int64_t num_sampled, int64_t num_threads,
+                          int64_t* tokens) {
     const int64_t count = int64_t(active.size());
     int64_t num_invalid = 0;
 #pragma omp parallel num_threads(num_threads) if (num_threads > 1)
@@ -141,8 +144,8 @@ class StepBuilder {
 //   tokens    [max_steps, requests], -1 for requests without a token in a step
 //   seconds   [max_steps], from the call until each step's tokens were known
 template <typename Forward>
-int64_t run_multi_step(const Forward& forward, const Model& model, const Step& first, const DecodeRequest* requests, int64_t num_groups,
-                       int64_t max_steps, int64_t* tokens, double* seconds) {
+int64_t run_multi_step(const Forward& forward, const Model& model, const Step& first, const DecodeRequest* requests,
+                       int64_t num_groups, int64_t max_steps, int64_t* tokens, double* seconds) {
     const auto began = std::chrono::steady_clock::now();
     const int64_t count = first.num_logits;
     std::fill(tokens, tokens + max_steps * count, -1);
@@ -153,7 +156,8 @@ int64_t run_multi_step(const Forward& forward, const Model& model, const Step& f
     for (int64_t num_done = 0;;) {
         forward(model, step);
         int64_t* const sampled = tokens + num_done * count;
-        if (!sample_tokens(step.logits, model.vocab_size, requests, active, num_done, step.num_threads, sampled)) return num_done;
+        if (!sample_tokens(step.logits, model.vocab_size, requests, active, num_done, step.num_threads, sampled))
+            return num_done;
         seconds[num_done++] = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
         if (num_done == max_steps) return num_done;
         const auto has_ended = [&](int64_t index) { return requests[index].has_ended(sampled[index], num_done); };

@@ -1,6 +1,6 @@
 // The number formats of linear layers, and the packing of their inputs (activations).
 //
-// Words: weights and rows consist of words of 32 bits, each of as many consecutive inputs as one lane multiplies at once:
+// Words: weights and rows consist of words of 32 bits, each of as many consecutive inputs as a lane multiplies at once:
 //   format    inputs in a word  a row's numbers                        sums
 //   float     1                 float32                                float32
 //   bf16      2                 bfloat16                               float32
@@ -58,7 +58,8 @@ struct WeightFormat<bf16> {
 #if defined(__AVX512BF16__)
         sums = Floats(_mm512_dpbf16_ps(__m512(sums), __m512bh(weights), __m512bh(_mm512_set1_epi32(row))));
 #else
-        sums += Floats(weights << 16) * widen_one(bf16(row)) + Floats(weights & int32_t(0xffff0000)) * widen_one(bf16(row >> 16));
+        sums += Floats(weights << 16) * widen_one(bf16(row)) +
+                Floats(weights & int32_t(0xffff0000)) * widen_one(bf16(row >> 16));
 #endif
     }
 };
@@ -118,14 +119,16 @@ class PackedRows {
         const int64_t padded_rows = (rows + kTileRows - 1) / kTileRows * kTileRows;
         if (int64_t(words_.size()) < padded_rows * words_per_row) words_.resize(padded_rows * words_per_row);
         if (int64_t(scales_.size()) < rows) scales_.resize(rows);
-        if (std::is_same_v<Weight, int4> && int64_t(zero_point_correction_.size()) < rows * words_per_row / kInt4GroupWords)
+        if (std::is_same_v<Weight, int4> &&
+            int64_t(zero_point_correction_.size()) < rows * words_per_row / kInt4GroupWords)
             zero_point_correction_.resize(rows * words_per_row / kInt4GroupWords);
     }
 
     // Converts a row from float32 [num_inputs], and pads it.
     void pack(const float* from, int64_t num_inputs, int64_t row) {
         if constexpr (kIsDirect) {
-            for (int64_t input = 0; input < num_inputs; input += kLanes) store_lanes(load<Floats>(from + input), row, input);
+            for (int64_t input = 0; input < num_inputs; input += kLanes)
+                store_lanes(load<Floats>(from + input), row, input);
             pad(num_inputs, row);
         } else {
             quantize(from, num_inputs, row);
@@ -172,13 +175,15 @@ class PackedRows {
             std::memset(bytes, 0, sizeof bytes);
 #pragma omp simd
             for (int64_t i = 0; i < count; ++i)
-                bytes[i] = int8_t(int32_t(std::nearbyint(from[word * 4 + i] * inverse_scale)) + WeightFormat<Weight>::kZeroPoint);
+                bytes[i] = int8_t(int32_t(std::nearbyint(from[word * 4 + i] * inverse_scale)) +
+                                  WeightFormat<Weight>::kZeroPoint);
             std::memcpy(at(row, word), bytes, sizeof bytes);
             if constexpr (std::is_same_v<Weight, int4>)
                 for (int64_t group = 0; group < int64_t(sizeof bytes) / kInt4Group; ++group) {
                     int32_t sum = 0;
                     for (int64_t i = 0; i < kInt4Group; ++i) sum += bytes[group * kInt4Group + i];
-                    zero_point_correction_[row * words_per_row / kInt4GroupWords + word / kInt4GroupWords + group] = 8 * sum;
+                    zero_point_correction_[row * words_per_row / kInt4GroupWords + word / kInt4GroupWords + group] =
+                        8 * sum;
                 }
         }
     }

@@ -1,14 +1,14 @@
 // Prefill attention over the paged cache: many consecutive queries of one sequence, one kv head, on AMX tiles.
 //
-// FlashAttention-2 (arXiv 2307.08691): queries are attended in blocks of 32 rows, which keep the scores of kPrefillKeyBlock
-// keys at a time and rescale their sums as the softmax's maximum grows. A row is one query of one of the heads that share
-// the kv head: row = query * heads_per_kv + head.
+// FlashAttention-2 (arXiv 2307.08691): queries are attended in blocks of 32 rows, which keep the scores of
+// kPrefillKeyBlock keys at a time and rescale their sums as the softmax's maximum grows. A row is one query of one of
+// the heads that share the kv head: row = query * heads_per_kv + head.
 //
-// Memory, all in the thread's AttentionScratch; a word holds two bfloat16, so a row of head_dim numbers, padded to 32, has
-// query_words words:
+// Memory, all in the thread's AttentionScratch; a word holds two bfloat16, so a row of head_dim numbers, padded to 32,
+// has query_words words:
 //   queries  left tiles [2 row tiles, query_words / 16, 16 rows, 16 words], of one block
 //   keys     right tiles [num_keys / 16, query_words, 16 keys]: word d of sixteen keys, for all blocks
-//   values   right tiles [head_dim / 16, num_keys / 2, 16 numbers]: each word has the numbers of two keys, for all blocks
+//   values   right tiles [head_dim / 16, num_keys / 2, 16 numbers]: a word has the numbers of two keys, for all blocks
 //   scores   float32 [32 rows, kPrefillKeyBlock], sums of products of tiles
 //   probs    left tiles [2 row tiles, kPrefillKeyBlock / 32, 16 rows, 16 words]
 //   sums     float32 [32 rows, head_dim], unnormalized output
@@ -31,8 +31,8 @@ constexpr int64_t kPrefillRows = 2 * kTileRows;  // rows of a block
 class PrefillAttention {
    public:
     // position: of the first of num_queries queries, whose own keys and values are in the cache.
-    PrefillAttention(const Model& model, const Layer& layer, const PagedKV<bf16>& cache, int64_t position, int64_t num_queries,
-                     AttentionScratch& scratch)
+    PrefillAttention(const Model& model, const Layer& layer, const PagedKV<bf16>& cache, int64_t position,
+                     int64_t num_queries, AttentionScratch& scratch)
         : model_(model),
           layer_(layer),
           cache_(cache),
@@ -45,8 +45,8 @@ class PrefillAttention {
           first_key_(window_start(layer, position)),
           num_keys_((position + num_queries - first_key_ + 31) / 32 * 32) {}
 
-    // queries: float32 [num_queries, stride], from the first of the heads on. Calls store_output(query, number, attended)
-    // with sixteen numbers of a query's output, from number on, counted from the first of the heads.
+    // queries: float32 [num_queries, stride], from the first of the heads on. Calls store_output(query, number,
+    // attended) with sixteen numbers of a query's output, from number on, counted from the first of the heads.
     template <typename StoreOutput>
     void attend(const float* queries, int64_t stride, TileConfig& tiles, const StoreOutput& store_output) {
         pack_keys_and_values();
@@ -61,7 +61,9 @@ class PrefillAttention {
    private:
     // Positions of keys and queries are absolute; indices of keys count from first_key_.
     int64_t position(int64_t row) const { return position_ + row / heads_per_kv_; }
-    int64_t clamp_to_sequence(int64_t key) const { return std::min(key, position_ + num_rows_ / heads_per_kv_ - first_key_); }
+    int64_t clamp_to_sequence(int64_t key) const {
+        return std::min(key, position_ + num_rows_ / heads_per_kv_ - first_key_);
+    }
 
     void pack_keys_and_values() {
         ensure_size(scratch_.keys, num_keys_ * query_words_);
@@ -77,7 +79,8 @@ class PrefillAttention {
                 for (int64_t at = 0; at < kLanes; ++at)
                     if (from[at]) std::memcpy(&rows[at], from[at] + 2 * word, bytes);
                 transpose(rows);
-                for (int64_t at = 0; at < kTileWords; ++at) store(rows[at], &scratch_.keys[key * query_words_ + (word + at) * kLanes]);
+                for (int64_t at = 0; at < kTileWords; ++at)
+                    store(rows[at], &scratch_.keys[key * query_words_ + (word + at) * kLanes]);
             }
         }
         for (int64_t key = 0; key < num_keys_; key += 2) {
@@ -97,7 +100,8 @@ class PrefillAttention {
         auto* packed = reinterpret_cast<bf16*>(scratch_.queries.data());
         std::fill_n(scratch_.queries.data(), kPrefillRows * query_words_, 0);
         for (int64_t row = 0; row < count; ++row) {
-            const float* from = queries + (first_row + row) / heads_per_kv_ * stride + (first_row + row) % heads_per_kv_ * dim_;
+            const float* from =
+                queries + (first_row + row) / heads_per_kv_ * stride + (first_row + row) % heads_per_kv_ * dim_;
             const int64_t tile_row = row / kTileRows * kTileRows * query_words_ + row % kTileRows * kTileWords;
             for (int64_t d = 0; d < dim_; d += kLanes)
                 store(load<Floats>(from + d), packed + 2 * (tile_row + d / 32 * kTileSize) + d % 32);
@@ -150,8 +154,8 @@ class PrefillAttention {
         }
     }
 
-    // Masks scores and turns them into probs, and rescales the sums so far. The probs of rows beyond count are not written;
-    // nobody reads their sums.
+    // Masks scores and turns them into probs, and rescales the sums so far. The probs of rows beyond count are not
+    // written; nobody reads their sums.
     void softmax(int64_t first_row, int64_t count, int64_t key, int64_t width, OnlineSoftmax* states) {
         auto* probs = reinterpret_cast<bf16*>(scratch_.probs.data());
         for (int64_t row = 0; row < count; ++row) {
@@ -160,10 +164,11 @@ class PrefillAttention {
             const int64_t seen_end = position(first_row + row) + 1 - first_key_ - key;
             std::fill(scores, scores + std::clamp<int64_t>(first_seen, 0, width), -INFINITY);
             std::fill(scores + std::clamp<int64_t>(seen_end, 0, width), scores + width, -INFINITY);
-            bf16* to = probs + 2 * (row / kTileRows * kTileRows * (kPrefillKeyBlock / 2) + row % kTileRows * kTileWords);
-            const float rescale = states[row].update(scores, width, model_.attention_scale, [&](int64_t at, Floats some) {
-                store(some, to + 2 * (at / 32 * kTileSize) + at % 32);
-            });
+            bf16* to =
+                probs + 2 * (row / kTileRows * kTileRows * (kPrefillKeyBlock / 2) + row % kTileRows * kTileWords);
+            const float rescale = states[row].update(
+                scores, width, model_.attention_scale,
+                [&](int64_t at, Floats some) { store(some, to + 2 * (at / 32 * kTileSize) + at % 32); });
             float* sums = scratch_.sums.data() + row * dim_;
             if (rescale != 1)
                 for (int64_t d = 0; d < dim_; d += kLanes) store(load<Floats>(sums + d) * rescale, sums + d);

@@ -22,7 +22,7 @@ constexpr int64_t kSetsPerToken = 16;  // sets of tokens per token that top-k ke
 constexpr int64_t kMinSetsOfTokens = 256;  // fewest sets
 constexpr float kMaxExponentRange = 80;  // exponents down to this far below the highest give distinguishable weights
 constexpr float kLowestExponent = -87;  // the results of lower exponents would be denormal
-constexpr int64_t kSumBlock = 64;  // weights per block; only the block where the running sum passes its target is searched
+constexpr int64_t kSumBlock = 64;  // weights per block; only the one where the running sum passes its target is searched
 
 typedef float EightFloats __attribute__((vector_size(32)));
 typedef double Doubles __attribute__((vector_size(64)));
@@ -41,7 +41,7 @@ struct Filters {
 struct SamplingBuffers {
     std::vector<float> set_maxima, ordered, scores;
     std::vector<float> weights;  // of the candidates
-    std::vector<int32_t> tokens;  // [weights]: the candidates, in vocabulary order; empty if they are the whole vocabulary
+    std::vector<int32_t> tokens;  // [weights]: the candidates, ascending; empty if they are the whole vocabulary
 };
 
 // ---- Searching and adding -------------------------------------------------------------------------------------------
@@ -106,8 +106,8 @@ inline float top_k_lower_bound(const float* scores, int64_t count, int64_t k, st
     return set_maxima[k - 1];
 }
 
-// Computes buffers.weights and buffers.tokens: unnormalized softmax weights of the tokens that top-k may keep, or of all.
-// The highest score has weight 1, so nothing overflows, however low the temperature.
+// Computes buffers.weights and buffers.tokens: unnormalized softmax weights of the tokens that top-k may keep, or of
+// all. The highest score has weight 1, so nothing overflows, however low the temperature.
 inline void unnormalized_softmax(const float* scores, int64_t count, const Filters& row, SamplingBuffers& buffers) {
     const float* candidates = scores;
     int64_t num_candidates = count;
@@ -133,7 +133,8 @@ inline void unnormalized_softmax(const float* scores, int64_t count, const Filte
         return exponents < kLowestExponent ? Floats{} : exponential(exponents);
     };
     int64_t at = 0;
-    for (; at + kLanes <= num_candidates; at += kLanes) store(weight(load<Floats>(candidates + at)), buffers.weights.data() + at);
+    for (; at + kLanes <= num_candidates; at += kLanes)
+        store(weight(load<Floats>(candidates + at)), buffers.weights.data() + at);
     if (at < num_candidates) {  // the rest, with the same arithmetic
         Floats rest = Floats{} - INFINITY;
         std::memcpy(&rest, candidates + at, (num_candidates - at) * sizeof(float));
@@ -148,7 +149,8 @@ inline void unnormalized_softmax(const float* scores, int64_t count, const Filte
 inline float top_k_threshold(const Filters& row, SamplingBuffers& buffers) {
     if (row.top_k <= 0 || row.top_k >= int64_t(buffers.weights.size())) return 0;
     buffers.ordered = buffers.weights;
-    std::nth_element(buffers.ordered.begin(), buffers.ordered.begin() + row.top_k - 1, buffers.ordered.end(), std::greater<float>());
+    std::nth_element(buffers.ordered.begin(), buffers.ordered.begin() + row.top_k - 1, buffers.ordered.end(),
+                     std::greater<float>());
     return buffers.ordered[row.top_k - 1];
 }
 

@@ -1,14 +1,14 @@
 // Vectors of sixteen 32-bit lanes: types, loads and stores, conversions, reductions, transposition, e^x.
 //
 // Types: Floats are 16 float32 and Ints 16 int32 (64 bytes), Halves 16 bfloat16 or other 16-bit numbers (32 bytes).
-// They are GCC's vector extensions, so +, *, <, ?: and __builtin_shuffle work lane by lane; a comparison gives Ints with
-// -1 in each lane that is true and 0 elsewhere.
+// They are GCC's vector extensions, so +, *, <, ?: and __builtin_shuffle work lane by lane; a comparison gives Ints
+// with -1 in each lane that is true and 0 elsewhere.
 //
 // Memory: loads and stores take any alignment (those of aligned_vector.h start at cache lines) and always move whole
 // vectors; callers pad their data to sixteen numbers.
 //
-// Instruction sets: a vector is one AVX-512 register, two of AVX2 or four of SSE or NEON, as the compiler chooses. Where
-// GCC generates slow code for AVX-512, an intrinsic is used instead, with the portable code as the fallback:
+// Instruction sets: a vector is one AVX-512 register, two of AVX2 or four of SSE or NEON, as the compiler chooses.
+// Where GCC generates slow code for AVX-512, an intrinsic is used instead, with the portable code as the fallback:
 //   __AVX512F__     widen_bits, any_of, exponential
 //   __AVX512BF16__  to_bf16
 // Other instruction sets may give another last bit, by fused multiply-adds and denormals. No threads here.
@@ -106,8 +106,8 @@ inline bool any_of(Ints mask) {
 #endif
 }
 
-// Returns reduce_add of sixteen vectors, that of vector i in lane i; overwrites them. Halves their number four times, as
-// a transposition does: with all lanes busy, where sixteen separate sums would leave most of them idle.
+// Returns reduce_add of sixteen vectors, that of vector i in lane i; overwrites them. Halves their number four times,
+// as a transposition does: with all lanes busy, where sixteen separate sums would leave most of them idle.
 inline Floats reduce_add_each(Floats (&rows)[kLanes]) {
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 #pragma GCC unroll 4
@@ -139,8 +139,8 @@ inline void transpose(Ints (&rows)[kLanes]) {
 }
 
 // e^x with a relative error below 2e-7 (S. Moshier, Cephes, expf): 2^n e^r, where n is the nearest integer to x / ln 2,
-// and e^r a polynomial. ln 2 is subtracted in two parts, so that r keeps its bits. Saturates: exponents beyond the range
-// of float32 give the largest and smallest results, with AVX-512 infinity and denormals or zero; NaN stays NaN.
+// and e^r a polynomial. ln 2 is subtracted in two parts, so that r keeps its bits. Saturates: exponents beyond the
+// range of float32 give the largest and smallest results, with AVX-512 infinity and denormals or zero; NaN stays NaN.
 inline Floats exponential(Floats x) {
 #if defined(__AVX512F__)
     x = Floats(_mm512_min_ps(_mm512_set1_ps(89), _mm512_max_ps(_mm512_set1_ps(-106), __m512(x))));  // NaN stays NaN

@@ -12,7 +12,7 @@ struct Step {
     const int64_t *tokens, *positions;  // [num_rows]
     const int64_t* logits_rows;  // [num_logits]: the rows whose logits are computed
     const int64_t* query_lens;  // [num_sequences]: rows of each sequence
-    const int64_t* const* slots;  // for each cache group [num_rows]: block * block_size + offset of a row's key and value
+    const int64_t* const* slots;  // for each cache group [num_rows]: block * block_size + offset, of a row in the cache
     const int32_t* const* block_tables;  // for each cache group: the block tables of all sequences, one after another
     const int64_t* const* table_offsets;  // for each cache group [num_sequences]: start of a sequence's block table
     float* logits;  // [num_logits, vocab_size]
