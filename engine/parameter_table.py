@@ -233,6 +233,25 @@ _PARAMETERS: Final = (
         paper='Meister, Pimentel, Wiher and Cotterell, "Locally Typical Sampling" (TACL 2023, arXiv 2202.00666)',
     ),
     Parameter(
+        name="top_n_sigma",
+        kind=Kind.NUMBER,
+        group=Group.FILTERS,
+        label="Top-n-sigma",
+        help="Keeps words within this many standard deviations of the best score; 0 keeps all.",
+        description="before the other filters, keeps the tokens whose score is at most this many standard deviations "
+        "of all scores below the highest, whatever the temperature; banned tokens do not count, and 0 or -1 keeps all",
+        low=0,
+        high=100,
+        neutral=0.0,
+        aliases={-1: 0.0},  # llama.cpp's value for off
+        config_name="top_n_sigma",
+        engines=_DESKMATE | {"llama.cpp"},
+        is_native=True,
+        in_chat=True,
+        slider=Slider(low=0, high=5, step=0.1, is_advanced=True),
+        paper='Tang, Liu, Xu and Huang, "Top-nσ: Not All Logits Are You Need" (arXiv 2411.07641)',
+    ),
+    Parameter(
         name="repetition_penalty",
         kind=Kind.NUMBER,
         group=Group.SCORES,

@@ -23,6 +23,7 @@ from engine.sampling.gpu import (
     draw_unranked,
     rank,
     select,
+    within_sigma,
 )
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def sample_async(logits: Tensor, rows: Sequence[SamplingRow], noise: Sequence[fl
     ranked: tuple[int, ...] = ()
     if random:
         drawing = [rows[index] for index in random]
-        scaled = select(logits, random).float() - select(highest, random).float().unsqueeze(-1)
+        scaled = within_sigma(select(logits, random).float(), drawing) - select(highest, random).float().unsqueeze(-1)
         scaled /= column_of([row.temperature for row in drawing], scaled)
         numbers = to_device([noise[index] for index in random], torch.float64, logits.device)
         at_unranked = [at for at, row in enumerate(drawing) if not row.is_ranked]

@@ -70,10 +70,24 @@ def _adjust(scores: Floats, row: SamplingRow) -> None:
 
 
 def _draw(scores: Floats, highest: float, row: SamplingRow, uniform_number: float) -> int:
+    if row.top_n_sigma > 0:
+        scores = _within_sigma(scores, highest, row.top_n_sigma)
     candidates = _candidates(scores, highest, row) if 0 < row.top_k < len(scores) else None
     if candidates is None:
         return _draw_among(scores, highest, row, uniform_number)
     return int(candidates[_draw_among(scores[candidates], highest, row, uniform_number)])
+
+
+def _within_sigma(scores: Floats, highest: float, top_n_sigma: float) -> Floats:
+    """Returns the scores with -inf for tokens more than ``top_n_sigma`` standard deviations below the highest.
+
+    Tang, Liu, Xu and Huang, "Top-nσ: Not All Logits Are You Need" (arXiv 2411.07641). The deviation is that of the
+    row's scores, of which banned tokens (-inf) are no part, as in llama.cpp. Dividing all scores by a temperature
+    divides it too, so the same tokens are kept at every temperature.
+    """
+    exact = scores.astype(np.float64)
+    lowest = highest - top_n_sigma * exact[np.isfinite(exact)].std()
+    return np.where(exact < lowest, np.float32(-np.inf), scores)
 
 
 def _candidates(scores: Floats, highest: float, row: SamplingRow) -> NDArray[np.int64] | None:

@@ -91,7 +91,7 @@ def draw(
 ) -> list[int]:
     """Implements :meth:`engine.sampling.sampler.SamplingBackend.draw`."""
     # With the likeliest token at 0, no exponential overflows, however low the temperature.
-    scaled = scores.float() - column_of(highest, scores)
+    scaled = within_sigma(scores.float(), rows) - column_of(highest, scores)
     scaled /= column_of([row.temperature for row in rows], scores)
     noise = to_device(uniform_numbers, torch.float64, scores.device)
     ranked = [index for index, row in enumerate(rows) if row.is_ranked]
@@ -104,6 +104,28 @@ def draw(
         chosen = [rows[index] for index in unranked]
         _put(tokens, unranked, draw_unranked(select(scaled, unranked), chosen, select(noise, unranked)))
     return tokens
+
+
+def within_sigma(scores: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+    """Applies top-n-sigma: -inf for tokens too many standard deviations below the row's highest score.
+
+    See :func:`engine.sampling.cpu._within_sigma`. In float64, so that every device keeps the same tokens.
+
+    Args:
+        scores: float32 ``[n, vocab_size]``, before the temperature; left unchanged.
+        rows: ``n`` rows; those with ``top_n_sigma`` 0 keep everything and cost nothing.
+    """
+    chosen = [index for index, row in enumerate(rows) if row.top_n_sigma > 0]
+    if not chosen:
+        return scores
+    at = to_device(chosen, torch.int64, scores.device)
+    part = scores[at]
+    exact = part.double()
+    finite = exact.masked_fill(part == -math.inf, math.nan)
+    sigma = (finite - finite.nanmean(-1, keepdim=True)).square().nanmean(-1, keepdim=True).sqrt()
+    top_n_sigma = to_device([rows[index].top_n_sigma for index in chosen], torch.float64, scores.device).unsqueeze(-1)
+    lowest = exact.amax(-1, keepdim=True) - top_n_sigma * sigma
+    return scores.index_copy(0, at, part.masked_fill(exact < lowest, -math.inf))
 
 
 def draw_ranked(values: Tensor, ids: Tensor, rows: Sequence[SamplingRow], noise: Tensor) -> Tensor:
@@ -185,7 +207,9 @@ def _threshold(values: Tensor, whole: Tensor | None, rows: Sequence[SamplingRow]
         lowest = torch.where(top_p < 1, torch.maximum(lowest, values.gather(-1, last)), lowest)
     threshold = torch.maximum(lowest, _floor(rows, values))
     # With top-k, the nucleus is a share of all tokens it keeps, so all ties with the k-th must be among the candidates.
-    return threshold, values[:, -1] < torch.where(has_top_k, kth, threshold).squeeze(-1)
+    # Where the last candidate is dropped already, all others are.
+    least = values[:, -1]
+    return threshold, (least < torch.where(has_top_k, kth, threshold).squeeze(-1)) | (least == -math.inf)
 
 
 def _keep_typical(scaled: Tensor, rows: Sequence[SamplingRow]) -> Tensor:

@@ -1,8 +1,8 @@
 """Samples tokens from logits for a mixed batch, each row with its own parameters.
 
 The order is that of transformers and vLLM: logit bias; repetition, presence and frequency penalty; bans (of ending
-before ``min_tokens``, of words); temperature; top-k; top-p; min-p; typical-p. A greedy row takes the likeliest token
-after the bans.
+before ``min_tokens``, of words); temperature; top-k; top-p; min-p; typical-p. Top-n-sigma, which they do not have,
+comes after the bans, as in llama.cpp. A greedy row takes the likeliest token after the bans.
 
 A token is sampled by inverting the cumulative distribution, in vocabulary order, at one uniform number per row. That
 number depends only on the row's seed and position, so the noise of a reply is the same whatever else runs in the
@@ -83,6 +83,7 @@ class SamplingRow:
         self.top_p = _resolved(params.top_p, "top_p")
         self.min_p = _resolved(params.min_p, "min_p")
         self.typical_p = _resolved(params.typical_p, "typical_p")
+        self.top_n_sigma = _resolved(params.top_n_sigma, "top_n_sigma")
         self.repetition_penalty = _resolved(params.repetition_penalty, "repetition_penalty")
         self.presence_penalty = _resolved(params.presence_penalty, "presence_penalty")
         self.frequency_penalty = _resolved(params.frequency_penalty, "frequency_penalty")

@@ -146,7 +146,6 @@ REQUEST_FIELDS: Final[Mapping[str, NoOp]] = {
     "dynatemp_range": _only(0.0),
     "xtc_probability": _only(0.0),
     "dry_multiplier": _only(0.0),
-    "top_n_sigma": _only(-1.0),
     "grammar": _only("", why=_GRAMMAR),
     "json_schema": _only({}, why=_GRAMMAR),
     "samplers": _only(),

@@ -1,6 +1,7 @@
 // Draws tokens from scores, row by row, as engine/sampling/cpu.py does in NumPy, but all rows of a step in one call.
 //
 // A row goes through
+//   drop_beyond_sigma     top-n-sigma, the one filter on scores
 //   unnormalized_softmax  weights e^((score - highest) / temperature), of the candidates that top-k may keep, or of all
 //   kept_threshold        the lowest weight that passes every filter: one function for each filter
 //   draw                  inverts the running sum of the kept weights at the row's uniform number
@@ -22,7 +23,7 @@ constexpr int64_t kSetsPerToken = 16;  // sets of tokens per token that top-k ke
 constexpr int64_t kMinSetsOfTokens = 256;  // fewest sets
 constexpr float kMaxExponentRange = 80;  // exponents down to this far below the highest give distinguishable weights
 constexpr float kLowestExponent = -87;  // the results of lower exponents would be denormal
-constexpr int64_t kSumBlock = 64;  // weights per block; only the one where the running sum passes its target is searched
+constexpr int64_t kSumBlock = 64;  // weights per block; only the one where the sum passes its target is searched
 
 typedef float EightFloats __attribute__((vector_size(32)));
 typedef double Doubles __attribute__((vector_size(64)));
@@ -33,6 +34,7 @@ struct Filters {
     double temperature, top_p;
     int64_t top_k;  // 0 for none
     double min_p;
+    double top_n_sigma;  // 0 for none
     double uniform_number;  // at least 0, below 1
     float highest;  // highest score of the row
 };
@@ -40,6 +42,7 @@ struct Filters {
 // A thread's buffers, reused from row to row.
 struct SamplingBuffers {
     std::vector<float> set_maxima, ordered, scores;
+    std::vector<float> within_sigma;  // [vocab_size]: scores without those that top-n-sigma drops
     std::vector<float> weights;  // of the candidates
     std::vector<int32_t> tokens;  // [weights]: the candidates, ascending; empty if they are the whole vocabulary
 };
@@ -78,6 +81,22 @@ inline double sum_at_least(const float* weights, int64_t count, float lowest) {
     return sum;
 }
 
+// Returns the sum of term(score), in double precision, over the scores that are not -inf.
+template <typename Term>
+inline double sum_finite(const float* scores, int64_t count, Term term) {
+    Doubles sums{};
+    const auto add = [&](EightFloats some) {
+        const Doubles exact = __builtin_convertvector(some, Doubles);
+        sums += exact > Doubles{} - double(INFINITY) ? term(exact) : Doubles{};
+    };
+    int64_t at = 0;
+    for (; at + 8 <= count; at += 8) add(load<EightFloats>(scores + at));
+    EightFloats rest = EightFloats{} - INFINITY;
+    std::memcpy(&rest, scores + at, (count - at) * sizeof(float));
+    add(rest);
+    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
 // Calls visit(index) for each number that is at least ``least``; fast if few are.
 template <typename Visit>
 inline void for_each_at_least(const float* numbers, int64_t count, float least, Visit visit) {
@@ -87,6 +106,23 @@ inline void for_each_at_least(const float* numbers, int64_t count, float least, 
         for (int64_t at = first; at < end; ++at)
             if (numbers[at] >= least) visit(at);
     }
+}
+
+// ---- Top-n-sigma ----------------------------------------------------------------------------------------------------
+
+// Copies the scores to buffers.within_sigma, with -inf for tokens more than top_n_sigma standard deviations below the
+// highest one, and returns the copy.
+inline const float* drop_beyond_sigma(const float* scores, int64_t count, const Filters& row,
+                                      SamplingBuffers& buffers) {
+    const double num_finite = sum_finite(scores, count, [](Doubles) { return Doubles{} + 1.0; });
+    const double mean = sum_finite(scores, count, [](Doubles some) { return some; }) / num_finite;
+    const auto square = [&](Doubles some) { return (some - mean) * (some - mean); };
+    const double variance = sum_finite(scores, count, square) / num_finite;
+    const double lowest = row.highest - row.top_n_sigma * std::sqrt(variance);
+    std::vector<float>& within = buffers.within_sigma;
+    within.resize(count);
+    for (int64_t at = 0; at < count; ++at) within[at] = scores[at] < lowest ? -INFINITY : scores[at];
+    return within.data();
 }
 
 // ---- Softmax --------------------------------------------------------------------------------------------------------
@@ -143,7 +179,7 @@ inline void unnormalized_softmax(const float* scores, int64_t count, const Filte
     }
 }
 
-// ---- Filters: each returns the lowest weight that passes it ---------------------------------------------------------
+// ---- Filters of weights: each returns the lowest weight that passes it ----------------------------------------------
 
 // Returns the weight of the top_k-th heaviest candidate; 0 if top-k keeps all.
 inline float top_k_threshold(const Filters& row, SamplingBuffers& buffers) {
@@ -197,6 +233,7 @@ inline float kept_threshold(const Filters& row, SamplingBuffers& buffers) {
 // Draws a token: the one at which the running sum of the kept weights, in vocabulary order, passes the row's uniform
 // number.
 inline int64_t draw(const float* scores, int64_t count, const Filters& row, SamplingBuffers& buffers) {
+    if (row.top_n_sigma > 0) scores = drop_beyond_sigma(scores, count, row, buffers);
     unnormalized_softmax(scores, count, row, buffers);
     const std::vector<float>& weights = buffers.weights;
     const float lowest = kept_threshold(row, buffers);

@@ -173,6 +173,19 @@ def test_a_stop_string_ends_a_reply_that_has_gone_on(llama: LoadedModel, steps_p
 
 
 @needs_compiler
+@pytest.mark.parametrize("asked", [{"top_n_sigma": 0.5}, {"top_n_sigma": 1.5, "top_k": 9, "top_p": 0.9}])
+def test_cpp_continues_with_top_n_sigma(llama: LoadedModel, steps_per_call: list[int], asked: dict[str, Any]) -> None:
+    plain = replace(SAMPLED, temperature=1.5)
+    params = replace(plain, **asked)
+    core = make_core(llama)
+    add(core, "a", [5, 6, 7], params)
+    record = finish(core)
+    assert max(steps_per_call) == 4
+    assert record.tokens["a", 0] == alone(llama, [5, 6, 7], params).tokens["r", 0]
+    assert record.tokens["a", 0] != alone(llama, [5, 6, 7], plain).tokens["r", 0]  # the filter does something here
+
+
+@needs_compiler
 @pytest.mark.parametrize("params", [*ON_HOST, replace(SAMPLED, typical_p=0.7)], ids=lambda params: repr(params)[-60:])
 def test_who_needs_each_token_looked_at_has_it_so_and_only_while_it_writes(
     llama: LoadedModel, steps_per_call: list[int], params: SamplingParams

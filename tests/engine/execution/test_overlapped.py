@@ -209,6 +209,16 @@ def test_who_needs_the_host_stops_the_overlap_only_while_it_writes(
         assert between == before  # every step of its reply was sampled on the host
 
 
+@pytest.mark.parametrize("asked", [{"top_n_sigma": 0.5}, {"top_n_sigma": 2.0, "top_k": 9, "top_p": 0.9}])
+def test_top_n_sigma_is_sampled_on_the_device(llama: LoadedModel, device: DelayedDevice, asked: dict[str, Any]) -> None:
+    params = replace(SAMPLED, temperature=1.5, **asked)
+    core = make_core(llama, device)
+    add(core, "a", [5, 6, 7], params)
+    record = finish(core)
+    assert device.num_overlapped == core.stats().num_steps - 1
+    assert record.tokens["a", 0] == alone(device, llama, [5, 6, 7], params).tokens["r", 0]
+
+
 def test_draws_from_too_few_candidates_are_put_right(
     llama: LoadedModel, device: DelayedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:

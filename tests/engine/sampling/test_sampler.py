@@ -29,6 +29,7 @@ from engine.errors import LogitsError
 from engine.execution.native.build import NotCompiled
 from engine.execution.native.sampling import NativeSampling, check_size
 from engine.sampling import cpu, gpu
+from engine.sampling.async_sampler import sample_async
 from engine.sampling.sampler import Sampler, SamplingBackend, SamplingRow, uniform
 from engine.sampling_params import SamplingParams
 
@@ -99,8 +100,11 @@ def reference_probabilities(x: np.ndarray, params: SamplingParams) -> np.ndarray
     assert params.top_p is not None
     assert params.min_p is not None
     assert params.typical_p is not None
+    assert params.top_n_sigma is not None
     if params.temperature == 0:
         return np.eye(x.size)[int(x.argmax())]
+    if params.top_n_sigma > 0:
+        x = np.where(x < x.max() - params.top_n_sigma * x[np.isfinite(x)].std(), -np.inf, x)
     x = x / params.temperature
     p = np.exp(x - x.max())
     p /= p.sum()
@@ -148,6 +152,7 @@ PARAMS = st.fixed_dictionaries(
         "top_p": st.sampled_from([0.0, 1e-6, 0.3, 0.9, 0.999, 1.0]),
         "min_p": st.sampled_from([0.0, 0.02, 0.3, 1.0]),
         "typical_p": st.sampled_from([0.0, 0.1, 0.5, 0.95, 1.0]),
+        "top_n_sigma": st.sampled_from([0.0, 0.3, 1.0, 2.5, 100.0]),
         "repetition_penalty": st.sampled_from([0.5, 1.0, 1.3]),
         "presence_penalty": st.sampled_from([-1.0, 0.0, 2.0]),
         "frequency_penalty": st.sampled_from([-0.5, 0.0, 0.7]),
@@ -233,7 +238,17 @@ def test_draws_are_those_of_a_vocabulary_sorted_in_float64(
 
 @pytest.mark.parametrize("spread", [0.0, 0.4, 4.0])
 @pytest.mark.parametrize(
-    "asked", [{}, {"top_p": 0.9}, {"top_k": 40, "top_p": 0.9}, {"min_p": 0.05}, {"typical_p": 0.8}]
+    "asked",
+    [
+        {},
+        {"top_p": 0.9},
+        {"top_k": 40, "top_p": 0.9},
+        {"min_p": 0.05},
+        {"typical_p": 0.8},
+        {"top_n_sigma": 1.2},
+        {"top_n_sigma": 2.7, "top_k": 40, "top_p": 0.9},
+        {"top_n_sigma": 2.2, "typical_p": 0.8},
+    ],
 )
 def test_all_arithmetics_draw_the_same_tokens(sampler: Sampler, asked: dict[str, Any], spread: float) -> None:
     logits = (torch.randn(40, 9000, generator=torch.Generator().manual_seed(4)) * spread).bfloat16()
@@ -259,6 +274,7 @@ def test_rows_of_all_kinds_are_drawn_in_cpp_as_numpy_draws_them(native: NativeSa
                 top_p=float(rng.choice([1.0, 0.99, 0.9, 0.3])),
                 min_p=float(rng.choice([0.0, 0.05])),
                 typical_p=float(rng.choice([1.0, 1.0, 0.9])),
+                top_n_sigma=float(rng.choice([0.0, 0.0, 0.7, 2.3])),
             )
             for _ in range(len(logits))
         ]
@@ -374,6 +390,52 @@ def test_typical_p_keeps_what_transformers_keeps(
 
 @given(
     seed=st.integers(0, 2**32 - 1),
+    vocab=st.sampled_from([2, 7, 40, 513]),
+    top_n_sigma=st.sampled_from([0.31, 1.0, 1.7, 3.3]),
+    num_banned=st.sampled_from([0, 1, 5]),
+    bias=st.sampled_from([0.0, 4.0]),
+)
+@settings(max_examples=20)
+def test_top_n_sigma_keeps_what_its_paper_keeps_at_every_temperature(
+    sampler: Sampler, seed: int, vocab: int, top_n_sigma: float, num_banned: int, bias: float
+) -> None:
+    """The deviation is that of the scores after the bias, of which banned tokens are no part."""
+    logits = torch.randn(1, vocab, generator=torch.Generator().manual_seed(seed))
+    banned = frozenset(range(min(num_banned, vocab - 1)))
+    scores = logits[0].double().numpy().copy()
+    scores[vocab - 1] += bias
+    scores[list(banned)] = -np.inf
+    lowest = scores.max() - top_n_sigma * scores[np.isfinite(scores)].std()
+    if np.abs(scores - lowest).min() < 1e-6:
+        return  # a border case: bias is added in float32
+    kept = scores >= lowest
+    asked: dict[str, Any] = {"top_n_sigma": top_n_sigma, "logit_bias": {vocab - 1: bias}}
+    asked |= {"min_tokens": 1, "stop_token_ids": banned} if banned else {}
+    # So hot that every kept token has a share that the grid shows.
+    share = exact_probabilities(sampler, logits, make_row(temperature=10, **asked))
+    np.testing.assert_array_equal(share > 0, kept)
+    share = exact_probabilities(sampler, logits, make_row(temperature=0.2, **asked))
+    assert not share[~kept].any()
+    share = exact_probabilities(sampler, logits, make_row(temperature=10, **asked | {"top_n_sigma": -1}))
+    np.testing.assert_array_equal(share > 0, np.isfinite(scores))
+
+
+@pytest.mark.parametrize("asked", [{}, {"top_k": 40}, {"top_p": 0.9}, {"top_k": 40, "top_p": 0.9, "min_p": 0.01}])
+def test_top_n_sigma_leaves_few_candidates_and_ranking_more_is_not_needed(asked: dict[str, Any]) -> None:
+    """Fewer tokens than top-k keeps, and than are ranked at first: the asynchronous sampler's tokens are final."""
+    logits = torch.randn(30, 4000, generator=torch.Generator().manual_seed(7))
+    rows = [make_row(seed=seed, output=[1], top_n_sigma=0.4 + seed % 3, **asked) for seed in range(len(logits))]
+    assert 1 < (logits[0] > logits[0].max() - 0.4 * logits[0].std()).sum() < 40
+    sampled = sample_async(logits, rows, [uniform(row.seed, row.position) for row in rows])
+    few = [index for index, row in enumerate(rows) if row.top_n_sigma < 1]
+    assert bool(sampled.final[few].all())
+    expected = Sampler(cpu).sample(logits, rows)
+    final = [index for index in range(len(rows)) if sampled.final[index]]
+    assert [sampled.tokens[index].item() for index in final] == [expected[index] for index in final]
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
     penalty=st.sampled_from([0.7, 1.1, 2.0]),
     prompt=st.lists(st.integers(0, 99), min_size=1, max_size=200),
     output=st.lists(st.integers(0, 99), max_size=200),
@@ -407,7 +469,7 @@ def test_a_row_draws_the_same_alone_and_in_any_company(sampler: Sampler, dtype: 
         make_row(
             name=str(number), seed=number, prompt=[1, 2], output=[3] * (number % 5), stop_token_ids=frozenset({4}),
             temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, typical_p=typical_p,
-            repetition_penalty=repetition,
+            repetition_penalty=repetition, top_n_sigma=(0, 0, 1.1, 3.1)[number % 4],
             min_tokens=number % 4, logit_bias={number: 3.0} if number % 3 else None,
         )
                 for number, (temperature, top_k, top_p, min_p, typical_p, repetition) in enumerate(choices)
@@ -482,7 +544,8 @@ def test_one_token_left_is_taken_whatever_the_noise(sampler: Sampler) -> None:
     logits = torch.full((1, 50), -torch.inf)
     logits[0, 17] = -3.0
     for asked in (
-        {}, {"top_k": 10}, {"top_p": 0.5}, {"min_p": 0.5}, {"typical_p": 0.5}, {"temperature": 0}, {"top_p": 0}
+        {}, {"top_k": 10}, {"top_p": 0.5}, {"min_p": 0.5}, {"typical_p": 0.5}, {"temperature": 0}, {"top_p": 0},
+        {"top_n_sigma": 0.5},
     ):  # fmt: skip
         assert exact_probabilities(sampler, logits, make_row(**asked))[17] == 1.0
 
