@@ -1,4 +1,8 @@
-"""Limits how long a delta is held, so that the deltas of several replies are delivered together."""
+"""Limits how long a delta is held, so that the deltas of several replies are delivered together.
+
+This is for the engine's own sake, and so grows with the number of readers: one that reads alone gets each token by
+itself. Readers that want fewer and larger pieces merge them as they read.
+"""
 
 from __future__ import annotations
 

@@ -154,6 +154,22 @@ def delivered(metrics: HttpMetrics) -> float | None:
     return metrics.registry.get_sample_value("deskmate_token_delivery_seconds_count")
 
 
+async def test_text_is_not_held_for_the_little_that_is_left_of_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless other text waits already: then all of it goes out together, at the end of the interval."""
+    monkeypatch.setattr(turn_events, "SSE_COALESCE_SECONDS", 1000.0)
+    for since_last_event, is_sent in ((700.0, False), (800.0, True), (1100.0, True)):
+        coalescer = turn_events._Coalescer()
+        coalescer._sent_at = asyncio.get_running_loop().time() - since_last_event
+        coalescer.changed(False)
+        assert coalescer._is_due is is_sent
+        coalescer._sent_at -= 100.0
+        coalescer.changed(False)
+        assert coalescer._is_due is is_sent
+        coalescer.changed(True)
+        assert coalescer._is_due
+        coalescer.cancel_timer()
+
+
 async def test_text_waits_for_company_but_the_first_words_and_the_end_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_events, "SSE_COALESCE_SECONDS", 3600.0)
     turns, metrics = Buffers("a", "b"), HttpMetrics()
