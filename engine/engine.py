@@ -403,9 +403,9 @@ async def _pull_deltas(submit: Submit) -> AsyncGenerator[Delta]:
             yield delta
 
 
-async def _push_deltas(submit: Submit, take: Callable[[Delta], None]) -> None:
+async def _push_deltas(submit: Submit, callback: Callable[[Delta], None]) -> None:
     worker, submission = await submit()
-    listener = Listener(submission.stream_id, asyncio.get_running_loop(), take)
+    listener = Listener(submission.stream_id, asyncio.get_running_loop(), callback)
     worker.submit(submission, listener)
     try:
         await listener.done

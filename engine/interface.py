@@ -138,7 +138,7 @@ class ChatEngine(Protocol):
         """Streams a reply to a prepared conversation, for the caller that it was prepared for.
 
         If another model was loaded since, the conversation is rendered again for that one. The first ``anext``, or
-        :meth:`~engine.outputs.Deltas.tell`, raises what :meth:`prepare` raises.
+        :meth:`~engine.outputs.Deltas.forward_to`, raises what :meth:`prepare` raises.
 
         Args:
             deadline: seconds. A reply that takes longer ends with ``FinishReason.DEADLINE`` and keeps its text; one

@@ -125,7 +125,7 @@ class Delta:
 
 
 class Deltas(AsyncGenerator[Delta, None]):
-    """Deltas of one reply. Iterate over them, or call :meth:`tell`: one of the two, and once.
+    """Deltas of one reply. Iterate over them, or call :meth:`forward_to`: one of the two, and once.
 
     Args:
         generator: yields the deltas.
@@ -140,18 +140,18 @@ class Deltas(AsyncGenerator[Delta, None]):
         self._generator = generator
         self._push = push
 
-    async def tell(self, take: Callable[[Delta], None]) -> None:
-        """Calls ``take`` in the event loop with each delta as soon as it arrives; returns after the last one.
+    async def forward_to(self, callback: Callable[[Delta], None]) -> None:
+        """Calls ``callback`` in the event loop with each delta as soon as it arrives; returns after the last one.
 
         The in-process engine wakes no task for a delta, which with many replies in flight is most of a delta's cost.
-        Raises what iterating raises and what ``take`` raises. Cancelling it aborts the request.
+        Raises what iterating raises and what ``callback`` raises. Cancelling it aborts the request.
         """
         if self._push is not None:
-            await self._push(take)
+            await self._push(callback)
             return
         async with aclosing(self._generator):
             async for delta in self._generator:
-                take(delta)
+                callback(delta)
 
     def __anext__(self) -> Coroutine[Any, Any, Delta]:  # not async: returns the generator's own coroutine
         return self._generator.__anext__()

@@ -134,7 +134,7 @@ class LiveTurn:
             await self._saved_or_failed.wait()
 
     async def _generate(self) -> None:
-        await self._engine.stream(self.prepared).tell(self._take)
+        await self._engine.stream(self.prepared).forward_to(self._take)
 
     def _take(self, delta: Delta) -> None:
         self._measure.observe(delta)

@@ -1,4 +1,4 @@
-"""A stream of deltas is read in one way whatever engine it is of: also where the engine cannot push."""
+"""Deltas.forward_to, over an engine that has no cheaper way than iterating."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Source:
             self.closed = True
 
 
-async def test_each_delta_is_told_in_order_and_the_error_after_them() -> None:
-    source, told = Source(ValueError("broken")), list[str]()
+async def test_deltas_are_forwarded_in_order_and_the_error_after_them() -> None:
+    source, texts = Source(ValueError("broken")), list[str]()
     with pytest.raises(ValueError, match="broken"):
-        await Deltas(source.deltas()).tell(lambda delta: told.append(delta.text))
-    assert (told, source.closed) == (["a", "b"], True)
+        await Deltas(source.deltas()).forward_to(lambda delta: texts.append(delta.text))
+    assert (texts, source.closed) == (["a", "b"], True)
 
 
 async def test_what_the_callback_raises_aborts_the_request_at_once() -> None:
@@ -42,15 +42,17 @@ async def test_what_the_callback_raises_aborts_the_request_at_once() -> None:
 
     source = Source()
     with pytest.raises(RuntimeError, match="no more"):
-        await Deltas(source.deltas()).tell(refuse)
+        await Deltas(source.deltas()).forward_to(refuse)
     assert source.closed
 
 
 async def test_cancelling_aborts_the_request_before_the_task_ends() -> None:
-    source, told = Source(), asyncio.Event()
-    telling = asyncio.create_task(Deltas(source.deltas()).tell(lambda delta: told.set() if delta.text == "b" else None))
-    await told.wait()
-    telling.cancel()
-    await asyncio.gather(telling, return_exceptions=True)
-    assert telling.cancelled()
+    source, has_both = Source(), asyncio.Event()
+    forwarding = asyncio.create_task(
+        Deltas(source.deltas()).forward_to(lambda delta: has_both.set() if delta.text == "b" else None)
+    )
+    await has_both.wait()
+    forwarding.cancel()
+    await asyncio.gather(forwarding, return_exceptions=True)
+    assert forwarding.cancelled()
     assert source.closed

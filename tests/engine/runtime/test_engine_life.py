@@ -126,28 +126,28 @@ async def test_cancelling_the_reader_frees_the_blocks(engine: Engine) -> None:
 HELLO: list[ChatMessage] = [{"role": "user", "content": "hello"}]
 
 
-async def test_who_is_told_hears_what_who_asks_reads(engine: Engine) -> None:
-    asked = await read(engine.chat(HELLO, SHORT))
-    told: list[Delta] = []
-    await engine.chat(HELLO, SHORT).tell(told.append)
-    for deltas in (asked, told):
+async def test_forwarded_deltas_are_those_that_iterating_yields(engine: Engine) -> None:
+    iterated = await read(engine.chat(HELLO, SHORT))
+    forwarded: list[Delta] = []
+    await engine.chat(HELLO, SHORT).forward_to(forwarded.append)
+    for deltas in (iterated, forwarded):
         assert deltas[-1].is_last
         assert sum(delta.is_last for delta in deltas) == 1
-    assert [token for delta in told for token in delta.token_ids] == [
-        token for delta in asked for token in delta.token_ids
+    assert [token for delta in forwarded for token in delta.token_ids] == [
+        token for delta in iterated for token in delta.token_ids
     ]
-    assert "".join(delta.text for delta in told) == "".join(delta.text for delta in asked)
+    assert "".join(delta.text for delta in forwarded) == "".join(delta.text for delta in iterated)
     await settled(engine)
     books(engine)
 
 
-async def test_who_leaves_or_fails_while_being_told_frees_the_blocks(engine: Engine) -> None:
+async def test_cancelling_a_forward_or_raising_in_its_callback_frees_the_blocks(engine: Engine) -> None:
     begun = asyncio.Event()
-    telling = asyncio.create_task(engine.chat(HELLO, ENDLESS).tell(lambda _delta: begun.set()))
+    forwarding = asyncio.create_task(engine.chat(HELLO, ENDLESS).forward_to(lambda _delta: begun.set()))
     await begun.wait()
-    telling.cancel()
+    forwarding.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await telling
+        await forwarding
     await settled(engine)
     assert engine.stats().requests_finished["abort"] == 1
 
@@ -155,21 +155,21 @@ async def test_who_leaves_or_fails_while_being_told_frees_the_blocks(engine: Eng
         raise LookupError("not this one")
 
     with pytest.raises(LookupError):
-        await engine.chat(HELLO, ENDLESS).tell(refuse)
+        await engine.chat(HELLO, ENDLESS).forward_to(refuse)
     await settled(engine)
     assert engine.stats().requests_finished["abort"] == 2
     books(engine)
 
 
-async def test_who_is_told_hears_that_the_engine_stops(engine: Engine) -> None:
+async def test_forwarding_raises_when_the_engine_stops(engine: Engine) -> None:
     begun = asyncio.Event()
-    telling = asyncio.create_task(engine.chat(HELLO, ENDLESS).tell(lambda _delta: begun.set()))
+    forwarding = asyncio.create_task(engine.chat(HELLO, ENDLESS).forward_to(lambda _delta: begun.set()))
     await begun.wait()
     await engine.stop()
     with pytest.raises(EngineStoppedError):
-        await telling
+        await forwarding
     with pytest.raises(EngineStoppedError, match="not started"):
-        await engine.chat(HELLO, ENDLESS).tell(lambda _delta: None)
+        await engine.chat(HELLO, ENDLESS).forward_to(lambda _delta: None)
 
 
 async def test_draining_finishes_what_runs_and_refuses_what_comes(engine: Engine) -> None:

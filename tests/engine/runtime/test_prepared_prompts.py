@@ -137,7 +137,7 @@ async def test_prepared_and_streamed_is_the_same_as_chat(
     prepared = await engine.prepare(messages, params)
     assert await read(engine.stream(prepared)) == said(expected)
     pushed: list[Delta] = []
-    await engine.stream(prepared).tell(pushed.append)
+    await engine.stream(prepared).forward_to(pushed.append)
     assert said(pushed) == said(expected)
     assert pushed[-1].timings is not None
     assert pushed[-1].timings.prompt_tokens == prepared.num_prompt_tokens == len(await engine.tokenize(messages))
@@ -257,7 +257,11 @@ async def test_a_full_engine_refuses_both_steps(one: Path) -> None:
         prepared = await engine.prepare(HELLO, GREEDY)
         running = engine.stream(await engine.prepare(HELLO, ENDLESS))
         await anext(running)
-        for refused in (engine.prepare(HELLO), read(engine.stream(prepared)), engine.stream(prepared).tell(print)):
+        for refused in (
+            engine.prepare(HELLO),
+            read(engine.stream(prepared)),
+            engine.stream(prepared).forward_to(print),
+        ):
             with pytest.raises(EngineOverloadedError, match="of at most 1"):
                 await refused
         await running.aclose()
@@ -365,7 +369,7 @@ async def test_leaving_its_stream_aborts_the_request_alone(engine: Engine) -> No
     await anext(left)
     await left.aclose()
     pushed: list[Delta] = []
-    pushing = asyncio.create_task(engine.stream(prepared).tell(pushed.append))
+    pushing = asyncio.create_task(engine.stream(prepared).forward_to(pushed.append))
     await eventually(lambda: bool(pushed))
     pushing.cancel()
     assert len((await stays)[0][1]) == 400
