@@ -3,7 +3,8 @@
 Everything that names parameters reads it: the validation in :mod:`engine.sampling_params`, the dialects of model
 servers, the row of the C++ sampler, and in the application the fields of ``/v1``, a chat's settings, the presets and
 the settings panel; ``docs/sampling.md`` is written from it. A new parameter is an entry here, its typed field in
-:class:`engine.sampling_params.SamplingParams`, and what computes it in ``sampling/``.
+:class:`engine.sampling_params.SamplingParams`, and what computes it in ``sampling/``: its value in ``SamplingRow`` and
+the kernels of each device. ``app.api.openai.fields`` may list its name as unsupported, which then goes.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Parameter:
         engines: the kinds of engines that know it, by the names of :data:`engine.remote.dialects.DIALECTS`.
         spellings: an engine's name for it where it differs from ours.
         is_native: part of the row that the C++ sampler takes. Rows with another filter are sampled in NumPy.
-        in_chat: a setting of chats, shown in the settings panel.
+        in_chat: a setting of chats, shown in the settings panel; for numbers and strings.
         slider: its slider there; None shows a field to type into. The parameters with sliders are those that presets
             set.
         paper: the publication that introduced it.
@@ -117,6 +118,11 @@ class Parameter:
     in_chat: bool = False
     slider: Slider | None = None
     paper: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The description as a sentence."""
+        return f"{self.description[0].upper()}{self.description[1:]}."
 
     def spelling(self, engine: str) -> str | None:
         """Returns the engine's name for the parameter, or None if it does not know it."""
@@ -368,7 +374,7 @@ _PARAMETERS: Final = (
         group=Group.OUTPUT,
         label="Seed",
         help="The same seed repeats a reply (exactly, in float32). Leave empty for a random seed.",
-        description="makes sampling reproducible; -1 is random, as in vLLM and llama.cpp",
+        description="makes sampling reproducible; without a seed, or with -1 as in vLLM and llama.cpp, it is random",
         low=0,
         high=MAX_SEED,
         aliases={-1: None},
@@ -409,7 +415,7 @@ _PARAMETERS: Final = (
         label="Log-probabilities of the prompt",
         help="How many of the likeliest tokens to return for each token of the prompt.",
         description="the same for the prompt's tokens, with the same limit; the whole prompt is then computed, even "
-        "where the prefix cache holds the start of it",
+        "where the prefix cache holds the start of it; not available from a remote model server",
         low=0,
         high=MAX_LOGPROBS,
         unit="tokens",

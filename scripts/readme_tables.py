@@ -81,9 +81,10 @@ def parameters_text() -> str:
         origin = next(engine for engine in names if parameter.spelling(engine) is not None)
         names[origin].append(f"`{name}`")
     texts = {origin: ", ".join(own) for origin, own in names.items()}
+    own_names = f"{', '.join(names['deskmate'][:-1])} and {names['deskmate'][-1]}"
     text = (
         f"The API takes OpenAI's sampling parameters ({texts['openai']}), vLLM's additional ones under the same names "
-        f"({texts['vllm']}), and {texts['deskmate']}. [`docs/sampling.md`](docs/sampling.md) says what each of them "
+        f"({texts['vllm']}), and {own_names}. [`docs/sampling.md`](docs/sampling.md) says what each of them "
         "takes and does."
     )
     return "\n".join(textwrap.wrap(text, 125, break_on_hyphens=False))

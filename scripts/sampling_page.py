@@ -15,20 +15,24 @@ where it can be set. It is written from `engine/parameter_table.py` by `make rea
 A parameter that is not set has the model's own default, from its `generation_config.json`, or else changes nothing. A
 value out of range is refused with an error that names the parameter, the value and the range; nothing is clamped.
 
-Where parameters are set, from the most general to the most specific:
+Parameters are set in three places:
 
-1. The model's `generation_config.json`.
-2. A preset, or a system prompt's recommended settings: the parameters that have a control in the settings panel.
-3. A chat's settings, in the settings panel or as `settings` in `POST /api/turns`.
-4. `/v1/chat/completions` and `/v1/completions`, or `SamplingParams` in Python: all parameters.
+- For a model: in its `generation_config.json`. Everything below takes precedence over it.
+- For a chat: in the settings panel, or as `settings` in `POST /api/turns`. A preset fills in the panel's sliders, and a
+  system prompt may recommend a value for any parameter of the panel.
+- For one request: in `/v1/chat/completions` and `/v1/completions`, or as `SamplingParams` in Python. These take all
+  parameters.
 
 The engine applies them in this order: logit bias; repetition, presence and frequency penalty; bans (of ending before
-`min_tokens`, of words); temperature; `top_k`; `top_p`, as a share of what `top_k` keeps; `min_p`. Other filters say
-where they come. Temperature 0 takes the likeliest token after the bans, and the filters have no effect.
+`min_tokens`, of words); temperature; `top_k`; `top_p`, as a share of what `top_k` keeps; `min_p`. The section of any
+other filter says where it comes. Temperature 0 takes the likeliest token after the bans, and the filters have no effect.
+
+"Known to" lists the engines and model servers that take a parameter. A remote model server is not sent a parameter that
+it does not know: such a request is refused, unless the value changes nothing.
 
 To start: leave everything at the model's default. For facts and code, lower the temperature to 0.2. For variety, raise
-it to 1 or more and set `min_p` to 0.05, which drops the words that a high temperature would let through. If a reply
-repeats itself, raise the repetition penalty to 1.05 or 1.1.
+it to 1 or more and set `min_p` to 0.05, which drops the unlikely words that a high temperature would let through. If a
+reply repeats itself, raise the repetition penalty to 1.05 or 1.1.
 """
 
 
@@ -60,7 +64,7 @@ def _overview() -> Iterator[str]:
 def _section(parameter: Parameter) -> Iterator[str]:
     yield f"### `{parameter.name}`"
     yield ""
-    yield f"{parameter.description[0].upper()}{parameter.description[1:]}."
+    yield parameter.sentence
     yield ""
     unit = f", in {parameter.unit}" if parameter.unit else ""
     kind = f"a {parameter.kind}{unit}; " if parameter.kind.is_number else ""

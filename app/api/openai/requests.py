@@ -54,7 +54,7 @@ else:
         **{
             parameter.name: (
                 _TYPES[parameter.kind] | None,
-                Field(None, description=f"{parameter.description[0].upper()}{parameter.description[1:]}."),
+                Field(None, description=parameter.sentence),
             )
             for parameter in _SHARED
         },

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from app.api.openai.errors import IGNORED_FIELDS, MAX_LISTED
 from app.api.openai.fields import REQUEST_FIELDS
 from app.api.openai.requests import ChatCompletionRequest, CompletionRequest
+from engine import PARAMETERS
 from testing.json_events import parse_json_events
 from testing.waiting import eventually
 from tests.app.live_server import RunningApp, live_server, reset_engine
@@ -116,6 +117,10 @@ async def test_every_known_field_is_taken_at_its_neutral_values_and_refused_by_n
         assert caught.value.errors()[0]["ctx"]["param"] == name
         refused += 1
     assert refused > 70
+
+
+async def test_no_sampling_parameter_is_listed_as_unsupported() -> None:
+    assert not REQUEST_FIELDS.keys() & PARAMETERS.keys()
 
 
 async def test_true_is_not_one_and_one_is_not_true(live: RunningApp) -> None:
