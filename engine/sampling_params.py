@@ -62,7 +62,8 @@ class SamplingParams:
     response_format: Mapping[str, object] | None = None
 
     def __post_init__(self) -> None:
-        self._check_unsupported()
+        if self.response_format not in (None, {"type": "text"}):
+            raise UnsupportedParameterError(f"response_format is not supported yet (got {self.response_format!r})")
         for name, parameter in PARAMETERS.items():
             object.__setattr__(self, name, checked(parameter, getattr(self, name)))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -126,17 +127,9 @@ class SamplingParams:
         Raises:
             InvalidRequestError: naming the field, the limit and the setting.
         """
-        for name, asked in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
-            if asked is not None and asked > limit:
-                raise _wrong(name, asked, f"between 0 and {limit}, the ENGINE_MAX_LOGPROBS of this server")
-
-    def _check_unsupported(self) -> None:
-        is_unset = {
-            "response_format": self.response_format in (None, {"type": "text"}),
-        }
-        for name, unset in is_unset.items():
-            if not unset:
-                raise UnsupportedParameterError(f"{name} is not supported yet (got {getattr(self, name)!r})")
+        for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            if count is not None and count > limit:
+                raise _wrong(name, count, f"between 0 and {limit}, the ENGINE_MAX_LOGPROBS of this server")
 
 
 def _fields_text() -> str:

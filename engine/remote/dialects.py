@@ -30,8 +30,8 @@ class Dialect:
     """The API of one kind of server.
 
     Args:
-        title: display name.
         name: the name that ``ENGINE_REMOTE_KIND`` and :data:`engine.parameter_table.PARAMETERS` use.
+        title: display name.
         extra_fields: extra fields sent along with a parameter, by the server's name for it.
         values: replacements for single values, by our name of the parameter; None omits it.
         always: fields sent with every request.
@@ -150,12 +150,12 @@ class ChatRequest:
         return body | sampling_fields(self.params, dialect) | self._logprobs()
 
     def _logprobs(self) -> dict[str, Any]:
-        asked = self.params.logprobs
-        if asked is None:
+        count = self.params.logprobs
+        if count is None:
             return {}
         if self.messages is None:
-            return {"logprobs": asked}
-        return {"logprobs": True, "top_logprobs": asked}
+            return {"logprobs": count}
+        return {"logprobs": True, "top_logprobs": count}
 
 
 def chat_fields(messages: Sequence[ChatMessage], dialect: Dialect) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def sampling_fields(params: SamplingParams, dialect: Dialect) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, parameter in PARAMETERS.items():
         value = getattr(params, name)
-        # Also where the neutral value is the default: then the server's own is the same.
+        # A default of ours, such as n=1, is the server's own default too.
         if name in _SENT_APART or value is None or value == {} or value == parameter.default:
             continue
         spelled = parameter.spelling(dialect.name)

@@ -215,9 +215,7 @@ def _threshold(values: Tensor, whole: Tensor | None, rows: Sequence[SamplingRow]
 def _keep_typical(scaled: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     """Applies locally typical sampling: -inf for tokens much likelier or much less likely than expected.
 
-    Meister, Pimentel, Wiher and Cotterell, "Locally Typical Sampling" (TACL 2023): tokens are taken in the order of
-    ``|-log p - H|``, with ``H`` the entropy of the distribution, until they have the mass ``typical_p``; the token
-    that completes it stays. As in transformers, the distribution is the one that the filters before have left.
+    See :func:`engine.sampling.cpu._typical`.
 
     Args:
         scaled: ``[n, c]``, -inf where a token has been dropped; left unchanged.
