@@ -56,6 +56,6 @@ def _parameter_options(parameter: Parameter) -> dict[str, object]:
         "unset": parameter.default,
         "is_slider": parameter.slider is not None,
         "is_advanced": parameter.slider is not None and parameter.slider.is_advanced,
-        # Which seed or how many replies is nothing that a prompt can recommend.
+        # The desk's editor of prompts offers the numbers, but no seed: one seed for every chat would repeat replies.
         "is_recommendable": parameter.group is not Group.OUTPUT and parameter.kind.is_number,
     }

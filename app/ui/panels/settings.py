@@ -41,8 +41,6 @@ _ADVANCED = """
 </button>
 """
 
-_PRESETS_INFO = "A starting point for the controls below."
-
 
 def settings_panel() -> None:
     """Add the panel to the current Blocks context."""
@@ -84,7 +82,7 @@ def settings_panel() -> None:
 def _controls() -> dict[str, Component]:
     """Return the controls, keyed by the name of their field in ``ChatSettings``."""
     controls: dict[str, Component] = {
-        "preset": gr.Radio([], label="Preset", info=_PRESETS_INFO, elem_id="dm-preset"),
+        "preset": gr.Radio([], label="Preset", info="A starting point for the controls below.", elem_id="dm-preset"),
         "system_prompt_name": gr.Dropdown(
             [], label="System prompt", info="Instructions sent before the conversation.", elem_id="dm-prompt"
         ),
@@ -117,13 +115,13 @@ def _parameter_controls(*, is_advanced: bool) -> dict[str, Component]:
 
 def _control(parameter: Parameter) -> Component:
     """Create a parameter's control. ``settings.js`` looks up its range: Gradio also reports typed values outside it."""
-    known: dict[str, Any] = {
+    common: dict[str, Any] = {
         "label": parameter.label,
         "info": parameter.help,
         "elem_id": f"dm-control-{parameter.name}",
     }
     if (slider := parameter.slider) is not None:
-        return gr.Slider(slider.low, slider.high, step=slider.step, **known)
+        return gr.Slider(slider.low, slider.high, step=slider.step, **common)
     if parameter.kind.is_number:
-        return gr.Number(minimum=parameter.low, precision=0 if parameter.kind is Kind.WHOLE else None, **known)
-    return gr.Textbox(lines=2, max_lines=4, **known)  # a string per line
+        return gr.Number(minimum=parameter.low, precision=0 if parameter.kind is Kind.WHOLE else None, **common)
+    return gr.Textbox(lines=2, max_lines=4, **common)  # a string per line

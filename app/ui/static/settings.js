@@ -38,6 +38,7 @@ export class Settings {
     this.onSaveFailed = onSaveFailed;
     this.parameters = new Map(options.parameters.map((each) => [each.name, each]));
     this.sliders = options.parameters.filter((each) => each.is_slider).map(({ name }) => name); // what presets set
+    this.lists = options.parameters.filter(({ kind }) => kind === "strings").map(({ name }) => name); // a string per line
     this.empty = Object.freeze({
       preset: null,
       ...Object.fromEntries(options.parameters.map(({ name, unset }) => [name, unset])),
@@ -118,7 +119,7 @@ export class Settings {
     if (name === "preset") this.#choosePreset(shown.preset);
     else if (name === "system_prompt_name") this.#choosePrompt(shown.system_prompt_name);
     else if (name === "system_prompt") this.#writePrompt(shown.system_prompt ?? "");
-    else this.#setNumber(name, shown);
+    else this.#setParameter(name, shown);
   }
 
   // The values, and where needed the choices, for Gradio to set on the controls.
@@ -134,17 +135,12 @@ export class Settings {
     const shown = {
       ...this.value,
       preset: this.value.preset ?? (this.#allDefault() ? MODEL_DEFAULT : null),
-      ...Object.fromEntries(this.#lists().map((name) => [name, this.value[name].join("\n")])),
+      ...Object.fromEntries(this.lists.map((name) => [name, this.value[name].join("\n")])),
       system_prompt_name: this.value.system_prompt_name ?? (this.value.system_prompt ? OWN_TEXT : NO_PROMPT),
       system_prompt: this.#promptText() ?? this.value.system_prompt,
     };
     for (const name of this.sliders) shown[name] ??= this.options.defaults[name];
     return shown;
-  }
-
-  // The names of the parameters that are lists of strings, shown one per line.
-  #lists() {
-    return this.options.parameters.filter(({ kind }) => kind === "strings").map(({ name }) => name);
   }
 
   #newChatSettings() {
@@ -225,15 +221,15 @@ export class Settings {
 
   // Out of range, a slider shows its nearest value but reports the typed one, which is ignored. A plain number field
   // shows the typed value, so that is kept, and messages with it are refused until it is corrected.
-  #setNumber(name, shown) {
-    const complaint = this.#rangeError(name, shown[name]);
-    if (complaint !== null && this.sliders.includes(name)) {
-      this.note.textContent = `${complaint} ${shown[name]} was not applied.`;
+  #setParameter(name, shown) {
+    const rangeError = this.#rangeError(name, shown[name]);
+    if (rangeError !== null && this.sliders.includes(name)) {
+      this.note.textContent = `${rangeError} ${shown[name]} was not applied.`;
       this.showSoon();
       return;
     }
     this.#change({ ...this.value, ...this.#parseControl(name, shown[name]), preset: this.#presetAfter(name) });
-    if (complaint !== null) this.note.textContent = complaint;
+    if (rangeError !== null) this.note.textContent = rangeError;
     if (this.#shown().preset !== shown.preset) this.#show();
   }
 
@@ -253,7 +249,7 @@ export class Settings {
   }
 
   #parseControl(name, value) {
-    if (this.parameters.get(name).kind === "strings") return { [name]: (value ?? "").split("\n").filter((line) => line !== "") };
+    if (this.lists.includes(name)) return { [name]: (value ?? "").split("\n").filter((line) => line !== "") };
     if (this.sliders.includes(name)) return { [name]: value === this.options.defaults[name] ? null : value };
     return { [name]: value ?? null };
   }
