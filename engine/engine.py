@@ -186,20 +186,7 @@ class Engine:
         truncation: Truncation | None = None,
         previous: PreparedPrompt | None = None,
     ) -> PreparedPrompt:
-        """Validates, renders and counts a conversation that :meth:`stream` would accept now.
-
-        Args:
-            messages: the conversation, oldest first; copied.
-            params: default: the model's own.
-            caller: the user the request is made for. Requests without a caller share one prefix cache and one turn
-                in the queue.
-            truncation: leaves out the oldest turns of a conversation that is too long; None refuses it.
-            previous: the prompt of the conversation's previous turn. Where this one continues it, only the rest is
-                tokenized; anything else does no harm.
-
-        Raises:
-            ContextLengthError, InvalidRequestError, EngineOverloadedError, EngineStoppedError: it would be refused.
-        """
+        """Validates, renders and counts a conversation. See :meth:`engine.interface.ChatEngine.prepare`."""
         worker = self._supervisor.running_worker()
         request_processor = worker.core.request_processor
         chat = await prepare_truncated(

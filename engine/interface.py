@@ -121,7 +121,7 @@ class ChatEngine(Protocol):
         Args:
             messages: the conversation, oldest first; copied.
             params: default: the model's own.
-            caller: requests without one share everything with each other.
+            caller: requests without one share one prefix cache and one turn in the queue.
             truncation: leaves out the oldest turns of a conversation that is too long; None refuses it.
             previous: the prompt of the conversation's previous turn. Where this one continues it, only the rest is
                 tokenized; anything else does no harm.

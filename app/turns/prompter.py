@@ -60,9 +60,8 @@ class Prompter:
         try:
             return await self._engine.prepare(messages, params, caller=caller, truncation=truncation, previous=previous)
         except ContextLengthError as error:
-            raise await self._refusal(
-                error, system_prompt, params, with_turns=bool(turns and not truncation)
-            ) from error
+            with_turns = bool(turns) and truncation is None
+            raise await self._refusal(error, system_prompt, params, with_turns=with_turns) from error
         except (EngineError, ValueError) as error:
             raise as_app_error(error) from error
 

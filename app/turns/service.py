@@ -297,14 +297,14 @@ class Turns:
         user_id: str,
         request_id: str | None,
         settings: ChatSettings | None,
-        question: Callable[[], Awaitable[TurnRequest]],
+        resolve_request: Callable[[], Awaitable[TurnRequest]],
         *,
         look_first: bool = True,
     ) -> TurnRef:
         async def begin(turn_id: str) -> TurnRef:
             if self._closing:
                 raise EngineUnavailable("The server is shutting down. Please send again once it is back.")
-            turn_request = await question()
+            turn_request = await resolve_request()
             if self._storage is not None:
                 await self._storage.check(user_id, turn_request.conversation_id)
             async with self._admission.admit(user_id):
@@ -396,14 +396,14 @@ class Turns:
         if not task.cancelled() and (failure := task.exception()) is not None:
             _log.error("%s failed", task.get_name(), exc_info=failure)
 
-    def _remember(self, live: LiveTurn, context: TurnContext, question: str, settings: ChatSettings) -> None:
+    def _remember(self, live: LiveTurn, context: TurnContext, text: str, settings: ChatSettings) -> None:
         """Caches what the conversation's next message starts from."""
         if live.saved is None:
             return
         reply = PathMessage(Role.ASSISTANT, live.saved.text, live.saved.token_ids)
         after = TurnContext(
             parent_id=live.ref.message_id,
-            path=(*context.path, PathMessage(Role.USER, question), reply),
+            path=(*context.path, PathMessage(Role.USER, text), reply),
             settings=settings,
             streaming=False,
             omitted_messages=live.ref.omitted_messages,

@@ -245,6 +245,7 @@ class RemoteEngine:
             EngineStoppedError: no server is healthy.
         """
         limit = self._info.max_model_len
+        resolved = (params or SamplingParams()).with_defaults(self.default_sampling_params)
 
         async def counted(kept: Sequence[ChatMessage]) -> PreparedPrompt:
             tokens = await self._count(kept, params, limit)
@@ -252,7 +253,7 @@ class RemoteEngine:
                 messages=tuple(message.copy() for message in kept),
                 caller=caller,
                 requested_params=params,
-                params=(params or SamplingParams()).with_defaults(self.default_sampling_params),
+                params=resolved,
                 num_prompt_tokens=tokens,
                 max_model_len=limit,
             )

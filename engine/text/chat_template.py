@@ -54,8 +54,8 @@ class ChatTemplate:
     anyway (then the message is refused).
 
     A reply that comes with its token ids keeps them wherever the template shows its text unchanged, so that the next
-    turn finds it in the prefix cache; see :class:`~engine.text.reply_tokens.ReplyTokens`. A prompt that extends a
-    cached prompt is tokenized only from the end of that prompt on.
+    turn finds it in the prefix cache; see :class:`~engine.text.reply_tokens.ReplyTokens`. A conversation that
+    continues that of a previous prompt is tokenized only from the end of that prompt on.
 
     Args:
         tokenizer: the model's tokenizer.
