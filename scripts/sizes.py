@@ -1,6 +1,6 @@
 """Reports the size of the source by folder: files, and lines of code, docstrings, comments and blank lines.
 
-    .venv/bin/python scripts/sizes.py            # each top folder and the floors in it, then each language
+    .venv/bin/python scripts/sizes.py            # each top folder and the folders in it, then each language
     .venv/bin/python scripts/sizes.py --depth 4  # every folder
 
 A line that holds code counts as code, also if a comment ends it. Counts the files that git tracks, without those of
@@ -139,7 +139,7 @@ def format_sizes(title: str, rows: Iterable[tuple[str, Size]]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--depth", type=int, default=2, help="levels of folders (2: top folders and floors)")
+    parser.add_argument("--depth", type=int, default=2, help="levels of folders (2: top folders and those in them)")
     depth = parser.parse_args(arguments).depth
     sizes = {
         path: size_of((ROOT / path).read_text(encoding="utf-8"), LANGUAGES[path.suffix])
