@@ -65,7 +65,7 @@ class SamplingParams:
         if self.response_format not in (None, {"type": "text"}):
             raise UnsupportedParameterError(f"response_format is not supported yet (got {self.response_format!r})")
         for name, parameter in PARAMETERS.items():
-            object.__setattr__(self, name, checked(parameter, getattr(self, name)))
+            object.__setattr__(self, name, _check(parameter, getattr(self, name)))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens must be at most max_tokens (got {self.min_tokens} and {self.max_tokens})"
@@ -213,7 +213,7 @@ def _integer(name: str, value: object, low: int, high: int) -> int | None:
     return number
 
 
-def checked(parameter: Parameter, value: object) -> Any:
+def _check(parameter: Parameter, value: object) -> Any:
     """Returns a parameter's value in its own type: a float, an int, a tuple of strings and so on.
 
     None is a number's default.
