@@ -25,7 +25,7 @@ Parameters are set in three places:
 
 The engine applies them in this order: logit bias; repetition, presence and frequency penalty; bans (of ending before
 `min_tokens`, of words); temperature; `top_k`; `top_p`, as a share of what `top_k` keeps; `min_p`. The section of any
-other filter says where it comes. Temperature 0 takes the likeliest token after the bans, and the filters have no effect.
+other filter says where it comes. Temperature 0 takes the likeliest token after the bans; the filters have no effect.
 
 "Known to" lists the engines and model servers that take a parameter. A remote model server is not sent a parameter that
 it does not know: such a request is refused, unless the value changes nothing.
