@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, field_validator
 
+from app.domain.text import clean_text
 from app.errors import InvalidInput
 from engine import PARAMETERS, Kind, Parameter, SamplingParams
 
@@ -63,6 +64,19 @@ class ChatSettings(_WithParameters):
         def __init__(self, **values: Any) -> None: ...
 
         def __getattr__(self, name: str) -> Any: ...
+
+    @field_validator("*")
+    @classmethod
+    def _clean(cls, value: Any) -> Any:
+        # Also of settings stored without this: text that cannot be encoded keeps a chat from being shown or exported.
+        match value:
+            case str():
+                return clean_text(value)
+            case tuple():
+                return tuple(map(clean_text, value))
+            case dict():
+                return {name: clean_text(text) for name, text in value.items()}
+        return value
 
     @property
     def has_system_prompt(self) -> bool:

@@ -195,6 +195,39 @@ async def test_prompts_recommend_and_presets_set_what_the_panel_has(parameter: P
             Preset(name="p", title="P", description="", values={parameter.name: math.nan})
 
 
+HALF = "\ud800"  #: half of a surrogate pair, which JSON can express but UTF-8 cannot encode
+HALVES: list[dict[str, Any]] = [
+    {"stop": [f"a{HALF}b"]},
+    {"preset": HALF},
+    {"system_prompt_name": HALF},
+    {"system_prompt": HALF},
+]
+
+
+@pytest.mark.parametrize(
+    "settings", [*HALVES, {"system_prompt_variables": {"topic": HALF}}], ids=lambda settings: next(iter(settings))
+)
+async def test_text_that_is_not_valid_breaks_no_chat(live: RunningApp, settings: dict[str, Any]) -> None:
+    answer = await post(live, "/api/turns", {"text": "hello", "settings": settings})
+    assert answer.status_code in (201, 422), answer.text
+    begun = (await post(live, "/api/turns", {"text": "hello"})).json()
+    await live.http.get(f"/api/turns/{begun['turn_id']}/events")
+    chat = f"/api/conversations/{begun['conversation_id']}"
+    changed = await live.http.patch(
+        chat, content=json.dumps({"settings": settings}), headers={"Content-Type": "application/json"}
+    )
+    assert changed.status_code in (204, 422), changed.text
+    for path in (chat, f"{chat}/export", "/api/export"):
+        assert (await live.http.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize("settings", HALVES, ids=lambda settings: next(iter(settings)))
+async def test_stored_settings_with_text_that_is_not_valid_load(settings: dict[str, Any]) -> None:
+    loaded = ChatSettings.model_validate(settings)
+    loaded.model_dump_json()
+    assert "\N{REPLACEMENT CHARACTER}" in str(loaded.model_dump())
+
+
 async def test_settings_of_an_older_version_load(live: RunningApp) -> None:
     assert ChatSettings.model_validate({"preset": "precise", "temperature": 0.2, "stop": ["x"]}).sampling() == {
         "temperature": 0.2,
