@@ -15,7 +15,7 @@ from app.store.chat.turn_contexts import TurnContext
 from engine import PreparedPrompt
 
 MAX_CHARS = 3_000_000
-"""Capacity: characters over all cached messages. Above it the oldest entries are evicted.
+"""Capacity: characters over all cached messages, system prompts included. Above it the oldest entries are evicted.
 
 With its token ids and its prompt, an entry takes some 20 bytes per character.
 """
@@ -58,6 +58,8 @@ class RecentContexts:
         """Caches the conversation's latest context, and the prompt of the reply that it ends with."""
         self.forget(user_id, conversation_id)
         num_chars = sum(len(message.content) for message in context.path)
+        # Not in the path, and often most of a prompt.
+        num_chars += sum(len(message["content"]) for message in prompt.messages if message["role"] == "system")
         self._kept[user_id, conversation_id] = _Entry(context if self._is_alone else None, prompt, num_chars)
         self._num_chars += num_chars
         while self._num_chars > self._max_chars:

@@ -197,3 +197,14 @@ async def test_old_ones_are_forgotten(engine: FakeEngine) -> None:
     recent.forget(ME, "8")
     recent.keep(ME, "7", context(100), prompt)  # nothing of what was forgotten counts
     assert recent.find(ME, "7", "tip") is not None
+
+
+async def test_a_system_prompt_counts(engine: FakeEngine) -> None:
+    """It is the longest part of a short chat at a desk with long instructions, and each chat's prompt holds it."""
+    prompt = await engine.prepare([{"role": "system", "content": "x" * 40}, {"role": "user", "content": "hi"}])
+    path = (PathMessage(Role.USER, "hi"), PathMessage(Role.ASSISTANT, "hello"))
+    recent = RecentContexts(is_alone=True, max_chars=100)
+    for number in range(10):
+        recent.keep(ME, str(number), TurnContext("tip", path, SETTINGS, streaming=False), prompt)
+    kept = [recent.previous_prompt(ME, str(number)) is not None for number in range(10)]
+    assert kept == [False] * 8 + [True] * 2
