@@ -73,7 +73,8 @@ class ChatSettings(_WithParameters):
             case str():
                 return clean_text(value)
             case tuple():
-                return tuple(map(clean_text, value))
+                # A stop string of which nothing is left stops nothing; one that was empty before is refused later.
+                return tuple(clean_text(text) for text in value if clean_text(text) or not text)
             case dict():
                 return {name: clean_text(text) for name, text in value.items()}
         return value

@@ -228,6 +228,12 @@ async def test_stored_settings_with_text_that_is_not_valid_load(settings: dict[s
     assert "\N{REPLACEMENT CHARACTER}" in str(loaded.model_dump())
 
 
+async def test_a_stored_stop_string_of_which_nothing_is_left_refuses_no_message() -> None:
+    assert ChatSettings.model_validate({"stop": ["\0", "a\0b"]}).sampling_params().stop == ("ab",)
+    with pytest.raises(InvalidInput, match="stop must be strings of 1 to 256 characters"):
+        ChatSettings.model_validate({"stop": [""]}).sampling_params()
+
+
 async def test_settings_of_an_older_version_load(live: RunningApp) -> None:
     assert ChatSettings.model_validate({"preset": "precise", "temperature": 0.2, "stop": ["x"]}).sampling() == {
         "temperature": 0.2,
