@@ -76,7 +76,7 @@ class ChatSettings(_WithParameters):
                 # A stop string of which nothing is left stops nothing; one that was empty before is refused later.
                 return tuple(clean_text(text) for text in value if clean_text(text) or not text)
             case dict():
-                return {name: clean_text(text) for name, text in value.items()}
+                return {clean_text(name): clean_text(text) for name, text in value.items()}
         return value
 
     @property

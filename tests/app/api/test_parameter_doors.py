@@ -228,6 +228,13 @@ async def test_stored_settings_with_text_that_is_not_valid_load(settings: dict[s
     assert "\N{REPLACEMENT CHARACTER}" in str(loaded.model_dump())
 
 
+async def test_no_zero_byte_is_left_that_postgresql_refuses() -> None:
+    settings = ChatSettings(
+        preset="a\0b", stop=("a\0b",), system_prompt="a\0b", system_prompt_variables={"a\0b": "c\0d"}
+    )
+    assert "\\u0000" not in settings.model_dump_json()
+
+
 async def test_a_stored_stop_string_of_which_nothing_is_left_refuses_no_message() -> None:
     assert ChatSettings.model_validate({"stop": ["\0", "a\0b"]}).sampling_params().stop == ("ab",)
     with pytest.raises(InvalidInput, match="stop must be strings of 1 to 256 characters"):
