@@ -45,6 +45,8 @@ def _read(file: Path, kind: TemplateKind) -> Template:
         raise _refused(file, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     except yaml.YAMLError as error:
         raise _refused(file, f"the front matter is not YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise _refused(file, "the front matter is nested too deeply") from error
     except InvalidInput as error:
         raise _refused(file, error.message.rstrip(".")) from error
     except (OSError, ValueError) as error:

@@ -151,6 +151,7 @@ HEAD = "---\nname: x\ntitle: X\ndescription: Y\n---\n"
         ("", "front matter"),
         ("---\nname: x\n", "no end"),
         ("---\nname: [\n---\nhi", "not YAML"),
+        ("---\nname: " + "[" * 2000 + "\n---\nhi", "nested too deeply"),
         ("---\nname: x\ntitle: X\n---\nhi", "description"),
         ("---\n- a\n---\nhi", "no fields"),
         (HEAD.replace("title: X", "title: X\ncolour: red") + "hi", "colour"),
