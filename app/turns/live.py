@@ -126,6 +126,7 @@ class LiveTurn:
     def discard(self) -> None:
         """Ends the reply without saving it: its conversation was deleted in this process."""
         self._deleted = True
+        self.saved = None
         self.stop(MessageStatus.STOPPED)
 
     async def wait_until_saved(self) -> None:
@@ -216,7 +217,8 @@ class LiveTurn:
                 return self._end_event(outcome)
             try:
                 if not self._lost and await self._records.finish(self.user_id, self.ref.turn_id, outcome):
-                    self.saved = outcome
+                    # A deletion that came meanwhile found the reply saved, and deleted it.
+                    self.saved = None if self._deleted else outcome
                     return self._end_event(outcome)
                 self._lost = True
                 return await self._end_elsewhere(outcome)

@@ -16,11 +16,13 @@ from app.domain.prompting import PathMessage
 from app.domain.views import Role
 from app.errors import Conflict, NotFound
 from app.services.container import Services
+from app.store.chat.reply_writes import TurnOutcome
 from app.store.chat.turn_contexts import TurnContext
 from app.store.db.models import Conversation
 from app.turns.recent_contexts import RecentContexts
 from app.turns.service import TurnRef
 from testing.fake_engine import FakeEngine
+from testing.waiting import eventually
 
 SETTINGS = ChatSettings(temperature=0.3)
 
@@ -208,3 +210,26 @@ async def test_a_system_prompt_counts(engine: FakeEngine) -> None:
         recent.keep(ME, str(number), TurnContext("tip", path, SETTINGS, streaming=False), prompt)
     kept = [recent.previous_prompt(ME, str(number)) is not None for number in range(10)]
     assert kept == [False] * 8 + [True] * 2
+
+
+async def test_a_conversation_deleted_as_its_reply_ends_is_not_kept(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = page.services.turns
+    finish, deletions = turns._records.finish, []
+
+    async def finish_then_delete(user_id: str, turn_id: str, outcome: TurnOutcome) -> bool:
+        is_saved = await finish(user_id, turn_id, outcome)
+        deletions.append(asyncio.create_task(turns.delete_conversation(ME, ref.conversation_id)))
+        await eventually(lambda: turns._live[turn_id]._deleted)
+        return is_saved
+
+    monkeypatch.setattr(turns._records, "finish", finish_then_delete)
+    gate = asyncio.Event()
+    page.engine.say("1", gates={0: gate})
+    ref = await page.send("one")
+    gate.set()
+    await page.hear(ref)
+    await asyncio.gather(*deletions)
+    await eventually(lambda: not turns.running_turn_ids())
+    assert turns._recent.previous_prompt(ME, ref.conversation_id) is None
