@@ -34,10 +34,10 @@ class StepClock:
         forwards: list[Any]
         self._originals = step, *forwards = EngineCore.step, LoadedModel.logits, Decoder.logits
 
-        def timed_step(core: EngineCore) -> Any:
+        def timed_step(*args: Any) -> Any:
             if self._began is None:
                 self._began = perf_counter()
-            result = step(core)
+            result = step(*args)
             self._ended = perf_counter()
             return result
 

@@ -15,9 +15,12 @@ import pytest
 from benchmarks import __main__ as bench
 from benchmarks.machine import CpuMark, session_seconds
 from benchmarks.peers.catalogue import CATALOGUE
+from benchmarks.peers.deskmate import StepClock, answer
 from benchmarks.peers.process import PeerError, PeerProcess
 from benchmarks.peers.protocol import Chat, PeerConfig
 from benchmarks.report import Bandwidth
+from engine import Engine, EngineSettings
+from testing.models import make_model
 
 FAKE = """
 import time
@@ -109,3 +112,13 @@ def test_a_missing_peer_is_named_with_how_it_is_installed(
     assert "pip install llama-cpp-python" in said
     assert json.loads((tmp_path / "found.json").read_text())["missing"].keys() == set(gone)
     assert [entry.name for entry in CATALOGUE if entry.missing() is None] == ["deskmate", "transformers", "batching"]
+
+
+async def test_the_engine_s_steps_are_timed(tmp_path: Path) -> None:
+    """The clock stands in for methods of the engine, which the worker calls with whatever arguments they take."""
+    settings = EngineSettings(model=str(make_model(tmp_path / "llama", "llama")), dtype="float32", max_model_len=32)
+    async with Engine(settings) as engine:
+        with StepClock() as clock:
+            (reply,) = await answer(engine, [Chat((5, 6, 7), 4)])
+    assert len(reply.tokens) == 4
+    assert 0 < clock.outside_forward < 1
