@@ -65,6 +65,7 @@ class Supervisor:
         self.metrics = EngineMetrics(self.stats)
         self._progress = progress
         self._state = EngineState.STOPPED
+        self._refusal = _REFUSALS[EngineState.STOPPED]  # of the last closed worker
         self._stage: tuple[str, float] | None = None
         self._totals = EngineStats.nothing()  # counters of closed workers
         self._restarts = 0
@@ -121,7 +122,8 @@ class Supervisor:
         """
         worker = self.worker
         if worker is None:
-            raise EngineStoppedError(_REFUSALS.get(self._state, _REFUSALS[EngineState.STOPPED]))
+            # The state may be READY all the same: still, when a worker was just closed, or again, after a quick wake.
+            raise EngineStoppedError(_REFUSALS.get(self._state, self._refusal))
         return worker
 
     # -- commands ---------------------------------------------------------------------------------------------
@@ -359,6 +361,7 @@ class Supervisor:
         worker = self.worker
         if worker is None:
             return None
+        self._refusal = refusal
         worker.stop_admission(refusal)
         worker.wait_idle(timeout)
         core = worker.close(ReplyInterruptedError(sentence))

@@ -115,6 +115,27 @@ async def test_asleep_it_refuses_says_so_and_keeps_its_name_and_its_counts(engin
     assert engine.registry.get_sample_value("deskmate_time_to_first_token_seconds_count") == 2
 
 
+async def test_a_request_at_the_moment_of_falling_asleep_is_told_so(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is gone, and the state is not changed yet."""
+    supervisor, refusals = supervisor_module.Supervisor, list[str]()
+    close = supervisor._close_worker
+
+    def close_and_ask(self: supervisor_module.Supervisor, *args: Any) -> Any:
+        core = close(self, *args)
+        with pytest.raises(EngineStoppedError) as caught:
+            self.running_worker()
+        refusals.append(str(caught.value))
+        return core
+
+    with monkeypatch.context() as patch:
+        patch.setattr(supervisor, "_close_worker", close_and_ask)
+        await engine.sleep()
+    assert len(refusals) == 1
+    assert "asleep" in refusals[0]
+
+
 @pytest.mark.parametrize("act", ["sleep", "swap"])
 async def test_replies_in_flight_are_finished_first(engine: Engine, two: Path, act: str) -> None:
     task = await started(engine, SamplingParams(max_tokens=60, ignore_eos=True, temperature=0))
