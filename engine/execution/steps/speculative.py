@@ -61,8 +61,7 @@ class SpeculativeSteps(StepStrategy):
         """Yields one round for each further token of a step with drafts."""
         rows = list(accumulate([1 + len(chunk.draft) for chunk in plan.sampling[:-1]], initial=0))
         confirmed: list[Chunk] = []
-        scored = logits[plan.num_sampled_rows :]
-        prompt_logprobs = self.sampler.score_prompts(plan, scored) if len(scored) else {}
+        assert len(logits) == plan.num_sampled_rows, "no drafts in a step with prompt tokens, so none is scored"
         is_first = True
         while plan.chunks:
             sampled = self.sampler.sample(plan, logits[rows])
@@ -71,7 +70,6 @@ class SpeculativeSteps(StepStrategy):
                 sampled.tokens,
                 seconds=monotonic() - began,
                 logprobs=sampled.logprobs,
-                prompt_logprobs=prompt_logprobs if is_first else {},
                 failures=sampled.failures,
                 is_continuation=not is_first,
                 has_forward_pass=is_first,
