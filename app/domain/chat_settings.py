@@ -74,7 +74,7 @@ class ChatSettings(_WithParameters):
                 return clean_text(value)
             case tuple():
                 # A stop string of which nothing is left stops nothing; one that was empty before is refused later.
-                return tuple(clean_text(text) for text in value if clean_text(text) or not text)
+                return tuple(cleaned for text in value if (cleaned := clean_text(text)) or not text)
             case dict():
                 return {clean_text(name): clean_text(text) for name, text in value.items()}
         return value

@@ -148,7 +148,7 @@ class EngineCore:
         Raises:
             Exception: the step failed. The core cannot go on: call :meth:`evacuate` and build another.
         """
-        output = output or StepOutput()
+        output = StepOutput() if output is None else output
         self._output_processor.expire_overdue(output)
         for computed in self.strategy.advance():
             self._output_processor.fail(computed.failures, output)
