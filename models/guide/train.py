@@ -329,6 +329,7 @@ def main() -> None:
     shop = replace(shop, work=work / "draft", out=options.out / "draft", minutes=None)
     tokenizer = shop.tokenizer(options.out, recipe.vocabulary)
     shop.make(build_model(recipe, tokenizer), tokenizer, recipe)
+    workers.leave()
 
 
 if __name__ == "__main__":

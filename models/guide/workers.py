@@ -49,3 +49,8 @@ class Workers:
         """Until every process is here."""
         if self.count > 1:
             distributed.barrier()
+
+    def leave(self) -> None:
+        """End the connections to the other processes: a process that exits with them open may abort in their threads."""
+        if self.count > 1:
+            distributed.destroy_process_group()

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 import torch
-from torch import multiprocessing, nn
+from torch import distributed, multiprocessing, nn
 
 from models.guide.workers import Workers
 
@@ -23,6 +23,8 @@ def _work(rank: int, port: int) -> None:
     assert torch.equal(model.weight.grad, torch.full((2, 3), 0.5))
     assert torch.equal(model.bias.grad, torch.tensor([1.5, 3.0]))
     workers.wait()
+    workers.leave()
+    assert not distributed.is_initialized()
 
 
 @pytest.mark.full
@@ -40,5 +42,6 @@ def test_one_process_alone_keeps_its_gradients(monkeypatch: pytest.MonkeyPatch) 
     model.weight.grad = torch.ones(2, 3)
     workers.average_gradients(model)
     workers.wait()
+    workers.leave()
     assert workers == Workers(rank=0, count=1)
     assert torch.equal(model.weight.grad, torch.ones(2, 3))
