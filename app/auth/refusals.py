@@ -21,7 +21,7 @@ _PAGE = """<!doctype html>
 <head>
 <meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>Deskmate</title>
-<link rel="stylesheet" href="/ui/static/pages/pages.css">
+<link rel="stylesheet" href="/ui/static/pages/account/account.css">
 </head>
 <body><main class="dm-card"><h1>Access denied</h1><p>{message}</p><p><a href="/">Back to the chat</a></p></main></body>
 </html>

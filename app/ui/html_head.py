@@ -21,7 +21,7 @@ _IMPORT = re.compile(r'^(?:import|export)\b[^;"]*"(\.[^"]+)";', re.MULTILINE)
 
 
 def find_modules(first: str) -> list[str]:
-    """Return the modules that ``first`` imports, directly or not, and itself: sorted paths relative to ``static/``."""
+    """Return the modules that ``first`` imports, directly or not, and itself: sorted paths relative to this package."""
     root = STATIC_DIR.resolve()
     found: set[str] = set()
     to_read = [root / first]
@@ -36,11 +36,11 @@ def find_modules(first: str) -> list[str]:
 
 HTML_HEAD = "".join(
     [
-        '<script src="/ui/static/gradio_clock.js"></script>',  # not deferred: must run before Gradio's scripts
+        '<script src="/ui/static/shared/gradio_clock.js"></script>',  # not deferred: must run before Gradio's scripts
         *(f'<link rel="preload" as="style" href="/ui/static/{name}" fetchpriority="low">' for name in STYLES),
         *(
             f'<link rel="modulepreload" href="/ui/static/{name}" fetchpriority="low">'
-            for name in find_modules("app.js")
+            for name in find_modules("pages/chat/page.js")
         ),
     ]
 )

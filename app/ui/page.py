@@ -15,7 +15,7 @@ from app.ui.options import page_options
 from app.ui.panels.chat import chat_panel
 from app.ui.panels.conversations import conversations_panel
 from app.ui.panels.settings import settings_panel
-from app.ui.static_files import STATIC_DIR, RevalidatedFiles
+from app.ui.static_files import STATIC_DIR, PageFiles
 from app.ui.static_pages import install_pages
 from app.ui.theme import HEAD, page_theme
 
@@ -28,7 +28,7 @@ _START = """
 async () => {
   let page;
   try {
-    page = await import("/ui/static/app.js");
+    page = await import("/ui/static/pages/chat/page.js");
   } catch (error) {
     if (!(error instanceof TypeError)) throw error; // it loaded, but this browser can't run it
     document.getElementById("dm-alert").textContent = "Part of the page failed to load. Reloading …";
@@ -53,18 +53,18 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
 
     @app.get("/desk", include_in_schema=False)
     async def desk() -> FileResponse:
-        return FileResponse(STATIC_DIR / "desk" / "desk.html", headers={"Cache-Control": "no-cache"})
+        return FileResponse(STATIC_DIR / "pages" / "desk" / "desk.html", headers={"Cache-Control": "no-cache"})
 
     install_pages(app)
     install_html_head()
-    app.mount("/ui/static", RevalidatedFiles(directory=STATIC_DIR), name="ui-static")
+    app.mount("/ui/static", PageFiles(directory=STATIC_DIR), name="ui-static")
     gr.mount_gradio_app(
         app,
         _page(),
         "/",
         theme=page_theme(),
         head=HEAD,
-        favicon_path=str(STATIC_DIR / "favicon.svg"),
+        favicon_path=str(STATIC_DIR / "shared" / "favicon.svg"),
         footer_links=[],
         run_history=False,
         enable_monitoring=False,

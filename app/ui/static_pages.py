@@ -7,7 +7,7 @@ from fastapi.responses import FileResponse
 
 from app.ui.static_files import STATIC_DIR
 
-#: Route to file in ``static/pages/``. The pages' scripts load their data from the JSON API.
+#: Route to file in ``pages/account/``. The pages' scripts load their data from the JSON API.
 _PAGES = {
     "/sign-in": "sign_in.html",
     "/setup": "link.html",
@@ -24,6 +24,6 @@ def install_pages(app: FastAPI) -> None:
 
 def _add(app: FastAPI, path: str, name: str) -> None:
     async def page() -> FileResponse:
-        return FileResponse(STATIC_DIR / "pages" / name, media_type="text/html; charset=utf-8")
+        return FileResponse(STATIC_DIR / "pages" / "account" / name, media_type="text/html; charset=utf-8")
 
     app.add_api_route(path, page, include_in_schema=False)

@@ -1,4 +1,4 @@
-"""Gradio theme with system fonts, and the page's ``head``. Colours are defined in ``static/base.css``."""
+"""Gradio theme with system fonts, and the page's ``head``. Colours are defined in ``shared/base.css``."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ _SANS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Ubuntu", "Cantarel
 _MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Liberation Mono", "monospace"]
 #: Stylesheets in cascade order: a later one overrides an earlier one.
 STYLES = (
-    "base.css",
-    "layout.css",
-    "conversations.css",
-    "messages.css",
-    "feedback.css",
-    "canned.css",
-    "settings.css",
-    "model.css",
-    "account_menu.css",
+    "shared/base.css",
+    "pages/chat/layout.css",
+    "components/conversations/conversations.css",
+    "components/chat/chat.css",
+    "components/chat/feedback.css",
+    "components/composer/composer.css",
+    "components/settings/settings.css",
+    "components/model/model.css",
+    "components/header/header.css",
 )
 HEAD = "\n".join(
     [

@@ -201,7 +201,7 @@ def test_days_are_those_of_the_calendar(seeded: ChatPage) -> None:
     """One minute past midnight, the evening before is yesterday."""
     shown = seeded.page.evaluate(
         """async () => {
-            const { dateGroup } = await import("/ui/static/date_groups.js");
+            const { dateGroup } = await import("/ui/static/components/conversations/date_groups.js");
             const now = new Date(2026, 2, 1, 0, 1);
             const then = (days) => new Date(2026, 2, 1 - days, days ? 23 : 0, 0).toISOString();
             return [0, 1, 2, 8, 31].map((days) => dateGroup({ pinned: false, updated_at: then(days) }, now));

@@ -35,7 +35,7 @@ SENTENCES = {
     "The model is asleep. Wake it up in the settings.": "The model is asleep. Wake it up in the settings.",
 }
 TRANSLATE = """async (messages) => {
-  const { withLabels } = await import("/ui/static/labels.js");
+  const { withLabels } = await import("/ui/static/shared/labels.js");
   return messages.map(withLabels);
 }"""
 #: Fields that are wider than what they stand in.

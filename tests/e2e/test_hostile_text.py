@@ -83,7 +83,7 @@ def test_hostile_replies_are_shown_and_never_run(server: Server, reader: ChatPag
 def test_hostile_text_in_pieces(reader: ChatPage, step: int) -> None:
     """Half a tag must not become a tag when its other half arrives."""
     script = """async ([text, step]) => {
-      const { StreamingMarkdown } = await import("/ui/static/markdown.js");
+      const { StreamingMarkdown } = await import("/ui/static/components/chat/markdown.js");
       const element = document.createElement("div");
       document.getElementById("dm-messages").append(element);
       const markdown = new StreamingMarkdown(element);

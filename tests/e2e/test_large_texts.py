@@ -48,7 +48,7 @@ def test_reply_of_100_kb_leaves_the_page_usable(server: Server, reader: ChatPage
 @pytest.mark.parametrize("shape", ["mixed", "one code block", "one paragraph"])
 def test_text_drawn_as_it_grows_equals_text_drawn_at_once(reader: ChatPage, shape: str) -> None:
     script = """async ([text, step]) => {
-      const { StreamingMarkdown, renderMarkdown } = await import("/ui/static/markdown.js");
+      const { StreamingMarkdown, renderMarkdown } = await import("/ui/static/components/chat/markdown.js");
       const grown = document.createElement("div"), whole = document.createElement("div");
       document.getElementById("dm-messages").append(grown, whole);
       const markdown = new StreamingMarkdown(grown);

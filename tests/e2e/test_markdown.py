@@ -26,7 +26,7 @@ ENDING_IN_CODE = {
 
 #: Draws each text at once and in pieces: for each the code that is shown, and what its button copies.
 DRAW = """async ([texts, step]) => {
-  const { StreamingMarkdown, renderMarkdown } = await import("/ui/static/markdown.js");
+  const { StreamingMarkdown, renderMarkdown } = await import("/ui/static/components/chat/markdown.js");
   let copied = null;
   const clipboard = { writeText: async (text) => { copied = text; } };
   Object.defineProperty(navigator, "clipboard", { configurable: true, value: clipboard });
@@ -135,7 +135,7 @@ HOSTILE_HTML = {
     '<img src="x" align="left"><svg start="1"></svg><p>x</p>': "<p>x</p>",
 }
 SANITISE = """async (sources) => {
-  const { sanitizeHtml } = await import("/ui/static/markdown.js");
+  const { sanitizeHtml } = await import("/ui/static/components/chat/markdown.js");
   return sources.map((source) => {
     const place = document.createElement("div");
     place.append(sanitizeHtml(source));

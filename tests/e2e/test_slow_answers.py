@@ -57,10 +57,10 @@ def until(page: Page, true: Callable[[], bool]) -> None:
 
 
 def test_a_part_of_the_page_that_did_not_arrive_is_loaded_again(chat: ChatPage) -> None:
-    chat.page.route("**/ui/static/markdown.js", lambda route: route.abort())
+    chat.page.route("**/ui/static/components/chat/markdown.js", lambda route: route.abort())
     chat.page.reload()
     expect(chat.alert).to_contain_text("failed to load")
-    chat.page.unroute("**/ui/static/markdown.js")
+    chat.page.unroute("**/ui/static/components/chat/markdown.js")
     chat.ready()
     expect(chat.alert).to_have_text("")
 

@@ -19,7 +19,7 @@ SECRET = "x7Kq2mVbT9rLw4ZpYs8NdGhJ3fCeA6uQ1oRi5"
 PASSWORD = "four words make one"
 #: Just when the page goes away because the person has signed out, it hears that the list is refused.
 ASK_ONCE_SIGNED_OUT = """async () => {
-  const { api } = await import("/ui/static/api.js");
+  const { api } = await import("/ui/static/shared/api.js");
   const { fetch } = window;
   window.fetch = async (path, options) => {
     const response = await fetch(path, options);

@@ -188,6 +188,9 @@ async def test_gradios_sessions_and_endpoints_are_their_users(here: Desk) -> Non
 @pytest.mark.parametrize(
     "path",
     [
+        "/ui/static/page.py",
+        "/ui/static/__init__.py",
+        "/ui/static/../ui/page.py",
         "/ui/static/../page.py",
         "/ui/static/%2e%2e/page.py",
         "/ui/static/..%2fpage.py",

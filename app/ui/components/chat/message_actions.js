@@ -1,0 +1,33 @@
+// The action buttons under a message, and the switcher between its versions.
+
+import { icon, make } from "../../shared/dom.js";
+
+export function actionButton(name, label, onclick, iconName) {
+  return make("button", { type: "button", class: "dm-action", "aria-label": label, onclick }, icon(iconName), name);
+}
+
+// "‹ 2 / 3 ›": switches between the versions of a message. Null if there is only one.
+export function versionSwitcher({ id, siblings = [] }, show) {
+  if (siblings.length < 2) return null;
+  const at = siblings.indexOf(id);
+  const step = (name, label, to) =>
+    make(
+      "button",
+      {
+        type: "button",
+        class: "dm-icon-button dm-version",
+        "aria-label": label,
+        "data-step": name,
+        disabled: siblings[to] === undefined,
+        onclick: () => show(siblings[to], name),
+      },
+      icon(name),
+    );
+  return make(
+    "span",
+    { class: "dm-versions", role: "group", "aria-label": `Version ${at + 1} of ${siblings.length}` },
+    step("previous", "Previous version", at - 1),
+    make("span", { "aria-hidden": "true" }, `${at + 1} / ${siblings.length}`),
+    step("next", "Next version", at + 1),
+  );
+}

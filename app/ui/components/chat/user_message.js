@@ -1,0 +1,86 @@
+// A message of the user, with an editor to change and resend it.
+
+import { make, storage } from "../../shared/dom.js";
+import { copyText } from "./markdown.js";
+import { actionButton, versionSwitcher } from "./message_actions.js";
+
+// `actions`: edit(id, text) resolves to whether it was accepted, remove(id), show(id, step).
+export function userMessage(message, actions) {
+  const text = make("div", { class: "dm-text", dir: "auto" });
+  text.textContent = message.content;
+  const copy = actionButton("Copy", "Copy message", () => copyText(message.content, copy), "copy");
+  const edit = actionButton("Edit", "Edit message", () => open(), "rename");
+  const remove = actionButton("Delete", "Delete this message and everything after it", () => actions.remove(message.id), "delete");
+  const foot = make(
+    "footer",
+    { class: "dm-foot" },
+    versionSwitcher(message, actions.show),
+    make("span", { class: "dm-quiet" }, edit, copy, remove),
+  );
+  const element = make(
+    "article",
+    { class: "dm-message dm-user", "aria-label": "You", "data-id": message.id },
+    text,
+    foot,
+  );
+
+  const draftKey = `deskmate.edit.${message.id}`;
+  const keepDraft = (draft) => storage.write("sessionStorage", draftKey, draft);
+  const draft = storage.read("sessionStorage", draftKey);
+  if (draft !== null) open(draft); // an unsent edit survives a rebuild of the list or a reload
+
+  function open(restoredDraft = null) {
+    const box = make("textarea", { class: "dm-edit-box", dir: "auto", "aria-label": "Edited message" });
+    box.value = restoredDraft ?? message.content;
+    const send = make("button", { type: "submit", class: "dm-primary" }, "Send");
+    const cancel = make("button", { type: "button", onclick: () => close() }, "Cancel");
+    const form = make(
+      "form",
+      { class: "dm-edit" },
+      box,
+      make("p", { class: "dm-edit-hint" }, "The original message and its replies are kept."),
+      make("div", { class: "dm-buttons" }, cancel, send),
+    );
+    const grow = () => {
+      box.style.height = "auto";
+      box.style.height = `${box.scrollHeight + 2}px`;
+    };
+    const submit = async () => {
+      if (send.disabled) return;
+      send.disabled = true;
+      if (await actions.edit(message.id, box.value)) keepDraft(null);
+      else send.disabled = false;
+    };
+    box.addEventListener("input", () => {
+      grow();
+      keepDraft(box.value);
+    });
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      submit();
+    });
+    form.addEventListener("keydown", (event) => {
+      if (event.isComposing) return;
+      if (event.key === "Escape") close();
+      else if (event.key === "Enter" && event.target === box && !event.shiftKey) submit();
+      else return;
+      event.preventDefault();
+      event.stopPropagation(); // Esc must not also stop a reply
+    });
+    element.replaceChildren(form);
+    element.classList.add("dm-editing");
+    requestAnimationFrame(grow); // the box may not be in the DOM yet
+    if (restoredDraft !== null) return;
+    box.focus();
+    box.setSelectionRange(box.value.length, box.value.length);
+  }
+
+  function close() {
+    keepDraft(null);
+    element.classList.remove("dm-editing");
+    element.replaceChildren(text, foot);
+    edit.focus();
+  }
+
+  return element;
+}

@@ -1,0 +1,55 @@
+// Details of the selected system prompt: description, variables to fill in and recommended sampling.
+
+import { byId, make } from "../../shared/dom.js";
+
+// A setting in words: "top-p 0.9", "maximum length 300 tokens".
+function shown([name, value], parameters) {
+  const { label, unit, is_slider: isSlider } = parameters.find((each) => each.name === name);
+  const words = [label.toLowerCase(), Array.isArray(value) ? value.join(", ") : value];
+  return (unit && !isSlider ? [...words, unit] : words).join(" ");
+}
+
+export class PromptDetails {
+  #renderedKey = ""; // key of what is rendered; fields with the focus are not rebuilt for the same key
+
+  // `filled(values)` is called when variables change, `recommended(settings)` when the user chooses the recommended
+  // sampling.
+  constructor({ filled, recommended }) {
+    this.filled = filled;
+    this.recommended = recommended;
+  }
+
+  // `prompt`: one of the page's options, or undefined. `used`: whether its recommended sampling is already in use.
+  // `parameters`: the sampling parameters of the page's options.
+  show(prompt, values, used, parameters) {
+    const place = byId("dm-prompt-about");
+    if (!place) return;
+    const key = JSON.stringify([prompt ?? null, used]);
+    const focused = place.contains(document.activeElement) && document.activeElement.tagName === "INPUT";
+    if (key === this.#renderedKey && focused) return;
+    this.#renderedKey = key;
+    if (!prompt) {
+      place.replaceChildren();
+      return;
+    }
+    const fields = prompt.variables.map((variable) => this.#field(variable, values));
+    const wanted = Object.entries(prompt.recommended);
+    const parts = [make("p", {}, prompt.description), ...fields];
+    if (wanted.length) {
+      const use = make("button", { type: "button", class: "dm-chip", onclick: () => this.recommended(prompt.recommended) }, "Use these");
+      const text = make("p", {}, `Recommended: ${wanted.map((each) => shown(each, parameters)).join(", ")}.`);
+      parts.push(make("div", { class: "dm-prompt-recommended" }, text, used ? make("p", {}, "Already in use.") : use));
+    }
+    place.replaceChildren(...parts);
+  }
+
+  #field({ name, description, default: value }, values) {
+    const input = make("input", { type: "text", id: `dm-prompt-variable-${name}`, "data-variable": name, maxlength: "2000", autocomplete: "off", placeholder: value ?? "" });
+    input.value = values[name] ?? "";
+    input.addEventListener("input", () => {
+      const given = [...byId("dm-prompt-about").querySelectorAll("[data-variable]")].filter((each) => each.value !== "");
+      this.filled(Object.fromEntries(given.map((each) => [each.dataset.variable, each.value])));
+    });
+    return make("div", {}, make("label", { for: input.id }, description), input);
+  }
+}

@@ -1,0 +1,272 @@
+// The open conversation: messages, the reply in flight, sending and stopping.
+
+import { api, randomId } from "../../shared/api.js";
+import { announce, byId } from "../../shared/dom.js";
+import { MessageList } from "../../components/chat/messages.js";
+import { crossTab } from "../../shared/cross_tab.js";
+import { codePoints, turnEvents } from "./turn_events.js";
+
+const PAGE_SIZE = 100;
+
+export class Chat {
+  #unfollow = null; // stops following the reply in flight
+  #unconfirmed = null; // the request whose response was lost, so it may have arrived: {key, id}
+  #visit = 0; // sequence number: a slow response must not reopen a conversation that the user has left
+
+  // Calls `page`: onConversationShown(conversation or null), setReplying(bool), setConnected(bool), reportError(error),
+  // onConversationMissing().
+  constructor(page) {
+    this.page = page;
+    this.messages = new MessageList({
+      edit: (id, text) => page.askAgain((settings) => this.#askAgain("edit", id, { text, settings })),
+      regenerate: (id) => page.askAgain((settings) => this.#askAgain("regenerate", id, { settings })),
+      resume: (id) => page.askAgain((settings) => this.#askAgain("resume", id, { settings })),
+      branch: (id) => page.branch(id),
+      remove: (id) => page.deleteMessage(id),
+      show: (id, step) => this.#showVersion(id, step),
+      onError: (error) => page.reportError(error),
+    });
+    this.earlier = byId("dm-earlier");
+    this.earlier.addEventListener("click", () => this.#loadEarlier());
+    this.#reset();
+  }
+
+  #reset() {
+    this.#unfollow?.();
+    this.#unfollow = null;
+    this.conversationId = null;
+    this.activeTurnId = null;
+    this.sending = false;
+    this.isNew = false; // created in this tab, and its first reply is in flight
+    this.opening = null; // id of the conversation that is loading while the previous one is still shown
+    this.firstId = null;
+    this.tipId = null; // the last message shown
+    this.lastUserText = null;
+    this.messages.clear();
+    this.earlier.hidden = true;
+    this.page.setReplying(false);
+  }
+
+  // The conversation the user is on, even if it is still loading.
+  get targetConversationId() {
+    return this.opening ?? this.conversationId;
+  }
+
+  openNew() {
+    this.#visit++;
+    this.#reset();
+    this.page.onConversationShown(null);
+  }
+
+  // Loads a conversation and follows its reply in flight, if any. `at`: the message to scroll to.
+  async open(id, { at = null } = {}) {
+    const visit = ++this.#visit;
+    this.opening = id === this.conversationId ? null : id;
+    const requestedAt = performance.now();
+    let conversation;
+    try {
+      conversation = await this.#load(id, at);
+    } catch (error) {
+      if (visit !== this.#visit) return;
+      const stays = this.opening !== null && error.status !== 404;
+      this.opening = null;
+      if (error.status === 404) this.page.onConversationMissing();
+      else this.page.reportError(error);
+      if (stays) await this.reopen(); // show what was missed while the other one was loading
+      return;
+    }
+    if (visit !== this.#visit) return;
+    const again = id === this.conversationId;
+    const { following, place, writing } = this.messages;
+    this.#reset();
+    this.conversationId = id;
+    for (const message of conversation.messages) this.#add(message);
+    this.messages.offerReply(conversation.messages.at(-1));
+    this.firstId = conversation.messages[0]?.id ?? null;
+    this.earlier.hidden = !conversation.has_earlier;
+    this.page.onConversationShown(conversation, { again, requestedAt });
+    if (at !== null && this.messages.lookAt(at)) return;
+    if (again && writing) this.messages.goOnWriting(writing);
+    if (!again || following) this.messages.toLatest();
+    else this.messages.returnTo(place);
+  }
+
+  async #load(id, at) {
+    try {
+      return await api.getConversation(id, { limit: PAGE_SIZE, at });
+    } catch (error) {
+      if (at === null) throw error;
+      // The message is on another branch, so switch to that; or it was deleted, so open the conversation without it.
+      if (error.code === "invalid_input") await api.showMessage(at);
+      return await api.getConversation(id, { limit: PAGE_SIZE, at: error.code === "invalid_input" ? at : null });
+    }
+  }
+
+  // Reloads the shown conversation, unless another one is loading.
+  async reopen() {
+    if (this.conversationId && this.opening === null) await this.open(this.conversationId);
+  }
+
+  // Sends text. Resolves to {turn, left}, where `left` says whether the user has left this chat meanwhile; null while
+  // another message is being sent or answered.
+  async send(text, settings, temporary) {
+    if (this.sending || this.activeTurnId) return null;
+    const expected = turnEvents.expect();
+    try {
+      return await this.#send(text, settings, temporary, expected.streamId);
+    } finally {
+      expected.done();
+    }
+  }
+
+  async #send(text, settings, temporary, streamId) {
+    this.sending = true;
+    const visit = this.#visit;
+    let turn;
+    try {
+      turn = await this.#start(text, settings, temporary, streamId);
+    } finally {
+      if (visit === this.#visit) this.sending = false;
+    }
+    crossTab.broadcast("conversation-changed", { id: turn.conversation_id });
+    if (visit !== this.#visit) {
+      const stayed = turn.conversation_id === this.conversationId; // only reloaded
+      if (stayed) await this.reopen();
+      return { turn, left: !stayed };
+    }
+    this.isNew = this.conversationId === null;
+    this.conversationId = turn.conversation_id;
+    if (this.messages.holds(turn.user_message_id)) {
+      await this.reopen(); // a retry: the first attempt had arrived and is shown already
+      return { turn, left: false };
+    }
+    this.#add({ id: turn.user_message_id, role: "user", content: text, status: "complete" });
+    const reply = { ...turn, id: turn.message_id, role: "assistant", content: "", status: "streaming" };
+    this.#add(reply, turn.in_stream ? streamId : null);
+    this.messages.toLatest();
+    announce("Message sent.");
+    return { turn, left: false };
+  }
+
+  // A retry of the same message after a lost response reuses its request id, because the first attempt may have
+  // arrived.
+  async #sendOnce(message, call) {
+    const key = JSON.stringify(message);
+    if (this.#unconfirmed?.key !== key) this.#unconfirmed = { key, id: randomId() };
+    try {
+      const turn = await call(this.#unconfirmed.id);
+      this.#unconfirmed = null;
+      return turn;
+    } catch (error) {
+      if (error.status !== 0) this.#unconfirmed = null;
+      throw error;
+    }
+  }
+
+  #start(text, settings, temporary, stream_id) {
+    const message = { conversation_id: this.conversationId, text, temporary };
+    const tip_id = this.tipId; // the message replied to, even if another tab has added to the branch since
+    return this.#sendOnce(message, (request_id) => api.startTurn({ ...message, tip_id, settings, request_id, stream_id }));
+  }
+
+  // Edits a message, or regenerates or continues a reply (`how` names the API call), and shows it. Resolves to the
+  // turn.
+  async #askAgain(how, id, { text, settings }) {
+    const turn = await this.#sendOnce({ how, id, text }, (request_id) => api[how](id, { text, settings, request_id }));
+    crossTab.broadcast("conversation-changed", { id: turn.conversation_id });
+    if (turn.conversation_id === this.conversationId) {
+      await this.reopen();
+      this.messages.toLatest();
+    }
+    return turn;
+  }
+
+  async #showVersion(id, step) {
+    if (this.activeTurnId) return this.page.warnReplyInProgress();
+    try {
+      await api.showMessage(id);
+    } catch (error) {
+      this.page.reportError(error);
+      return;
+    }
+    crossTab.broadcast("conversation-changed", { id: this.conversationId });
+    this.messages.following = false; // keep the scroll position at the message whose version changed
+    await this.reopen();
+    this.messages.focusVersion(id, step);
+  }
+
+  async stop() {
+    if (this.activeTurnId) await api.stopTurn(this.activeTurnId);
+  }
+
+  // `inStreamId`: the event stream that already carries the reply.
+  #add(message, inStreamId = null) {
+    this.tipId = message.id;
+    if (message.role === "user") this.lastUserText = message.content;
+    const reply = this.messages.add(message);
+    if (reply && message.status === "streaming" && message.turn_id) this.#follow(message.turn_id, reply, inStreamId);
+  }
+
+  #follow(turnId, reply, inStreamId) {
+    this.activeTurnId = turnId;
+    this.page.setReplying(true);
+    const followDown = () => this.messages.followDown();
+    let lost = false;
+    let doubtful = false; // the connection was lost; after a crash another tab may have continued from an earlier offset
+    const listener = {
+      text: (text) => reply.append(text, followDown),
+      progress: (progress) => reply.progress(progress),
+      notice: (message) => {
+        reply.notice(message);
+        followDown();
+      },
+      end: (end) => {
+        reply.end(end);
+        this.#finished(turnId);
+        followDown();
+        if (doubtful || end.offset !== codePoints(reply.source)) this.reopen(); // a crash lost the end of the text
+      },
+      gone: () => {
+        this.#finished(turnId);
+        if (this.opening === null) this.page.onConversationMissing();
+      },
+      connection: (connected) => {
+        this.page.setConnected(connected);
+        if (connected && lost) reply.notice("");
+        if (!connected) reply.notice("The connection was lost. Reconnecting …");
+        lost = !connected;
+        doubtful ||= lost;
+        followDown();
+        if (connected && doubtful) this.reopen();
+      },
+    };
+    const unfollow = turnEvents.follow(turnId, codePoints(reply.source), listener, inStreamId);
+    if (this.activeTurnId === turnId) this.#unfollow = unfollow; // otherwise it has already ended
+  }
+
+  #finished(turnId) {
+    if (this.activeTurnId !== turnId) return;
+    this.activeTurnId = null;
+    this.#unfollow = null;
+    this.page.setReplying(false);
+    this.isNew = false;
+    this.page.setConnected(true);
+  }
+
+  async #loadEarlier() {
+    const visit = this.#visit;
+    const before = this.firstId;
+    this.earlier.disabled = true;
+    try {
+      const page = await api.getConversation(this.conversationId, { limit: PAGE_SIZE, before });
+      if (visit !== this.#visit || before !== this.firstId) return; // the list has changed meanwhile
+      this.messages.addAbove(page.messages);
+      this.firstId = page.messages[0]?.id ?? this.firstId;
+      this.earlier.hidden = !page.has_earlier;
+    } catch (error) {
+      this.page.reportError(error);
+    } finally {
+      this.earlier.disabled = false;
+    }
+  }
+}

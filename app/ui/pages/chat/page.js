@@ -1,0 +1,404 @@
+// Entry point of the chat page. Gradio's components call the methods of window.deskmate.
+
+import { conversationUrl, parseLocation } from "../../shared/address.js";
+import { api } from "../../shared/api.js";
+import { CannedReplies } from "../../components/composer/canned.js";
+import { Chat } from "./open_conversation.js";
+import { Composer } from "../../components/composer/composer.js";
+import { Conversations } from "../../components/conversations/conversations.js";
+import { announce, byId, debounce, waitForElement } from "../../shared/dom.js";
+import { setUpAccountMenu } from "../../components/header/account_menu.js";
+import { Model } from "../../components/model/model.js";
+import { loadOptions } from "./options.js";
+import { Panels } from "./panels.js";
+import { Readiness } from "./readiness.js";
+import { Settings, waitForSettings } from "../../components/settings/settings.js";
+import { crossTab } from "../../shared/cross_tab.js";
+import { Toast } from "../../shared/toast.js";
+import { listenForTransfers } from "../../components/conversations/transfer.js";
+import { Welcome } from "../../components/chat/welcome.js";
+
+// When to look for the generated title of a new conversation, in ms after its first reply. Until then the title is the
+// start of the first message.
+const TITLE_CHECKS_MS = [1500, 4000, 10_000];
+
+class Page {
+  #title = "New chat";
+  #lastOptionsRequest = 0; // sequence number; responses to older requests are dropped
+  #focusBefore = null; // the focused element when the user opened another conversation
+
+  constructor(options, textarea) {
+    this.options = options;
+    this.panels = new Panels();
+    this.readiness = new Readiness({
+      modelName: () => this.options.model.name,
+      isReplying: () => Boolean(this.chat?.activeTurnId),
+      onReconnect: () => this.refreshSoon(),
+    });
+    this.composer = new Composer(textarea, {
+      send: () => this.send(),
+      stop: () => this.stop(),
+      lastMessage: () => this.chat.lastUserText,
+      canned: () => this.canned.open({ typed: true }),
+    });
+    this.canned = new CannedReplies(byId("dm-canned"), {
+      insert: (text) => this.composer.insert(text),
+      onError: (error) => this.reportError(error),
+      onCancel: (typed) => (typed === "" ? this.composer.focus() : this.composer.insert(typed)),
+    });
+    this.settings = new Settings(options, (id, settings, keepalive) => api.changeConversation(id, { settings }, keepalive), {
+      onSaveFailed: (error) => this.toast.show(`The settings of the chat you left were not saved. Open it to try again. ${error.message}`),
+    });
+    this.conversations = new Conversations({
+      open: (id, messageId) => this.navigate(id, { at: messageId }),
+      listed: (items) => this.#listed(items),
+      renamed: (id, title) => this.#renamed(id, title),
+      deleted: (id) => this.#deleted(id),
+      onError: (error) => this.reportError(error),
+      listFailed: (error) => (error.status === 0 ? this.readiness.show("not reachable") : this.reportError(error)),
+    });
+    this.model = new Model({
+      isOpen: () => this.panels.settings.open,
+      canChange: () => this.options.user.role === "admin",
+      changed: () => {
+        this.modelChanged();
+        crossTab.broadcast("model-changed");
+      },
+    });
+    this.toast = new Toast();
+    this.welcome = new Welcome(options, (text) => this.composer.fill(text));
+    this.#offerContinue();
+    this.chat = new Chat(this);
+    this.refreshSoon = debounce(150, () => this.conversations.refresh());
+    this.#listen();
+  }
+
+  // ---- commands called by Gradio's components
+
+  newChat() {
+    this.navigate(null);
+  }
+
+  search(query) {
+    this.conversations.search(query ?? "");
+  }
+
+  async send() {
+    const text = this.composer.text;
+    if (text.trim() === "") {
+      this.composer.showError("The message is empty. Write something first.");
+      return;
+    }
+    if (this.chat.activeTurnId) {
+      this.warnReplyInProgress();
+      return;
+    }
+    if (this.chat.opening) {
+      this.composer.showError("The conversation is still opening. Send again in a moment.");
+      return;
+    }
+    this.composer.showError("");
+    const from = this.chat.conversationId;
+    const settings = this.settings.settingsForTurn();
+    try {
+      const sent = await this.chat.send(text, settings, from === null && this.welcome.temporary);
+      if (!sent) return;
+      this.composer.clearSent(text, from);
+      if (!sent.left) this.welcome.hide();
+      if (sent.left) {
+        this.refreshSoon(); // the user has left that chat, so only the list can show it
+        return;
+      }
+      if (from === null) this.composer.keepDraftFor(sent.turn.conversation_id);
+      this.settings.onTurnAccepted(sent.turn.conversation_id, settings);
+      if (from === null) this.#created(sent.turn.conversation_id, this.welcome.temporary);
+      this.composer.takeFocus();
+    } catch (error) {
+      this.settings.onTurnRefused();
+      this.reportError(error);
+      if (error.status === 409) await this.chat.reopen(); // another tab sent a message: show it
+    }
+    this.refreshSoon();
+  }
+
+  // Edits a message, or regenerates or continues a reply, with the current settings. `start(settings)` resolves to the
+  // turn. Resolves to whether the server accepted it.
+  async askAgain(start) {
+    if (this.chat.activeTurnId) {
+      this.warnReplyInProgress();
+      return false;
+    }
+    this.composer.showError("");
+    const settings = this.settings.settingsForTurn();
+    try {
+      const turn = await start(settings);
+      this.settings.onTurnAccepted(turn.conversation_id, settings);
+    } catch (error) {
+      this.settings.onTurnRefused();
+      this.reportError(error);
+      if (error.status === 409) await this.chat.reopen();
+      return false;
+    }
+    this.composer.takeFocus();
+    this.refreshSoon();
+    return true;
+  }
+
+  // Copies the conversation up to a message into a new conversation and opens that.
+  async branch(id) {
+    try {
+      const { conversation_id: branched } = await api.branch(id);
+      await this.navigate(branched);
+    } catch (error) {
+      this.reportError(error);
+      return;
+    }
+    announce("You are in a new conversation now.");
+    this.refreshSoon();
+  }
+
+  // Deletes a message and everything after it, and offers to undo that for a while.
+  async deleteMessage(id) {
+    if (this.chat.activeTurnId) return this.warnReplyInProgress();
+    let deletion;
+    try {
+      deletion = await api.deleteMessage(id);
+    } catch (error) {
+      this.reportError(error);
+      return;
+    }
+    await this.chat.reopen();
+    crossTab.broadcast("conversation-changed", { id: deletion.conversation_id });
+    const what = deletion.messages === 1 ? "The message was deleted." : `${deletion.messages} messages were deleted.`;
+    this.toast.show(what, "Undo", () => this.#undo(deletion));
+  }
+
+  async #undo({ deletion_id: id, conversation_id: conversation }) {
+    try {
+      await api.undoDeletion(id);
+    } catch (error) {
+      this.reportError(error);
+      return;
+    }
+    crossTab.broadcast("conversation-changed", { id: conversation });
+    if (this.chat.conversationId === conversation) await this.chat.reopen();
+    announce("The messages were restored.");
+  }
+
+  warnReplyInProgress() {
+    this.composer.showError("A reply is still being written. Wait for it, or press Esc to stop it.");
+  }
+
+  async stop() {
+    try {
+      await this.chat.stop();
+    } catch (error) {
+      this.reportError(error);
+    }
+  }
+
+  settingsChanged(name, names, values) {
+    this.settings.controlChanged(name, names, values);
+  }
+
+  resetSettings() {
+    this.settings.reset();
+  }
+
+  shownSettings(names) {
+    return this.settings.controlValues(names);
+  }
+
+  // ---- navigation
+
+  // Opens a conversation, at message `at` if given; `id` null opens a new chat.
+  navigate(id, { record = true, at = null, from = document.activeElement } = {}) {
+    const address = conversationUrl(id, at);
+    this.#focusBefore = from;
+    if (record && address !== location.pathname + location.search) history.pushState(null, "", address);
+    this.panels.closeOverlays();
+    this.conversations.markCurrent(id);
+    return id ? this.chat.open(id, { at }) : this.chat.openNew();
+  }
+
+  #created(id, temporary) {
+    history.pushState(null, "", conversationUrl(id));
+    this.welcome.hide();
+    if (temporary) this.#entitle("Temporary chat");
+    byId("dm-temporary-mark").hidden = !temporary;
+    this.conversations.markCurrent(id);
+  }
+
+  // Takes the open conversation's title and unread state from the list.
+  #listed(items) {
+    const open = items.find((item) => item.id === this.chat?.conversationId);
+    if (!open) return;
+    if (open.title !== this.#title) this.#entitle(open.title);
+    if (open.unread && !open.streaming && document.visibilityState === "visible") this.#markRead(open.id);
+  }
+
+  async #markRead(id) {
+    try {
+      await api.changeConversation(id, { unread: false });
+    } catch {
+      return; // the unread mark stays until the next refresh
+    }
+    this.refreshSoon();
+    crossTab.broadcast("conversation-changed", { id, title: this.#title });
+  }
+
+  #renamed(id, title) {
+    if (id === this.chat.conversationId) this.#entitle(title);
+    crossTab.broadcast("conversation-changed", { id, title });
+  }
+
+  #deleted(id) {
+    this.composer.deleteDraft(id);
+    crossTab.broadcast("conversation-deleted", { id });
+    if (id === this.chat.targetConversationId) this.navigate(null);
+  }
+
+  #entitle(title) {
+    this.#title = title;
+    byId("dm-title").textContent = title;
+    document.title = `${title} · Deskmate`;
+  }
+
+  // ---- callbacks of the chat
+
+  onConversationShown(conversation, { again = false, requestedAt } = {}) {
+    byId("dm-temporary-mark").hidden = !conversation?.temporary;
+    if (conversation === null || conversation.messages.length === 0) this.welcome.show({ exists: conversation !== null });
+    else this.welcome.hide();
+    this.#entitle(conversation?.title ?? "New chat");
+    if (again) return; // a reload: the user may be typing or changing settings
+    this.settings.open(conversation?.id ?? null, conversation?.settings, requestedAt);
+    this.composer.useDraft(conversation?.id ?? null);
+    this.composer.takeFocus(this.#focusBefore);
+  }
+
+  setReplying(active) {
+    // The pressed button is about to be hidden; keep the focus on the page.
+    const focused = document.activeElement;
+    if (focused === byId("dm-stop") || focused === byId("dm-send")) this.composer?.focus();
+    document.documentElement.classList.toggle("dm-replying", active);
+    this.readiness.show(active ? "replying" : "ready");
+    if (active || !this.refreshSoon) return;
+    this.refreshSoon();
+    if (this.chat.isNew) for (const wait of TITLE_CHECKS_MS) setTimeout(this.refreshSoon, wait);
+  }
+
+  setConnected(connected) {
+    if (connected) this.readiness.connected();
+    else this.readiness.show("not reachable");
+  }
+
+  // Another model was loaded, or the model went to sleep or woke up.
+  async modelChanged() {
+    const request = ++this.#lastOptionsRequest;
+    try {
+      const options = await api.options();
+      if (request !== this.#lastOptionsRequest) return;
+      this.options = options;
+    } catch (error) {
+      if (request === this.#lastOptionsRequest) this.reportError(error);
+      return;
+    }
+    this.settings.useOptions(this.options);
+    this.#offerContinue();
+    this.welcome.describe(this.options);
+    this.readiness.refreshName();
+    if (this.chat.activeTurnId) this.readiness.connected();
+    else await this.readiness.check();
+  }
+
+  // Not every model server can continue an incomplete reply.
+  #offerContinue() {
+    document.documentElement.classList.toggle("dm-cannot-continue", !this.options.model.can_continue);
+  }
+
+  onConversationMissing() {
+    const temporary = !byId("dm-temporary-mark").hidden;
+    history.replaceState(null, "", "/");
+    this.navigate(null, { from: null }); // not requested by the user, so take no focus
+    this.composer.showError(
+      temporary
+        ? "This temporary chat has ended: it was kept in the memory of a server that has stopped or cannot be reached."
+        : "This conversation does not exist. It may have been deleted.",
+    );
+  }
+
+  reportError(error) {
+    this.composer.showError(error.message);
+    this.readiness.recordFailure(error);
+  }
+
+  // ---- setup
+
+  #listen() {
+    listenForTransfers({
+      onStatus: (text) => this.toast.show(text),
+      onError: (error) => this.reportError(error),
+      onImported: () => this.conversations.refresh(),
+    });
+    addEventListener("popstate", () => {
+      const { id, at } = parseLocation();
+      this.navigate(id, { record: false, at });
+    });
+    byId("dm-brand").addEventListener("click", (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      this.navigate(null);
+    });
+    byId("dm-toggle-settings").addEventListener("click", () => this.model.refresh());
+    crossTab.on("model-changed", () => this.modelChanged());
+    crossTab.on("conversation-changed", ({ id, title }) => {
+      this.refreshSoon();
+      if (id !== this.chat.conversationId) return;
+      if (title) this.#entitle(title);
+      else this.chat.reopen();
+    });
+    crossTab.on("conversation-deleted", ({ id }) => {
+      this.refreshSoon();
+      if (id === this.chat.targetConversationId) this.onConversationMissing();
+    });
+    document.addEventListener("visibilitychange", () => {
+      if (document.visibilityState !== "visible") return;
+      this.refreshSoon();
+      this.readiness.check();
+      if (this.panels.settings.open) this.model.refresh();
+    });
+  }
+}
+
+// Called once, after Gradio has rendered its components.
+export async function start() {
+  const [textarea] = await Promise.all([
+    waitForElement("#dm-box textarea"),
+    waitForElement("#dm-search input, #dm-search textarea"),
+    waitForElement("#dm-tags"),
+    waitForElement("#dm-list"),
+    waitForElement("#dm-list-foot"),
+    waitForElement("#dm-scroll"),
+    waitForElement("#dm-canned"),
+    waitForElement("#dm-prompt-about"),
+    waitForElement("#dm-alert"),
+    waitForElement("#dm-show-settings"),
+  ]);
+  byId("dm-chat").setAttribute("role", "region");
+  byId("dm-chat").setAttribute("aria-label", "Chat");
+  const options = await loadOptions();
+  await waitForSettings(options);
+  const page = new Page(options, textarea);
+  byId("dm-alert").textContent = "";
+  setUpAccountMenu(page.options, (error) => page.reportError(error));
+  window.deskmate = page;
+  page.conversations.refresh();
+  const { id, at } = parseLocation();
+  await page.navigate(id, { record: false, at });
+  page.refreshSoon.cancel(); // the list was requested above
+  page.conversations.notifyListed(); // the list may have loaded first, with this conversation still unread
+  page.readiness.check();
+  document.documentElement.classList.add("dm-visible", "dm-ready");
+  page.composer.focus(); // only now: an invisible element can't take the focus
+}

@@ -1,0 +1,65 @@
+// The side panels: beside the chat on wide screens, over it on narrow ones.
+
+import { byId } from "../../shared/dom.js";
+
+const NARROW = matchMedia("(max-width: 900px)");
+
+class Panel {
+  constructor(id, toggleId, label, role) {
+    this.element = byId(id);
+    this.toggle = byId(toggleId);
+    this.element.setAttribute("role", role);
+    this.element.setAttribute("aria-label", label);
+  }
+
+  get open() {
+    return !this.element.inert;
+  }
+
+  set(open, { moveFocus = true } = {}) {
+    const hadFocus = this.element.contains(document.activeElement);
+    this.element.inert = !open; // removes a hidden panel from the tab order
+    this.element.classList.toggle("dm-open", open);
+    this.toggle.setAttribute("aria-expanded", String(open));
+    if (!open && hadFocus && moveFocus) this.toggle.focus();
+  }
+}
+
+export class Panels {
+  constructor() {
+    this.conversations = new Panel("dm-conversations", "dm-toggle-conversations", "Conversations", "navigation");
+    this.settings = new Panel("dm-settings", "dm-toggle-settings", "Settings", "complementary");
+    this.conversations.set(!NARROW.matches);
+    this.settings.set(false);
+    byId("dm-close-settings").addEventListener("click", () => this.settings.set(false));
+    NARROW.addEventListener("change", () => this.conversations.set(!NARROW.matches, { moveFocus: false }));
+    byId("dm-chat").addEventListener("pointerdown", (event) => {
+      if (NARROW.matches && !event.target.closest("#dm-header")) this.closeOverlays();
+    });
+    for (const panel of [this.conversations, this.settings]) {
+      panel.toggle.addEventListener("click", () => this.#toggle(panel));
+    }
+    // On a narrow screen Esc closes the open panel, wherever the focus is, and doesn't stop a reply. A menu or dialog
+    // in the panel closes first.
+    document.addEventListener("keydown", (event) => {
+      const open = [this.conversations, this.settings].filter((panel) => panel.open);
+      if (event.key !== "Escape" || event.isComposing || event.defaultPrevented || !NARROW.matches || open.length === 0) return;
+      event.preventDefault();
+      for (const panel of open) panel.set(false);
+    });
+  }
+
+  // On a narrow screen only one panel is open at a time.
+  #toggle(panel) {
+    const open = !panel.open;
+    if (open) this.closeOverlays();
+    panel.set(open);
+  }
+
+  // On a narrow screen, closes the panels to show the chat, for example after a conversation is chosen.
+  closeOverlays() {
+    if (!NARROW.matches) return;
+    this.conversations.set(false, { moveFocus: false });
+    this.settings.set(false, { moveFocus: false });
+  }
+}

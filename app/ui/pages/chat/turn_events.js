@@ -1,0 +1,264 @@
+// Events of replies in flight. All tabs of a browser share one event stream, because a browser opens only
+// six HTTP/1.1 connections per host. The tab that holds a Web Lock reads the stream and broadcasts the events. A tab
+// holds or waits for the lock while it follows a turn and for LINGER_MS after, so when the reading tab closes or is
+// done, the next one takes over and each tab continues at its own offset. While the stream lingers, the reply to the
+// next message comes through it without another request.
+
+import { api, randomId } from "../../shared/api.js";
+import { crossTab } from "../../shared/cross_tab.js";
+
+const LOCK = "deskmate-turn-events";
+const EVENT_NAMES = ["text", "progress", "notice", "end", "gone"];
+const FIRST_RETRY_MS = 400;
+const MAX_RETRY_MS = 5000;
+const LINGER_MS = 60_000;
+const SILENT_MS = 3000; // without an event for this long, the stream may be dead (the computer slept): reopen it
+const CAN_SHARE = navigator.locks !== undefined && crossTab.isAvailable;
+
+// Length in code points. Offsets count these, as Python does, not UTF-16 units.
+export function codePoints(text) {
+  let count = text.length;
+  for (let i = 0; i < text.length; i++) {
+    const unit = text.charCodeAt(i);
+    if (unit >= 0xd800 && unit <= 0xdbff && i + 1 < text.length) {
+      count--;
+      i++;
+    }
+  }
+  return count;
+}
+
+// Reads the browser's shared event stream while this tab holds the lock.
+class Reader {
+  constructor(deliver, report, announce) {
+    this.deliver = deliver; // (turnId, name, data)
+    this.report = report; // (connected)
+    this.announce = announce; // (streamId, or null while no stream is open)
+    this.streamId = null;
+    this.positions = new Map(); // turn id -> offset reached
+    this.source = null;
+    this.retryMs = FIRST_RETRY_MS;
+    this.timer = null;
+  }
+
+  // `inStreamId`: the stream that already carries the turn's events.
+  follow(turnId, offset, inStreamId = null) {
+    const reached = this.positions.get(turnId);
+    if (reached !== undefined && reached <= offset) return;
+    this.positions.set(turnId, offset);
+    if (inStreamId === null || inStreamId !== this.streamId) {
+      this.#scheduleOpen(10); // several tabs subscribe at once; open one stream for all of them
+      return;
+    }
+    setTimeout(() => {
+      if (this.streamId === inStreamId && this.positions.get(turnId) === offset) this.#scheduleOpen(0);
+    }, SILENT_MS);
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.source?.close();
+    this.source = null;
+    this.#setStreamId(null);
+  }
+
+  #setStreamId(streamId) {
+    if (streamId === this.streamId) return;
+    this.streamId = streamId;
+    this.announce(streamId);
+  }
+
+  #scheduleOpen(milliseconds) {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.#open(), milliseconds);
+  }
+
+  #open() {
+    this.close();
+    if (this.positions.size === 0) return;
+    const turns = [...this.positions].map(([turn, offset]) => ["turn", `${turn}:${offset}`]);
+    const streamId = randomId();
+    const source = new EventSource(`/api/events?${new URLSearchParams([...turns, ["stream_id", streamId]])}`);
+    this.source = source;
+    source.onopen = () => {
+      this.retryMs = FIRST_RETRY_MS;
+      this.#setStreamId(streamId);
+      this.report(true);
+    };
+    source.onerror = () => {
+      // CLOSED means refused, not disconnected. If the session has ended, this request redirects to the sign-in page.
+      if (source.readyState === EventSource.CLOSED) api.account().catch(() => {});
+      this.close(); // EventSource's own retry would start again from this stream's first offsets
+      if (this.positions.size === 0) return; // no turn is followed
+      this.report(false);
+      this.#scheduleOpen(this.retryMs);
+      this.retryMs = Math.min(this.retryMs * 2, MAX_RETRY_MS);
+    };
+    for (const name of EVENT_NAMES) {
+      source.addEventListener(name, (event) => this.#receive(name, JSON.parse(event.data)));
+    }
+  }
+
+  #receive(name, data) {
+    const turnId = data.turn_id;
+    if (name === "text") this.positions.set(turnId, data.offset);
+    if (name === "end" || name === "gone") this.positions.delete(turnId);
+    this.deliver(turnId, name, data);
+  }
+}
+
+class TurnEvents {
+  #followed = new Map(); // turn id -> {offset, listener}
+  #reader = null;
+  #releaseLock = null; // releases the lock, or leaves its queue
+  #releaseTimer = null; // timer that calls #releaseLock after LINGER_MS
+  #streamId = null; // id of the browser's stream, or null while none is open
+  #pendingSends = 0; // messages being sent
+  #earlyEvents = new Map(); // turn id -> events that arrived before this tab knew the turn id: [name, data]
+
+  constructor() {
+    crossTab.on("follow", ({ turns, inStreamId }) => {
+      for (const [turnId, offset] of turns) this.#reader?.follow(turnId, offset, inStreamId);
+    });
+    crossTab.on("stream-named", ({ streamId }) => (this.#streamId = streamId));
+    crossTab.on("who-follows", () => this.#broadcastFollowed());
+    crossTab.on("turn-event", ({ turnId, name, data }) => this.#dispatch(turnId, name, data));
+    crossTab.on("stream-state", ({ connected }) => this.#reportConnection(connected));
+  }
+
+  // Call before sending a message. Returns the stream that can carry its reply, or null, and `done`. Events that arrive
+  // before the response with the turn id are buffered until `follow`; call `done` after that.
+  expect() {
+    this.#pendingSends++;
+    const done = () => {
+      this.#pendingSends--;
+      if (this.#pendingSends === 0) this.#earlyEvents.clear();
+    };
+    return { streamId: this.#streamId, done };
+  }
+
+  // Calls listener.text(newText), .progress({processed, total}), .notice(message), .end(event), .gone()
+  // and .connection(connected) until the turn ends or the returned function is called.
+  // `inStreamId`: the stream that already carries the turn's events, or null to subscribe to them.
+  follow(turnId, offset, listener, inStreamId = null) {
+    this.#followed.set(turnId, { offset, listener });
+    clearTimeout(this.#releaseTimer);
+    if (!this.#releaseLock) this.#acquireLock();
+    for (const [name, data] of this.#earlyEvents.get(turnId) ?? []) this.#dispatch(turnId, name, data);
+    if (this.#followed.has(turnId)) this.#subscribe(turnId, inStreamId);
+    return () => {
+      if (this.#followed.get(turnId)?.listener === listener) this.#unfollow(turnId);
+    };
+  }
+
+  #acquireLock() {
+    if (!CAN_SHARE) {
+      this.#startReader();
+      this.#releaseLock = () => this.#stopReader();
+      return;
+    }
+    const giveUp = new AbortController();
+    const released = new Promise((resolve) => {
+      this.#releaseLock = () => {
+        giveUp.abort();
+        this.#stopReader();
+        resolve();
+      };
+    });
+    navigator.locks
+      .request(LOCK, { signal: giveUp.signal }, () => {
+        if (giveUp.signal.aborted) return undefined;
+        this.#startReader();
+        return released;
+      })
+      .catch((error) => {
+        if (error.name !== "AbortError") throw error;
+      });
+  }
+
+  #startReader() {
+    this.#reader = new Reader(
+      (turnId, name, data) => {
+        crossTab.broadcast("turn-event", { turnId, name, data });
+        this.#dispatch(turnId, name, data);
+      },
+      (connected) => {
+        crossTab.broadcast("stream-state", { connected });
+        this.#reportConnection(connected);
+      },
+      (streamId) => {
+        crossTab.broadcast("stream-named", { streamId });
+        this.#streamId = streamId;
+      },
+    );
+    for (const [turnId, { offset }] of this.#followed) this.#reader.follow(turnId, offset);
+    crossTab.broadcast("who-follows");
+  }
+
+  #stopReader() {
+    this.#reader?.close();
+    this.#reader = null;
+  }
+
+  #subscribe(turnId, inStreamId = null) {
+    const { offset } = this.#followed.get(turnId);
+    if (this.#reader) this.#reader.follow(turnId, offset, inStreamId);
+    else crossTab.broadcast("follow", { turns: [[turnId, offset]], inStreamId });
+  }
+
+  #broadcastFollowed() {
+    if (this.#followed.size === 0) return;
+    crossTab.broadcast("follow", { turns: [...this.#followed].map(([turnId, { offset }]) => [turnId, offset]) });
+  }
+
+  #dispatch(turnId, name, data) {
+    const followed = this.#followed.get(turnId);
+    if (!followed) {
+      if (this.#pendingSends > 0) this.#earlyEvents.set(turnId, [...(this.#earlyEvents.get(turnId) ?? []), [name, data]]);
+      return;
+    }
+    const { listener } = followed;
+    if (name === "text") {
+      // Another tab may have subscribed from an earlier offset: take only the text that is new here.
+      const start = data.offset - codePoints(data.text);
+      if (data.offset <= followed.offset) return;
+      if (start > followed.offset) {
+        this.#subscribe(turnId);
+        return;
+      }
+      const fresh = start === followed.offset ? data.text : [...data.text].slice(followed.offset - start).join("");
+      followed.offset = data.offset;
+      listener.text(fresh);
+    } else if (name === "progress") listener.progress(data);
+    else if (name === "notice") listener.notice(data.message);
+    else {
+      if (name === "end" && data.offset > followed.offset) {
+        this.#subscribe(turnId); // some text was missed; subscribe again, which also repeats the end event
+        return;
+      }
+      this.#unfollow(turnId);
+      if (name === "end") listener.end(data);
+      else listener.gone();
+    }
+  }
+
+  #reportConnection(connected) {
+    for (const { listener } of [...this.#followed.values()]) listener.connection(connected);
+  }
+
+  #unfollow(turnId) {
+    this.#followed.delete(turnId);
+    if (this.#followed.size > 0 || !this.#releaseLock) return;
+    clearTimeout(this.#releaseTimer);
+    this.#releaseTimer = setTimeout(
+      () => {
+        const leave = this.#releaseLock;
+        this.#releaseLock = null;
+        leave();
+      },
+      CAN_SHARE ? LINGER_MS : 0, // without sharing, each tab has its own stream and must not keep it open
+    );
+  }
+}
+
+export const turnEvents = new TurnEvents();

@@ -1,0 +1,82 @@
+// The audit log: who did what, and when. It holds nothing that users wrote.
+
+import { query, request } from "../../shared/api.js";
+import { make } from "../../shared/dom.js";
+import { button, DayRange, field, latest, moment, zone } from "./controls.js";
+import { problem, register } from "./desk.js";
+
+const PAGE = 50;
+const words = (name) => name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
+const details = (values) =>
+  Object.entries(values)
+    .map(([name, value]) => `${name.replaceAll("_", " ")}: ${value}`)
+    .join(", ");
+
+async function show(place) {
+  const body = make("tbody");
+  const more = button("Show more", () => load(true), { hidden: true });
+  const runLatest = latest();
+  let cursor = null;
+  const { actions } = await request("GET", "/api/desk/audit/actions");
+  const action = make("select", {}, make("option", { value: "" }, "All actions"), ...actions.map((name) => make("option", { value: name }, words(name))));
+  const person = make("input", { type: "search", maxlength: "200", placeholder: "Name" });
+  const range = new DayRange(() => load());
+  const download = make("a", { class: "dk-button", download: "" }, "Download as CSV");
+  const trouble = make("div");
+  const note = make("p", { class: "dk-empty", hidden: true }, "No matching entries in this date range.");
+  action.addEventListener("change", () => load());
+  person.addEventListener("change", () => load());
+  range.element.append(field("Action", action), field("User", person), download);
+
+  const row = ({ at, actor, action: done, target, details: values }) =>
+    make(
+      "tr",
+      {},
+      make("td", {}, moment(at)),
+      make("td", {}, actor ?? "(not signed in)"),
+      make("td", {}, words(done)),
+      make("td", {}, target ?? ""),
+      make("td", {}, details(values)),
+    );
+
+  function load(further = false) {
+    const filters = { ...range.value, zone, action: action.value || null, actor: person.value.trim() || null };
+    download.href = `/api/desk/audit/csv?${query(filters)}`;
+    place.setAttribute("aria-busy", "true");
+    more.disabled = true; // its cursor belongs to the previous filters
+    return runLatest(
+      () => request("GET", `/api/desk/audit?${query({ ...filters, limit: PAGE, cursor: further ? cursor : null })}`),
+      ({ items, next_cursor: next }) => {
+        const rows = items.map(row);
+        trouble.replaceChildren();
+        if (further) body.append(...rows);
+        else body.replaceChildren(...rows);
+        cursor = next;
+        more.hidden = next === null;
+        more.disabled = false;
+        note.hidden = body.children.length > 0;
+        place.removeAttribute("aria-busy");
+      },
+      (error) => {
+        trouble.replaceChildren(problem(error));
+        more.hidden = true;
+        place.removeAttribute("aria-busy");
+      },
+    );
+  }
+  place.append(
+    make("p", { class: "dk-lead" }, "Who did what, and when. Nothing that users write is recorded here."),
+    range.element,
+    make(
+      "div",
+      { class: "dk-table", tabindex: "0", role: "region", "aria-label": "Audit entries" },
+      make("table", {}, make("thead", {}, make("tr", {}, ...["Time", "User", "Action", "Target", "Details"].map((name) => make("th", { scope: "col" }, name)))), body),
+    ),
+    note,
+    trouble,
+    more,
+  );
+  await load();
+}
+
+register({ id: "audit", title: "Audit", roles: ["admin"], show });

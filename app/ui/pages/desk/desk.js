@@ -1,0 +1,81 @@
+// The desk page, for admins and viewers. Shows one section at a time, named in the URL (/desk#usage).
+
+import { ApiError, request } from "../../shared/api.js";
+import { byId, make } from "../../shared/dom.js";
+
+const sections = [];
+
+// A section: {id, title, roles, show(place, viewer)}. `roles`: the roles that may see it; without, every role. `show`
+// renders into the element `place` and may return a function to call on leaving; `viewer` is {user_id, name, role}.
+export function register(section) {
+  sections.push(section);
+}
+
+export const isAdmin = (viewer) => viewer.role === "admin";
+
+// Announces a text to screen readers once, without moving the focus.
+export function announce(text) {
+  byId("dk-announcer").textContent = text;
+}
+
+// An element that shows an error where it happened.
+export function problem(error) {
+  const text = error instanceof ApiError ? error.message : `Something went wrong on this page (${error.message}). Reload it.`;
+  return make("p", { class: "dk-problem", role: "alert" }, text);
+}
+
+class Desk {
+  #leave = null;
+  #visit = 0;
+
+  constructor(viewer) {
+    this.viewer = viewer;
+    this.main = byId("dk-main");
+    this.sections = sections.filter(({ roles }) => !roles || roles.includes(viewer.role));
+    byId("dk-nav").replaceChildren(
+      ...this.sections.map(({ id, title }) => make("a", { href: `#${id}`, "data-section": id }, title)),
+    );
+    if (viewer.name) byId("dk-who").textContent = viewer.name;
+    // Set the hash first: otherwise a click on the first section's link would load it a second time.
+    if (location.hash === "") history.replaceState(null, "", `#${this.sections[0].id}`);
+    addEventListener("hashchange", () => this.#show(true));
+    this.#show(false);
+  }
+
+  async #show(moveFocus) {
+    const id = location.hash.slice(1).split("/")[0];
+    const section = this.sections.find((each) => each.id === id) ?? this.sections[0];
+    if (section.id !== id) history.replaceState(null, "", `#${section.id}`); // unknown section, or not for this role
+    const visit = ++this.#visit;
+    this.#leave?.();
+    this.#leave = null;
+    for (const link of byId("dk-nav").children) {
+      if (link.dataset.section === section.id) {
+        link.setAttribute("aria-current", "page");
+        link.scrollIntoView({ block: "nearest", inline: "nearest" });
+      } else link.removeAttribute("aria-current");
+    }
+    document.title = `${section.title} · Desk · Deskmate`;
+    const place = make("section", { class: `dk-section dk-${section.id}`, "aria-labelledby": "dk-title" });
+    place.append(make("h1", { id: "dk-title" }, section.title));
+    this.main.replaceChildren(place);
+    if (moveFocus) this.main.focus({ preventScroll: true });
+    let leave;
+    try {
+      leave = await section.show(place, this.viewer);
+    } catch (error) {
+      if (visit === this.#visit) place.append(problem(error));
+    }
+    if (visit !== this.#visit) leave?.();
+    else this.#leave = leave ?? null;
+    place.dataset.ready = "true";
+  }
+}
+
+export async function start() {
+  try {
+    new Desk(await request("GET", "/api/desk"));
+  } catch (error) {
+    byId("dk-main").replaceChildren(problem(error));
+  }
+}

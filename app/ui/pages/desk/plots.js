@@ -1,0 +1,101 @@
+// The usage plots. The table below them has the same numbers.
+
+import { make } from "../../shared/dom.js";
+import uPlot from "../../shared/vendor/uplot.esm.js";
+import { compact, seconds } from "./controls.js";
+
+// A plot: title, value formatter, whether it has a column per day instead of lines, and series: [name, field, colour].
+const PLOTS = [
+  ["Messages", compact, true, [["Messages", "messages", "--dk-first"], ["Conversations", "conversations", "--dk-second"]]],
+  ["Tokens", compact, true, [["Prompt", "prompt_tokens", "--dk-second"], ["Completion", "completion_tokens", "--dk-first"]]],
+  ["Time to first token", seconds, false, [["95th percentile", "ttft_p95_ms", "--dk-second"], ["Median", "ttft_p50_ms", "--dk-first"]]],
+  ["Tokens per second", (value) => value.toFixed(1), false, [["Median", "tokens_per_second_p50", "--dk-first"]]],
+  ["Users", compact, true, [["Users", "users", "--dk-first"]]],
+  ["Ratings", compact, true, [["Liked", "thumbs_up", "--dk-first"], ["Disliked", "thumbs_down", "--dk-third"]]],
+];
+const HEIGHT = 180;
+const WHOLE = [1, 2, 5].flatMap((digit) => Array.from({ length: 13 }, (_, power) => digit * 10 ** power)).sort((a, b) => a - b);
+const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const midnight = (name) => new Date(`${name}T00:00:00`).getTime() / 1000;
+
+export class Plots {
+  #days = [];
+  #plots = [];
+
+  constructor() {
+    this.element = make("div", { class: "dk-plots" });
+    this.redraw = () => this.#draw();
+    dark.addEventListener("change", this.redraw);
+    this.resizing = new ResizeObserver(() => this.#resize());
+    this.resizing.observe(this.element);
+  }
+
+  show(days) {
+    this.#days = days;
+    this.#draw();
+  }
+
+  close() {
+    dark.removeEventListener("change", this.redraw);
+    this.resizing.disconnect();
+    this.#destroy();
+  }
+
+  #destroy() {
+    for (const { plot } of this.#plots) plot.destroy();
+    this.#plots = [];
+  }
+
+  #resize() {
+    for (const { plot, frame } of this.#plots) {
+      if (frame.clientWidth && frame.clientWidth !== plot.width) plot.setSize({ width: frame.clientWidth, height: HEIGHT });
+    }
+  }
+
+  #draw() {
+    this.#destroy();
+    this.element.replaceChildren();
+    const style = getComputedStyle(document.body);
+    for (const [title, write, columns, lines] of PLOTS) {
+      const label = `${title} by day. The table below has the numbers.`;
+      const frame = make("div", { class: "dk-plot-frame", role: "img", "aria-label": label });
+      this.element.append(make("figure", { class: "dk-plot" }, make("figcaption", {}, title), frame));
+      const data = [this.#days.map(({ name }) => midnight(name)), ...lines.map(([, field]) => this.#days.map((day) => day[field]))];
+      const plot = new uPlot(options(style, frame.clientWidth || 300, write, columns, lines), data, frame);
+      this.#plots.push({ plot, frame });
+    }
+  }
+}
+
+function options(style, width, write, columns, lines) {
+  const colour = (name) => style.getPropertyValue(name).trim();
+  const axis = { stroke: colour("--dm-muted"), font: FONT, grid: { stroke: colour("--dm-line"), width: 1 }, ticks: { show: false } };
+  return {
+    width,
+    height: HEIGHT,
+    cursor: { y: false, drag: { x: false, y: false }, sync: { key: "usage" }, points: { size: 7 } },
+    scales: {
+      x: { range: (_plot, first, last) => [first - 43_200, last + 43_200] }, // a column is a day wide
+      y: { range: (_plot, _min, max) => [0, max > 0 ? max * 1.1 : 1] },
+    },
+    axes: [
+      { ...axis, size: 28, space: 56, values: [[86_400, "{D} {MMM}", null, null, null, null, null, null, 0]], grid: { show: false } },
+      { ...axis, size: 58, incrs: columns ? WHOLE : undefined, values: (_plot, ticks) => ticks.map(write) },
+    ],
+    series: [
+      { label: "Day", value: (_plot, at) => (at === null ? "–" : new Date(at * 1000).toLocaleDateString()) },
+      ...lines.map(([label, , name]) => ({
+        label,
+        stroke: colour(name),
+        fill: columns ? `${colour(name)}40` : undefined,
+        width: columns ? 1 : 2,
+        paths: columns ? uPlot.paths.bars({ size: [0.7, 40] }) : undefined,
+        spanGaps: true,
+        points: { show: columns ? false : undefined, size: 6, fill: colour(name) },
+        value: (_plot, value) => (value === null || value === undefined ? "–" : write(value)),
+      })),
+    ],
+  };
+}

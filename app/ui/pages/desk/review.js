@@ -1,0 +1,161 @@
+// The review queue: disliked replies, and questions left unanswered.
+
+import { query, request } from "../../shared/api.js";
+import { reasonName } from "../../components/chat/feedback.js";
+import { make } from "../../shared/dom.js";
+import { button, DayRange, field, latest, moment, zone } from "./controls.js";
+import { announce, isAdmin, problem, register } from "./desk.js";
+
+const FLAGS = {
+  low_rated: "Disliked",
+  failed: "Failed",
+  interrupted: "Interrupted",
+  empty: "Empty",
+  asked_again: "Regenerated",
+};
+const STATES = [["open", "To review"], ["reviewed", "Reviewed"], ["all", "All"]];
+const PAGE = 25;
+
+const path = (id) => `/api/desk/review/${encodeURIComponent(id)}`;
+
+function opinion({ by, rating, reasons, comment, at }) {
+  const why = reasons.map((reason) => reasonName(rating, reason)).join(", ");
+  const line = make("p", { class: `dk-opinion dk-${rating}` });
+  line.append(make("strong", {}, rating === "up" ? "Liked" : "Disliked"), ` by ${by}, ${moment(at)}${why ? `: ${why}` : ""}`);
+  if (comment) line.append(make("q", {}, comment));
+  return line;
+}
+
+function messageBlock(who, text, { mark = false, note = "" } = {}) {
+  return make(
+    "div",
+    { class: `dk-said${mark ? " dk-it" : ""}` },
+    make("p", { class: "dk-said-who" }, note ? `${who} · ${note}` : who),
+    make("div", { class: "dk-said-text" }, text || "(no text)"),
+  );
+}
+
+const STATUS_NOTES = { error: "failed", interrupted: "interrupted", stopped: "stopped" };
+
+function exchange({ item, before, reply, others, after, has_earlier }) {
+  const one = (message, extra = {}) =>
+    messageBlock(message.role === "user" ? item.user : "Reply", message.content, { note: STATUS_NOTES[message.status] ?? "", ...extra });
+  const parts = [];
+  if (has_earlier) parts.push(make("p", { class: "dk-hint" }, "Earlier messages aren't shown."));
+  parts.push(...before.map((message) => one(message)), one(reply, { mark: true }));
+  for (const other of others) parts.push(one(other, { note: other.id > reply.id ? "later version" : "earlier version" }));
+  if (after.length) parts.push(make("p", { class: "dk-hint" }, "Next messages"), ...after.map((message) => one(message)));
+  return make("div", { class: "dk-exchange" }, ...parts);
+}
+
+function card(item, viewer, changed) {
+  const flags = item.flags.map((flag) => make("span", { class: `dk-flag dk-flag-${flag}` }, FLAGS[flag]));
+  const around = make("div", { hidden: true });
+  const open = button("Show the conversation", () => toggle(), { "aria-expanded": "false" });
+  const reviewed = item.reviewed_at !== null;
+  const actions = make("div", { class: "dk-buttons" }, open);
+  if (isAdmin(viewer)) {
+    const mark = button(reviewed ? "Mark as not reviewed" : "Mark as reviewed", async () => {
+      mark.disabled = true;
+      try {
+        await request("PUT", path(item.message_id), { reviewed: !reviewed });
+      } catch (error) {
+        mark.disabled = false;
+        element.append(problem(error));
+        return;
+      }
+      announce(reviewed ? "Marked as not reviewed." : "Marked as reviewed.");
+      changed();
+    }, { kind: reviewed ? "" : "dk-primary" });
+    actions.append(mark);
+  }
+  let reading = false;
+  async function toggle() {
+    if (!around.hidden) {
+      around.hidden = true;
+      open.setAttribute("aria-expanded", "false");
+      open.textContent = "Show the conversation";
+      return;
+    }
+    if (reading) return;
+    reading = true; // the button stays enabled, because disabling it would drop its focus
+    try {
+      around.replaceChildren(exchange(await request("GET", path(item.message_id))));
+    } catch (error) {
+      around.replaceChildren(problem(error));
+    }
+    reading = false;
+    around.hidden = false;
+    open.setAttribute("aria-expanded", "true");
+    open.textContent = "Hide the conversation";
+  }
+  const by = item.reviewed_by ? ` by ${item.reviewed_by}` : "";
+  const element = make(
+    "article",
+    { class: "dk-card", "aria-label": `Reply in “${item.conversation_title}”` },
+    make("p", { class: "dk-card-head" }, ...flags, make("span", {}, `${item.user} · ${moment(item.created_at)}${item.model ? ` · ${item.model}` : ""}`)),
+    make("p", { class: "dk-question" }, item.question),
+    make("p", { class: "dk-reply" }, item.reply || "(no text)"),
+    item.error ? make("p", { class: "dk-problem" }, item.error) : null,
+    ...item.opinions.map(opinion),
+    reviewed ? make("p", { class: "dk-hint" }, `Reviewed${by}, ${moment(item.reviewed_at)}.`) : null,
+    actions,
+    around,
+  );
+  return element;
+}
+
+function show(place, viewer) {
+  const list = make("div", { class: "dk-cards" });
+  const more = button("Show more", () => load(true), { hidden: true });
+  const chosen = new Set();
+  const runLatest = latest();
+  let cursor = null;
+  const state = make("select", {}, ...STATES.map(([value, name]) => make("option", { value }, name)));
+  const range = new DayRange(() => load());
+  state.addEventListener("change", () => load());
+  const chips = Object.entries(FLAGS).map(([flag, name]) => {
+    const chip = button(name, () => {
+      if (!chosen.delete(flag)) chosen.add(flag);
+      chip.setAttribute("aria-pressed", String(chosen.has(flag)));
+      load();
+    }, { kind: "dk-chip", "aria-pressed": "false" });
+    return chip;
+  });
+  range.element.append(field("Show", state));
+
+  function load(further = false) {
+    const parameters = new URLSearchParams(query({ ...range.value, zone, state: state.value, limit: PAGE, cursor: further ? cursor : null }));
+    for (const flag of chosen) parameters.append("flag", flag);
+    place.setAttribute("aria-busy", "true");
+    more.disabled = true;
+    return runLatest(
+      () => request("GET", `/api/desk/review?${parameters}`),
+      ({ items, next_cursor: next }) => {
+        const cards = items.map((item) => card(item, viewer, () => load()));
+        if (further) list.append(...cards);
+        else list.replaceChildren(...cards);
+        if (!list.children.length) list.replaceChildren(make("p", { class: "dk-empty" }, "No matching replies in this date range."));
+        cursor = next;
+        more.hidden = next === null;
+        more.disabled = false;
+        place.removeAttribute("aria-busy");
+      },
+      (error) => {
+        list.replaceChildren(problem(error));
+        more.hidden = true;
+        place.removeAttribute("aria-busy");
+      },
+    );
+  }
+  place.append(
+    make("p", { class: "dk-lead" }, "Replies that users disliked, and questions left unanswered: the reply failed, was interrupted, is empty, or was regenerated."),
+    range.element,
+    make("div", { class: "dk-filters", role: "group", "aria-label": "Reasons" }, ...chips),
+    list,
+    more,
+  );
+  return load();
+}
+
+register({ id: "review", title: "Review", roles: ["admin", "viewer"], show });

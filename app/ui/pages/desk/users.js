@@ -1,0 +1,225 @@
+// Accounts: roles, invitations, password reset links, sessions and deletion. For admins.
+
+import { request } from "../../shared/api.js";
+import { make } from "../../shared/dom.js";
+import { button, field, latest, moment, plural } from "./controls.js";
+import { announce, problem, register } from "./desk.js";
+
+const ROLES = { admin: "Admin", agent: "Agent", viewer: "Viewer" };
+const options = (chosen) =>
+  Object.entries(ROLES).map(([role, name]) => make("option", { value: role, selected: role === chosen }, name));
+
+async function show(place, viewer) {
+  const trouble = make("div");
+  const made = make("div", { class: "dk-made", role: "status" });
+  const rows = make("tbody");
+  const open = make("ul", { class: "dk-people-invitations" });
+  const openTitle = make("h2", {}, "Open invitations");
+  const history = make("div");
+  const runLatest = latest();
+  let lastDetailsRequest = 0; // sequence number: details about an account are shown only for the latest request
+
+  async function act(work) {
+    trouble.replaceChildren();
+    try {
+      await work();
+    } catch (error) {
+      trouble.replaceChildren(problem(error));
+      trouble.scrollIntoView({ block: "nearest" });
+    }
+  }
+
+  // Reloads the list after every change, also a refused one, so that it matches the server.
+  const change = (work, announcement) =>
+    act(async () => {
+      try {
+        await work();
+        announce(announcement);
+      } finally {
+        await load();
+      }
+    });
+
+  function handOn(link, sentence) {
+    lastDetailsRequest++;
+    const shown = make("input", { readonly: true, "aria-label": "The link" });
+    shown.value = link;
+    const copy = button("Copy", () =>
+      act(async () => {
+        await navigator.clipboard.writeText(link);
+        announce("Copied.");
+      }),
+    );
+    made.replaceChildren(make("p", {}, sentence), make("div", { class: "dk-people-link" }, shown, copy));
+    shown.focus();
+    shown.select();
+  }
+
+  const path = ({ id }) => `/api/people/${encodeURIComponent(id)}`;
+
+  function row(person) {
+    const { name, display_name: shown, role, disabled_at: disabled, last_seen_at: seen } = person;
+    const roles = make("select", { "aria-label": `Role of ${name}` }, ...options(role));
+    roles.addEventListener("change", () =>
+      change(() => request("PATCH", path(person), { role: roles.value }), `${name} is ${ROLES[roles.value]} now.`),
+    );
+    const able = button(
+      disabled ? "Enable" : "Disable",
+      () =>
+        change(
+          () => request("PATCH", path(person), { disabled: !disabled }),
+          disabled ? `${name} can sign in again.` : `${name} is disabled.`,
+        ),
+      { kind: disabled ? "dk-chip" : "dk-chip dk-danger", "aria-label": `${disabled ? "Enable" : "Disable"} ${name}` },
+    );
+    const reset = button(
+      "Reset link",
+      () =>
+        act(async () => {
+          const { link } = await request("POST", `${path(person)}/reset-link`, {});
+          handOn(link, `Give this link to ${name}. They can use it once within a day to set a new password. It won't be shown again.`);
+        }),
+      { kind: "dk-chip", "aria-label": `Reset link for ${name}` },
+    );
+    const sessions = button("Sessions", () => act(() => showSessions(person)), {
+      kind: "dk-chip",
+      "aria-label": `Sessions of ${name}`,
+    });
+    const erase = button("Delete", () => act(() => previewDeletion(person)), {
+      kind: "dk-chip dk-danger",
+      "aria-label": `Delete ${name} and all of their data`,
+    });
+    return make(
+      "tr",
+      { class: disabled ? "dk-disabled" : null },
+      make("th", { scope: "row" }, name, name === shown ? null : make("div", { class: "dk-hint" }, shown)),
+      make("td", {}, roles),
+      make("td", {}, disabled ? `disabled ${moment(disabled)}` : seen ? moment(seen) : "never"),
+      make("td", {}, make("div", { class: "dk-buttons" }, reset, sessions, able, erase)),
+    );
+  }
+
+  async function showSessions(person) {
+    const number = ++lastDetailsRequest;
+    const sessions = await request("GET", `${path(person)}/sessions`);
+    if (number !== lastDetailsRequest) return;
+    const lines = sessions.map(({ user_agent: agent, address, last_seen_at: seen }) =>
+      make("li", {}, `${agent || "Unknown client"} · ${address} · ${moment(seen)}`),
+    );
+    const end = button("Sign out everywhere", () =>
+      change(async () => {
+        await request("DELETE", `${path(person)}/sessions`);
+        made.replaceChildren();
+      }, `${person.name} was signed out everywhere.`),
+    );
+    made.replaceChildren(
+      make("p", {}, `${person.name} has ${plural(sessions.length, "active session")}.`),
+      make("ul", {}, ...lines),
+      ...(sessions.length ? [end] : []),
+    );
+  }
+
+  // Shows how much would be deleted, as counts only: an admin doesn't get to see the content.
+  async function previewDeletion({ id, name }) {
+    const address = `/api/desk/people/${encodeURIComponent(id)}`;
+    const number = ++lastDetailsRequest;
+    const data = await request("GET", `${address}/data`);
+    if (number !== lastDetailsRequest) return; // the delete button of one account must not replace that of another
+    const numbers = [
+      plural(data.conversations, "conversation"),
+      plural(data.messages, "message"),
+      plural(data.feedback, "rating"),
+      plural(data.api_keys, "API key"),
+    ];
+    const go = button(
+      `Delete ${name} for good`,
+      () =>
+        change(async () => {
+          await request("DELETE", address);
+          made.replaceChildren();
+        }, `${name} was deleted.`),
+      { kind: "dk-danger" },
+    );
+    made.replaceChildren(
+      make("p", {}, `This deletes ${name} and all of their data: ${numbers.join(", ")}. It can't be undone. Backups keep the data until they are deleted.`),
+      make("div", { class: "dk-buttons" }, go, button("Cancel", () => made.replaceChildren())),
+    );
+    go.focus();
+  }
+
+  function invitation({ id, role, note, expires_at: ends }) {
+    const back = button(
+      "Revoke",
+      () => change(() => request("DELETE", `/api/people/invitations/${encodeURIComponent(id)}`), "The invitation was revoked."),
+      { kind: "dk-chip", "aria-label": `Revoke the invitation ${note ?? `of ${moment(ends)}`}` },
+    );
+    return make("li", {}, `${note ?? "No note"} · ${ROLES[role]} · expires ${moment(ends)} `, back);
+  }
+
+  // Loads the list. Drops responses to older requests, which may arrive after newer ones.
+  const load = () =>
+    runLatest(
+      () => request("GET", "/api/people"),
+      (seen) => draw(seen),
+      (error) => {
+        throw error;
+      },
+    );
+
+  function draw({ people, invitations, local_conversations: count }) {
+    rows.replaceChildren(...people.map(row));
+    open.replaceChildren(...invitations.map(invitation));
+    open.hidden = openTitle.hidden = invitations.length === 0;
+    history.replaceChildren();
+    if (count === 0) return;
+    const take = button("Move to my account", () =>
+      change(() => request("POST", "/api/people/local-history", {}), "The conversations were moved to your account."),
+    );
+    history.append(make("h2", {}, "From before accounts were turned on"), make("p", {}, `${plural(count, "conversation")} of the local user.`), take);
+  }
+
+  const role = make("select", {}, ...options("agent"));
+  const note = make("input", { maxlength: "200" });
+  const invite = make("form", { class: "dk-filters" }, field("Role", role), field("Note (who it's for)", note));
+  const send = make("button", { type: "submit", class: "dk-button dk-primary" }, "Invite");
+  invite.append(send);
+  invite.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (send.disabled) return; // a double click must not create two invitations
+    send.disabled = true;
+    const noteText = note.value;
+    act(async () => {
+      const { link, expires_at: ends } = await request("POST", "/api/people/invitations", { role: role.value, note: noteText || null });
+      if (note.value === noteText) note.value = ""; // otherwise the next note is being typed
+      handOn(link, `Give this link to the new user. Until ${moment(ends)}, it can create one account. It won't be shown again.`);
+      await load();
+    }).finally(() => {
+      send.disabled = false;
+    });
+  });
+
+  const heads = ["Name", "Role", "Last seen", ""].map((name) => make("th", { scope: "col" }, name));
+  if (viewer.name === null) {
+    place.append(make("p", { class: "dk-lead" }, "Accounts are off: this desk has a single user. Set APP_ACCOUNTS=true to turn them on."));
+    return;
+  }
+  place.append(
+    make("p", { class: "dk-lead" }, "Users who can sign in. Nobody can browse another user's conversations, whatever their role."),
+    trouble,
+    make("h2", {}, "Invite a user"),
+    invite,
+    made,
+    make("h2", {}, "Accounts"),
+    make(
+      "div",
+      { class: "dk-table", tabindex: "0", role: "region", "aria-label": "Accounts" },
+      make("table", {}, make("thead", {}, make("tr", {}, ...heads)), rows),
+    ),
+    openTitle,
+    open,
+    history,
+  );
+  await load();
+}
+
+register({ id: "people", title: "Users", roles: ["admin"], show });
