@@ -20,11 +20,11 @@ _END = "</head>"
 _IMPORT = re.compile(r'^(?:import|export)\b[^;"]*"(\.[^"]+)";', re.MULTILINE)
 
 
-def find_modules(first: str) -> list[str]:
-    """Return the modules that ``first`` imports, directly or not, and itself: sorted paths relative to this package."""
+def find_modules(*entries: str) -> list[str]:
+    """Return these modules and those that they import, directly or not: sorted paths relative to this package."""
     root = STATIC_DIR.resolve()
     found: set[str] = set()
-    to_read = [root / first]
+    to_read = [root / entry for entry in entries]
     while to_read:
         module = to_read.pop()
         name = module.relative_to(root).as_posix()
@@ -34,13 +34,17 @@ def find_modules(first: str) -> list[str]:
     return sorted(found)
 
 
+_COMPONENTS = ("header", "chat", "composer", "conversations", "model")
+#: The modules that the page imports by itself: its own and those of its components.
+ENTRIES = ("pages/chat/page.js", *(f"components/{name}/{name}.js" for name in _COMPONENTS))
+
 HTML_HEAD = "".join(
     [
         '<script src="/ui/static/shared/gradio_clock.js"></script>',  # not deferred: must run before Gradio's scripts
         *(f'<link rel="preload" as="style" href="/ui/static/{name}" fetchpriority="low">' for name in STYLES),
         *(
             f'<link rel="modulepreload" href="/ui/static/{name}" fetchpriority="low">'
-            for name in find_modules("pages/chat/page.js")
+            for name in find_modules(*ENTRIES)
         ),
     ]
 )

@@ -10,11 +10,10 @@ from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse
 
 from app.auth.identity import identity_of
+from app.ui.components import Chat, Composer, Conversations, Header, Model, Settings
+from app.ui.components.component import files_served_at
 from app.ui.html_head import install_html_head
 from app.ui.options import page_options
-from app.ui.panels.chat import chat_panel
-from app.ui.panels.conversations import conversations_panel
-from app.ui.panels.settings import settings_panel
 from app.ui.static_files import STATIC_DIR, PageFiles
 from app.ui.static_pages import install_pages
 from app.ui.theme import HEAD, page_theme
@@ -29,14 +28,14 @@ async () => {
   let page;
   try {
     page = await import("/ui/static/pages/chat/page.js");
+    await page.start();
   } catch (error) {
-    if (!(error instanceof TypeError)) throw error; // it loaded, but this browser can't run it
+    const failedToLoad = page ? error.name === "LoadError" : error instanceof TypeError;
+    if (!failedToLoad) throw error;
     document.getElementById("dm-alert").textContent = "Part of the page failed to load. Reloading …";
     document.documentElement.classList.add("dm-visible");
     setTimeout(() => location.reload(), 2000);
-    return;
   }
-  await page.start();
 }
 """
 
@@ -84,11 +83,20 @@ By default Gradio polls them 1000 and 100 times a second, which takes 5 % of a C
 
 
 def _page() -> gr.Blocks:
-    with gr.Blocks(title="Deskmate", fill_height=True, fill_width=True, analytics_enabled=False) as page:
+    with (
+        files_served_at("/ui/static"),
+        gr.Blocks(title="Deskmate", fill_height=True, fill_width=True, analytics_enabled=False) as page,
+    ):
         with gr.Row(elem_id="dm-app"):
-            conversations_panel()
-            chat_panel()
-            settings_panel()
+            with gr.Column(elem_id="dm-conversations", min_width=0):
+                Conversations()
+            with gr.Column(elem_id="dm-chat", min_width=0):
+                Header()
+                Chat()
+                Composer(elem_id="dm-composer")
+            with gr.Column(elem_id="dm-settings", min_width=0):
+                Settings()
+                Model()
         page.load(fn=None, js=_START, queue=False, api_visibility="private", show_progress="hidden")
     page.max_threads = 256  # capacity of Gradio's queue, in events; must be set before queue()
     page.queue(default_concurrency_limit=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Page
 
-from app.ui.html_head import find_modules
+from app.ui.html_head import ENTRIES, find_modules
 from app.ui.theme import STYLES
 from tests.e2e.chat_page import ChatPage
 from tests.e2e.conftest import NewBrowser
@@ -45,7 +45,7 @@ def test_what_the_page_needs_is_asked_for_once_and_before_gradio_has_run(
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url.removeprefix(f"{server.url}/").partition("?")[0]))
     ChatPage(page, server.url).open()
-    own = [f"ui/static/{name}" for name in ("shared/gradio_clock.js", *STYLES, *find_modules("pages/chat/page.js"))]
+    own = [f"ui/static/{name}" for name in ("shared/gradio_clock.js", *STYLES, *find_modules(*ENTRIES))]
     assert sorted(
         name for name in asked if name.startswith("ui/static/") and name.endswith((".js", ".css", ".mjs"))
     ) == (sorted(own))

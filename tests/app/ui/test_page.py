@@ -10,7 +10,7 @@ import gradio.routes
 import pytest
 from jinja2 import DictLoader, Environment
 
-from app.ui.html_head import HTML_HEAD, _HtmlHeadLoader, find_modules, install_html_head
+from app.ui.html_head import ENTRIES, HTML_HEAD, _HtmlHeadLoader, find_modules, install_html_head
 from app.ui.page import QUEUE_SECONDS, _page
 from app.ui.static_files import STATIC_DIR
 
@@ -51,7 +51,7 @@ def test_all_modules_of_the_page_are_known() -> None:
     there = {
         file.relative_to(STATIC_DIR).as_posix() for folder in folders for file in (STATIC_DIR / folder).rglob("*.js")
     }
-    unreached = there - set(find_modules("pages/chat/page.js"))
+    unreached = there - set(find_modules(*ENTRIES))
     assert unreached == {"shared/gradio_clock.js", "shared/vendor/uplot.esm.js"}, (
         "one is not reached, or not seen to be"
     )

@@ -14,12 +14,11 @@ const TEMPORARY = "Kept in memory only. It isn't listed, and it's deleted after 
 export class Welcome {
   temporary = false; // whether the next new chat is kept in memory only
 
-  constructor(options, choose) {
+  constructor(choose) {
     this.element = byId("dm-welcome");
     const example = (text) => make("li", {}, make("button", { type: "button", onclick: () => choose(text) }, text));
     byId("dm-examples").replaceChildren(...EXAMPLES.map(example));
     byId("dm-temporary").addEventListener("click", () => this.#makeTemporary(!this.temporary));
-    this.describe(options);
   }
 
   // Shows the screen with the temporary toggle off. `exists`: the conversation is saved already, but its messages were

@@ -1,42 +1,50 @@
-// The message box. Gradio owns the textarea; this adds keyboard shortcuts and drafts.
+// The message box: keyboard shortcuts, drafts and canned replies.
 
+import { Component } from "../../shared/component.js";
 import { byId, storage } from "../../shared/dom.js";
+import { CannedReplies } from "./canned.js";
 
 const draftKeyOf = (conversationId) => `deskmate.draft.${conversationId ?? "new"}`;
 
-export class Composer {
+export class Composer extends Component {
   #draftKey = null;
+  lastMessage = null; // the user's last message, which ArrowUp brings back
 
-  // `canned()` opens the list of canned replies; `lastMessage()` returns the user's last message, or null.
-  constructor(textarea, { send, stop, lastMessage, canned }) {
-    this.textarea = textarea;
+  constructor(context) {
+    super(context);
+    this.textarea = byId("dm-box");
     this.alert = byId("dm-alert");
-    textarea.setAttribute("aria-describedby", "dm-hint");
-    textarea.setAttribute("enterkeyhint", "send");
-    textarea.dir = "auto";
+    const { textarea } = this;
+    this.canned = new CannedReplies(byId("dm-canned"), {
+      insert: (text) => this.insert(text),
+      onError: (error) => this.emit("error", error),
+      onCancel: (typed) => (typed === "" ? this.focus() : this.insert(typed)),
+    });
+    byId("dm-send").addEventListener("click", () => this.#submit());
+    byId("dm-stop").addEventListener("click", () => this.emit("stop"));
     textarea.addEventListener("keydown", (event) => {
       if (event.isComposing || event.keyCode === 229) return; // an IME is composing
       if (event.key === "Enter" && !event.shiftKey && !event.ctrlKey && !event.metaKey && !event.altKey) {
         event.preventDefault();
         event.stopImmediatePropagation();
-        send();
+        this.#submit();
       } else if (event.key === "/" && textarea.value === "" && !event.ctrlKey && !event.metaKey && !event.altKey) {
         event.preventDefault();
-        canned();
+        this.canned.open({ typed: true });
       } else if (event.key === "ArrowUp" && textarea.value === "") {
-        const last = lastMessage();
-        if (last === null) return;
+        if (this.lastMessage === null) return;
         event.preventDefault();
-        this.fill(last);
+        this.fill(this.lastMessage);
       }
     });
     textarea.addEventListener("input", () => {
       this.showError("");
+      this.#grow();
       if (this.#draftKey) storage.write("sessionStorage", this.#draftKey, textarea.value);
     });
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
-      if (!event.target.closest("#dm-conversations, #dm-settings")) stop(); // in a panel, Esc closes menus
+      if (!event.target.closest("#dm-conversations, #dm-settings")) this.emit("stop"); // in a panel, Esc closes menus
     });
   }
 
@@ -44,7 +52,17 @@ export class Composer {
     return this.textarea.value;
   }
 
-  // Gradio notices a value set by code only through an input event.
+  #submit() {
+    this.props.value = this.text;
+    this.emit("submit", { text: this.text });
+  }
+
+  // Makes the box as high as its text; the style sheet sets the limit.
+  #grow() {
+    this.textarea.style.height = "auto";
+    this.textarea.style.height = `${this.textarea.scrollHeight}px`;
+  }
+
   #set(text) {
     if (this.textarea.value === text) return;
     this.textarea.value = text;
@@ -113,3 +131,5 @@ export class Composer {
     this.alert.textContent = message;
   }
 }
+
+export const mount = (context) => new Composer(context);

@@ -1,15 +1,17 @@
 // The conversation list: date groups, tags, archive and search.
 
+import { Component } from "../../shared/component.js";
 import { api } from "../../shared/api.js";
 import { conversationRow } from "./conversation_row.js";
 import { dateGroup } from "./date_groups.js";
 import { askTags, confirmDeletion } from "../../shared/dialogs.js";
+import { listenForTransfers } from "./transfer.js";
 import { byId, debounce, make, replaceChildren } from "../../shared/dom.js";
 
 const PAGE_SIZE = 50;
 const POLL_MS = 4000;
 
-export class Conversations {
+export class Conversations extends Component {
   #query = "";
   #tag = null;
   #tags = [];
@@ -22,9 +24,8 @@ export class Conversations {
   #refreshing = null; // the sequence number of the refresh in flight, or null
   #hasDeferredRedraw = false; // a redraw was postponed because a menu is open or a row is being pressed
 
-  // `actions`: open(id, messageId), listed(items), renamed(id, title), deleted(id), onError(error), listFailed(error).
-  constructor(actions) {
-    this.actions = actions;
+  constructor(context) {
+    super(context);
     this.list = byId("dm-list");
     this.note = byId("dm-list-note");
     this.more = byId("dm-list-more");
@@ -45,9 +46,21 @@ export class Conversations {
     this.atEnd = new IntersectionObserver((entries) => entries.at(-1).isIntersecting && this.#loadMore(), {
       root: byId("dm-list-frame"),
     });
-    this.search = debounce(200, (query) => {
+    const search = debounce(200, (query) => {
       this.#query = query.trim();
       this.refresh();
+    });
+    byId("dm-search").addEventListener("input", ({ target }) => search(target.value));
+    byId("dm-new").addEventListener("click", () => this.emit("new"));
+    byId("dm-brand").addEventListener("click", (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      this.emit("new");
+    });
+    listenForTransfers({
+      onStatus: (text) => this.emit("status", { text }),
+      onError: (error) => this.emit("error", error),
+      onImported: () => this.refresh(),
     });
   }
 
@@ -66,7 +79,7 @@ export class Conversations {
       if (request !== this.#lastRequest) return;
       await this.#readTags(request);
     } catch (error) {
-      this.actions.listFailed(error);
+      this.emit("list_failed", error);
       return;
     } finally {
       if (this.#refreshing === request) this.#refreshing = null;
@@ -77,7 +90,7 @@ export class Conversations {
 
   // Calls `listed` again with the current items.
   notifyListed() {
-    this.actions.listed(this.#items);
+    this.emit("listed", { items: this.#items });
   }
 
   // Marks the open conversation.
@@ -106,7 +119,7 @@ export class Conversations {
       const page = await this.#page(this.#cursor);
       if (request === this.#lastRequest) this.#show([...this.#items, ...page.items], page.next_cursor);
     } catch (error) {
-      this.actions.listFailed(error);
+      this.emit("list_failed", error);
     } finally {
       this.more.disabled = false;
     }
@@ -159,7 +172,7 @@ export class Conversations {
     else if (focused !== document.activeElement) focused.focus(); // moving an element in the DOM drops its focus
     this.note.textContent = items.length > 0 ? "" : this.#emptyMessage();
     this.#pollWhileStreaming(items);
-    this.actions.listed(items);
+    this.emit("listed", { items });
   }
 
   // The rows, under date headings except in search results. Rows whose content is unchanged are reused.
@@ -192,7 +205,7 @@ export class Conversations {
 
   #row(summary) {
     const row = conversationRow(summary, {
-      open: this.actions.open,
+      open: (id, messageId) => this.emit("select", { id, messageId }),
       rename: (one) => this.#rename(one, summary),
       tag: () => this.#editTags(summary),
       mark: (marks) => this.#change(summary, marks),
@@ -243,7 +256,7 @@ export class Conversations {
     try {
       await api.changeConversation(summary.id, change);
     } catch (error) {
-      this.actions.onError(error);
+      this.emit("error", error);
     }
     await this.refresh();
   }
@@ -271,10 +284,10 @@ export class Conversations {
       try {
         if (save && title !== "" && title !== summary.title) {
           await api.changeConversation(summary.id, { title });
-          this.actions.renamed(summary.id, title);
+          this.emit("renamed", { id: summary.id, title });
         }
       } catch (error) {
-        this.actions.onError(error);
+        this.emit("error", error);
       }
       await this.refresh();
     };
@@ -295,7 +308,7 @@ export class Conversations {
       await api.deleteConversation(summary.id);
     } catch (error) {
       if (error.status !== 404) {
-        this.actions.onError(error);
+        this.emit("error", error);
         return;
       }
     }
@@ -305,7 +318,7 @@ export class Conversations {
       (rows[at + 1] ?? rows[at - 1])?.querySelector("a")?.focus();
     }
     rows[at]?.remove();
-    this.actions.deleted(summary.id);
+    this.emit("deleted", { id: summary.id });
     await this.refresh();
   }
 
@@ -319,3 +332,5 @@ export class Conversations {
     event.preventDefault();
   }
 }
+
+export const mount = (context) => new Conversations(context);

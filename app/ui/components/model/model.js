@@ -1,5 +1,6 @@
 // The model section of the settings panel: the loaded model, its state, sleep and wake, and loading another model.
 
+import { Component } from "../../shared/component.js";
 import { api } from "../../shared/api.js";
 import { byId } from "../../shared/dom.js";
 
@@ -25,18 +26,17 @@ const isMoving = ({ state, stage }) => stage !== null || !STEADY.has(state);
 const number = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const percent = (share) => `${Math.round(100 * share)} %`;
 
-export class Model {
+export class Model extends Component {
   #timer = null;
   #lastPoll = null; // the latest poll; results of older ones are dropped
   #isRequestPending = false; // a request made in this tab has no response yet
   #shown = "";
 
-  // `isOpen()`: whether the panel is visible; `canChange()`: whether this user may load another model; `changed()` is
-  // called when the model or its state has changed.
-  constructor({ isOpen, canChange, changed }) {
-    this.isOpen = isOpen;
-    this.canChange = canChange;
-    this.changed = changed;
+  isOpen = () => true; // whether the panel is visible
+  canChange = () => false; // whether this user may load another model
+
+  constructor(context) {
+    super(context);
     this.input = byId("dm-model-name");
     this.loadButton = byId("dm-model-load");
     this.sleepButton = byId("dm-model-rest");
@@ -146,7 +146,7 @@ export class Model {
   }
 
   #notifyIfChanged(shown) {
-    if (this.#shown !== "" && shown !== this.#shown) this.changed();
+    if (this.#shown !== "" && shown !== this.#shown) this.emit("changed");
     this.#shown = shown;
   }
 
@@ -155,3 +155,5 @@ export class Model {
     if (byId(id).textContent !== text) byId(id).textContent = text;
   }
 }
+
+export const mount = (context) => new Model(context);

@@ -1,33 +1,33 @@
 // The open conversation: messages, the reply in flight, sending and stopping.
 
 import { api, randomId } from "../../shared/api.js";
-import { announce, byId } from "../../shared/dom.js";
-import { MessageList } from "../../components/chat/messages.js";
+import { announce } from "../../shared/dom.js";
 import { crossTab } from "../../shared/cross_tab.js";
 import { codePoints, turnEvents } from "./turn_events.js";
 
 const PAGE_SIZE = 100;
 
-export class Chat {
+export class OpenConversation {
   #unfollow = null; // stops following the reply in flight
   #unconfirmed = null; // the request whose response was lost, so it may have arrived: {key, id}
   #visit = 0; // sequence number: a slow response must not reopen a conversation that the user has left
 
   // Calls `page`: onConversationShown(conversation or null), setReplying(bool), setConnected(bool), reportError(error),
   // onConversationMissing().
-  constructor(page) {
+  constructor(page, chat) {
     this.page = page;
-    this.messages = new MessageList({
-      edit: (id, text) => page.askAgain((settings) => this.#askAgain("edit", id, { text, settings })),
-      regenerate: (id) => page.askAgain((settings) => this.#askAgain("regenerate", id, { settings })),
-      resume: (id) => page.askAgain((settings) => this.#askAgain("resume", id, { settings })),
-      branch: (id) => page.branch(id),
-      remove: (id) => page.deleteMessage(id),
-      show: (id, step) => this.#showVersion(id, step),
-      onError: (error) => page.reportError(error),
+    this.messages = chat.messages;
+    this.earlier = chat.earlier;
+    chat.handle({
+      edit: ({ id, text }) => page.askAgain((settings) => this.#askAgain("edit", id, { text, settings })),
+      regenerate: ({ id }) => page.askAgain((settings) => this.#askAgain("regenerate", id, { settings })),
+      resume: ({ id }) => page.askAgain((settings) => this.#askAgain("resume", id, { settings })),
+      branch: ({ id }) => page.branch(id),
+      delete: ({ id }) => page.deleteMessage(id),
+      version: ({ id, step }) => this.#showVersion(id, step),
+      earlier: () => this.#loadEarlier(),
+      error: (error) => page.reportError(error),
     });
-    this.earlier = byId("dm-earlier");
-    this.earlier.addEventListener("click", () => this.#loadEarlier());
     this.#reset();
   }
 
@@ -41,7 +41,7 @@ export class Chat {
     this.opening = null; // id of the conversation that is loading while the previous one is still shown
     this.firstId = null;
     this.tipId = null; // the last message shown
-    this.lastUserText = null;
+    this.page.composer.lastMessage = null;
     this.messages.clear();
     this.earlier.hidden = true;
     this.page.setReplying(false);
@@ -202,7 +202,7 @@ export class Chat {
   // `inStreamId`: the event stream that already carries the reply.
   #add(message, inStreamId = null) {
     this.tipId = message.id;
-    if (message.role === "user") this.lastUserText = message.content;
+    if (message.role === "user") this.page.composer.lastMessage = message.content;
     const reply = this.messages.add(message);
     if (reply && message.status === "streaming" && message.turn_id) this.#follow(message.turn_id, reply, inStreamId);
   }

@@ -1,22 +1,16 @@
-// Entry point of the chat page. Gradio's components call the methods of window.deskmate.
+// Entry point of the chat page: connects its components with the JSON API and with each other.
 
 import { conversationUrl, parseLocation } from "../../shared/address.js";
 import { api } from "../../shared/api.js";
-import { CannedReplies } from "../../components/composer/canned.js";
-import { Chat } from "./open_conversation.js";
-import { Composer } from "../../components/composer/composer.js";
-import { Conversations } from "../../components/conversations/conversations.js";
+import { OpenConversation } from "./open_conversation.js";
+import { whenMounted } from "../../shared/component.js";
 import { announce, byId, debounce, waitForElement } from "../../shared/dom.js";
-import { setUpAccountMenu } from "../../components/header/account_menu.js";
-import { Model } from "../../components/model/model.js";
 import { loadOptions } from "./options.js";
 import { Panels } from "./panels.js";
 import { Readiness } from "./readiness.js";
 import { Settings, waitForSettings } from "../../components/settings/settings.js";
 import { crossTab } from "../../shared/cross_tab.js";
 import { Toast } from "../../shared/toast.js";
-import { listenForTransfers } from "../../components/conversations/transfer.js";
-import { Welcome } from "../../components/chat/welcome.js";
 
 // When to look for the generated title of a new conversation, in ms after its first reply. Until then the title is the
 // start of the first message.
@@ -27,61 +21,58 @@ class Page {
   #lastOptionsRequest = 0; // sequence number; responses to older requests are dropped
   #focusBefore = null; // the focused element when the user opened another conversation
 
-  constructor(options, textarea) {
+  // `components`: the page's components by name.
+  constructor(options, { header, chat, composer, conversations, model }) {
     this.options = options;
+    this.header = header;
+    this.composer = composer;
+    this.conversations = conversations;
+    this.model = model;
+    this.welcome = chat.welcome;
     this.panels = new Panels();
-    this.readiness = new Readiness({
+    this.readiness = new Readiness(header, {
       modelName: () => this.options.model.name,
       isReplying: () => Boolean(this.chat?.activeTurnId),
       onReconnect: () => this.refreshSoon(),
     });
-    this.composer = new Composer(textarea, {
-      send: () => this.send(),
+    header.handle({ error: (error) => this.reportError(error) });
+    header.useOptions(options);
+    composer.handle({
+      submit: () => this.send(),
       stop: () => this.stop(),
-      lastMessage: () => this.chat.lastUserText,
-      canned: () => this.canned.open({ typed: true }),
-    });
-    this.canned = new CannedReplies(byId("dm-canned"), {
-      insert: (text) => this.composer.insert(text),
-      onError: (error) => this.reportError(error),
-      onCancel: (typed) => (typed === "" ? this.composer.focus() : this.composer.insert(typed)),
+      error: (error) => this.reportError(error),
     });
     this.settings = new Settings(options, (id, settings, keepalive) => api.changeConversation(id, { settings }, keepalive), {
       onSaveFailed: (error) => this.toast.show(`The settings of the chat you left were not saved. Open it to try again. ${error.message}`),
     });
-    this.conversations = new Conversations({
-      open: (id, messageId) => this.navigate(id, { at: messageId }),
-      listed: (items) => this.#listed(items),
-      renamed: (id, title) => this.#renamed(id, title),
-      deleted: (id) => this.#deleted(id),
-      onError: (error) => this.reportError(error),
-      listFailed: (error) => (error.status === 0 ? this.readiness.show("not reachable") : this.reportError(error)),
+    conversations.handle({
+      new: () => this.navigate(null),
+      select: ({ id, messageId }) => this.navigate(id, { at: messageId }),
+      listed: ({ items }) => this.#listed(items),
+      renamed: ({ id, title }) => this.#renamed(id, title),
+      deleted: ({ id }) => this.#deleted(id),
+      status: ({ text }) => this.toast.show(text),
+      error: (error) => this.reportError(error),
+      list_failed: (error) => (error.status === 0 ? this.readiness.show("not reachable") : this.reportError(error)),
     });
-    this.model = new Model({
-      isOpen: () => this.panels.settings.open,
-      canChange: () => this.options.user.role === "admin",
+    model.isOpen = () => this.panels.settings.open;
+    model.canChange = () => this.options.user.role === "admin";
+    model.handle({
       changed: () => {
         this.modelChanged();
         crossTab.broadcast("model-changed");
       },
     });
     this.toast = new Toast();
-    this.welcome = new Welcome(options, (text) => this.composer.fill(text));
+    chat.handle({ example_select: ({ text }) => this.composer.fill(text) });
+    this.welcome.describe(options);
     this.#offerContinue();
-    this.chat = new Chat(this);
+    this.chat = new OpenConversation(this, chat);
     this.refreshSoon = debounce(150, () => this.conversations.refresh());
     this.#listen();
   }
 
   // ---- commands called by Gradio's components
-
-  newChat() {
-    this.navigate(null);
-  }
-
-  search(query) {
-    this.conversations.search(query ?? "");
-  }
 
   async send() {
     const text = this.composer.text;
@@ -225,7 +216,7 @@ class Page {
     history.pushState(null, "", conversationUrl(id));
     this.welcome.hide();
     if (temporary) this.#entitle("Temporary chat");
-    byId("dm-temporary-mark").hidden = !temporary;
+    this.header.markTemporary(temporary);
     this.conversations.markCurrent(id);
   }
 
@@ -260,14 +251,14 @@ class Page {
 
   #entitle(title) {
     this.#title = title;
-    byId("dm-title").textContent = title;
+    this.header.setTitle(title);
     document.title = `${title} · Deskmate`;
   }
 
   // ---- callbacks of the chat
 
   onConversationShown(conversation, { again = false, requestedAt } = {}) {
-    byId("dm-temporary-mark").hidden = !conversation?.temporary;
+    this.header.markTemporary(Boolean(conversation?.temporary));
     if (conversation === null || conversation.messages.length === 0) this.welcome.show({ exists: conversation !== null });
     else this.welcome.hide();
     this.#entitle(conversation?.title ?? "New chat");
@@ -318,7 +309,7 @@ class Page {
   }
 
   onConversationMissing() {
-    const temporary = !byId("dm-temporary-mark").hidden;
+    const temporary = this.header.isTemporary;
     history.replaceState(null, "", "/");
     this.navigate(null, { from: null }); // not requested by the user, so take no focus
     this.composer.showError(
@@ -336,19 +327,9 @@ class Page {
   // ---- setup
 
   #listen() {
-    listenForTransfers({
-      onStatus: (text) => this.toast.show(text),
-      onError: (error) => this.reportError(error),
-      onImported: () => this.conversations.refresh(),
-    });
     addEventListener("popstate", () => {
       const { id, at } = parseLocation();
       this.navigate(id, { record: false, at });
-    });
-    byId("dm-brand").addEventListener("click", (event) => {
-      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
-      event.preventDefault();
-      this.navigate(null);
     });
     byId("dm-toggle-settings").addEventListener("click", () => this.model.refresh());
     crossTab.on("model-changed", () => this.modelChanged());
@@ -373,25 +354,16 @@ class Page {
 
 // Called once, after Gradio has rendered its components.
 export async function start() {
-  const [textarea] = await Promise.all([
-    waitForElement("#dm-box textarea"),
-    waitForElement("#dm-search input, #dm-search textarea"),
-    waitForElement("#dm-tags"),
-    waitForElement("#dm-list"),
-    waitForElement("#dm-list-foot"),
-    waitForElement("#dm-scroll"),
-    waitForElement("#dm-canned"),
-    waitForElement("#dm-prompt-about"),
-    waitForElement("#dm-alert"),
-    waitForElement("#dm-show-settings"),
-  ]);
+  const names = ["header", "chat", "composer", "conversations", "model"];
+  const mounted = await Promise.all(names.map(whenMounted));
+  const components = Object.fromEntries(names.map((name, index) => [name, mounted[index]]));
+  await Promise.all([waitForElement("#dm-prompt-about"), waitForElement("#dm-show-settings")]);
   byId("dm-chat").setAttribute("role", "region");
   byId("dm-chat").setAttribute("aria-label", "Chat");
   const options = await loadOptions();
   await waitForSettings(options);
-  const page = new Page(options, textarea);
+  const page = new Page(options, components);
   byId("dm-alert").textContent = "";
-  setUpAccountMenu(page.options, (error) => page.reportError(error));
   window.deskmate = page;
   page.conversations.refresh();
   const { id, at } = parseLocation();

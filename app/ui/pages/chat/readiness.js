@@ -17,7 +17,8 @@ export class Readiness {
 
   // `modelName()` and `isReplying()` return the state to show; `onReconnect()` is called when the server is reachable
   // again.
-  constructor({ modelName, isReplying, onReconnect }) {
+  constructor(header, { modelName, isReplying, onReconnect }) {
+    this.header = header;
     this.modelName = modelName;
     this.isReplying = isReplying;
     this.onReconnect = onReconnect;
@@ -69,9 +70,7 @@ export class Readiness {
 
   #write(state) {
     this.#state = state;
-    const status = byId("dm-status");
-    status.textContent = `${this.modelName()} · ${state}`;
-    status.dataset.state = state;
+    this.header.showStatus(`${this.modelName()} · ${state}`, state);
   }
 
   #clearShownError() {

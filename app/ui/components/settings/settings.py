@@ -1,7 +1,4 @@
-"""The right panel: sampling parameters and system prompt of a conversation (``static/settings.js``).
-
-Below them is the model section, which applies to all conversations (``static/model.js``).
-"""
+"""The settings of a conversation: sampling parameters and system prompt, as Gradio's own controls."""
 
 from __future__ import annotations
 
@@ -15,26 +12,6 @@ from app.domain.chat_settings import CHAT_PARAMETERS
 from app.ui.client_events import on_client
 from engine import Kind, Parameter
 
-_MODEL = """
-<section id="dm-model" aria-labelledby="dm-model-title">
-  <h3 id="dm-model-title">Model</h3>
-  <p id="dm-model-state" role="status"></p>
-  <p id="dm-model-about"></p>
-  <progress id="dm-model-progress" max="1" value="0" aria-label="Loading the model" hidden></progress>
-  <div id="dm-model-life" hidden>
-    <label for="dm-model-name">Another model</label>
-    <input id="dm-model-name" type="text" autocomplete="off" autocapitalize="off" spellcheck="false"
-      aria-describedby="dm-model-info" placeholder="Folder or hub ID">
-    <p id="dm-model-info">A folder on the server, or a hub ID such as Qwen/Qwen3-0.6B. Conversations are kept.</p>
-    <p id="dm-model-error" role="alert"></p>
-    <div id="dm-model-buttons">
-      <button type="button" id="dm-model-load">Load</button>
-      <button type="button" id="dm-model-rest">Sleep</button>
-    </div>
-  </div>
-</section>
-"""
-
 _ADVANCED = """
 <button type="button" id="dm-advanced-toggle" aria-expanded="false" aria-controls="dm-advanced">
   <span class="dm-icon dm-icon-next"></span><span>Advanced</span><span id="dm-advanced-changed"></span>
@@ -42,9 +19,10 @@ _ADVANCED = """
 """
 
 
-def settings_panel() -> None:
-    """Add the panel to the current Blocks context."""
-    with gr.Column(elem_id="dm-settings", min_width=0):
+class Settings:
+    """The controls of a conversation's settings, added to the current Blocks context."""
+
+    def __init__(self) -> None:
         gr.HTML(
             '<h2 id="dm-settings-title">Settings</h2>'
             '<button type="button" id="dm-close-settings" class="dm-icon-button" aria-label="Close settings">'
@@ -61,22 +39,21 @@ def settings_panel() -> None:
         )
         controls = _controls()
         reset = gr.Button("Reset to the model's defaults", elem_id="dm-reset")
-        gr.HTML(_MODEL, apply_default_css=False, js_on_load=None)
         # Hidden, clicked by settings.js: loads the open conversation's settings into the controls.
         show = gr.Button("Show settings", elem_id="dm-show-settings", visible="hidden")
 
-    names = json.dumps(list(controls))
-    components = list(controls.values())
-    for name, component in controls.items():
-        # A Textbox fires "input" only for typing; a paste fires "change".
-        listener = component.change if isinstance(component, gr.Textbox) else component.input
-        on_client(
-            listener,
-            f"(...values) => window.deskmate.settingsChanged({json.dumps(name)}, {names}, values)",
-            inputs=components,
-        )
-    on_client(reset.click, "() => window.deskmate.resetSettings()")
-    on_client(show.click, f"() => window.deskmate.shownSettings({names})", outputs=components)
+        names = json.dumps(list(controls))
+        components = list(controls.values())
+        for name, component in controls.items():
+            # A Textbox fires "input" only for typing; a paste fires "change".
+            listener = component.change if isinstance(component, gr.Textbox) else component.input
+            on_client(
+                listener,
+                f"(...values) => window.deskmate.settingsChanged({json.dumps(name)}, {names}, values)",
+                inputs=components,
+            )
+        on_client(reset.click, "() => window.deskmate.resetSettings()")
+        on_client(show.click, f"() => window.deskmate.shownSettings({names})", outputs=components)
 
 
 def _controls() -> dict[str, Component]:

@@ -1,1 +1,0 @@
-"""The three panels of the chat page, one module each."""
