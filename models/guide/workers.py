@@ -51,6 +51,6 @@ class Workers:
             distributed.barrier()
 
     def leave(self) -> None:
-        """End the connections to the other processes: a process that exits with them open may abort in their threads."""
+        """End the connections to the other processes: a process that exits with them open may abort."""
         if self.count > 1:
             distributed.destroy_process_group()

@@ -72,11 +72,7 @@ class FileComponent(gr.HTML):  # type: ignore[misc]  # Gradio has no types
             head="".join(f'<link rel="stylesheet" href="{files}/{style}">' for style in styles),
             apply_default_css=False,
             elem_id=elem_id,
-            elem_classes=[
-                "dm-component",
-                f"dm-component-{name}",
-                *([elem_classes] if isinstance(elem_classes, str) else elem_classes or []),
-            ],
+            elem_classes=["dm-component", f"dm-component-{name}", *classes],
             visible=visible,
             render=render,
             **props,
