@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv with the pinned dependencies: `scripts/setup.sh run` for the chat, `scripts/setup.sh test` for the tests,
 # `scripts/setup.sh full` for the long tests too, `scripts/setup.sh bench` for the bench's plots and model conversion.
+# The tests' set brings Node with npm into .venv, and what checks the pages' scripts into tests/web/node_modules.
 # Fast when nothing has changed (a stamp records what is installed); safe to interrupt and run again.
 # TORCH=cpu or TORCH=gpu overrides the detection of an NVIDIA driver.
 set -euo pipefail
@@ -93,11 +94,30 @@ install_torch() { # $1: cpu or gpu
     echo "$1" >.venv/torch-build
 }
 
+install_web_tools() { # the packages of tests/web/package-lock.json, and no script of theirs
+    local folder=tests/web/node_modules output=.venv/npm.log
+    cmp -s tests/web/package-lock.json "$folder/.installed-package-lock.json" && return
+    say "installing what checks the pages' scripts into $folder (details in $output)"
+    # It begins by removing the folder, so a stamp in it never outlives an interrupted installation.
+    if ! .venv/bin/npm ci --prefix tests/web --ignore-scripts --no-audit --no-fund --no-update-notifier \
+        --fetch-retries 1 --fetch-retry-mintimeout 1000 --fetch-timeout 90000 >"$output" 2>&1; then
+        tail -n 15 "$output" >&2
+        if grep -qE 'ENOTFOUND|EAI_AGAIN|ECONN(REFUSED|RESET)|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|network timeout|ERR_SOCKET_TIMEOUT' "$output"; then
+            fail "the npm registry cannot be reached: $(.venv/bin/npm config get registry)" \
+                "Check the network, or name a mirror: npm_config_registry=https://… Then run the same command again." \
+                "Only the tests need it; make run does not."
+        fi
+        fail "npm could not install tests/web/package-lock.json; see the output above. Run the same command to try again."
+    fi
+    cp tests/web/package-lock.json "$folder/.installed-package-lock.json"
+}
+
 make_venv
 build=$(torch_build)
 # The content of .venv/installed-$1 after installing $1; includes the folder because the project is linked, not copied.
 stamp() { echo "$build $PWD" | cat - "$1"; }
 if stamp "$requirements" | cmp -s - ".venv/installed-$requirements"; then
+    [ "$requirements" != requirements-test.txt ] || install_web_tools
     exit 0
 fi
 
@@ -110,4 +130,5 @@ fi
 # The test and bench sets include the chat's set; the full set is installed after the test set.
 stamp requirements.txt >.venv/installed-requirements.txt
 [ "$requirements" = requirements.txt ] || stamp "$requirements" >".venv/installed-$requirements"
+[ "$requirements" != requirements-test.txt ] || install_web_tools
 say "installed"

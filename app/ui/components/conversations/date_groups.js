@@ -2,8 +2,10 @@
 
 const month = new Intl.DateTimeFormat("en", { month: "long", year: "numeric" });
 
-const midnight = (moment) => new Date(moment.getFullYear(), moment.getMonth(), moment.getDate());
+/** @param {Date} moment */
+const midnight = (moment) => new Date(moment.getFullYear(), moment.getMonth(), moment.getDate()).getTime();
 
+/** @param {{ pinned: boolean, updated_at: string }} summary */
 export function dateGroup(summary, now = new Date()) {
   if (summary.pinned) return "Pinned";
   const moment = new Date(summary.updated_at);
