@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { dateGroup } from "../../app/ui/static/date_groups.js";
+import { dateGroup } from "../../app/ui/components/conversations/date_groups.js";
 
 /** The group of a conversation whose last message is from `moment`, at `now`; both in local time. */
 const groupAt = (now, moment) => dateGroup({ pinned: false, updated_at: moment.toISOString() }, now);
