@@ -1,15 +1,72 @@
-"""Stops Gradio from writing type stubs for editors (``.pyi``) on import, which takes half of its import time.
+"""Every change that Deskmate makes to Gradio's internals, one function each.
 
-Gradio reads, parses and prints the source of each component on every import and has no setting to turn this off.
+Each says why it is needed and where Gradio has, or could have, a setting for it. Before it changes anything, it checks
+that Gradio has the shape it was written for (6.31); if not, it changes nothing and logs one warning. The page works
+without any of them, only slower: ``DESKMATE_GRADIO_PATCHES=off`` in the environment turns all of them off.
+
+Nothing here imports Gradio at import time, because :func:`disable_type_stubs` must run before that.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import ModuleType
+from pathlib import Path
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import structlog
+from jinja2 import BaseLoader, Environment, TemplateNotFound
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+SWITCH = "DESKMATE_GRADIO_PATCHES"
+_log = structlog.get_logger("app.ui")
+_reported: set[str] = set()
+_Arguments = ParamSpec("_Arguments")
+
+
+class GradioChangedError(Exception):
+    """Gradio does not have the shape that a patch was written for. The message says what differs."""
+
+
+def _expect(condition: object, expectation: str) -> None:
+    if not condition:
+        raise GradioChangedError(f"expected {expectation}")
+
+
+def _patch(apply: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
+    """Makes ``apply`` do nothing if patches are off, and warn once instead of failing if Gradio has changed."""
+
+    @wraps(apply)
+    def patch(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+        if os.environ.get(SWITCH) == "off":
+            return
+        try:
+            apply(*args, **kwargs)
+        except GradioChangedError as changed:
+            _report(apply.__name__, changed)
+
+    return patch
+
+
+def _report(patch: str, changed: GradioChangedError) -> None:
+    if patch not in _reported:
+        _reported.add(patch)
+        _log.warning(f"This version of Gradio is not the one that the patch '{patch}' is for: {changed}. Skipped it.")
+
+
+# ---- type stubs
+
 
 _WRITER = "gradio.component_meta"
 
@@ -17,7 +74,14 @@ _WRITER = "gradio.component_meta"
 class _WithoutStubs(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
-        module.create_or_modify_pyi = lambda *_: None  # type: ignore[attr-defined]
+        try:
+            write: Any = getattr(module, "create_or_modify_pyi", None)
+            _expect(isinstance(write, FunctionType), f"{_WRITER} to have a function create_or_modify_pyi")
+            parameters = "component_class", "class_name", "events"
+            _expect(tuple(inspect.signature(write).parameters) == parameters, f"its parameters to be {parameters}")
+            module.create_or_modify_pyi = lambda *_: None  # type: ignore[attr-defined]
+        except GradioChangedError as changed:
+            _report("disable_type_stubs", changed)
 
 
 class _Finder(MetaPathFinder):
@@ -32,7 +96,212 @@ class _Finder(MetaPathFinder):
         return spec
 
 
+@_patch
 def disable_type_stubs() -> None:
-    """Disable stub generation for this process. Has no effect once Gradio is imported."""
-    if _WRITER not in sys.modules:
-        sys.meta_path.insert(0, _Finder())
+    """Stops Gradio from writing type stubs for editors (``.pyi``) on import, which takes half of its import time.
+
+    Gradio reads, parses and prints the source of each component on every import (``gradio/component_meta.py``, line
+    114) and has no setting to turn this off; https://github.com/gradio-app/gradio/issues/7791 is about the import time.
+    Must run before Gradio is imported, and has no effect afterwards.
+    """
+    if _WRITER in sys.modules or any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    spec = PathFinder.find_spec("gradio")
+    folders = spec.submodule_search_locations if spec is not None else None
+    _expect(folders and PathFinder.find_spec(_WRITER, folders), f"a module {_WRITER}")
+    sys.meta_path.insert(0, _Finder())
+
+
+# ---- the head of the HTML
+
+
+_PAGE = "frontend/index.html"
+_END = "</head>"
+
+
+class _HeadLoader(BaseLoader):
+    """Loads Gradio's templates and adds :attr:`tags` to the end of the page's ``<head>``."""
+
+    def __init__(self, loader: BaseLoader) -> None:
+        self._loader = loader
+        self.tags: list[str] = []
+
+    def get_source(self, environment: Environment, template: str) -> tuple[str, str | None, Callable[[], bool] | None]:
+        source, filename, up_to_date = self._loader.get_source(environment, template)
+        if template == _PAGE and source.count(_END) == 1:
+            source = source.replace(_END, "".join(self.tags) + _END)
+        return source, filename, up_to_date
+
+
+def _add_to_head(tags: str) -> None:
+    import gradio.routes
+
+    environment: Any = getattr(getattr(gradio.routes, "templates", None), "env", None)
+    _expect(isinstance(environment, Environment), "gradio.routes.templates to be Jinja templates")
+    loader = environment.loader
+    if not isinstance(loader, _HeadLoader):
+        try:
+            source, _, _ = loader.get_source(environment, _PAGE)
+        except (AttributeError, TemplateNotFound):
+            raise GradioChangedError(f"expected a template {_PAGE}") from None
+        _expect(source.count(_END) == 1, f"exactly one {_END} in {_PAGE}")
+        environment.loader = loader = _HeadLoader(loader)
+    if tags not in loader.tags:
+        loader.tags.append(tags)
+
+
+@_patch
+def preload(tags: str) -> None:
+    """Adds ``tags`` to the end of the ``<head>`` of the HTML that Gradio serves, on every Gradio page of this process.
+
+    Gradio has no setting for it: it inserts its ``head`` argument only after its own scripts have run, several round
+    trips later (``add_custom_html_head`` in ``js/spa/src/Index.svelte``;
+    https://github.com/gradio-app/gradio/issues/6426), which is too late to preload anything.
+    """
+    _add_to_head(tags)
+
+
+TIMER = r"\(performance\.now\(\)-[\w$]+\([\w$]+\)\)\/1e3\),[\w$]+&&[\w$]+\(\)"
+"""The body of the timer's callback in Gradio's minified script, as a pattern of Python and of JavaScript."""
+
+
+@_patch
+def stop_loading_timer() -> None:
+    """Stops the timer of Gradio's loading indicator from redrawing the page on every frame.
+
+    Gradio runs it as long as the page is open, even for events that show no indicator (``start_timer`` and ``run`` in
+    ``js/statustracker/static/index.svelte``). ``gradio_clock.js`` drops its animation frames. It must run before
+    Gradio's scripts, which capture ``requestAnimationFrame`` when they load, so it is not deferred.
+    """
+    import gradio
+
+    scripts = Path(gradio.__file__).parent.glob("templates/frontend/assets/statustracker-*.js")
+    _expect(
+        any(re.search(TIMER, script.read_text(encoding="utf-8")) for script in scripts),
+        "the script of its loading indicator to have a timer",
+    )
+    _add_to_head('<script src="/ui/static/shared/gradio_clock.js"></script>')
+
+
+# ---- the queue
+
+
+@_patch
+def raise_max_threads(page: gr.Blocks, max_threads: int) -> None:
+    """Sets how many queued events run at once, and how many worker threads run their functions.
+
+    ``max_threads`` is an argument of ``launch()`` (``gradio/blocks.py``, lines 3276 and 3277), which a mounted page
+    does not call: without this it is 40 (https://github.com/gradio-app/gradio/issues/1442). Call it after
+    ``page.queue()``.
+    """
+    queue = getattr(page, "_queue", None)
+    _expect(isinstance(getattr(page, "max_threads", None), int), "Blocks.max_threads")
+    _expect(isinstance(getattr(queue, "max_thread_count", None), int), "Queue.max_thread_count")
+    page.max_threads = max_threads
+    page._queue.max_thread_count = max_threads
+
+
+MAX_SLEEP_SECONDS = 1.0
+"""How long the queue's loops sleep if nothing wakes them: a safety net, in case an event is added in another way."""
+
+
+@_patch
+def wake_queue(page: gr.Blocks) -> None:
+    """Makes the loops of Gradio's queue sleep until there is work: an event starts at once, and an idle queue rests.
+
+    Gradio's loops poll instead, 1000 times a second for events and 100 times for progress updates, which takes 5 % of a
+    CPU core on an idle server (``start_processing`` and ``start_progress_updates`` in ``gradio/queueing.py``, lines 504
+    to 569; https://github.com/gradio-app/gradio/pull/12296). ``queue()`` has no argument for the intervals, and longer
+    ones would delay every event. The loops stay Gradio's; their ``asyncio.sleep`` is replaced. Call it after
+    ``page.queue()``.
+    """
+    queue: Any = getattr(page, "_queue", None)
+    for name, interval in (
+        ("start_processing", "sleep_when_free"),
+        ("start_progress_updates", "progress_update_sleep_when_free"),
+    ):
+        loop: Any = getattr(type(queue), name, None)
+        _expect(isinstance(loop, FunctionType) and inspect.iscoroutinefunction(loop), f"a coroutine Queue.{name}")
+        _expect({"asyncio", "sleep", interval} <= {*loop.__code__.co_names}, f"Queue.{name} to sleep for {interval}")
+        _expect(loop.__closure__ is None, f"Queue.{name} to have no closure")
+    for name in ("push", "reset_iterators"):
+        _expect(inspect.iscoroutinefunction(getattr(queue, name, None)), f"a coroutine Queue.{name}")
+    for name in ("set_progress", "close"):
+        _expect(inspect.ismethod(getattr(queue, name, None)), f"a method Queue.{name}")
+
+    processing, progress = _Sleep(coalesces=False), _Sleep(coalesces=True)
+    queue.start_processing = processing.in_place_of_asyncio(queue, "start_processing")
+    queue.start_progress_updates = progress.in_place_of_asyncio(queue, "start_progress_updates")
+    push, reset_iterators, set_progress, close = queue.push, queue.reset_iterators, queue.set_progress, queue.close
+
+    async def push_and_wake(*args: Any, **kwargs: Any) -> Any:
+        pushed = await push(*args, **kwargs)
+        processing.wake()
+        return pushed
+
+    async def wake_and_reset_iterators(*args: Any, **kwargs: Any) -> Any:
+        # The first call of process_events after an event has made room for others.
+        processing.wake()
+        return await reset_iterators(*args, **kwargs)
+
+    def set_progress_and_wake(*args: Any, **kwargs: Any) -> None:
+        set_progress(*args, **kwargs)
+        progress.wake()
+
+    def close_and_wake(*args: Any, **kwargs: Any) -> None:
+        close(*args, **kwargs)
+        processing.wake()
+        progress.wake()
+
+    queue.push, queue.reset_iterators = push_and_wake, wake_and_reset_iterators
+    queue.set_progress, queue.close = set_progress_and_wake, close_and_wake
+
+
+MAX_SLEEP_SECONDS = 1.0
+"""The queue's loops look for work after this time even if nothing has woken them: a safety net."""
+
+
+class _Sleep:
+    """Replaces ``asyncio.sleep`` in a loop of Gradio's queue. :meth:`wake` ends it early."""
+
+    def __init__(self, *, coalesces: bool) -> None:
+        """``coalesces``: sleep at least the loop's own interval, so that a burst of updates is sent as one message."""
+        self._coalesces = coalesces
+        self._running: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}  # one for each time the loop was started
+
+    def in_place_of_asyncio(self, queue: Any, name: str) -> Callable[[], Coroutine[Any, Any, None]]:
+        """Returns the queue's method ``name`` with this sleep."""
+        method = getattr(type(queue), name)
+
+        async def run() -> None:
+            woken = asyncio.Event()  # set from the first wake() until the next sleep ends, so that none is missed
+
+            async def sleep(interval: float) -> None:
+                if self._coalesces:
+                    await asyncio.sleep(interval)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(MAX_SLEEP_SECONDS):
+                        await woken.wait()
+                woken.clear()
+
+            module = SimpleNamespace(**vars(asyncio) | {"sleep": sleep})
+            self._running[woken] = asyncio.get_running_loop()
+            try:
+                await FunctionType(method.__code__, method.__globals__ | {"asyncio": module}, name)(queue)
+            finally:
+                del self._running[woken]
+
+        return run
+
+    def wake(self) -> None:
+        """Ends the sleep. May be called in any thread, which progress updates do."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        for woken, loop in tuple(self._running.items()):
+            if loop is here:
+                woken.set()
+            else:
+                with suppress(RuntimeError):  # its event loop is closed
+                    loop.call_soon_threadsafe(woken.set)

@@ -1,22 +1,15 @@
-"""Adds tags to the ``<head>`` of the HTML that Gradio serves, which Gradio has no setting for.
+"""Tags that let the browser preload the page's stylesheets and modules, for the ``<head>`` of the HTML.
 
-Gradio inserts its ``head`` argument only after its own scripts have run, several round trips later. The stylesheets
-must be applied that late, to follow Gradio's own, but they and the page's modules can be preloaded from the start.
+The stylesheets must be applied late, to follow Gradio's own, but they and the modules can be preloaded from the start.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-
-import gradio.routes
-from jinja2 import BaseLoader, Environment
 
 from app.ui.static_files import STATIC_DIR
 from app.ui.theme import STYLES
 
-_PAGE = "frontend/index.html"
-_END = "</head>"
 _IMPORT = re.compile(r'^(?:import|export)\b[^;"]*"(\.[^"]+)";', re.MULTILINE)
 
 
@@ -38,9 +31,8 @@ _COMPONENTS = ("header", "chat", "composer", "conversations", "model")
 #: The modules that the page imports by itself: its own and those of its components.
 ENTRIES = ("pages/chat/page.js", *(f"components/{name}/{name}.js" for name in _COMPONENTS))
 
-HTML_HEAD = "".join(
+PRELOADS = "".join(
     [
-        '<script src="/ui/static/shared/gradio_clock.js"></script>',  # not deferred: must run before Gradio's scripts
         *(f'<link rel="preload" as="style" href="/ui/static/{name}" fetchpriority="low">' for name in STYLES),
         *(
             f'<link rel="modulepreload" href="/ui/static/{name}" fetchpriority="low">'
@@ -48,26 +40,3 @@ HTML_HEAD = "".join(
         ),
     ]
 )
-
-
-class _HtmlHeadLoader(BaseLoader):
-    """Loads Gradio's templates and adds :data:`HTML_HEAD` to the end of the page's ``<head>``."""
-
-    def __init__(self, loader: BaseLoader) -> None:
-        self._loader = loader
-
-    def get_source(self, environment: Environment, template: str) -> tuple[str, str | None, Callable[[], bool] | None]:
-        source, filename, up_to_date = self._loader.get_source(environment, template)
-        if template == _PAGE:
-            if source.count(_END) != 1:
-                raise RuntimeError(f"Gradio's {_PAGE} does not contain exactly one </head>. Adapt html_head.py.")
-            source = source.replace(_END, HTML_HEAD + _END)
-        return source, filename, up_to_date
-
-
-def install_html_head() -> None:
-    """Add :data:`HTML_HEAD` to every Gradio page of this process. Calling it again has no effect."""
-    environment = gradio.routes.templates.env
-    assert environment.loader is not None
-    if not isinstance(environment.loader, _HtmlHeadLoader):
-        environment.loader = _HtmlHeadLoader(environment.loader)

@@ -12,7 +12,8 @@ from fastapi.responses import FileResponse
 from app.auth.identity import identity_of
 from app.ui.components import Chat, Composer, Conversations, Header, Model, Settings
 from app.ui.components.component import files_served_at
-from app.ui.html_head import install_html_head
+from app.ui.gradio_patches import preload, raise_max_threads, stop_loading_timer, wake_queue
+from app.ui.html_head import PRELOADS
 from app.ui.options import page_options
 from app.ui.static_files import STATIC_DIR, PageFiles
 from app.ui.static_pages import install_pages
@@ -55,7 +56,8 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
         return FileResponse(STATIC_DIR / "pages" / "desk" / "desk.html", headers={"Cache-Control": "no-cache"})
 
     install_pages(app)
-    install_html_head()
+    stop_loading_timer()
+    preload(PRELOADS)
     app.mount("/ui/static", PageFiles(directory=STATIC_DIR), name="ui-static")
     gr.mount_gradio_app(
         app,
@@ -76,10 +78,8 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
     return app
 
 
-QUEUE_SECONDS = 0.5
-"""Polling interval of Gradio's event queue and of its progress updates, in seconds. The page does not use the queue.
-
-By default Gradio polls them 1000 and 100 times a second, which takes 5 % of a CPU core on an idle server."""
+MAX_EVENTS = 256
+"""How many of Gradio's events run at once; the others wait in its queue."""
 
 
 def _page() -> gr.Blocks:
@@ -98,7 +98,7 @@ def _page() -> gr.Blocks:
                 Settings()
                 Model()
         page.load(fn=None, js=_START, queue=False, api_visibility="private", show_progress="hidden")
-    page.max_threads = 256  # capacity of Gradio's queue, in events; must be set before queue()
     page.queue(default_concurrency_limit=None)
-    page._queue.sleep_when_free = page._queue.progress_update_sleep_when_free = QUEUE_SECONDS
+    raise_max_threads(page, MAX_EVENTS)
+    wake_queue(page)
     return page

@@ -62,16 +62,22 @@ async def serve_app(
         create_migrated_file(data_dir / "deskmate.db")
     with nullcontext() if gradio else _no_chat_page():
         app = create_app(chosen, engine)
+    async with app.router.lifespan_context(app), serve_asgi(app) as (url, http):
+        yield url, app, http
+
+
+@asynccontextmanager
+async def serve_asgi(app: FastAPI) -> AsyncIterator[tuple[str, httpx.AsyncClient]]:
+    """Serves ``app``, whose lifespan the caller enters if need be: its address, and a client."""
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1)
     server = _Uvicorn(config)
-    async with app.router.lifespan_context(app):
-        running = asyncio.create_task(server.serve(sockets=[listener]))
-        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
-            yield url, app, http
-        server.should_exit = True
-        await running
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+        yield url, http
+    server.should_exit = True
+    await running
 
 
 @contextmanager
