@@ -73,9 +73,10 @@ def _serve(mode: str, data_dir: str, ready: Connection) -> None:
     async def engine() -> AsyncIterator[ChatEngine]:
         yield FakeEngine()
 
-    asyncio.run(
-        serve(settings, engine(), listener, lambda _: ready.send((listener.getsockname()[1], listeners[0], os.getpid())))
-    )
+    def on_ready(_path: str | None) -> None:
+        ready.send((listener.getsockname()[1], listeners[0], os.getpid()))
+
+    asyncio.run(serve(settings, engine(), listener, on_ready))
 
 
 def joins(url: str, listener: int, http: httpx.AsyncClient) -> Measurement:

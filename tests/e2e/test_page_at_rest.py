@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
 from playwright.sync_api import Page
 
+from app.ui.gradio_patches import SWITCH
 from app.ui.html_head import ENTRIES, find_modules
 from app.ui.theme import STYLES
 from tests.e2e.chat_page import ChatPage
@@ -18,6 +22,7 @@ window.requestAnimationFrame = (callback) => {
   return request.call(window, callback);
 };
 """
+needs_patches = pytest.mark.skipif(os.environ.get(SWITCH) == "off", reason="tests the changes to Gradio's internals")
 PATIENCE = 60  #: seconds; the springs of Gradio's picture of loading swing for four after it is gone
 
 
@@ -30,6 +35,7 @@ def wait_for_rest(page: Page) -> None:
     raise AssertionError("It still asks for frames: each draws the page, for as long as it is open.")
 
 
+@needs_patches
 def test_a_page_that_nobody_touches_draws_nothing(new_browser: NewBrowser, server: Server) -> None:
     page = new_browser(server).new_page()
     page.add_init_script(COUNT_FRAMES)
@@ -38,6 +44,7 @@ def test_a_page_that_nobody_touches_draws_nothing(new_browser: NewBrowser, serve
     wait_for_rest(page)
 
 
+@needs_patches
 def test_what_the_page_needs_is_asked_for_once_and_before_gradio_has_run(
     new_browser: NewBrowser, server: Server
 ) -> None:

@@ -36,8 +36,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run a command that must fail; returns its sentence."""
-    for name in ("GRADIO_ANALYTICS_ENABLED", "GRADIO_TEMP_DIR"):  # put back what ``serve`` sets
-        monkeypatch.setenv(name, "")
+    for name in ("ANALYTICS_ENABLED", "TEMP_DIR", "ANALYTICS_MAX_EVENTS", "ANALYTICS_CACHE_FREQUENCY"):
+        monkeypatch.setenv(f"GRADIO_{name}", "")  # put back what ``serve`` sets
     monkeypatch.setattr("app.server.logs.configure_logging", lambda level: None)
     monkeypatch.setenv("APP_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("APP_PORT", "0")

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -181,7 +181,10 @@ def test_html_without_exactly_one_head_is_left_as_it_is(
         stop_loading_timer()
     assert served(environment) == html
     assert environment.get_template(HTML).render() == html
-    assert [text.partition(" is for")[0].rpartition(" ")[2] for text in warnings] == ["'preload'", "'stop_loading_timer'"]
+    assert [text.partition(" is for")[0].rpartition(" ")[2] for text in warnings] == [
+        "'preload'",
+        "'stop_loading_timer'",
+    ]
     assert all("exactly one </head>" in text for text in warnings)
 
 
@@ -305,7 +308,9 @@ class Session:
                     yield json.loads(line.removeprefix("data: "))
 
     async def results(self) -> list[Any]:
-        ended = [message["output"]["data"] async for message in self.messages() if message["msg"] == "process_completed"]
+        ended = [
+            message["output"]["data"] async for message in self.messages() if message["msg"] == "process_completed"
+        ]
         return [value for (value,) in ended]
 
     async def ask(self, fn_index: int, *data: object) -> Any:
@@ -315,10 +320,9 @@ class Session:
 
 
 @pytest.fixture(autouse=True)
-def loops_that_must_be_woken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def loops_that_must_be_woken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is found by looking for it now and then."""
     monkeypatch.setattr(gradio_patches, "MAX_SLEEP_SECONDS", FOREVER)
-    yield
 
 
 def one_listener(listener: Callable[..., object], **options: Any) -> gr.Blocks:
