@@ -82,6 +82,7 @@ def create_app(settings: AppSettings, engine: ChatEngine | AbstractAsyncContextM
         max_upload_bytes=settings.max_import_mb * 1024 * 1024,
         max_revocable_per_user=MAX_REVOCABLE_PER_USER if settings.accounts else None,
         cross_origin=cross_origin,
+        public_endpoints=lambda: cast(frozenset[int], app.state.public_endpoints),
     )
     app.add_middleware(ObservabilityMiddleware, metrics=app.state.http_metrics)
     https = (settings.public_url or "").startswith("https://")

@@ -14,8 +14,9 @@ from typing import Any
 from pydantic import SecretStr
 from starlette.datastructures import Headers
 
-from app.auth.accounts import AccountService
+from app.auth.accounts import KEY_PREFIX, AccountService
 from app.auth.identity import Identity
+from app.auth.policy import takes_api_key
 from app.error_format import is_openai_path
 
 #: Minimum seconds between two updates of a session's last-seen or a key's last-used time.
@@ -45,8 +46,8 @@ class AccountAuthenticator:
             StorageUnavailable: the database does not respond.
         """
         bearer = bearer_of(scope)
-        # In OpenAI's API, a key takes precedence: a wrong one is refused, even if a valid cookie comes along.
-        if bearer is not None and is_openai_path(scope["path"]):
+        # A key takes precedence: a wrong one is refused, even if a valid cookie comes along.
+        if bearer is not None and is_api_key(bearer, scope):
             return await self._by_key(bearer)
         return await self._by_cookie(scope)
 
@@ -108,3 +109,13 @@ def bearer_of(scope: Mapping[str, Any]) -> str | None:
     kind, _, token = Headers(scope=dict(scope)).get("authorization", "").partition(" ")
     token = token.strip()
     return token if kind.lower() == "bearer" and token else None
+
+
+def is_api_key(token: str, scope: Mapping[str, Any]) -> bool:
+    """Whether the request is authenticated by its bearer token, right or wrong, and not by a cookie.
+
+    In OpenAI's API every token is an API key. Gradio's routes serve the page too, and a proxy in front of it may add a
+    token of its own, so there only a token that begins like our keys is one.
+    """
+    path = scope["path"]
+    return is_openai_path(path) or (token.startswith(KEY_PREFIX) and takes_api_key(scope["method"], path))

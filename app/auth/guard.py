@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
@@ -58,11 +59,13 @@ class Guard:
         sessions: SessionOwners | None = None,
         max_revocable_per_user: int | None = None,
         cross_origin: CrossOrigin | None = None,
+        public_endpoints: Callable[[], Collection[int]] = tuple,
     ) -> None:
         """Args:
         allowed_hosts: accepted ``Host`` names, besides the loopback names.
         body_seconds: see :data:`BODY_SECONDS`.
         max_revocable_per_user: maximum responses of ``revocable`` rules in flight per user; None is unlimited.
+        public_endpoints: returns the ids (``fn_index``) of the Gradio endpoints that API keys may run.
         """
         self._revocable = RevocableRequests(max_revocable_per_user)
         self._app = app
@@ -73,6 +76,7 @@ class Guard:
         self._body_seconds = body_seconds
         self._sessions = sessions or SessionOwners()
         self._cross_origin = cross_origin or CrossOrigin()
+        self._public_endpoints = public_endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -108,7 +112,8 @@ class Guard:
                     _check_content_type(scope, _JSON)
                 receive = _replay(body, receive)
             if identity is not None:
-                self._check_session(rule, scope, body, identity.user_id)
+                self._check_endpoint(rule, body, identity)
+                self._check_session(rule, scope, body, identity)
         except RequestRefused as refusal:
             await refusal_response(scope, refusal)(scope, receive, send)
             return
@@ -199,9 +204,18 @@ class Guard:
                 408, "too_slow", "The request took too long to arrive. Send it again.", Connection="close"
             ) from None
 
-    def _check_session(self, rule: Rule, scope: Scope, body: bytes, user_id: str) -> None:
+    def _check_endpoint(self, rule: Rule, body: bytes, identity: Identity) -> None:
+        """Refuses an API key that names another endpoint than a public one: the rest are the page's own."""
+        if identity.key_id is None or not rule.runs_endpoint:
+            return
+        named = _field(body, "fn_index")
+        # By type: Gradio also reads true, "1" and 1.0 as 1.
+        if type(named) is not int or named not in self._public_endpoints():
+            raise RequestRefused(403, "not_allowed", "An API key can only call the endpoint /chat.")
+
+    def _check_session(self, rule: Rule, scope: Scope, body: bytes, identity: Identity) -> None:
         for session_hash in _session_hashes(rule, scope, body):
-            if not self._sessions.claim(session_hash, user_id):
+            if not self._sessions.claim(session_hash, identity):
                 raise RequestRefused(404, "not_found", "There is nothing at this address.")
 
 
@@ -280,12 +294,17 @@ def _session_hashes(rule: Rule, scope: Scope, body: bytes) -> list[str]:
     if rule.session is SessionIn.QUERY:
         return parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [])
     if rule.session is SessionIn.BODY:
-        try:
-            named = json.loads(body).get("session_hash")
-        except (ValueError, AttributeError, RecursionError):
-            return []
+        named = _field(body, "session_hash")
         return [named] if isinstance(named, str) else []
     return []
+
+
+def _field(body: bytes, name: str) -> Any:
+    """Returns a field of a JSON object; None if there is none, or the body is something else."""
+    try:
+        return json.loads(body).get(name)
+    except (ValueError, AttributeError, RecursionError):
+        return None
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

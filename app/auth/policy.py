@@ -50,6 +50,7 @@ class Rule:
         upload: bool = False,
         revocable: bool = False,
         scope: Scope | None = None,
+        runs_endpoint: bool = False,
     ) -> None:
         """Args:
         methods: separated by spaces.
@@ -58,6 +59,7 @@ class Rule:
         upload: takes a file, which may exceed the body limit and need not be JSON; the route reads it in pieces.
         revocable: the response may take long; it is cut off when the caller's session or key is revoked meanwhile.
         scope: the scope that an API key needs; None accepts no API key.
+        runs_endpoint: the body names a Gradio endpoint by its ``fn_index``; an API key may run public ones only.
         """
         self.methods = frozenset(methods.split())
         self.path = path
@@ -67,6 +69,7 @@ class Rule:
         self.upload = upload
         self.revocable = revocable
         self.scope = scope
+        self.runs_endpoint = runs_endpoint
         self._pattern: re.Pattern[str] = compile_path(path)[0]
 
     def match(self, path: str) -> re.Match[str] | None:
@@ -179,7 +182,7 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/ui/static/{path:path}", _OPEN),
     # Gradio: the page and its assets.
     Rule("GET HEAD", "/", _USER, linkable=True),
-    Rule("GET", "/config", _USER),
+    Rule("GET", "/config", _USER, scope=Scope.CHAT),
     Rule("GET", "/theme.css", _USER),
     Rule("GET", "/assets/{path:path}", _USER),
     Rule("GET", "/static/{path:path}", _USER),
@@ -190,19 +193,34 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/pwa_icon/{size}", _USER),
     Rule("GET", "/robots.txt", _OPEN),
     Rule("GET", "/gradio_api/theme.css", _USER),
-    Rule("GET", "/gradio_api/info", _USER),
+    Rule("GET", "/gradio_api/info", _USER, scope=Scope.CHAT),
     Rule("GET", "/gradio_api/app_id", _USER),
     Rule("GET", "/gradio_api/startup-events", _USER),
     Rule("GET", "/gradio_api/custom_component/{id}/{environment}/{type}/{file_name}", _USER),
     Rule("GET HEAD", "/gradio_api/file={path_or_url:path}", _USER),
     # Gradio: commands. Without the session check, any user who knows a session_hash could read that session's output.
-    Rule("POST", "/gradio_api/queue/join", _USER, session=SessionIn.BODY),
-    Rule("GET", "/gradio_api/queue/data", _USER, session=SessionIn.QUERY, revocable=True),
+    # Those with a scope are what gradio_client requests to call /chat with an API key.
+    Rule(
+        "POST",
+        "/gradio_api/queue/join",
+        _USER,
+        session=SessionIn.BODY,
+        scope=Scope.CHAT,
+        runs_endpoint=True,
+    ),
+    Rule("GET", "/gradio_api/queue/data", _USER, session=SessionIn.QUERY, revocable=True, scope=Scope.CHAT),
     Rule("POST", "/gradio_api/run/{api_name}", _USER, session=SessionIn.BODY),
-    Rule("POST", "/gradio_api/cancel", _USER, session=SessionIn.BODY),
-    Rule("POST", "/gradio_api/reset", _USER, session=SessionIn.BODY),
+    Rule("POST", "/gradio_api/cancel", _USER, session=SessionIn.BODY, scope=Scope.CHAT),
+    Rule("POST", "/gradio_api/reset", _USER, session=SessionIn.BODY, scope=Scope.CHAT),
     Rule("POST", "/gradio_api/component_server", _USER, session=SessionIn.BODY),
-    Rule("GET", "/gradio_api/heartbeat/{session_hash}", _USER, session=SessionIn.PATH, revocable=True),
+    Rule(
+        "GET",
+        "/gradio_api/heartbeat/{session_hash}",
+        _USER,
+        session=SessionIn.PATH,
+        revocable=True,
+        scope=Scope.CHAT,
+    ),
     # Gradio: closed. Sign-in is our own, uploads are not accepted, and the page uses none of the rest.
     Rule("POST", "/login", _DENIED),
     Rule("GET", "/logout", _DENIED),
@@ -259,3 +277,9 @@ def rule_on(method: str, path: str) -> Ruling:
         if rule.access is not Access.DENIED:
             others |= rule.methods
     return Ruling(None, frozenset(others))
+
+
+def takes_api_key(method: str, path: str) -> bool:
+    """Whether an API key may open the route, given the scope."""
+    rule = rule_on(method, path).rule
+    return rule is not None and rule.scope is not None

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
 
-from app.auth.authenticator import bearer_of
+from app.auth.authenticator import bearer_of, is_api_key
 from app.auth.origins import SAFE_METHODS
 from app.auth.policy import rule_on
 from app.error_format import error_response, is_openai_path
@@ -57,7 +57,9 @@ def refusal_response(scope: Scope, refusal: RequestRefused) -> Response:
         if refusal.status == 403 and refusal.code == "not_allowed":
             return HTMLResponse(_PAGE.format(message=escape(refusal.message)), 403)
     headers, message, code = refusal.headers, refusal.message, refusal.code
-    if refusal.status == 401 and (is_openai_path(path) or path == "/metrics"):
+    bearer = bearer_of(scope)
+    is_program = is_openai_path(path) or path == "/metrics" or (bearer is not None and is_api_key(bearer, scope))
+    if refusal.status == 401 and is_program:
         headers = {**headers, "WWW-Authenticate": "Bearer"}
         if "authorization" in Headers(scope=scope):
             code = "invalid_api_key"

@@ -29,7 +29,7 @@ class Purpose(StrEnum):
 class Scope(StrEnum):
     """Endpoints that an API key gives access to."""
 
-    CHAT = "chat"  #: replies, from /v1/chat/completions and /v1/completions
+    CHAT = "chat"  #: replies: /v1/chat/completions, /v1/completions, and Gradio's endpoint /chat
     MODELS = "models"  #: the list of models
 
 

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse
 
 from app.auth.identity import identity_of
+from app.ui.chat_api import add_chat_api
 from app.ui.components import Chat, Composer, Conversations, Header, Model, Settings
 from app.ui.components.component import files_served_at
 from app.ui.gradio_patches import preload, raise_max_threads, stop_loading_timer, wake_queue
@@ -59,9 +60,11 @@ def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
     stop_loading_timer()
     preload(PRELOADS)
     app.mount("/ui/static", PageFiles(directory=STATIC_DIR), name="ui-static")
+    page = _page(services)
+    app.state.public_endpoints = frozenset(id for id, fn in page.fns.items() if fn.api_visibility == "public")
     gr.mount_gradio_app(
         app,
-        _page(),
+        page,
         "/",
         theme=page_theme(),
         head=HEAD,
@@ -82,7 +85,7 @@ MAX_EVENTS = 256
 """How many of Gradio's events run at once; the others wait in its queue."""
 
 
-def _page() -> gr.Blocks:
+def _page(services: Callable[[], Services]) -> gr.Blocks:
     with (
         files_served_at("/ui/static"),
         gr.Blocks(title="Deskmate", fill_height=True, fill_width=True, analytics_enabled=False) as page,
@@ -97,8 +100,9 @@ def _page() -> gr.Blocks:
             with gr.Column(elem_id="dm-settings", min_width=0):
                 Settings()
                 Model()
+        add_chat_api(services)
         page.load(fn=None, js=_START, queue=False, api_visibility="private", show_progress="hidden")
-    page.queue(default_concurrency_limit=None)
+    page.queue(default_concurrency_limit=None, api_open=False)  # what has to be queued cannot be run without the queue
     raise_max_threads(page, MAX_EVENTS)
     wake_queue(page)
     return page

@@ -83,7 +83,7 @@ async def serve_asgi(app: FastAPI) -> AsyncIterator[tuple[str, httpx.AsyncClient
 @contextmanager
 def _no_chat_page() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(page, "_page", lambda: None)
+        patched.setattr(page, "_page", lambda _services: gradio.Blocks(analytics_enabled=False))
         patched.setattr(gradio, "mount_gradio_app", lambda app, *_, **__: app)
         yield
 

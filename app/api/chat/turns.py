@@ -14,7 +14,8 @@ from app.api.deps import Closing, Metrics, OpenStreamsDep, ServicesDep, UserId
 from app.api.sse import EventStream
 from app.domain.chat_settings import ChatSettings
 from app.errors import InvalidInput
-from app.turns.service import TurnRef
+from app.services.container import Services
+from app.turns.service import TurnRef, Turns
 
 router = APIRouter(prefix="/api", tags=["turns"])
 
@@ -63,6 +64,19 @@ class StartedTurn(TurnRef):
 @router.post("/turns", status_code=201, response_model=StartedTurn)
 async def start_turn(turn: StartTurn, user_id: UserId, services: ServicesDep, open_streams: OpenStreamsDep) -> Response:
     """Saves a message and starts its reply. With the response 201, the message is on disk."""
+    turns, ref = await begin_turn(services, user_id, turn)
+    stream = open_streams.find(user_id, turn.stream_id) if turn.stream_id is not None else None
+    in_stream = stream is not None and stream.add(ref.turn_id, 0, reader_factory(turns, user_id, ref.turn_id, 0))
+    # Encoded here: FastAPI would validate the model once more.
+    started = StartedTurn(**asdict(ref), in_stream=in_stream)
+    return Response(orjson.dumps(started), status_code=201, media_type="application/json")
+
+
+async def begin_turn(services: Services, user_id: str, turn: StartTurn) -> tuple[Turns, TurnRef]:
+    """Starts a turn in the conversation that it names, or in a new one; returns it with the turns that it is among.
+
+    Raises what :meth:`Turns.start` raises.
+    """
     if turn.conversation_id is not None:
         chats = await services.chats_with(turn.conversation_id)
     else:
@@ -76,11 +90,7 @@ async def start_turn(turn: StartTurn, user_id: UserId, services: ServicesDep, op
         settings=turn.settings,
         request_id=turn.request_id,
     )
-    stream = open_streams.find(user_id, turn.stream_id) if turn.stream_id is not None else None
-    in_stream = stream is not None and stream.add(ref.turn_id, 0, reader_factory(chats.turns, user_id, ref.turn_id, 0))
-    # Encoded here: FastAPI would validate the model once more.
-    started = StartedTurn(**asdict(ref), in_stream=in_stream)
-    return Response(orjson.dumps(started), status_code=201, media_type="application/json")
+    return chats.turns, ref
 
 
 @router.post("/turns/{turn_id}/stop", status_code=204)

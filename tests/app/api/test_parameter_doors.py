@@ -16,6 +16,7 @@ from app.domain.chat_settings import CHAT_PARAMETERS, ChatSettings
 from app.domain.presets import PRESET_PARAMETERS, Preset
 from app.domain.templates import Template, TemplateKind
 from app.errors import InvalidInput
+from app.services.container import Services
 from app.ui.page import _page
 from engine import PARAMETERS, InvalidRequestError, Kind, Parameter, SamplingParams, UnsupportedParameterError
 from engine.remote.dialects import DIALECTS, sampling_fields
@@ -263,8 +264,12 @@ async def test_the_page_s_options_describe_every_parameter_of_the_panel(live: Ru
         assert preset.keys() == {"name", "title", "description"} | sliders
 
 
+def _no_services() -> Services:
+    raise AssertionError("the page is only built")
+
+
 async def test_the_panel_has_a_control_for_every_parameter() -> None:
-    controls = {each["props"].get("elem_id"): each for each in _page().config["components"]}
+    controls = {each["props"].get("elem_id"): each for each in _page(_no_services).config["components"]}
     for parameter in CHAT_PARAMETERS:
         control = controls[f"dm-control-{parameter.name}"]
         props = control["props"]

@@ -474,7 +474,7 @@ async def test_two_setup_links_make_one_admin(tmp_path: Path) -> None:
 # ---- keys
 
 
-async def test_a_key_opens_v1_alone_and_what_it_was_made_for(here: Desk) -> None:
+async def test_a_key_opens_what_it_was_made_for_and_no_page(here: Desk) -> None:
     http = await here.add("maker", UserRole.AGENT)
     both = (await http.post("/api/account/keys", json={"name": "both", "days": None})).json()
     models = (await http.post("/api/account/keys", json={"name": "models", "scopes": ["models"]})).json()
@@ -488,8 +488,9 @@ async def test_a_key_opens_v1_alone_and_what_it_was_made_for(here: Desk) -> None
             assert (await program.get("/v1/models", headers=bearer)).status_code == 200
             answer = await program.post("/v1/chat/completions", json=chat, headers=bearer)
             assert answer.status_code == status
-            for path in ("/api/account", "/api/conversations", "/", "/config", "/api/people"):
+            for path in ("/api/account", "/api/conversations", "/", "/gradio_api/app_id", "/api/people"):
                 assert (await program.get(path, headers=bearer)).status_code in (303, 401)
+            assert (await program.get("/config", headers=bearer)).status_code == status
         for wrong in ("x", "", both["key"][:-1], both["key"] + "x", "é"):
             answer = await program.get("/v1/models", headers={b"Authorization": f"Bearer {wrong}".strip().encode()})
             assert answer.status_code == 401

@@ -21,6 +21,7 @@ from app.auth.identity import Authenticator, Identity, LocalUser, user_id_of
 from app.auth.origins import own_addresses
 from app.auth.policy import Access, rule_on
 from app.auth.revocable import RevocableRequests
+from app.domain.accounts import Scope as KeyScope
 from app.domain.roles import UserRole
 from app.errors import TooLarge
 
@@ -313,6 +314,42 @@ async def test_a_gradio_session_belongs_to_whoever_named_it_first(inner: Permiss
         assert (await bob.get("/gradio_api/heartbeat/s-bob")).status_code == 200
 
 
+async def test_a_users_browser_and_each_of_their_keys_have_sessions_of_their_own() -> None:
+    sessions = SessionOwners()
+    callers = [
+        Identity("ben", UserRole.AGENT, session_id="s1"),
+        Identity("ben", UserRole.AGENT, key_id="k1", scopes=frozenset({KeyScope.CHAT})),
+        Identity("ben", UserRole.AGENT, key_id="k2", scopes=frozenset({KeyScope.CHAT})),
+        Identity("ada", UserRole.AGENT, session_id="s2"),
+    ]
+    for owner in callers:
+        assert sessions.claim(f"of {owner}", owner)
+    for owner in callers:
+        assert [one for one in callers if sessions.claim(f"of {owner}", one)] == [owner]
+    again = Identity("ben", UserRole.AGENT, session_id="s3")  # the open page of who signed in again
+    assert sessions.claim(f"of {callers[0]}", again)
+
+
+PUBLIC = 7
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, *({"fn_index": one} for one in (PUBLIC + 1, str(PUBLIC), float(PUBLIC), True, 1, None, [PUBLIC], {}, -1))],
+)
+@pytest.mark.parametrize("key_id", [None, "k1"])
+async def test_a_key_runs_public_endpoints_alone(inner: Permissive, key_id: str | None, fields: dict[str, Any]) -> None:
+    identity = Identity("ben", UserRole.ADMIN, key_id=key_id, scopes=frozenset({KeyScope.CHAT}))
+    guard = Guard(inner, authenticator=AsTold(identity), public_endpoints=lambda: frozenset({PUBLIC}))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guard), base_url=OWN) as http:
+        for path in ("/gradio_api/queue/join", "/gradio_api/queue/join/"):
+            answer = await http.post(path, json={"session_hash": "s", "data": [], **fields})
+            assert answer.status_code == (200 if key_id is None else 403)
+            assert (
+                await http.post(path, json={"session_hash": "s", "data": [], "fn_index": PUBLIC})
+            ).status_code == 200
+
+
 @pytest.mark.parametrize("body", [b"{", b"[1]", b"null", b'{"session_hash": 7}', b"[" * 900])
 async def test_a_body_that_names_no_session_is_left_to_the_route(client: httpx.AsyncClient, body: bytes) -> None:
     response = await client.post("/gradio_api/queue/join", content=body, headers={"Content-Type": "application/json"})
@@ -333,6 +370,16 @@ class Known:
 
     def watch(self, identity: Identity) -> AbstractContextManager[asyncio.Event | None]:
         return nullcontext()
+
+
+class AsTold(Known):
+    """Who comes is who the test says."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+
+    async def identify(self, scope: Mapping[str, Any]) -> Identity | None:
+        return self.identity
 
 
 #: What a caller must be, and an example.

@@ -67,6 +67,7 @@ def test_no_rule_hides_behind_another(routes: set[tuple[str, str]]) -> None:
         intended = next(r for r in RULES if r.path == template and asked in r.methods)
         assert rule.access is intended.access, f"{path} is ruled by {rule.path}"
         assert rule.session is intended.session
+        assert rule.scope is intended.scope
 
 
 def test_a_route_that_nobody_classified_is_found() -> None:
