@@ -13,9 +13,10 @@ from pydantic import ValidationError
 
 from app.api.chat.turns import StartTurn, begin_turn
 from app.api.errors import describe_invalid
+from app.api.sse import close
 from app.auth.identity import identity_of
 from app.domain.views import MessageStatus
-from app.errors import AppError
+from app.errors import AppError, InvalidInput
 from app.turns.events import TurnEnd, TurnText
 
 if TYPE_CHECKING:
@@ -28,13 +29,20 @@ STREAM_SECONDS = 0.05
 MAX_CALLS = 128
 """Maximum number of replies that are streamed at a time, half of what Gradio's queue runs: the rest stays free for the
 page's own listeners. Further calls wait in the queue."""
+MAX_UNREAD = 50
+"""Maximum number of messages that Gradio holds for a session before it gets no more partial texts, each of which takes
+memory until the caller reads it. The next text that it gets has everything."""
 
 
-def add_chat_api(services: Callable[[], Services]) -> None:
-    """Adds ``/chat``, the only public endpoint, to the Blocks that are being built.
+def add_chat_api(page: gr.Blocks, services: Callable[[], Services]) -> None:
+    """Adds ``/chat``, the only public endpoint, to the Blocks ``page`` that is being built.
 
     ``services`` is called per call of the endpoint.
     """
+
+    def is_reading(session_hash: str | None) -> bool:
+        unread = page._queue.pending_messages_per_session.get(session_hash)
+        return unread is None or unread.qsize() < MAX_UNREAD
 
     async def chat(
         message: str,
@@ -56,52 +64,66 @@ def add_chat_api(services: Callable[[], Services]) -> None:
             settings: Settings of the conversation, such as {"system_prompt": "Be brief.", "temperature": 0.2}.
             include_ids: Output objects with the text, the conversation_id and the message_id instead of the text.
         """
-        fields = {"conversation_id": conversation_id, "temporary": temporary, "settings": settings}
+        arguments = {
+            "text": message,
+            "conversation_id": conversation_id,
+            "temporary": temporary,
+            "settings": settings,
+        }
         try:
-            async with aclosing(_reply(services(), request, message, fields)) as outputs:
+            async with aclosing(_reply(services(), request, arguments)) as outputs:
+                unsent = None
                 async for output in outputs:
-                    yield output if include_ids else output["text"]
+                    unsent = output if include_ids else output["text"]
+                    if is_reading(request.session_hash):
+                        yield unsent
+                        unsent = None
+                    await asyncio.sleep(STREAM_SECONDS)  # the text that comes meanwhile is one output
+                if unsent is not None:
+                    yield unsent
         except AppError as error:
             raise gr.Error(error.message, print_exception=False) from error
-        except gr.Error:
-            raise
         except Exception as error:
             _log.exception("a call of /chat failed")
-            raise gr.Error(
-                "An internal error occurred. The server's log has the details.", print_exception=False
-            ) from error
+            said = "An internal error occurred. The server's log has the details."
+            raise gr.Error(said, print_exception=False) from error
 
     # Gradio reads the type of the output from the annotation as it is written.
     chat.__annotations__["return"] = str | dict[str, str]
     gr.api(chat, api_name="chat", concurrency_limit=MAX_CALLS, concurrency_id="chat")
 
 
-async def _reply(
-    services: Services, request: gr.Request, message: object, fields: dict[str, object]
-) -> AsyncGenerator[dict[str, str]]:
-    """Starts the turn as ``POST /api/turns`` does and yields the reply's text so far, with its ids."""
+async def _reply(services: Services, request: gr.Request, arguments: dict[str, Any]) -> AsyncGenerator[dict[str, str]]:
+    """Starts a turn as ``POST /api/turns`` does and yields the reply's text so far, with its ids.
+
+    Args:
+        arguments: fields of :class:`StartTurn`, as the caller sent them: Gradio checks no types.
+
+    Raises:
+        AppError: the turn cannot start, or its reply failed.
+    """
     identity = identity_of(request)
     if not identity.role.may_write:
-        raise gr.Error("Your role is read-only. Ask an admin for access.", print_exception=False)
-    if not isinstance(message, str):
-        raise gr.Error("The message must be a text.", print_exception=False)
+        raise AppError("Your role is read-only. Ask an admin for access.")
+    if not isinstance(arguments["text"], str):
+        raise InvalidInput("The message must be a text.")
     try:
-        turn = StartTurn.model_validate({"text": message, **fields})
+        turn = StartTurn.model_validate(arguments)
     except ValidationError as error:
-        raise gr.Error(describe_invalid(error.errors())[0], print_exception=False) from error
+        raise InvalidInput(describe_invalid(error.errors())[0]) from error
     turns, ref = await begin_turn(services, identity.user_id, turn)
     ids = {"conversation_id": ref.conversation_id, "message_id": ref.message_id}
     text = ""
-    has_text = False
-    async with aclosing(turns.events(identity.user_id, ref.turn_id)) as events:
+    events = turns.events(identity.user_id, ref.turn_id)
+    try:
         async for event in events:
             if isinstance(event, TurnText):
                 text += event.text
-                has_text = True
                 yield {"text": text, **ids}
-                await asyncio.sleep(STREAM_SECONDS)  # text that comes meanwhile is one event
             elif isinstance(event, TurnEnd):
                 if event.status in (MessageStatus.ERROR, MessageStatus.INTERRUPTED):
-                    raise gr.Error(event.error or "The reply was interrupted.", print_exception=False)
-                if not has_text:  # a generator without outputs would leave the caller without a result
-                    yield {"text": text, **ids}
+                    raise AppError(event.error or "The reply was interrupted.")
+                if not text:  # without any output, the caller would have no result
+                    yield {"text": "", **ids}
+    finally:
+        await close(events)

@@ -100,7 +100,7 @@ def _page(services: Callable[[], Services]) -> gr.Blocks:
             with gr.Column(elem_id="dm-settings", min_width=0):
                 Settings()
                 Model()
-        add_chat_api(services)
+        add_chat_api(page, services)
         page.load(fn=None, js=_START, queue=False, api_visibility="private", show_progress="hidden")
     page.queue(default_concurrency_limit=None, api_open=False)  # what has to be queued cannot be run without the queue
     raise_max_threads(page, MAX_EVENTS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
@@ -59,7 +59,7 @@ def call_of(fn_index: int, session: str, message: object = "hello", **fields: An
 
 async def messages_of(
     http: httpx.AsyncClient, session: str, headers: dict[str, str] | None = None
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncGenerator[dict[str, Any]]:
     """What the server says to a session, without its heartbeats. Closing it hangs up."""
     url = f"/gradio_api/queue/data?session_hash={session}"
     async with asyncio.timeout(60), http.stream("GET", url, headers=headers) as response:

@@ -222,7 +222,7 @@ async def test_a_session_is_its_openers_alone(here: Desk) -> None:
 async def test_a_body_says_nothing_about_who_sends_it(here: Desk) -> None:
     key, index = await make_key(here, "ben"), await chat_index(here.clients["ben"])
     ada = here.ids["ada"]
-    identity = {"user_id": ada, "role": "admin", "session_id": "s", "key_id": None, "scopes": []}
+    identity: dict[str, Any] = {"user_id": ada, "role": "admin", "session_id": "s", "key_id": None, "scopes": []}
     forged = {
         "username": "ada",
         "user_id": ada,
@@ -329,7 +329,7 @@ async def test_its_limits_are_those_of_the_chat(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(AppError, match="conversations"):
             await predict(client, "a third conversation")
         ids = (await http.get("/api/conversations")).json()["items"]
-        with pytest.raises(AppError, match="too many messages in a minute. Try again in"):
+        with pytest.raises(AppError, match="too many messages in a minute"):
             await predict(client, "a third message", ids[0]["id"])
         with pytest.raises(AppError):
             await predict(client, "in memory", temporary=True)

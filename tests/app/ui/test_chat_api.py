@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from gradio_client import Client
 from gradio_client.exceptions import AppError
+from starlette.routing import Mount
 
 from app.ui import chat_api
 from app.ui.chat_api import MAX_CALLS, STREAM_SECONDS
@@ -162,9 +163,26 @@ async def test_a_program_that_is_killed_leaves_its_reply_alone(live: RunningApp)
     await eventually(lambda: not any(page_of(live)._queue.active_jobs))
 
 
+async def test_for_a_program_that_does_not_read_little_is_kept(
+    live: RunningApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_api, "MAX_UNREAD", 5)
+    monkeypatch.setattr(chat_api, "STREAM_SECONDS", 0)
+    live.engine.say(*["word "] * 200, delay=0.002)
+    body = call_of(await chat_index(live.http), "silent")
+    assert (await live.http.post("/gradio_api/queue/join", json=body)).status_code == 200
+    await eventually(lambda: live.engine.started.is_set() and not any(page_of(live)._queue.active_jobs))
+    assert page_of(live)._queue.pending_messages_per_session["silent"].qsize() <= 5 + 2  # the whole text, and the end
+    async with aclosing(messages_of(live.http, "silent")) as messages:
+        late = [message async for message in messages]
+    ended = next(message for message in late if message["msg"] == "process_completed")
+    assert ended["output"]["data"] == ["word " * 200]
+
+
 def page_of(live: RunningApp) -> Any:
     """Gradio's own application."""
-    return next(route.app for route in live.app.routes if getattr(route, "path", None) == "").get_blocks()
+    [mounted] = [route for route in live.app.routes if isinstance(route, Mount) and not route.path]
+    return mounted.app.get_blocks()  # type: ignore[attr-defined]
 
 
 async def test_a_reply_that_was_stopped_ends_with_its_text(live: RunningApp, client: Client) -> None:
