@@ -30,7 +30,7 @@ from app.auth.static_key import KeyedLocalUser
 from app.domain.ids import LOCAL_USER_ID
 from app.services.container import Services
 from app.settings import AppSettings
-from app.ui.page import mount_ui
+from app.ui.mount import mount_ui
 from engine import ChatEngine
 
 

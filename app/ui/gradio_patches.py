@@ -201,10 +201,6 @@ def raise_max_threads(page: gr.Blocks, max_threads: int) -> None:
     page._queue.max_thread_count = max_threads
 
 
-MAX_SLEEP_SECONDS = 1.0
-"""How long the queue's loops sleep if nothing wakes them: a safety net, in case an event is added in another way."""
-
-
 @_patch
 def wake_queue(page: gr.Blocks) -> None:
     """Makes the loops of Gradio's queue sleep until there is work: an event starts at once, and an idle queue rests.

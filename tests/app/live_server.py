@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from app.main import create_app
 from app.settings import AppSettings
-from app.ui import page
+from app.ui import mount
 from engine import ChatEngine, EngineState
 from testing.databases import create_migrated_file
 from testing.fake_engine import FakeEngine
@@ -83,7 +83,7 @@ async def serve_asgi(app: FastAPI) -> AsyncIterator[tuple[str, httpx.AsyncClient
 @contextmanager
 def _no_chat_page() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(page, "_page", lambda _services: gradio.Blocks(analytics_enabled=False))
+        patched.setattr(mount, "build_page", lambda _services: gradio.Blocks(analytics_enabled=False))
         patched.setattr(gradio, "mount_gradio_app", lambda app, *_, **__: app)
         yield
 

@@ -17,7 +17,7 @@ from app.domain.presets import PRESET_PARAMETERS, Preset
 from app.domain.templates import Template, TemplateKind
 from app.errors import InvalidInput
 from app.services.container import Services
-from app.ui.page import _page
+from app.ui.page import build_page
 from engine import PARAMETERS, InvalidRequestError, Kind, Parameter, SamplingParams, UnsupportedParameterError
 from engine.remote.dialects import DIALECTS, sampling_fields
 from tests.app.live_server import RunningApp, live_server, reset_engine
@@ -269,7 +269,7 @@ def _no_services() -> Services:
 
 
 async def test_the_panel_has_a_control_for_every_parameter() -> None:
-    controls = {each["props"].get("elem_id"): each for each in _page(_no_services).config["components"]}
+    controls = {each["props"].get("elem_id"): each for each in build_page(_no_services).config["components"]}
     for parameter in CHAT_PARAMETERS:
         control = controls[f"dm-control-{parameter.name}"]
         props = control["props"]

@@ -20,6 +20,7 @@ import pytest
 from fastapi import FastAPI
 from jinja2 import DictLoader, Environment
 
+from app.services.container import Services
 from app.ui import gradio_patches
 from app.ui.gradio_patches import (
     SWITCH,
@@ -30,7 +31,7 @@ from app.ui.gradio_patches import (
     wake_queue,
 )
 from app.ui.html_head import PRELOADS
-from app.ui.page import MAX_EVENTS, _page
+from app.ui.mount import MAX_EVENTS, _queued_page
 from app.ui.static_files import STATIC_DIR
 from tests.app.live_server import serve_asgi
 
@@ -66,6 +67,10 @@ def templates(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Environment]:
     return replace
 
 
+def no_services() -> Services:
+    raise AssertionError("the page is only built")
+
+
 def served(environment: Environment, name: str = HTML) -> str:
     assert environment.loader is not None
     return environment.loader.get_source(environment, name)[0]
@@ -77,7 +82,7 @@ def served(environment: Environment, name: str = HTML) -> str:
 def test_every_patch_fits_the_installed_gradio(warnings: list[str]) -> None:
     stop_loading_timer()
     preload(PRELOADS)
-    page = _page()
+    page = _queued_page(no_services)
     assert warnings == []
     assert page.max_threads == page._queue.max_thread_count == MAX_EVENTS
     assert "push" in vars(page._queue)
@@ -86,11 +91,11 @@ def test_every_patch_fits_the_installed_gradio(warnings: list[str]) -> None:
 def test_switched_off_they_change_nothing_and_say_nothing(warnings: list[str]) -> None:
     """It takes a process of its own: here all of them are on."""
     script = """
-import app.ui.page as page
+import app.ui.mount as mount
 import gradio.component_meta, gradio.queueing, gradio.routes
-blocks = page._page()
+blocks = mount._queued_page(lambda: None)
 from fastapi import FastAPI
-page.mount_ui(FastAPI(), lambda: None)
+mount.mount_ui(FastAPI(), lambda: None)
 environment = gradio.routes.templates.env
 source, _, _ = environment.loader.get_source(environment, "frontend/index.html")
 assert "/ui/static/" not in source

@@ -1,0 +1,75 @@
+"""Mounts the chat page at ``/``, after every other route."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import gradio as gr
+from fastapi import FastAPI, Request
+from fastapi.responses import FileResponse
+
+from app.auth.identity import identity_of
+from app.ui.components.component import files_served_at
+from app.ui.gradio_patches import preload, raise_max_threads, stop_loading_timer, wake_queue
+from app.ui.html_head import PRELOADS
+from app.ui.options import page_options
+from app.ui.page import build_page
+from app.ui.static_files import STATIC_DIR, PageFiles
+from app.ui.static_pages import install_pages
+from app.ui.theme import HEAD, page_theme
+
+if TYPE_CHECKING:
+    from app.services.container import Services
+
+FILES_URL = "/ui/static"
+MAX_EVENTS = 256
+"""How many of Gradio's events run at once; the others wait in its queue."""
+
+
+def mount_ui(app: FastAPI, services: Callable[[], Services]) -> FastAPI:
+    """Add the page to ``app``. Call this last: a route added later is never reached.
+
+    ``services`` is called per request, because the services open after the routes are added.
+    """
+
+    @app.get("/ui/options", include_in_schema=False)
+    async def options(request: Request) -> dict[str, object]:
+        return await page_options(services(), identity_of(request))
+
+    @app.get("/desk", include_in_schema=False)
+    async def desk() -> FileResponse:
+        return FileResponse(STATIC_DIR / "pages" / "desk" / "desk.html", headers={"Cache-Control": "no-cache"})
+
+    install_pages(app)
+    stop_loading_timer()
+    preload(PRELOADS)
+    app.mount(FILES_URL, PageFiles(directory=STATIC_DIR), name="ui-static")
+    page = _queued_page(services)
+    app.state.public_endpoints = frozenset(id for id, fn in page.fns.items() if fn.api_visibility == "public")
+    gr.mount_gradio_app(
+        app,
+        page,
+        "/",
+        theme=page_theme(),
+        head=HEAD,
+        favicon_path=str(STATIC_DIR / "shared" / "favicon.svg"),
+        footer_links=[],
+        run_history=False,
+        enable_monitoring=False,
+        ssr_mode=False,
+        show_error=False,
+        pwa=False,
+        mcp_server=False,
+        allowed_paths=[],
+    )
+    return app
+
+
+def _queued_page(services: Callable[[], Services]) -> gr.Blocks:
+    with files_served_at(FILES_URL):
+        page = build_page(services)
+    page.queue(default_concurrency_limit=None, api_open=False)  # what has to be queued cannot be run without the queue
+    raise_max_threads(page, MAX_EVENTS)
+    wake_queue(page)
+    return page
