@@ -175,7 +175,7 @@ async def list_keys(user_id: UserId, accounts: AccountsDep) -> list[KeyView]:
 
 @router.post("/keys", status_code=201)
 async def make_key(new: NewKey, user_id: UserId, accounts: AccountsDep) -> CreatedKey:
-    """Creates an API key for ``/v1``. The key is only shown in this response."""
+    """Creates an API key for ``/v1`` and Gradio's client. The key is only shown in this response."""
     made, key = await accounts.make_key(user_id, new.name, new.scopes, new.days)
     return CreatedKey(made.id, made.name, key, made.scopes, made.expires_at)
 
